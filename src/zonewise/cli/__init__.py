@@ -1,0 +1,1 @@
+"""The `zonewise` command: one module per subcommand, each loaded only when it runs."""

@@ -1,0 +1,96 @@
+"""What Zonewise reads of Kubernetes' objects: partial views, and where each kind lives in the API.
+
+A view names only the fields in use, so that decoding 50,000 pods costs the memory of what is read, not of what was
+sent. Views are for reading. Nothing encodes one back to the server as a whole object: writes are patches or
+server-side applies of the fields we own (see `zonewise.kube.client`), so a field no view knows is never dropped.
+Growing a view is one line; every field has a default because any of them may be absent.
+"""
+
+from zonewise.objects.coordination import LEASES, Lease, LeaseSpec
+from zonewise.objects.core import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Condition,
+    ConfigMap,
+    Container,
+    ContainerPort,
+    Namespace,
+    Node,
+    NodeAddress,
+    NodeSpec,
+    NodeStatus,
+    ObjectReference,
+    Pod,
+    PodIP,
+    PodSpec,
+    PodStatus,
+    Secret,
+    Service,
+    ServiceAccount,
+    ServicePort,
+    ServiceSpec,
+    Taint,
+)
+from zonewise.objects.discovery import (
+    ENDPOINT_SLICES,
+    Endpoint,
+    EndpointConditions,
+    EndpointHints,
+    EndpointPort,
+    EndpointSlice,
+    Hint,
+)
+from zonewise.objects.meta import HasMetadata, Key, Metadata, OwnerReference, View, key_of
+from zonewise.objects.resource import Resource
+
+__all__ = [
+    "CONFIG_MAPS",
+    "ENDPOINT_SLICES",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "SECRETS",
+    "SERVICES",
+    "SERVICE_ACCOUNTS",
+    "Condition",
+    "ConfigMap",
+    "Container",
+    "ContainerPort",
+    "Endpoint",
+    "EndpointConditions",
+    "EndpointHints",
+    "EndpointPort",
+    "EndpointSlice",
+    "HasMetadata",
+    "Hint",
+    "Key",
+    "Lease",
+    "LeaseSpec",
+    "Metadata",
+    "Namespace",
+    "Node",
+    "NodeAddress",
+    "NodeSpec",
+    "NodeStatus",
+    "ObjectReference",
+    "OwnerReference",
+    "Pod",
+    "PodIP",
+    "PodSpec",
+    "PodStatus",
+    "Resource",
+    "Secret",
+    "Service",
+    "ServiceAccount",
+    "ServicePort",
+    "ServiceSpec",
+    "Taint",
+    "View",
+    "key_of",
+]

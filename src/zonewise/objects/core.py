@@ -1,0 +1,151 @@
+"""Views of the core group: nodes, pods, services and what surrounds them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from zonewise.objects.meta import Metadata, View
+from zonewise.objects.resource import Resource
+
+
+class ObjectReference(View, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class Condition(View, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class Taint(View, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeAddress(View, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class NodeSpec(View, frozen=True):
+    pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(View, frozen=True):
+    allocatable: dict[str, str] = {}
+    addresses: tuple[NodeAddress, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(View, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class ContainerPort(View, frozen=True):
+    name: str = ""
+    container_port: int = 0
+    protocol: str = "TCP"
+
+
+class Container(View, frozen=True):
+    name: str = ""
+    ports: tuple[ContainerPort, ...] = ()
+
+
+class PodIP(View, frozen=True):
+    ip: str = ""
+
+
+class PodSpec(View, frozen=True):
+    node_name: str = ""
+    hostname: str = ""
+    subdomain: str = ""
+    host_network: bool = False
+    containers: tuple[Container, ...] = ()
+
+
+class PodStatus(View, frozen=True):
+    phase: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    conditions: tuple[Condition, ...] = ()
+
+
+class Pod(View, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class ServicePort(View, frozen=True):
+    name: str = ""
+    protocol: str = "TCP"
+    port: int = 0
+    target_port: int | str = 0
+    node_port: int = 0
+    app_protocol: str | None = None
+
+
+class ServiceSpec(View, frozen=True):
+    type: str = "ClusterIP"
+    selector: dict[str, str] | None = None
+    ports: tuple[ServicePort, ...] = ()
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+    cluster_ips: tuple[str, ...] = msgspec.field(default=(), name="clusterIPs")
+    ip_families: tuple[str, ...] = ()
+    internal_traffic_policy: str = "Cluster"
+    external_traffic_policy: str = ""
+    traffic_distribution: str | None = None
+    topology_keys: tuple[str, ...] = ()
+    publish_not_ready_addresses: bool = False
+
+
+class Service(View, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: ServiceSpec = ServiceSpec()
+
+
+class Namespace(View, frozen=True):
+    metadata: Metadata = Metadata()
+
+
+class ConfigMap(View, frozen=True):
+    metadata: Metadata = Metadata()
+    data: dict[str, str] = {}
+
+
+class Secret(View, frozen=True):
+    """Values arrive base64-encoded; a log line that shows the object shows only their names."""
+
+    metadata: Metadata = Metadata()
+    type: str = ""
+    data: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Secret({self.metadata.namespace}/{self.metadata.name}, keys={sorted(self.data)})"
+
+
+class ServiceAccount(View, frozen=True):
+    metadata: Metadata = Metadata()
+
+
+CONFIG_MAPS = Resource(view=ConfigMap, kind="ConfigMap", plural="configmaps")
+NAMESPACES = Resource(view=Namespace, kind="Namespace", plural="namespaces", namespaced=False)
+NODES = Resource(view=Node, kind="Node", plural="nodes", namespaced=False)
+PODS = Resource(view=Pod, kind="Pod", plural="pods")
+SECRETS = Resource(view=Secret, kind="Secret", plural="secrets")
+SERVICES = Resource(view=Service, kind="Service", plural="services")
+SERVICE_ACCOUNTS = Resource(view=ServiceAccount, kind="ServiceAccount", plural="serviceaccounts")

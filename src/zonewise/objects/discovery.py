@@ -1,0 +1,53 @@
+"""Views of discovery.k8s.io: EndpointSlices."""
+
+from __future__ import annotations
+
+from zonewise.objects.core import ObjectReference
+from zonewise.objects.meta import Metadata, View
+from zonewise.objects.resource import Resource
+
+
+class EndpointConditions(View, frozen=True):
+    """`None` means the writer did not say; who reads it decides what that stands for."""
+
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class Hint(View, frozen=True):
+    name: str = ""
+
+
+class EndpointHints(View, frozen=True):
+    for_zones: tuple[Hint, ...] = ()
+    for_nodes: tuple[Hint, ...] = ()
+
+
+class Endpoint(View, frozen=True):
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = EndpointConditions()
+    hints: EndpointHints | None = None
+    hostname: str | None = None
+    node_name: str | None = None
+    zone: str | None = None
+    target_ref: ObjectReference | None = None
+
+
+class EndpointPort(View, frozen=True):
+    name: str | None = None
+    protocol: str = "TCP"
+    port: int | None = None
+    app_protocol: str | None = None
+
+
+class EndpointSlice(View, frozen=True):
+    """The API server sends `null`, not an empty list, for a slice without endpoints or ports."""
+
+    metadata: Metadata = Metadata()
+    address_type: str = "IPv4"
+    endpoints: tuple[Endpoint, ...] | None = ()
+    ports: tuple[EndpointPort, ...] | None = ()
+
+
+ENDPOINT_SLICES = Resource(view=EndpointSlice, kind="EndpointSlice", plural="endpointslices", group="discovery.k8s.io")
