@@ -1,0 +1,76 @@
+# Two commands are enough: `make up` for a cluster to look at, `make test` for every test. Both set up what they need.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest
+WORKERS ?= 3
+BENCHES := $(patsubst bench/%/__main__.py,%,$(wildcard bench/*/__main__.py))
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/.synced: requirements.lock pyproject.toml
+	@echo "setup: Python packages from requirements.lock"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -c 'import uv' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check "$$(grep -o '^uv==[^ ]*' requirements.lock)"
+	@$(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode requirements.lock
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: setup
+setup: .venv/.synced ## install what everything needs: packages, the lab's control plane (built once, cached)
+	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m zonewise.lab.setup
+
+.PHONY: test
+test: setup lint ## every check and every test, with coverage of the ground
+	@rm -f .coverage*
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup --cov --cov-report= tests
+	@$(BIN)/coverage report --include='src/zonewise/kube/*,src/zonewise/topology/*,src/zonewise/objects/*' --fail-under=90
+
+.PHONY: test-unit
+test-unit: .venv/.synced ## only what decides: pure and fast
+	@$(PYTEST) -q -n $(WORKERS) tests/unit
+
+.PHONY: test-cluster
+test-cluster: setup ## only what talks to an API server: against a real one
+	@$(PYTEST) -n $(WORKERS) --dist loadgroup tests/cluster
+
+.PHONY: test-network
+test-network: setup ## only what moves packets: real namespaces and a real kernel (root)
+	@$(PYTEST) tests/network
+
+.PHONY: lint
+lint: .venv/.synced ## format, style, types, and which room may import which
+	@$(BIN)/ruff format --check --quiet src tests bench
+	@$(BIN)/ruff check --quiet src tests bench
+	@$(BIN)/mypy
+	@PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports --quiet 2>/dev/null || PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+
+.PHONY: lock
+lock: .venv/.synced ## write requirements.lock anew from pyproject.toml
+	@$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --group dev --group bench --generate-hashes \
+		--no-header --no-annotate --python-version 3.11 --upgrade --output-file requirements.lock
+
+.PHONY: bench
+bench: $(BENCHES:%=bench-%) ## every comparison with our peers, one after the other
+bench-%: setup
+	@$(BIN)/python -m bench.$*
+
+.PHONY: up
+up: setup ## a three-zone cluster on this machine, with an application in it
+	@$(BIN)/zonewise lab up --demo
+
+.PHONY: down
+down: ## end that cluster and leave nothing behind
+	@test ! -x $(BIN)/zonewise || $(BIN)/zonewise lab down
+
+.PHONY: clean
+clean: down ## also remove the virtual environment and build products; the lab's cache stays
+	@rm -rf .venv build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find src tests bench -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,77 @@
+"""The entry point: knows every subcommand by name and one line of help, imports only the one that runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from zonewise import __version__
+from zonewise.errors import ZonewiseError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = {
+    "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
+    "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
+}
+"""Name to where it lives and its line in the help, so that `--help` imports none of them."""
+
+
+class LazyGroup(click.Group):
+    """A group whose members are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise click.UsageError(f"no command {name!r}. {_nearest(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f"Did you mean {near[0]!r}?" if near else "`zonewise --help` lists them all."
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with `zonewise lab up --demo`: three zones on this machine, with an application in them.",
+)
+@click.version_option(__version__, "-V", "--version", message="zonewise %(version)s")
+def cli() -> None:
+    """Keep a Kubernetes cluster's traffic, volumes and disruptions inside the domains you choose."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line; what a person can act on is shown as one line, a traceback only if ZONEWISE_DEBUG is set."""
+    try:
+        cli.main(args=arguments, prog_name="zonewise")
+    except ZonewiseError as error:
+        if os.environ.get("ZONEWISE_DEBUG"):
+            raise
+        print(f"zonewise: {error}", file=sys.stderr)  # noqa: T201 - the last word before leaving
+        sys.exit(error.exit_code)
+    raise AssertionError("click leaves by SystemExit")
