@@ -19,8 +19,6 @@ class ObjectReference(View, frozen=True):
 class Condition(View, frozen=True):
     type: str = ""
     status: str = ""
-    reason: str = ""
-    message: str = ""
     last_transition_time: str | None = None
 
 
@@ -60,7 +58,6 @@ class ContainerPort(View, frozen=True):
 
 
 class Container(View, frozen=True):
-    name: str = ""
     ports: tuple[ContainerPort, ...] = ()
 
 
@@ -80,7 +77,6 @@ class PodStatus(View, frozen=True):
     phase: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")
     pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
-    host_ip: str = msgspec.field(default="", name="hostIP")
     conditions: tuple[Condition, ...] = ()
 
 
