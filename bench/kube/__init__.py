@@ -1,0 +1,1 @@
+"""The Kubernetes layer against the official client, lightkube and kr8s."""

@@ -1,0 +1,92 @@
+"""What every comparison prints and writes: a table for people, JSON under build/bench, a section of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. `goal` is what the ratio ours/peer, or our own figure where there is no peer, must not exceed."""
+
+    what: str
+    unit: str
+    ours: float
+    peer: float | None
+    peer_name: str
+    goal: float | None
+    runs: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float | None:
+        return self.ours / self.peer if self.peer else None
+
+    @property
+    def reached(self) -> bool | None:
+        judged = self.ratio if self.ratio is not None else self.ours
+        return None if self.goal is None else judged <= self.goal
+
+
+def interleave(contestants: dict[str, Callable[[], float]], rounds: int) -> list[dict[str, float]]:
+    """Run all of them once per round, in turn, so that a noisy minute hurts everyone alike."""
+    return [{name: measure() for name, measure in contestants.items()} for _ in range(rounds)]
+
+
+def median(runs: Iterable[dict[str, float]], name: str) -> float:
+    return statistics.median(run[name] for run in runs)
+
+
+def publish(name: str, command: str, rows: Sequence[Row], notes: str = "") -> None:
+    table = _table(rows)
+    print(table)
+    target = ROOT / "build" / "bench" / f"{name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "name": name,
+        "machine": _machine(),
+        "rows": [asdict(row) | {"ratio": row.ratio} for row in rows],
+    }
+    target.write_text(json.dumps(document, indent=2) + "\n")
+    _write_section(name, f"`{command}` on {_machine()}.\n\n{table}\n\n{notes}".rstrip())
+
+
+def _machine() -> str:
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores, {memory_gib:.0f} GiB, Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "| what | unit | ours | peer | | ratio | goal | |\n|---|---|---:|---:|---|---:|---:|---|"
+    return "\n".join([head, *(_line(row) for row in rows)])
+
+
+def _line(row: Row) -> str:
+    peer = _figure(row.peer)
+    ratio = "" if row.ratio is None else _figure(row.ratio)
+    goal = "" if row.goal is None else f"<= {row.goal:g}"
+    mark = {True: "reached", False: "**missed**", None: ""}[row.reached]
+    return f"| {row.what} | {row.unit} | {_figure(row.ours)} | {peer} | {row.peer_name} | {ratio} | {goal} | {mark} |"
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _write_section(name: str, text: str) -> None:
+    """Replace this comparison's part of the page; the others keep theirs."""
+    begin, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
+    page = DOCUMENT.read_text() if DOCUMENT.exists() else "# Benchmarks\n"
+    section = f"{begin}\n{text}\n{end}"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    page = pattern.sub(lambda _: section, page) if pattern.search(page) else f"{page.rstrip()}\n\n## {name}\n\n{section}\n"
+    DOCUMENT.write_text(page)
