@@ -1,1 +1,72 @@
-"""What a domain is: node labels, zones, capacity and node-selector terms. Pure: values in, values out."""
+"""What a domain is: node labels, zones, capacity and selectors. Pure; every other room asks here."""
+
+from zonewise.topology.capacity import (
+    Capacity,
+    DomainCapacities,
+    DomainTotal,
+    LeftOut,
+    capacities_by_domain,
+    capacity_of,
+    is_control_plane,
+    is_ready,
+)
+from zonewise.topology.labels import (
+    HOSTNAME,
+    REGION,
+    ZONE,
+    canonical_key,
+    domain_of,
+    hostname_of,
+    key_problem,
+    region_of,
+    value_problem,
+    zone_of,
+)
+from zonewise.topology.quantity import QuantityError, milli_value, value
+from zonewise.topology.reason import Reason
+from zonewise.topology.requirement import Operator, Requirement, RequirementSpec, SelectorError
+from zonewise.topology.selector import (
+    LabelSelector,
+    LabelSelectorSpec,
+    Match,
+    NodeSelector,
+    NodeSelectorSpec,
+    NodeSelectorTerm,
+    NodeSelectorTermSpec,
+)
+
+__all__ = [
+    "HOSTNAME",
+    "REGION",
+    "ZONE",
+    "Capacity",
+    "DomainCapacities",
+    "DomainTotal",
+    "LabelSelector",
+    "LabelSelectorSpec",
+    "LeftOut",
+    "Match",
+    "NodeSelector",
+    "NodeSelectorSpec",
+    "NodeSelectorTerm",
+    "NodeSelectorTermSpec",
+    "Operator",
+    "QuantityError",
+    "Reason",
+    "Requirement",
+    "RequirementSpec",
+    "SelectorError",
+    "canonical_key",
+    "capacities_by_domain",
+    "capacity_of",
+    "domain_of",
+    "hostname_of",
+    "is_control_plane",
+    "is_ready",
+    "key_problem",
+    "milli_value",
+    "region_of",
+    "value",
+    "value_problem",
+    "zone_of",
+]
