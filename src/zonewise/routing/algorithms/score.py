@@ -1,0 +1,60 @@
+"""What an assignment is worth: traffic that stays in its zone, overload, and slices, as shares between 0 and 1.
+
+A zone's traffic is its share of the nodes. It spreads over the groups the zone consumes in proportion to size times
+weight, and evenly over the endpoints of a group. Deviation compares an endpoint's load with the even share of all
+traffic; `highest` is the worst overload, `mean` the average deviation either way.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from zonewise.routing.algorithms.workspace import Numbers, Workspace
+
+SLICE_CAPACITY: Final = 100
+
+
+class Score(NamedTuple):
+    """Shares, not percents; `unreached` counts zones whose traffic meets no endpoint."""
+
+    in_zone: float
+    highest: float
+    mean: float
+    slices: int
+    unreached: int
+
+
+def slices_of(size: int) -> int:
+    return (size + SLICE_CAPACITY - 1) // SLICE_CAPACITY
+
+
+def measure(groups: int, total: int, ratio: Numbers, traffic: list[float], w: Workspace) -> Score:
+    zones = len(ratio)
+    for group in range(groups):
+        traffic[group] = 0
+    in_zone = 0.0
+    unreached = 0
+    for zone in range(zones):
+        reach = 0.0
+        own = 0.0
+        for group in range(groups):
+            reach += w.sizes[group] * w.weight[group * zones + zone]
+            own += w.composition[group * zones + zone] * w.weight[group * zones + zone]
+        if reach == 0:
+            unreached += 1
+            continue
+        part = ratio[zone] / reach
+        in_zone += part * own
+        for group in range(groups):
+            traffic[group] += part * w.sizes[group] * w.weight[group * zones + zone]
+    highest = 0.0
+    mean = 0.0
+    slices = 0
+    for group in range(groups):
+        size = w.sizes[group]
+        if size > 0:
+            deviation = traffic[group] / size * total - 1
+            highest = max(highest, deviation)
+            mean += abs(deviation) * size
+            slices += slices_of(size)
+    return Score(in_zone, highest, mean / total, slices, unreached)
