@@ -19,6 +19,8 @@ from zonewise.objects.core import (
     ConfigMap,
     Container,
     ContainerPort,
+    LoadBalancerIngress,
+    LoadBalancerStatus,
     Namespace,
     Node,
     NodeAddress,
@@ -34,6 +36,7 @@ from zonewise.objects.core import (
     ServiceAccount,
     ServicePort,
     ServiceSpec,
+    ServiceStatus,
     Taint,
 )
 from zonewise.objects.discovery import (
@@ -72,6 +75,8 @@ __all__ = [
     "Key",
     "Lease",
     "LeaseSpec",
+    "LoadBalancerIngress",
+    "LoadBalancerStatus",
     "Metadata",
     "Namespace",
     "Node",
@@ -90,6 +95,7 @@ __all__ = [
     "ServiceAccount",
     "ServicePort",
     "ServiceSpec",
+    "ServiceStatus",
     "Taint",
     "View",
     "key_of",

@@ -101,6 +101,7 @@ class ServiceSpec(View, frozen=True):
     ports: tuple[ServicePort, ...] = ()
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
     cluster_ips: tuple[str, ...] = msgspec.field(default=(), name="clusterIPs")
+    external_ips: tuple[str, ...] = msgspec.field(default=(), name="externalIPs")
     ip_families: tuple[str, ...] = ()
     internal_traffic_policy: str = "Cluster"
     external_traffic_policy: str = ""
@@ -109,9 +110,23 @@ class ServiceSpec(View, frozen=True):
     publish_not_ready_addresses: bool = False
 
 
+class LoadBalancerIngress(View, frozen=True):
+    ip: str = ""
+    ip_mode: str = "VIP"
+
+
+class LoadBalancerStatus(View, frozen=True):
+    ingress: tuple[LoadBalancerIngress, ...] = ()
+
+
+class ServiceStatus(View, frozen=True):
+    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
+
+
 class Service(View, frozen=True):
     metadata: Metadata = Metadata()
     spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
 
 
 class Namespace(View, frozen=True):

@@ -1,0 +1,38 @@
+"""Which endpoints serve which clients: policies, algorithms, safeguards, and the reason for each answer. Pure.
+
+`read_policy` reads what a Service asks, `decide` answers for all clients and `choose` for those of one node; `express`
+says it in the hints of EndpointSlices, and `stock_choice` tells what a stock kube-proxy makes of such hints.
+"""
+
+from zonewise.routing.cluster import NODE_NAME, Cluster
+from zonewise.routing.decide import HintsForm, decide
+from zonewise.routing.decision import Choice, Decision, choose
+from zonewise.routing.policy import Policy, Reading, read_policy
+from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.slicehints import Expression, express, recall
+from zonewise.routing.stockproxy import ProxyChoice, stock_choice
+from zonewise.routing.tiers import EVERYONE, Memory, Tier
+
+__all__ = [
+    "EVERYONE",
+    "NODE_NAME",
+    "Choice",
+    "Cluster",
+    "Code",
+    "Decision",
+    "Expression",
+    "HintsForm",
+    "Memory",
+    "Policy",
+    "ProxyChoice",
+    "Reading",
+    "Reason",
+    "Subject",
+    "Tier",
+    "choose",
+    "decide",
+    "express",
+    "read_policy",
+    "recall",
+    "stock_choice",
+]

@@ -1,0 +1,69 @@
+"""The nodes of a cluster as routing sees them: where endpoints and clients are, and how much traffic each domain sends.
+
+Made once per change of the nodes and shared by the decisions for all Services.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from zonewise.objects import Endpoint, Node
+from zonewise.topology import ZONE, DomainCapacities, capacities_by_domain, domain_of, is_control_plane, is_ready
+
+NODE_NAME: Final = "metadata.name"
+"""Stands where a label key stands, for the domain that is the node itself."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    nodes: Mapping[str, Node]
+    _domains: dict[str, dict[str, str]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> Cluster:
+        return cls({node.metadata.name: node for node in nodes})
+
+    def domains(self, key: str) -> Mapping[str, str]:
+        """The domain of every node that has one, by node name."""
+        if key not in self._domains:
+            named = {
+                name: name if key == NODE_NAME else domain_of(node.metadata.labels, key)
+                for name, node in self.nodes.items()
+            }
+            self._domains[key] = {name: domain for name, domain in named.items() if domain}
+        return self._domains[key]
+
+    def home(self, endpoint: Endpoint, key: str) -> str | None:
+        """The domain an endpoint is in: by its node's labels, else by what its slice says."""
+        if key == NODE_NAME:
+            return endpoint.node_name
+        domain = self.domains(key).get(endpoint.node_name or "")
+        return domain or (endpoint.zone or None if key == ZONE else None)
+
+    def homes(self, endpoints: Mapping[str, Endpoint], key: str) -> dict[str, str | None]:
+        return {address: self.home(endpoint, key) for address, endpoint in endpoints.items()}
+
+    @cached_property
+    def clients(self) -> tuple[str, ...]:
+        """The nodes that traffic is expected from: ready workers, or where there are none, what comes nearest."""
+        ready = [node for node in self.nodes.values() if is_ready(node)]
+        workers = [node for node in ready if not is_control_plane(node.metadata.labels)]
+        return tuple(node.metadata.name for node in workers or ready or self.nodes.values())
+
+    def demand(self, key: str, clients: Iterable[str] | None = None) -> dict[str, int]:
+        """How many client nodes each domain has, by name in order: traffic is taken to be in proportion to them."""
+        domains = self.domains(key)
+        counted = Counter(domains[name] for name in (self.clients if clients is None else clients) if name in domains)
+        return dict(sorted(counted.items()))
+
+    def clients_without(self, key: str) -> list[str]:
+        domains = self.domains(key)
+        return [name for name in self.clients if name not in domains]
+
+    @cached_property
+    def capacities(self) -> DomainCapacities:
+        return capacities_by_domain(self.nodes.values())

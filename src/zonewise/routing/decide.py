@@ -1,0 +1,118 @@
+"""One face of routing: which endpoints of a Service serve which clients, and why.
+
+The controller, the node proxy, DNS, `plan` and `explain` all call `decide`, so they can't disagree. Pure: the answer
+follows from the arguments alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from zonewise.objects import Endpoint, Service
+from zonewise.routing.cluster import Cluster
+from zonewise.routing.decision import Decision
+from zonewise.routing.distribution import distribution_tiers
+from zonewise.routing.endpoints import Usable, usable
+from zonewise.routing.hints import cpu_shares, hint_strictly
+from zonewise.routing.keys import key_reason, key_tiers
+from zonewise.routing.policy import (
+    AutomaticHints,
+    Distribution,
+    NoPolicy,
+    Reading,
+    SameDomain,
+    TopologyKeys,
+    read_policy,
+)
+from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason
+from zonewise.routing.samedomain import plan_same_domain
+from zonewise.routing.slicehints import zone_consumers
+from zonewise.routing.stablehints import hint_stably
+from zonewise.routing.tiers import EVERYONE, Memory, Tier
+from zonewise.topology import ZONE
+
+NOTHING_REMEMBERED: Final[Memory] = MappingProxyType({})
+
+
+class HintsForm(StrEnum):
+    """How automatic hints are computed: as upstream does, or without its refusals and flapping."""
+
+    STRICT = "strict"
+    STABLE = "stable"
+
+
+def decide(
+    service: Service,
+    endpoints: Iterable[Endpoint],
+    cluster: Cluster,
+    previous: Memory = NOTHING_REMEMBERED,
+    *,
+    hints: HintsForm = HintsForm.STABLE,
+) -> Decision:
+    """`endpoints` are those of one address family; `previous` is the last decision's memory, or what slices recall."""
+    reading = read_policy(service)
+    found = usable(endpoints)
+    match reading.policy:
+        case _ if not found.by_address:
+            return _decided(reading, found, (EVERYONE,), NO_ENDPOINT_READY)
+        case TopologyKeys() as policy:
+            tiers = key_tiers(policy, found.by_address, cluster)
+            return _decided(reading, found, tiers, key_reason(policy, tiers, found.by_address))
+        case SameDomain() as policy:
+            return _decide_same_domain(reading, policy, found, cluster, previous)
+        case AutomaticHints() | Distribution() if found.draining:
+            return _decided(reading, found, (EVERYONE,), _only_draining(found))
+        case AutomaticHints() as policy if hints is HintsForm.STABLE:
+            return _decided(reading, found, *_hint_stably(policy, found, cluster, previous))
+        case AutomaticHints():
+            return _decided(reading, found, *_hint_strictly(found, cluster))
+        case Distribution(value):
+            return _decided(reading, found, *distribution_tiers(value, found.by_address))
+        case NoPolicy():
+            sentence = "the Service asks for nothing, so every client gets every endpoint"
+            facts = {"endpoints": len(found.by_address)}
+            return _decided(reading, found, (EVERYONE,), Reason(Code.NO_POLICY, sentence, facts))
+
+
+def _decided(reading: Reading, found: Usable, tiers: tuple[Tier, ...], reason: Reason) -> Decision:
+    return Decision(reading, dict.fromkeys(found.by_address), tiers, (reason,))
+
+
+def _decide_same_domain(
+    reading: Reading, policy: SameDomain, found: Usable, cluster: Cluster, previous: Memory
+) -> Decision:
+    """Draining endpoints are nobody's preference, but walls stand."""
+    asked = policy.without_preferences() if found.draining else policy
+    plan = plan_same_domain(asked, found.by_address, cluster, previous)
+    homes = cluster.homes(found.by_address, plan.within) if plan.within else dict.fromkeys(found.by_address)
+    reasons = (_only_draining(found), *plan.reasons) if found.draining else plan.reasons
+    return Decision(reading, homes, plan.tiers, reasons, plan.within)
+
+
+def _hint_stably(
+    policy: AutomaticHints, found: Usable, cluster: Cluster, previous: Memory
+) -> tuple[tuple[Tier, ...], Reason]:
+    homes = cluster.homes(found.by_address, ZONE)
+    preference = hint_stably(cluster.capacities, homes, policy.tuning.overload, previous.get(ZONE))
+    tiers = (Tier(ZONE, preference.consumers), EVERYONE) if preference.consumers else (EVERYONE,)
+    return tiers, preference.reason
+
+
+def _hint_strictly(found: Usable, cluster: Cluster) -> tuple[tuple[Tier, ...], Reason]:
+    """All endpoints as one slice that nobody is about to change: its hints stay if they are valid."""
+    endpoints = tuple(found.by_address.values())
+    hinted = hint_strictly(cpu_shares(cluster.nodes.values()), (), (endpoints,))
+    if not hinted.by_zone:
+        return (EVERYONE,), hinted.reason
+    hints = hinted.slices[0] or tuple(endpoint.hints for endpoint in endpoints)
+    consumers = {address: zone_consumers(given) for address, given in zip(found.by_address, hints, strict=True)}
+    return (Tier(ZONE, consumers), EVERYONE), hinted.reason
+
+
+def _only_draining(found: Usable) -> Reason:
+    count = len(found.by_address)
+    sentence = f"no endpoint is ready, so the {count} that terminate but still serve are used without preference"
+    return Reason(Code.ONLY_TERMINATING, sentence, {"endpoints": count}, remedy="make a pod of the Service ready")

@@ -1,0 +1,47 @@
+"""`spec.trafficDistribution` as the stock controller and proxy honour it together: nearest first, then everyone.
+
+No shares and no thresholds: predictable, and the overload is the owner's. As in stock clusters one ready endpoint
+without a zone (or a node) switches the zone (or node) preference off for the whole Service; here it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zonewise.objects import Endpoint
+from zonewise.routing.cluster import NODE_NAME
+from zonewise.routing.policy import TrafficDistribution
+from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.tiers import EVERYONE, Tier, own_tier
+from zonewise.topology import ZONE
+
+
+def distribution_tiers(
+    value: TrafficDistribution, endpoints: Mapping[str, Endpoint]
+) -> tuple[tuple[Tier, ...], Reason]:
+    nodes = {address: endpoint.node_name for address, endpoint in endpoints.items()}
+    zones = {address: endpoint.zone for address, endpoint in endpoints.items()}
+    wanted = [(NODE_NAME, nodes)] if value is TrafficDistribution.PREFER_SAME_NODE else []
+    wanted.append((ZONE, zones))
+    tiers = [own_tier(key, homes) for key, homes in wanted if all(homes.values())]
+    return (*tiers, EVERYONE), _reason(value, nodes if len(wanted) > 1 else {}, zones)
+
+
+def _reason(value: TrafficDistribution, nodes: Mapping[str, str | None], zones: Mapping[str, str | None]) -> Reason:
+    facts = {"trafficDistribution": value.value, "endpoints": len(zones)}
+    if homeless := [address for address, zone in zones.items() if not zone]:
+        return _spoiled(Code.ENDPOINT_WITHOUT_ZONE, "zone", homeless, facts)
+    if homeless := [address for address, node in nodes.items() if not node]:
+        return _spoiled(Code.ENDPOINT_WITHOUT_NODE, "node", homeless, facts)
+    nearest = "node, then zone" if nodes else "zone"
+    return Reason(Code.DISTRIBUTED, f"{value}: clients get the endpoints of their own {nearest}, then all", facts)
+
+
+def _spoiled(code: Code, level: str, homeless: list[str], facts: Mapping[str, object]) -> Reason:
+    return Reason(
+        code,
+        f"{len(homeless)} ready endpoints are in no {level}, among them {homeless[0]}, so no {level} is preferred",
+        {**facts, "without": len(homeless)},
+        tuple(Subject("Endpoint", address) for address in homeless),
+        f"run them on nodes that say their {level}",
+    )

@@ -1,0 +1,48 @@
+"""Endpoints as routing counts them: what their conditions mean, which are usable, and what names them.
+
+An endpoint is named by its first address, the only one that proxies use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from zonewise.objects import Endpoint
+
+
+def is_ready(endpoint: Endpoint) -> bool:
+    """As consumers of slices read it: who does not say is ready."""
+    return endpoint.conditions.ready is not False
+
+
+def is_marked_ready(endpoint: Endpoint) -> bool:
+    """As the stock EndpointSlice controller counts for hints: who does not say is not ready."""
+    return endpoint.conditions.ready is True
+
+
+def is_draining(endpoint: Endpoint) -> bool:
+    """Terminating, but still serving: what proxies fall back to when nothing is ready."""
+    return endpoint.conditions.serving is not False and endpoint.conditions.terminating is True
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """The endpoints that take traffic, by address in order; all `draining` when none is ready."""
+
+    by_address: dict[str, Endpoint]
+    draining: bool = False
+
+
+def usable(endpoints: Iterable[Endpoint]) -> Usable:
+    ready: dict[str, Endpoint] = {}
+    draining: dict[str, Endpoint] = {}
+    for endpoint in endpoints:
+        if not endpoint.addresses:
+            continue
+        if is_ready(endpoint):
+            ready[endpoint.addresses[0]] = endpoint
+        elif is_draining(endpoint):
+            draining[endpoint.addresses[0]] = endpoint
+    chosen = ready or draining
+    return Usable({address: chosen[address] for address in sorted(chosen)}, draining=not ready and bool(draining))

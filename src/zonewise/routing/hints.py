@@ -1,0 +1,232 @@
+"""Automatic hints, strict: the arithmetic of the stock EndpointSlice controller, bit for bit.
+
+Endpoints are shared out to zones in proportion to the allocatable CPU of their nodes, and every endpoint is hinted for
+one zone. Where upstream iterates a map in random order, zones are taken by name here, so that the same input always
+gives the same answer. Follows `k8s.io/endpointslice/topologycache`; for what Zonewise does better see `stablehints`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from zonewise.objects import Endpoint, EndpointHints, Hint, Node
+from zonewise.routing.endpoints import is_marked_ready
+from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.topology import ZONE, capacity_of
+
+OVERLOAD_THRESHOLD: Final = 0.2
+_ROOM: Final = 1 / (1 + OVERLOAD_THRESHOLD)
+
+Slice = Sequence[Endpoint]
+Hints = tuple[EndpointHints | None, ...]
+
+
+class Allocation(NamedTuple):
+    """How many endpoints may be hinted for a zone, and how many it should have."""
+
+    minimum: int
+    maximum: int
+    desired: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hinted:
+    """The hints of every endpoint, slice by slice in the order given; None for a slice that is fine as it is.
+
+    `by_zone` is empty when hints are off, and then the slices say to remove them.
+    """
+
+    slices: tuple[Hints | None, ...]
+    by_zone: Mapping[str, int]
+    reason: Reason
+
+
+def cpu_shares(nodes: Iterable[Node]) -> Mapping[str, float] | Reason:
+    """Each zone's share of the CPU of ready workers. One node without zone or CPU spoils it for the whole cluster."""
+    cpu_millis: Counter[str] = Counter()
+    for node in nodes:
+        capacity = capacity_of(node)
+        if capacity.control_plane or not capacity.ready:
+            continue
+        zone = node.metadata.labels.get(ZONE)  # upstream knows the old spelling of the label no more
+        if not zone or not capacity.cpu_millis:
+            return _bad_node(node.metadata.name, "zone label" if not zone else "allocatable CPU")
+        cpu_millis[zone] += capacity.cpu_millis
+    if len(cpu_millis) < 2:
+        return _too_few_zones(sorted(cpu_millis))
+    whole = sum(cpu_millis.values())
+    return {zone: cpu_millis[zone] / whole for zone in sorted(cpu_millis)}
+
+
+def allocate(shares: Mapping[str, float], endpoints: int) -> Mapping[str, Allocation] | Reason:
+    facts = {"endpoints": endpoints, "zones": len(shares)}
+    if len(shares) > endpoints:
+        sentence = f"{endpoints} ready endpoints are fewer than the {len(shares)} zones"
+        return Reason(Code.TOO_FEW_ENDPOINTS, sentence, facts, remedy=f"run at least {len(shares)} endpoints")
+    desired = {zone: share * endpoints for zone, share in shares.items()}
+    minimum = {zone: math.ceil(wanted * _ROOM) for zone, wanted in desired.items()}
+    spare = endpoints - sum(minimum.values())
+    if spare < 0:
+        sentence = (
+            f"{endpoints} endpoints over {len(shares)} zones would overload some by {OVERLOAD_THRESHOLD:.0%} or more: "
+            f"the zones need at least {endpoints - spare}"
+        )
+        facts |= {"needed": endpoints - spare}
+        return Reason(Code.WOULD_OVERLOAD, sentence, facts, remedy="run another number of endpoints")
+    return {
+        zone: Allocation(minimum[zone], minimum[zone] + spare, max(desired[zone], float(minimum[zone])))
+        for zone in shares
+    }
+
+
+def hint_strictly(
+    shares: Mapping[str, float] | Reason, changing: Sequence[Slice], unchanged: Sequence[Slice] = ()
+) -> Hinted:
+    """`changing` slices are written anyway; of the `unchanged` ones those that are fine keep their hints."""
+    slices = (*changing, *unchanged)
+    ready = sum(is_marked_ready(endpoint) for endpoints in slices for endpoint in endpoints)
+    allocations = shares if isinstance(shares, Reason) else allocate(shares, ready)
+    if isinstance(allocations, Reason):
+        return _off(slices, len(changing), allocations)
+    kept, by_zone = _keep_valid(unchanged, allocations)
+    to_hint = [*changing, *(endpoints for endpoints, keep in zip(unchanged, kept, strict=True) if not keep)]
+    if homeless := [endpoint for endpoints in to_hint for endpoint in endpoints if _is_homeless(endpoint)]:
+        return _off(slices, len(changing), _endpoints_without_zone(homeless))
+    hinted = iter(_hint_all(to_hint, allocations, by_zone))
+    keeps = [False] * len(changing) + kept
+    answer = tuple(None if keep else next(hinted) for keep in keeps)
+    facts = {"zones": dict(by_zone), "endpoints": ready}
+    return Hinted(
+        answer, by_zone, Reason(Code.HINTED, f"{ready} endpoints are hinted by the CPU of their zones", facts)
+    )
+
+
+def is_overloaded(by_zone: Mapping[str, int], shares: Mapping[str, float] | Reason) -> bool:
+    """True when hints given earlier no longer fit the nodes, so that upstream would look at the Service again."""
+    if not by_zone:
+        return False
+    if isinstance(shares, Reason):
+        return True
+    total = float(sum(by_zone.values()))
+    return any(by_zone.get(zone, -1) < math.ceil(total * share * _ROOM) for zone, share in shares.items())
+
+
+def _keep_valid(unchanged: Sequence[Slice], allocations: Mapping[str, Allocation]) -> tuple[list[bool], dict[str, int]]:
+    """Which slices may stay as they are, and how many hints those have for each zone."""
+    by_zone: dict[str, int] = {}
+    kept = []
+    for endpoints in unchanged:
+        counted = _count_hints(endpoints)
+        valid = counted is not None and all(
+            zone in allocations and by_zone.get(zone, 0) + count <= allocations[zone].maximum
+            for zone, count in counted.items()
+        )
+        kept.append(valid)
+        if valid and counted:
+            for zone, count in counted.items():
+                by_zone[zone] = by_zone.get(zone, 0) + count
+    return kept, by_zone
+
+
+def _count_hints(endpoints: Slice) -> Counter[str] | None:
+    """None where a ready endpoint has no hint."""
+    counted: Counter[str] = Counter()
+    for endpoint in endpoints:
+        if is_marked_ready(endpoint):
+            if endpoint.hints is None or not endpoint.hints.for_zones:
+                return None
+            counted.update(hint.name for hint in endpoint.hints.for_zones)
+    return counted
+
+
+def _hint_all(slices: Sequence[Slice], allocations: Mapping[str, Allocation], by_zone: dict[str, int]) -> list[Hints]:
+    """Own zones first, then the surplus of one zone to the lack of another; counts into `by_zone`."""
+    for endpoint in (endpoint for endpoints in slices for endpoint in endpoints if is_marked_ready(endpoint)):
+        assert endpoint.zone
+        by_zone[endpoint.zone] = by_zone.get(endpoint.zone, 0) + 1
+    giving, receiving = _surplus_and_lack(allocations, by_zone)
+    return [tuple(_hint_one(endpoint, giving, receiving, by_zone) for endpoint in endpoints) for endpoints in slices]
+
+
+def _surplus_and_lack(
+    allocations: Mapping[str, Allocation], by_zone: Mapping[str, int]
+) -> tuple[Counter[str], Counter[str]]:
+    surplus = {zone: by_zone.get(zone, 0) - wanted.desired for zone, wanted in sorted(allocations.items())}
+    lack = {zone: wanted.desired - by_zone.get(zone, 0) for zone, wanted in sorted(allocations.items())}
+    giving: Counter[str] = Counter()
+    receiving: Counter[str] = Counter()
+    while True:
+        giver, taker = max(surplus, key=surplus.__getitem__), max(lack, key=lack.__getitem__)
+        if max(surplus[giver], lack[taker]) < 1.0 or min(surplus[giver], lack[taker]) < 0.5:
+            return giving, receiving
+        giving[giver] += 1
+        surplus[giver] -= 1
+        receiving[taker] += 1
+        lack[taker] -= 1
+
+
+def _hint_one(
+    endpoint: Endpoint, giving: Counter[str], receiving: Counter[str], by_zone: dict[str, int]
+) -> EndpointHints | None:
+    """An endpoint that is not ready keeps what it has: upstream means to remove it but changes a copy."""
+    if not is_marked_ready(endpoint):
+        return endpoint.hints
+    assert endpoint.zone
+    zone = endpoint.zone
+    if giving[zone]:
+        taker = min(name for name, count in receiving.items() if count)
+        giving[zone] -= 1
+        receiving[taker] -= 1
+        by_zone[zone] -= 1
+        by_zone[taker] = by_zone.get(taker, 0) + 1
+        zone = taker
+    return EndpointHints(for_zones=(Hint(name=zone),))
+
+
+def _off(slices: Sequence[Slice], changing: int, reason: Reason) -> Hinted:
+    """All hints go; an unchanged slice that has none stays unwritten."""
+    has_hints = [any(endpoint.hints for endpoint in endpoints) for endpoints in slices]
+    answer = tuple(
+        (None,) * len(endpoints) if at < changing or has_hints[at] else None for at, endpoints in enumerate(slices)
+    )
+    return Hinted(answer, {}, reason)
+
+
+def _is_homeless(endpoint: Endpoint) -> bool:
+    return is_marked_ready(endpoint) and not endpoint.zone
+
+
+def _bad_node(name: str, lacks: str) -> Reason:
+    return Reason(
+        Code.INSUFFICIENT_NODE_INFO,
+        f"node {name} has no {lacks}, so no zone's share of the CPU is known",
+        {"node": name, "lacks": lacks},
+        (Subject("Node", name),),
+        f"give node {name} a {lacks}",
+    )
+
+
+def _too_few_zones(zones: Sequence[str]) -> Reason:
+    found = f"only in zone {zones[0]}" if zones else "in no zone"
+    return Reason(
+        Code.INSUFFICIENT_NODE_INFO,
+        f"ready workers are {found}; hints need two zones",
+        {"zones": len(zones)},
+        tuple(Subject("Zone", zone) for zone in zones),
+        f"make a node ready in another zone, and label it with {ZONE}",
+    )
+
+
+def _endpoints_without_zone(endpoints: Sequence[Endpoint]) -> Reason:
+    addresses = tuple(endpoint.addresses[0] if endpoint.addresses else "" for endpoint in endpoints)
+    return Reason(
+        Code.ENDPOINT_WITHOUT_ZONE,
+        f"{len(addresses)} ready endpoints are in no zone, among them {addresses[0]}",
+        {"endpoints": len(addresses)},
+        tuple(Subject("Endpoint", address) for address in addresses),
+        f"label the nodes they run on with {ZONE}",
+    )

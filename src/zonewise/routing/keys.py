@@ -1,0 +1,37 @@
+"""Topology keys: the first label of a preference list that some endpoint shares with the client decides.
+
+Both sides are resolved through node labels, so any key works and the host name means the same on either side. A list
+without the catch-all is hard: a client that shares no label with any endpoint reaches none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zonewise.objects import Endpoint
+from zonewise.routing.cluster import Cluster
+from zonewise.routing.policy import TopologyKeys
+from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.tiers import EVERYONE, Tier, own_tier
+
+
+def key_tiers(policy: TopologyKeys, endpoints: Mapping[str, Endpoint], cluster: Cluster) -> tuple[Tier, ...]:
+    tiers = tuple(own_tier(key, cluster.homes(endpoints, key)) for key in policy.keys)
+    return (*tiers, EVERYONE) if policy.soft else tiers
+
+
+def key_reason(policy: TopologyKeys, tiers: tuple[Tier, ...], endpoints: Mapping[str, Endpoint]) -> Reason:
+    """Names the endpoints that no key can find, which a hard list hides from everyone."""
+    kind = "soft" if policy.soft else "hard"
+    sentence = f"clients get the endpoints that share the first of {', '.join(policy.keys) or '*'} with them ({kind})"
+    facts = {"keys": policy.keys, "soft": policy.soft, "endpoints": len(endpoints)}
+    hidden = [address for address in endpoints if not any(address in tier.consumers for tier in tiers)]
+    if policy.soft or not hidden:
+        return Reason(Code.TOPOLOGY_KEYS, sentence, facts)
+    return Reason(
+        Code.TOPOLOGY_KEYS,
+        f"{sentence}; {len(hidden)} endpoints run on nodes with none of these labels and get no traffic",
+        {**facts, "hidden": len(hidden)},
+        tuple(Subject("Endpoint", address) for address in hidden),
+        'label their nodes, or end the list with "*"',
+    )

@@ -1,0 +1,80 @@
+"""Who consumes which endpoints, and the load that follows: the arithmetic under every preference.
+
+A group is a number of endpoints with the same consumers. A domain's traffic, taken to be in proportion to its demand,
+is split over the groups it consumes in proportion to size times weight, and evenly within a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+_ROUNDING: Final = 1e-9
+
+
+class Share(NamedTuple):
+    domain: str
+    weight: float = 1.0
+
+
+Consumers = tuple[Share, ...]
+"""By name of the domain. The empty tuple stands for every client."""
+
+Composition = dict[Consumers, dict[str, int]]
+"""How many endpoints of each home domain a group has; the home "" is of endpoints outside the domains in question."""
+
+
+def consumed_by(*domains: str) -> Consumers:
+    return tuple(Share(domain) for domain in sorted(domains))
+
+
+def names(consumers: Consumers) -> tuple[str, ...]:
+    return tuple(share.domain for share in consumers)
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Per endpoint, relative to an even spread: 1.5 is half as much again. `unreachable` domains have no endpoint."""
+
+    by_group: Mapping[Consumers, float]
+    unreachable: tuple[str, ...]
+
+    @property
+    def worst_overload(self) -> float:
+        return max(0.0, max(self.by_group.values(), default=0.0) - 1)
+
+    def within(self, threshold: float) -> bool:
+        """True when every domain is served and no endpoint's overload reaches the threshold."""
+        return not self.unreachable and self.worst_overload < threshold - _ROUNDING
+
+
+def loads(sizes: Mapping[Consumers, int], demand: Mapping[str, int]) -> Loads:
+    capacity = _capacity(sizes, demand)
+    even = sum(sizes.values()) / sum(demand.values())
+    unit = {domain: even * demand[domain] / room for domain, room in capacity.items() if room}
+    by_group = {
+        consumers: sum(unit[share.domain] * share.weight for share in consumers)
+        for consumers, size in sizes.items()
+        if size
+    }
+    return Loads(by_group, tuple(domain for domain in demand if domain not in unit))
+
+
+def in_domain_share(composition: Composition, demand: Mapping[str, int]) -> float:
+    """The part of all traffic that meets an endpoint of its own domain."""
+    capacity = _capacity({consumers: sum(homes.values()) for consumers, homes in composition.items()}, demand)
+    own = dict.fromkeys(demand, 0.0)
+    for consumers, homes in composition.items():
+        for domain, weight in consumers:
+            own[domain] += homes.get(domain, 0) * weight
+    met = sum(demand[domain] * own[domain] / room for domain, room in capacity.items() if room)
+    return met / sum(demand.values())
+
+
+def _capacity(sizes: Mapping[Consumers, int], demand: Mapping[str, int]) -> dict[str, float]:
+    capacity = dict.fromkeys(demand, 0.0)
+    for consumers, size in sizes.items():
+        for domain, weight in consumers:
+            capacity[domain] += size * weight
+    return capacity

@@ -1,0 +1,279 @@
+"""What a Service asks for: its annotations and spec, read into one policy and complaints about the rest.
+
+The first step of every routing decision. Precedence, highest first: topology keys, same node/zone/region, automatic
+hints, trafficDistribution. A bad value never breaks a Service: it counts as absent, or as the default where there is
+one, and a complaint names it and what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from zonewise.objects import Service, key_of
+from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.tuning import OVERLOAD_THRESHOLD, TUNING_ANNOTATIONS, Tuning, read_tuning
+from zonewise.topology import canonical_key, key_problem
+
+TOPOLOGY_KEYS: Final = "zonewise.dev/topology-keys"
+SAME_NODE: Final = "endpointslice.kubernetes.io/same-node"
+SAME_ZONE: Final = "endpointslice.kubernetes.io/same-zone"
+SAME_REGION: Final = "endpointslice.kubernetes.io/same-region"
+OLD_HINTS: Final = "service.kubernetes.io/topology-aware-hints"
+TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
+
+EVERY_NODE: Final = "*"
+MOST_KEYS: Final = 16
+_SHOWN_CHARACTERS: Final = 80
+
+
+class Strength(StrEnum):
+    BALANCED = "Balanced"
+    PREFER = "Prefer"
+    REQUIRE = "Require"
+
+
+class TrafficDistribution(StrEnum):
+    PREFER_CLOSE = "PreferClose"
+    PREFER_SAME_ZONE = "PreferSameZone"
+    PREFER_SAME_NODE = "PreferSameNode"
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyKeys:
+    """Label keys in order of preference. `soft` where the list ended in the catch-all, which `keys` leaves out."""
+
+    keys: tuple[str, ...]
+    soft: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SameDomain:
+    node: Strength = Strength.BALANCED
+    zone: Strength = Strength.BALANCED
+    region: Strength = Strength.BALANCED
+    tuning: Tuning = field(default_factory=Tuning)
+
+    def without_preferences(self) -> SameDomain:
+        kept = {
+            level: strength if strength is Strength.REQUIRE else Strength.BALANCED
+            for level, strength in (("node", self.node), ("zone", self.zone), ("region", self.region))
+        }
+        return SameDomain(kept["node"], kept["zone"], kept["region"], self.tuning)
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticHints:
+    tuning: Tuning = field(default_factory=Tuning)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    value: TrafficDistribution
+
+
+@dataclass(frozen=True, slots=True)
+class NoPolicy:
+    pass
+
+
+Policy = TopologyKeys | SameDomain | AutomaticHints | Distribution | NoPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`source` is where the Service says it, as a user would write it; empty for `NoPolicy`."""
+
+    policy: Policy
+    source: str
+    complaints: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    source: str
+    policy: Policy
+
+
+class _Reader:
+    """Collects complaints while one Service is read."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.annotations: Mapping[str, str] = service.metadata.annotations
+        self.blame = (Subject("Service", str(key_of(service))),)
+        self.complaints: list[Reason] = []
+        self.tuning, problems = read_tuning(self.annotations)
+        for annotation, value, allowed in problems:
+            self.refuse(annotation, value, "means the default", f"write {allowed}")
+
+    def complain(self, code: Code, where: str, value: str, problem: str, remedy: str) -> None:
+        shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}..."
+        facts = {"where": where, "value": value}
+        self.complaints.append(Reason(code, f"{where}: {shown!r} {problem}", facts, self.blame, remedy))
+
+    def refuse(self, where: str, value: str, problem: str, remedy: str) -> None:
+        self.complain(Code.INVALID_VALUE, where, value, problem, remedy)
+
+
+def read_policy(service: Service) -> Reading:
+    reader = _Reader(service)
+    said = [statement for read in _READERS for statement in read(reader)]
+    winner = said[0] if said else _Statement("", NoPolicy())
+    for loser in said[1:]:
+        problem = f"has no effect: {winner.source} comes first"
+        reader.complain(Code.OVERRULED, loser.source, _value(service, loser.source), problem, "remove one of the two")
+    _complain_about_idle_tuning(reader, winner.policy)
+    return Reading(winner.policy, winner.source, tuple(reader.complaints))
+
+
+def hints_enabled(annotations: Mapping[str, str]) -> bool:
+    """As the stock EndpointSlice controller reads it: the old annotation, if there at all, hides the new one."""
+    return annotations.get(OLD_HINTS, annotations.get(TOPOLOGY_MODE)) in {"Auto", "auto"}
+
+
+def _value(service: Service, source: str) -> str:
+    match source:
+        case "spec.topologyKeys":
+            return ", ".join(service.spec.topology_keys)
+        case "spec.trafficDistribution":
+            return service.spec.traffic_distribution or ""
+        case _:
+            return service.metadata.annotations[source]
+
+
+def _read_annotated_keys(reader: _Reader) -> Iterator[_Statement]:
+    text = reader.annotations.get(TOPOLOGY_KEYS)
+    if text is None:
+        return
+    try:
+        keys = msgspec.json.decode(text, type=tuple[str, ...])
+    except msgspec.DecodeError:
+        example = '["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]'
+        reader.refuse(
+            TOPOLOGY_KEYS, text, "is not a JSON list of strings and is ignored", f"write a list such as {example}"
+        )
+        return
+    yield from _read_keys(reader, TOPOLOGY_KEYS, text, keys)
+
+
+def _read_spec_keys(reader: _Reader) -> Iterator[_Statement]:
+    keys = reader.service.spec.topology_keys
+    yield from _read_keys(reader, "spec.topologyKeys", ", ".join(keys), keys)
+
+
+def _read_keys(reader: _Reader, where: str, text: str, written: tuple[str, ...]) -> Iterator[_Statement]:
+    if not written:
+        return
+    keys = tuple(key or EVERY_NODE for key in written)
+    problems = list(_problems_of_keys(keys, reader.service))
+    for problem, remedy in problems:
+        reader.refuse(where, text, f"{problem}; the list is ignored", remedy)
+    if not problems:
+        named = dict.fromkeys(canonical_key(key) for key in keys if key != EVERY_NODE)
+        yield _Statement(where, TopologyKeys(tuple(named), soft=keys[-1] == EVERY_NODE))
+
+
+def _problems_of_keys(keys: tuple[str, ...], service: Service) -> Iterator[tuple[str, str]]:
+    if service.spec.external_traffic_policy == "Local":
+        yield "stands beside externalTrafficPolicy Local", "set externalTrafficPolicy to Cluster or remove the keys"
+    if len(keys) > MOST_KEYS:
+        yield f"has {len(keys)} keys", f"write at most {MOST_KEYS}"
+    if len(set(keys)) < len(keys):
+        yield "names a key twice", "write every key once"
+    if EVERY_NODE in keys[:-1]:
+        yield 'has "*" or "" before the end', 'write "*" or "" as the last key only'
+    for key in keys:
+        if key != EVERY_NODE and (problem := key_problem(key)):
+            yield f"has the key {key!r}, no label key", problem
+
+
+def _read_same_domain(reader: _Reader) -> Iterator[_Statement]:
+    said = [annotation for annotation in (SAME_NODE, SAME_ZONE, SAME_REGION) if annotation in reader.annotations]
+    if not said:
+        return
+    node = _strength(reader, SAME_NODE)
+    zone = _strength(reader, SAME_ZONE)
+    region = _strength(reader, SAME_REGION)
+    zone_implied = _implied(reader, SAME_ZONE, zone, SAME_NODE, node)
+    region_implied = _implied(reader, SAME_REGION, region, SAME_ZONE, zone_implied)
+    source = next((annotation for annotation in said if reader.annotations[annotation] != Strength.BALANCED), said[0])
+    yield _Statement(source, SameDomain(node, zone_implied, region_implied, reader.tuning))
+
+
+def _strength(reader: _Reader, annotation: str) -> Strength:
+    value = reader.annotations.get(annotation, Strength.BALANCED)
+    try:
+        return Strength(value)
+    except ValueError:
+        reader.refuse(annotation, value, "means Balanced", f"write {', '.join(Strength)}")
+        return Strength.BALANCED
+
+
+def _implied(reader: _Reader, coarse: str, said: Strength, fine: str, finer: Strength) -> Strength:
+    """Whoever requires the same node requires its zone and region too."""
+    if finer is not Strength.REQUIRE:
+        return said
+    if coarse in reader.annotations and said is not Strength.REQUIRE:
+        remedy = f"remove it, or weaken what {fine} says"
+        problem = "has no effect: Require of a smaller domain requires the larger one"
+        reader.complain(Code.NO_EFFECT, coarse, reader.annotations[coarse], problem, remedy)
+    return Strength.REQUIRE
+
+
+def _read_hints(reader: _Reader) -> Iterator[_Statement]:
+    said = [annotation for annotation in (OLD_HINTS, TOPOLOGY_MODE) if annotation in reader.annotations]
+    for annotation in said:
+        value = reader.annotations[annotation]
+        for_others = annotation == TOPOLOGY_MODE and "/" in value
+        if not for_others and value not in {"Auto", "auto", "Disabled", "disabled", ""}:
+            reader.refuse(annotation, value, "leaves hints off", "write Auto or Disabled")
+    if len(said) > 1:
+        problem = f"has no effect: {OLD_HINTS} is there and comes first"
+        value = reader.annotations[TOPOLOGY_MODE]
+        reader.complain(Code.OVERRULED, TOPOLOGY_MODE, value, problem, f"remove {OLD_HINTS}")
+    if hints_enabled(reader.annotations):
+        yield _Statement(said[0], AutomaticHints(reader.tuning))
+
+
+def _read_distribution(reader: _Reader) -> Iterator[_Statement]:
+    value = reader.service.spec.traffic_distribution
+    if not value:
+        return
+    try:
+        yield _Statement("spec.trafficDistribution", Distribution(TrafficDistribution(value)))
+    except ValueError:
+        allowed = ", ".join(TrafficDistribution)
+        reader.refuse("spec.trafficDistribution", value, "is unknown and ignored", f"write one of {allowed}")
+
+
+def _complain_about_idle_tuning(reader: _Reader, policy: Policy) -> None:
+    used = _tuning_used_by(policy)
+    for annotation in TUNING_ANNOTATIONS:
+        if annotation in reader.annotations and annotation not in used:
+            problem = "has no effect: it tunes a preference, and none is in force that it could tune"
+            remedy = f"set {SAME_ZONE} to Prefer, or remove it"
+            reader.complain(Code.NO_EFFECT, annotation, reader.annotations[annotation], problem, remedy)
+
+
+def _tuning_used_by(policy: Policy) -> tuple[str, ...]:
+    match policy:
+        case SameDomain() if Strength.PREFER in {policy.zone, policy.region}:
+            return TUNING_ANNOTATIONS
+        case SameDomain(node=Strength.PREFER) | AutomaticHints():
+            return (OVERLOAD_THRESHOLD,)
+        case _:
+            return ()
+
+
+_READERS: Final[tuple[Callable[[_Reader], Iterator[_Statement]], ...]] = (
+    _read_annotated_keys,
+    _read_spec_keys,
+    _read_same_domain,
+    _read_hints,
+    _read_distribution,
+)

@@ -1,0 +1,84 @@
+"""Why routing decided as it did: the codes, and the one value that explain, events, metrics and the dashboard show.
+
+Every decision of this room returns a `Reason` beside its result. It adds to the common form who is to blame and what
+would change the answer, both as data, so that `explain` can name the node and a user can act on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from zonewise import topology
+
+
+class Code(StrEnum):
+    """Stable: users write alerts on these. A code is never given another meaning, only added."""
+
+    # What is wrong with what a Service says.
+    INVALID_VALUE = "InvalidValue"
+    OVERRULED = "Overruled"
+    NO_EFFECT = "NoEffect"
+
+    # Which rule decides.
+    NO_POLICY = "NoPolicy"
+    BALANCED = "Balanced"
+    TOPOLOGY_KEYS = "TopologyKeys"
+    REQUIRED = "Required"
+    PREFERRED = "Preferred"
+    HINTED = "Hinted"
+    DISTRIBUTED = "Distributed"
+
+    # Why a preference is not in force.
+    NO_ENDPOINTS = "NoEndpoints"
+    NO_NODES = "NoNodes"
+    ONE_DOMAIN = "OneDomain"
+    BELOW_START = "BelowStart"
+    WOULD_OVERLOAD = "WouldOverload"
+    ONLY_TERMINATING = "OnlyTerminating"
+    INSUFFICIENT_NODE_INFO = "InsufficientNodeInfo"
+    TOO_FEW_ENDPOINTS = "TooFewEndpoints"
+    ENDPOINT_WITHOUT_ZONE = "EndpointWithoutZone"
+    ENDPOINT_WITHOUT_NODE = "EndpointWithoutNode"
+
+    # What one client gets.
+    CHOSEN = "Chosen"
+    NONE_REACHABLE = "NoneReachable"
+
+    # What a stock kube-proxy makes of the hints.
+    PROXY_SAME_NODE = "ProxySameNode"
+    PROXY_SAME_ZONE = "ProxySameZone"
+    PROXY_LOCAL_ONLY = "ProxyLocalOnly"
+    PROXY_LEAVES_ALONE = "ProxyLeavesAlone"
+    PROXY_IGNORES_HINTS = "ProxyIgnoresHints"
+    MISSING_HINTS = "MissingHints"
+    NODE_WITHOUT_ZONE = "NodeWithoutZone"
+    ZONE_NOT_HINTED = "ZoneNotHinted"
+
+    # What hints cannot say to a stock kube-proxy.
+    NEEDS_PROXY = "NeedsProxy"
+
+
+class Subject(NamedTuple):
+    """Something a user can look at: `Node worker-7`, `Service default/web`, `Endpoint 10.0.0.3`, `Zone eu-1a`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason(topology.Reason):
+    """`blame` are the objects that made it so, `remedy` what would change it; both empty where nothing is amiss."""
+
+    code: Code
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    blame: tuple[Subject, ...] = ()
+    remedy: str = ""
+
+
+NO_ENDPOINT_READY: Final = Reason(Code.NO_ENDPOINTS, "no endpoint is ready", remedy="make a pod of the Service ready")

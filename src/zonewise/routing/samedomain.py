@@ -1,0 +1,162 @@
+"""Same node, same zone, same region: `Balanced`, `Require` and `Prefer` at three levels, combined.
+
+`Require` walls off the smallest domain it names; within the walls each level that is preferred becomes a tier, the
+smallest first. Zones and regions are balanced against overload by `prefer`; a node keeps to its own endpoints as long
+as they are not overloaded by it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from zonewise.objects import Endpoint
+from zonewise.routing.cluster import NODE_NAME, Cluster
+from zonewise.routing.load import Consumers, consumed_by
+from zonewise.routing.policy import SameDomain, Strength
+from zonewise.routing.prefer import DEFAULT_OVERLOAD, Limits, Preference, prefer
+from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
+from zonewise.routing.tiers import EVERYONE, Memory, Tier
+from zonewise.topology import REGION, ZONE
+
+_WORD: Final = {NODE_NAME: "node", ZONE: "zone", REGION: "region"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`within` is the key of the walls, None where there are none. `reasons` has one per level that said something."""
+
+    tiers: tuple[Tier, ...]
+    within: str | None
+    reasons: tuple[Reason, ...]
+
+
+def plan_same_domain(policy: SameDomain, endpoints: Mapping[str, Endpoint], cluster: Cluster, memory: Memory) -> Plan:
+    levels = {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region}
+    within = next((key for key, strength in levels.items() if strength is Strength.REQUIRE), None)
+    task = _Task(policy, endpoints, cluster, memory, within)
+    tiers: list[Tier] = []
+    reasons: list[Reason] = []
+    for key, strength in levels.items():
+        if key == within:
+            break
+        if strength is Strength.PREFER:
+            tier, reason = task.prefer_node() if key == NODE_NAME else task.prefer(key)
+            reasons.append(reason)
+            tiers += [tier] if tier.consumers else []
+    if within:
+        reasons.append(task.required(within))
+    if not reasons:
+        reasons.append(Reason(Code.BALANCED, "every client gets every endpoint", {"endpoints": len(endpoints)}))
+    return Plan((*tiers, EVERYONE), within, tuple(reasons))
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    policy: SameDomain
+    endpoints: Mapping[str, Endpoint]
+    cluster: Cluster
+    memory: Memory
+    within: str | None
+
+    def prefer(self, key: str) -> tuple[Tier, Reason]:
+        """One assignment per walled domain, or one for the whole cluster."""
+        tuning = self.policy.tuning
+        overload = tuning.overload or DEFAULT_OVERLOAD
+        limits = Limits(tuning.algorithm, tuning.start, tuning.padding, overload, overload)
+        homes = self.cluster.homes(self.endpoints, key)
+        consumers: dict[str, Consumers] = {}
+        preferences: dict[str, Preference] = {}
+        for wall, (clients, members) in self._walled().items():
+            demand = self.cluster.demand(key, clients)
+            there = {address: homes[address] for address in members}
+            preferences[wall] = prefer(demand, there, limits, self._remembered(key, members))
+            consumers |= preferences[wall].consumers or {}
+        return Tier(key, consumers), _level_reason(key, preferences, self.cluster.clients_without(key))
+
+    def prefer_node(self) -> tuple[Tier, Reason]:
+        consumers: dict[str, Consumers] = {}
+        crowded: list[str] = []
+        overload = self.policy.tuning.overload or DEFAULT_OVERLOAD
+        for clients, members in self._walled().values():
+            local = Counter(node for address in members if (node := self.endpoints[address].node_name))
+            expected = len(members) / max(1, len(clients))
+            fit = {node for node, count in local.items() if expected / count - 1 < overload}
+            crowded += sorted(set(local) - fit)
+            for address in members:
+                node = self.endpoints[address].node_name
+                if node in fit:
+                    consumers[address] = consumed_by(node)
+        return Tier(NODE_NAME, consumers), _node_reason(consumers, crowded, overload)
+
+    def required(self, key: str) -> Reason:
+        homes = self.cluster.homes(self.endpoints, key)
+        word = _WORD[key]
+        cut_off = sorted(set(self.cluster.demand(key)) - set(homes.values()))
+        hidden = [address for address, home in homes.items() if not home]
+        facts = {"level": word, "cut_off": tuple(cut_off), "hidden": len(hidden), "endpoints": len(homes)}
+        sentence = f"clients reach only the endpoints of their own {word}"
+        if cut_off:
+            sentence += f"; {len(cut_off)} {word}s have none and cannot reach the Service: {', '.join(cut_off[:5])}"
+        if hidden:
+            sentence += f"; {len(hidden)} endpoints are in no {word} and get no traffic"
+        blame = (*(Subject(word.title(), name) for name in cut_off), *(Subject("Endpoint", name) for name in hidden))
+        remedy = f"run an endpoint in every {word}, or prefer it instead" if blame else ""
+        return Reason(Code.REQUIRED, sentence, facts, blame, remedy)
+
+    def _walled(self) -> dict[str, tuple[list[str], list[str]]]:
+        """The client nodes and the endpoints of every walled domain; all of them under "" where there is no wall."""
+        if self.within is None:
+            return {"": (list(self.cluster.clients), list(self.endpoints))}
+        walls = self.cluster.domains(self.within)
+        walled: dict[str, tuple[list[str], list[str]]] = {}
+        for address, home in self.cluster.homes(self.endpoints, self.within).items():
+            if home:
+                walled.setdefault(home, ([], []))[1].append(address)
+        for name in self.cluster.clients:
+            if name in walls and walls[name] in walled:
+                walled[walls[name]][0].append(name)
+        return dict(sorted(walled.items()))
+
+    def _remembered(self, key: str, members: list[str]) -> Mapping[str, Consumers] | None:
+        """What these endpoints' consumers were; None where traffic was spread evenly."""
+        remembered = self.memory.get(key)
+        if not remembered or self.within is None:
+            return remembered or None
+        return {address: remembered[address] for address in members if address in remembered} or None
+
+
+def _level_reason(key: str, preferences: Mapping[str, Preference], nowhere: list[str]) -> Reason:
+    """The reason of the only wall, or of the first that did not get its way."""
+    word = _WORD[key]
+    refused = [wall for wall, preference in preferences.items() if preference.consumers is None]
+    if not preferences:
+        return NO_ENDPOINT_READY
+    told = refused[0] if refused else next(iter(preferences))
+    reason = preferences[told].reason
+    where = f"{told}: " if told else ""
+    reason = replace(reason, sentence=f"{where}{reason.sentence}", facts={**reason.facts, "level": word})
+    if not nowhere:
+        return reason
+    return replace(
+        reason,
+        sentence=f"{reason.sentence}; {len(nowhere)} nodes say no {word} and use every endpoint",
+        facts={**reason.facts, "nodes_without_domain": len(nowhere)},
+        blame=(*reason.blame, *(Subject("Node", name) for name in nowhere)),
+    )
+
+
+def _node_reason(consumers: Mapping[str, Consumers], crowded: list[str], overload: float) -> Reason:
+    facts = {"level": "node", "local_endpoints": len(consumers), "crowded_nodes": len(crowded)}
+    sentence = f"nodes use their own endpoints first ({len(consumers)} are used so)"
+    if not crowded:
+        return Reason(Code.PREFERRED, sentence, facts)
+    return Reason(
+        Code.PREFERRED,
+        f"{sentence}; {len(crowded)} nodes would overload theirs by {overload:.0%} or more and look further",
+        facts,
+        tuple(Subject("Node", name) for name in crowded),
+        "run as many endpoints on every node",
+    )

@@ -1,0 +1,40 @@
+"""What the stock EndpointSlice controller says on a Service about hints: its events, word for word.
+
+For clusters where Zonewise stands in its place, so that alerts on these texts keep working. Our own reason, which says
+who is to blame, goes into an event of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from zonewise.routing.reason import Code, Reason
+
+_MESSAGES: Final[Mapping[Code, str]] = {
+    Code.HINTED: "Topology Aware Hints has been enabled",
+    Code.NO_POLICY: "Topology Aware Hints has been disabled",
+    Code.INSUFFICIENT_NODE_INFO: (
+        "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+    ),
+    Code.TOO_FEW_ENDPOINTS: "Insufficient number of endpoints ({endpoints} endpoints, {zones} zones)",
+    Code.WOULD_OVERLOAD: (
+        "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold "
+        "({endpoints} endpoints, {zones} zones)"
+    ),
+    Code.ENDPOINT_WITHOUT_ZONE: "One or more endpoints do not have a zone specified",
+}
+
+
+class StockEvent(NamedTuple):
+    type: str
+    reason: str
+    message: str
+
+
+def stock_event(reason: Reason, address_type: str) -> StockEvent:
+    """The event upstream would record for what `hints.hint_strictly` answered."""
+    message = f"{_MESSAGES[reason.code].format_map(reason.facts)}, addressType: {address_type}"
+    if reason.code is Code.HINTED:
+        return StockEvent("Normal", "TopologyAwareHintsEnabled", message)
+    return StockEvent("Warning", "TopologyAwareHintsDisabled", message)
