@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import Final
 
 from zonewise.objects import Endpoint, Node
+from zonewise.routing.hints import cpu_shares
+from zonewise.routing.reason import Reason
 from zonewise.topology import ZONE, DomainCapacities, capacities_by_domain, domain_of, is_control_plane, is_ready
 
 NODE_NAME: Final = "metadata.name"
@@ -37,15 +39,15 @@ class Cluster:
             self._domains[key] = {name: domain for name, domain in named.items() if domain}
         return self._domains[key]
 
-    def home(self, endpoint: Endpoint, key: str) -> str | None:
-        """The domain an endpoint is in: by its node's labels, else by what its slice says."""
-        if key == NODE_NAME:
-            return endpoint.node_name
-        domain = self.domains(key).get(endpoint.node_name or "")
-        return domain or (endpoint.zone or None if key == ZONE else None)
-
     def homes(self, endpoints: Mapping[str, Endpoint], key: str) -> dict[str, str | None]:
-        return {address: self.home(endpoint, key) for address, endpoint in endpoints.items()}
+        """The domain of each endpoint, by address: from its node's labels, else from what its slice says."""
+        if key == NODE_NAME:
+            return {address: endpoint.node_name for address, endpoint in endpoints.items()}
+        domains = self.domains(key)
+        homes = {address: domains.get(endpoint.node_name or "") for address, endpoint in endpoints.items()}
+        if key == ZONE and None in homes.values():
+            return {address: home or endpoints[address].zone or None for address, home in homes.items()}
+        return homes
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
@@ -67,3 +69,8 @@ class Cluster:
     @cached_property
     def capacities(self) -> DomainCapacities:
         return capacities_by_domain(self.nodes.values())
+
+    @cached_property
+    def cpu_shares(self) -> Mapping[str, float] | Reason:
+        """As the stock controller sees them, or why it can't."""
+        return cpu_shares(self.nodes.values())

@@ -16,7 +16,7 @@ from zonewise.routing.cluster import Cluster
 from zonewise.routing.decision import Decision
 from zonewise.routing.distribution import distribution_tiers
 from zonewise.routing.endpoints import Usable, usable
-from zonewise.routing.hints import cpu_shares, hint_strictly
+from zonewise.routing.hints import hint_strictly
 from zonewise.routing.keys import key_reason, key_tiers
 from zonewise.routing.policy import (
     AutomaticHints,
@@ -104,11 +104,12 @@ def _hint_stably(
 def _hint_strictly(found: Usable, cluster: Cluster) -> tuple[tuple[Tier, ...], Reason]:
     """All endpoints as one slice that nobody is about to change: its hints stay if they are valid."""
     endpoints = tuple(found.by_address.values())
-    hinted = hint_strictly(cpu_shares(cluster.nodes.values()), (), (endpoints,))
+    hinted = hint_strictly(cluster.cpu_shares, (), (endpoints,))
     if not hinted.by_zone:
         return (EVERYONE,), hinted.reason
     hints = hinted.slices[0] or tuple(endpoint.hints for endpoint in endpoints)
-    consumers = {address: zone_consumers(given) for address, given in zip(found.by_address, hints, strict=True)}
+    meaning = {given: zone_consumers(given) for given in set(hints)}
+    consumers = {address: meaning[given] for address, given in zip(found.by_address, hints, strict=True)}
     return (Tier(ZONE, consumers), EVERYONE), hinted.reason
 
 

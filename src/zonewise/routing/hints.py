@@ -91,14 +91,14 @@ def hint_strictly(
     ready = sum(is_marked_ready(endpoint) for endpoints in slices for endpoint in endpoints)
     allocations = shares if isinstance(shares, Reason) else allocate(shares, ready)
     if isinstance(allocations, Reason):
-        return _off(slices, len(changing), allocations)
+        return _off(slices, [True] * len(changing) + [False] * len(unchanged), allocations)
     kept, by_zone = _keep_valid(unchanged, allocations)
-    to_hint = [*changing, *(endpoints for endpoints, keep in zip(unchanged, kept, strict=True) if not keep)]
+    written = [True] * len(changing) + [not keep for keep in kept]
+    to_hint = [endpoints for endpoints, write in zip(slices, written, strict=True) if write]
     if homeless := [endpoint for endpoints in to_hint for endpoint in endpoints if _is_homeless(endpoint)]:
-        return _off(slices, len(changing), _endpoints_without_zone(homeless))
+        return _off(slices, written, _endpoints_without_zone(homeless))
     hinted = iter(_hint_all(to_hint, allocations, by_zone))
-    keeps = [False] * len(changing) + kept
-    answer = tuple(None if keep else next(hinted) for keep in keeps)
+    answer = tuple(next(hinted) if write else None for write in written)
     facts = {"zones": dict(by_zone), "endpoints": ready}
     return Hinted(
         answer, by_zone, Reason(Code.HINTED, f"{ready} endpoints are hinted by the CPU of their zones", facts)
@@ -144,12 +144,22 @@ def _count_hints(endpoints: Slice) -> Counter[str] | None:
 
 
 def _hint_all(slices: Sequence[Slice], allocations: Mapping[str, Allocation], by_zone: dict[str, int]) -> list[Hints]:
-    """Own zones first, then the surplus of one zone to the lack of another; counts into `by_zone`."""
-    for endpoint in (endpoint for endpoints in slices for endpoint in endpoints if is_marked_ready(endpoint)):
-        assert endpoint.zone
-        by_zone[endpoint.zone] = by_zone.get(endpoint.zone, 0) + 1
+    """Own zones first, then the surplus of one zone to the lack of another; counts into `by_zone`.
+
+    An endpoint that is not ready keeps what it has: upstream means to remove it but changes a copy.
+    """
+    ready = Counter(endpoint.zone or "" for endpoints in slices for endpoint in endpoints if is_marked_ready(endpoint))
+    for zone, count in ready.items():
+        by_zone[zone] = by_zone.get(zone, 0) + count
     giving, receiving = _surplus_and_lack(allocations, by_zone)
-    return [tuple(_hint_one(endpoint, giving, receiving, by_zone) for endpoint in endpoints) for endpoints in slices]
+    hints = {zone: EndpointHints(for_zones=(Hint(name=zone),)) for zone in {*by_zone, *receiving}}
+    return [
+        tuple(
+            hints[_zone_for(endpoint, giving, receiving, by_zone)] if is_marked_ready(endpoint) else endpoint.hints
+            for endpoint in endpoints
+        )
+        for endpoints in slices
+    ]
 
 
 def _surplus_and_lack(
@@ -169,29 +179,24 @@ def _surplus_and_lack(
         lack[taker] -= 1
 
 
-def _hint_one(
-    endpoint: Endpoint, giving: Counter[str], receiving: Counter[str], by_zone: dict[str, int]
-) -> EndpointHints | None:
-    """An endpoint that is not ready keeps what it has: upstream means to remove it but changes a copy."""
-    if not is_marked_ready(endpoint):
-        return endpoint.hints
-    assert endpoint.zone
-    zone = endpoint.zone
-    if giving[zone]:
-        taker = min(name for name, count in receiving.items() if count)
-        giving[zone] -= 1
-        receiving[taker] -= 1
-        by_zone[zone] -= 1
-        by_zone[taker] = by_zone.get(taker, 0) + 1
-        zone = taker
-    return EndpointHints(for_zones=(Hint(name=zone),))
+def _zone_for(endpoint: Endpoint, giving: Counter[str], receiving: Counter[str], by_zone: dict[str, int]) -> str:
+    """The endpoint's own zone, or the first in need if its own still has to give."""
+    zone = endpoint.zone or ""
+    if not giving[zone]:
+        return zone
+    taker = min(name for name, count in receiving.items() if count)
+    giving[zone] -= 1
+    receiving[taker] -= 1
+    by_zone[zone] -= 1
+    by_zone[taker] = by_zone.get(taker, 0) + 1
+    return taker
 
 
-def _off(slices: Sequence[Slice], changing: int, reason: Reason) -> Hinted:
-    """All hints go; an unchanged slice that has none stays unwritten."""
-    has_hints = [any(endpoint.hints for endpoint in endpoints) for endpoints in slices]
+def _off(slices: Sequence[Slice], written: Sequence[bool], reason: Reason) -> Hinted:
+    """All hints go; a slice that has none is written only if it is anyway."""
     answer = tuple(
-        (None,) * len(endpoints) if at < changing or has_hints[at] else None for at, endpoints in enumerate(slices)
+        (None,) * len(endpoints) if write or any(endpoint.hints for endpoint in endpoints) else None
+        for endpoints, write in zip(slices, written, strict=True)
     )
     return Hinted(answer, {}, reason)
 

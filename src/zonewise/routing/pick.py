@@ -46,7 +46,11 @@ def pick(composition: Composition, homes: Mapping[str, str], settled: Mapping[st
 
 
 def moves(picked: Mapping[str, Consumers], settled: Mapping[str, Consumers]) -> int:
-    return sum(names(picked[address]) != names(consumers) for address, consumers in settled.items())
+    """How many endpoints serve other domains than before; a new weight is no move."""
+    changed = [
+        (consumers, picked[address]) for address, consumers in settled.items() if picked[address] is not consumers
+    ]
+    return sum(before != after and names(before) != names(after) for before, after in changed)
 
 
 def compose(assigned: Mapping[str, Consumers], homes: Mapping[str, str]) -> Composition:
