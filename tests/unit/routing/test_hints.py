@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.routing.build import endpoint, node
 
+from unit.routing.build import endpoint, node
 from zonewise.objects import Endpoint, Node
 from zonewise.routing.hints import Allocation, Hinted, allocate, cpu_shares, hint_strictly, is_overloaded
 from zonewise.routing.reason import Code, Reason, Subject
@@ -124,8 +124,10 @@ EVENTS = {
         "a a b",
         "Warning",
         "TopologyAwareHintsDisabled",
-        "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold "
-        "(3 endpoints, 2 zones)",
+        (
+            "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold "
+            "(3 endpoints, 2 zones)"
+        ),
     ),
     "no zone": (
         "a a b ?",

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.routing.build import service
 
+from unit.routing.build import service
 from zonewise.objects import Service
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.policy import (
