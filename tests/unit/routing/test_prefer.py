@@ -1,0 +1,298 @@
+"""`Prefer`: thresholds, padding, downgrade, repair, and what always holds."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from zonewise.routing.algorithms import Algorithm
+from zonewise.routing.load import Consumers, Share, consumed_by, loads, names
+from zonewise.routing.pick import compose, moves, pick, settle
+from zonewise.routing.prefer import Limits, Preference, prefer
+from zonewise.routing.reason import Code, Subject
+from zonewise.routing.rebalance import OUTSIDE, afresh
+from zonewise.routing.tuning import DEFAULT_START, PREFER_ALGORITHMS, Start
+
+AT_ONCE = Start(0, per_domain=False)
+LOCAL = Limits(Algorithm.LOCAL, AT_ONCE, 0)
+EQUAL = {"a": 1, "b": 1, "c": 1}
+
+
+def homes(**counts: int) -> dict[str, str]:
+    """Endpoints a0, a1, ... in a, and so on."""
+    return {f"{domain}{number}": domain for domain, count in counts.items() for number in range(count)}
+
+
+def shape(preference: Preference) -> dict[str, str]:
+    """Who gets what, readable: the consumers' names to the letters of their endpoints' homes."""
+    assert preference.consumers is not None
+    found: dict[str, list[str]] = {}
+    for address, consumers in preference.consumers.items():
+        found.setdefault("+".join(names(consumers)), []).append(address[0])
+    return {who: "".join(sorted(what)) for who, what in sorted(found.items())}
+
+
+SHAPES = {
+    "everyone at home": (EQUAL, homes(a=3, b=3, c=3), {"a": "aaa", "b": "bbb", "c": "ccc"}, 1.0, 0.0),
+    "a zone without endpoints": (EQUAL, homes(b=3, c=6), {"a": "ccc", "b": "bbb", "c": "ccc"}, 2 / 3, 0.0),
+    "in proportion to nodes": ({"a": 2, "b": 1}, homes(b=9), {"a": "bbbbbb", "b": "bbb"}, 1 / 3, 0.0),
+    "a little overload is taken": (EQUAL, homes(a=4, b=3, c=3), {"a": "aaaa", "b": "bbb", "c": "ccc"}, 1.0, 1 / 9),
+    "endpoints from nowhere go where they lack": (
+        EQUAL,
+        homes(a=3, b=3) | {"x0": "x", "y0": "", "z0": None},
+        {"a": "aaa", "b": "bbb", "c": "xyz"},
+        2 / 3,
+        0.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shape(name: str) -> None:
+    demand, there, expected, in_domain, overload = SHAPES[name]
+    preference = prefer(demand, there, LOCAL)
+    assert shape(preference) == expected
+    assert preference.in_domain == pytest.approx(in_domain)
+    assert preference.worst_overload == pytest.approx(overload)
+    assert preference.reason.code is Code.PREFERRED
+
+
+REFUSALS = {
+    "no endpoints": (EQUAL, {}, Code.NO_ENDPOINTS, ""),
+    "no nodes": ({}, homes(a=3), Code.NO_NODES, "label the nodes"),
+    "one zone": ({"a": 3}, homes(a=20), Code.ONE_DOMAIN, "all nodes are in a"),
+    "below the start": (EQUAL, homes(a=4, b=4, c=3), Code.BELOW_START, "12 are needed"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusal(name: str) -> None:
+    demand, there, code, words = REFUSALS[name]
+    preference = prefer(demand, there, Limits(Algorithm.LOCAL, DEFAULT_START, 3))
+    assert (preference.consumers, preference.reason.code) == (None, code)
+    assert words in f"{preference.reason.sentence} {preference.reason.remedy}"
+
+
+def test_downgrade_names_the_zone_that_lacks_endpoints() -> None:
+    preference = prefer(EQUAL, homes(a=1, b=1), LOCAL)
+    assert (preference.consumers, preference.reason.code) == (None, Code.WOULD_OVERLOAD)
+    assert preference.reason.blame == (Subject("Domain", "c"),)
+    assert "c sends the traffic of 0.7 endpoints and has 0" in preference.reason.sentence
+    assert preference.in_domain == pytest.approx(1 / 3)
+
+
+def test_an_algorithm_without_a_limit_of_its_own_is_downgraded_too() -> None:
+    """nodes 1, 10, 10 and endpoints 0, 0, 19: local-opt alone would overload by 55 %."""
+    preference = prefer({"a": 1, "b": 10, "c": 10}, homes(c=19), Limits(Algorithm.LOCAL_OPT, AT_ONCE, 0))
+    assert preference.consumers is None
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "active", "preferred"),
+    [
+        (6, False, False),
+        (9, False, False),
+        (11, False, False),
+        (12, False, True),
+        (12, True, True),
+        (9, True, True),
+        (7, True, True),
+        (6, True, False),
+    ],
+)
+def test_padding_around_the_starting_threshold(endpoints: int, active: bool, preferred: bool) -> None:
+    """Threshold 9, padding 3: starts at 12, ends at 6."""
+    there = {f"e{number:02}": "abc"[number % 3] for number in range(endpoints)}
+    previous = {address: consumed_by(home) for address, home in there.items()} if active else None
+    preference = prefer(EQUAL, there, Limits(Algorithm.LOCAL, DEFAULT_START, 3), previous)
+    assert (preference.consumers is not None) is preferred
+
+
+@pytest.mark.parametrize("active", [False, True])
+@pytest.mark.parametrize(("endpoints", "preferred"), [(8, False), (9, True)])
+def test_without_padding_the_threshold_is_one_number(endpoints: int, preferred: bool, active: bool) -> None:
+    there = {f"e{number}": "abc"[number % 3] for number in range(endpoints)}
+    previous = {address: consumed_by(home) for address, home in there.items()} if active else None
+    preference = prefer(EQUAL, there, Limits(Algorithm.LOCAL, DEFAULT_START, 0), previous)
+    assert (preference.consumers is not None) is preferred
+
+
+def test_a_new_endpoint_goes_home_and_nothing_else_moves() -> None:
+    first = prefer(EQUAL, homes(a=3, b=3, c=6), LOCAL)
+    second = prefer(EQUAL, homes(a=4, b=3, c=6), LOCAL, first.consumers)
+    assert second.consumers is not None
+    assert first.consumers is not None
+    assert {address: second.consumers[address] for address in first.consumers} == first.consumers
+    assert second.consumers["a3"] == consumed_by("a")
+    assert second.moved == 0
+
+
+def test_what_is_lent_comes_home_only_when_a_threshold_breaks() -> None:
+    lent = prefer(EQUAL, homes(b=3, c=6), LOCAL)
+    returned = prefer(EQUAL, homes(a=2, b=3, c=6), LOCAL, lent.consumers)
+    assert shape(returned) == {"a": "aaccc", "b": "bbb", "c": "ccc"}
+    assert returned.moved == 0
+
+
+def test_a_broken_threshold_is_repaired_by_the_fewest_moves() -> None:
+    first = prefer(EQUAL, homes(a=6, b=6, c=6), LOCAL)
+    after = prefer(EQUAL, homes(a=6, b=6, c=2), LOCAL, first.consumers)
+    assert shape(after)["c"].count("c") == 2
+    assert after.moved == 2
+    assert after.worst_overload < 0.5
+
+
+def test_new_endpoints_are_moved_before_old_ones() -> None:
+    first = prefer(EQUAL, homes(a=6, b=6, c=6), LOCAL)
+    after = prefer(EQUAL, homes(a=8, b=6, c=2), LOCAL, first.consumers)
+    assert after.moved <= 1
+    assert after.worst_overload < 0.5
+
+
+def test_a_zone_that_is_gone_leaves_its_endpoints_to_the_others() -> None:
+    first = prefer(EQUAL, homes(a=4, b=4, c=4), LOCAL)
+    after = prefer({"a": 1, "b": 1}, homes(a=4, b=4, c=4), LOCAL, first.consumers)
+    assert shape(after) == {"a": "aaaacc", "b": "bbbbcc"}
+    assert after.moved == 0
+
+
+def test_a_kept_assignment_may_be_worse_than_a_new_one() -> None:
+    limits = Limits(Algorithm.LOCAL, AT_ONCE, 0, overload=0.2, keep_overload=0.3)
+    first = prefer({"a": 1, "b": 1}, homes(a=9, b=9), limits)
+    within = prefer({"a": 1, "b": 1}, homes(a=9, b=6), limits, first.consumers)
+    assert within.worst_overload == pytest.approx(0.25)
+    assert within.moved == 0
+    beyond = prefer({"a": 1, "b": 1}, homes(a=9, b=5), limits, first.consumers)
+    assert beyond.worst_overload < 0.2
+    assert beyond.moved
+
+
+# What always holds.
+
+ALGORITHMS = st.sampled_from(list(PREFER_ALGORITHMS.values()))
+LIMITS = st.builds(
+    Limits,
+    ALGORITHMS,
+    st.just(AT_ONCE),
+    st.just(0),
+    threshold := st.shared(st.sampled_from([0.1, 0.2, 0.5, 1.0])),
+    threshold,
+)
+DEMAND = st.dictionaries(st.sampled_from("abcde"), st.integers(1, 20), min_size=2)
+HOMES = st.dictionaries(
+    st.integers(0, 60).map("e{:02}".format), st.sampled_from([*"abcde", None, "nowhere"]), min_size=1, max_size=40
+)
+
+
+def check(preference: Preference, demand: Mapping[str, int], there: Mapping[str, Any], limits: Limits) -> None:
+    """Nothing is lost or invented, every zone is served, and the limit holds."""
+    if preference.consumers is None:
+        assert preference.reason.code in {Code.WOULD_OVERLOAD, Code.BALANCED}
+        return
+    assert set(preference.consumers) == set(there)
+    assert all(consumers and set(names(consumers)) <= set(demand) for consumers in preference.consumers.values())
+    assert {share.domain for consumers in preference.consumers.values() for share in consumers} == set(demand)
+    measured = loads(Counter(preference.consumers.values()), demand)
+    assert measured.within(max(limits.overload, limits.keep_overload))
+    assert measured.worst_overload == pytest.approx(preference.worst_overload)
+    assert 0 <= preference.in_domain <= 1 + 1e-9
+
+
+@given(DEMAND, HOMES, LIMITS)
+def test_limits_hold_or_it_downgrades(demand: dict[str, int], there: dict[str, Any], limits: Limits) -> None:
+    check(prefer(demand, there, limits), demand, there, limits)
+
+
+@given(DEMAND, HOMES, DEMAND, HOMES, LIMITS)
+def test_repair_holds_the_limits_and_moves_no_more_than_afresh(
+    demand: dict[str, int], there: dict[str, Any], later_demand: dict[str, int], later: dict[str, Any], limits: Limits
+) -> None:
+    previous = prefer(demand, there, limits).consumers
+    assume(previous is not None)
+    assert previous is not None
+    lazy = prefer(later_demand, later, limits, previous)
+    check(lazy, later_demand, later, limits)
+    placed = {address: home if home in later_demand else OUTSIDE for address, home in sorted(later.items())}
+    settled = settle(previous, placed, dict(sorted(later_demand.items())))
+    fresh = afresh(limits.algorithm, dict(sorted(later_demand.items())), Counter(placed.values()), limits.overload)
+    sizes = {consumers: sum(counts.values()) for consumers, counts in fresh.items()}
+    if fresh and loads(sizes, later_demand).within(limits.overload):
+        assert lazy.consumers is not None
+        assert lazy.moved <= moves(pick(fresh, placed, settled), settled)
+
+
+@given(DEMAND, HOMES, HOMES, LIMITS)
+def test_nothing_moves_while_no_threshold_breaks(
+    demand: dict[str, int], there: dict[str, Any], added: dict[str, Any], limits: Limits
+) -> None:
+    previous = prefer(demand, there, limits).consumers
+    assume(previous is not None)
+    assert previous is not None
+    assert prefer(demand, there, limits, previous).consumers == previous
+    later = there | {f"new-{address}": home for address, home in added.items() if home in demand}
+    groups = set(previous.values())
+    at_home = {
+        address: previous.get(address) or min((g for g in groups if home in names(g)), key=lambda g: (len(g), g))
+        for address, home in later.items()
+    }
+    lazy = prefer(demand, later, limits, previous)
+    if loads(Counter(at_home.values()), demand).within(limits.keep_overload):
+        assert lazy.moved == 0
+
+
+@given(DEMAND, HOMES, LIMITS, st.randoms(use_true_random=False))
+def test_the_order_of_the_items_does_not_matter(
+    demand: dict[str, int], there: dict[str, Any], limits: Limits, random: Any
+) -> None:
+    first = prefer(demand, there, limits)
+    shuffled = random.sample(sorted(there.items()), len(there))
+    again = prefer(dict(random.sample(sorted(demand.items()), len(demand))), dict(shuffled), limits)
+    assert again == first
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.LOCAL_WEIGHTED, Algorithm.OPTIMAL])
+@given(data=st.data())
+def test_renamed_zones_get_as_good_an_answer(algorithm: Algorithm, data: st.DataObject) -> None:
+    demand = data.draw(DEMAND)
+    there = data.draw(
+        st.dictionaries(st.integers(0, 60).map("e{:02}".format), st.sampled_from(sorted(demand)), min_size=1)
+    )
+    renamed = dict(zip(sorted(demand), data.draw(st.permutations(sorted(demand))), strict=True))
+    limits = Limits(algorithm, AT_ONCE, 0)
+    one = prefer(demand, there, limits)
+    other = prefer(
+        {renamed[domain]: count for domain, count in demand.items()},
+        {address: renamed[home] for address, home in there.items()},
+        limits,
+    )
+    assert other.in_domain == pytest.approx(one.in_domain)
+    assert other.worst_overload == pytest.approx(one.worst_overload)
+
+
+@given(DEMAND, HOMES, LIMITS)
+def test_pick_accounts_for_every_endpoint(demand: dict[str, int], there: dict[str, Any], limits: Limits) -> None:
+    preference = prefer(demand, there, limits)
+    assume(preference.consumers is not None)
+    assert preference.consumers is not None
+    placed = {address: home or OUTSIDE for address, home in there.items()}
+    composition = compose(preference.consumers, placed)
+    picked = pick(composition, placed, {})
+    assert compose(picked, placed) == composition
+    assert pick(composition, placed, preference.consumers) == preference.consumers
+
+
+def test_pick_leaves_alone_what_may_stay() -> None:
+    placed = {f"e{number}": "a" for number in range(4)}
+    settled: dict[str, Consumers] = {"e3": consumed_by("b"), "e0": consumed_by("a"), "e1": consumed_by("a", "b")}
+    picked = pick({consumed_by("a"): {"a": 2}, consumed_by("b"): {"a": 2}}, placed, settled)
+    assert picked["e3"] == consumed_by("b")
+    assert picked["e0"] == consumed_by("a")
+    assert moves(picked, settled) == 1
+
+
+def test_a_new_weight_is_no_move() -> None:
+    settled: dict[str, Consumers] = {"e0": (Share("a", 0.5), Share("b", 0.5))}
+    assert moves({"e0": (Share("a", 0.25), Share("b", 0.75))}, settled) == 0
