@@ -1,0 +1,106 @@
+"""Topology keys: the first label that some endpoint shares with the client decides."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.routing.build import endpoint, node, service
+from zonewise.objects import Endpoint
+from zonewise.routing import Cluster, Code, Decision, Subject, choose, decide
+from zonewise.routing.policy import TOPOLOGY_KEYS
+from zonewise.topology import HOSTNAME, REGION, ZONE
+from zonewise.topology.labels import BETA_ZONE
+
+RACK = "example.com/rack"
+
+CLUSTER = Cluster.of(
+    [
+        node("a1", "a", region="r", labels={RACK: "1", HOSTNAME: "host-a1"}),
+        node("a2", "a", region="r", labels={RACK: "2"}),
+        node("b1", "b", region="r", labels={RACK: "1"}),
+        node("c1", "c", region="s"),
+        node("old", labels={BETA_ZONE: "a"}),
+        node("bare", labels={HOSTNAME: ""}),
+    ]
+)
+ENDPOINTS = [endpoint("A1", "a1"), endpoint("A2", "a2"), endpoint("B1", "b1"), endpoint("LOST", "gone")]
+
+
+def decided(keys: list[str], endpoints: list[Endpoint] = ENDPOINTS) -> Decision:
+    return decide(service({TOPOLOGY_KEYS: json.dumps(keys)}), endpoints, CLUSTER)
+
+
+CHOICES = {
+    "same host": ([HOSTNAME], "a1", "A1"),
+    "same host, none there, hard": ([HOSTNAME], "c1", ""),
+    "same host, none there, soft": ([HOSTNAME, "*"], "c1", "A1 A2 B1 LOST"),
+    "same host, none there, soft in the old way": ([HOSTNAME, ""], "c1", "A1 A2 B1 LOST"),
+    "same zone": ([ZONE], "a1", "A1 A2"),
+    "same zone by the old label": ([ZONE], "old", "A1 A2"),
+    "the old key": ([BETA_ZONE], "a2", "A1 A2"),
+    "rack before zone": ([RACK, ZONE], "b1", "A1 B1"),
+    "a label the client lacks is passed over": ([RACK, ZONE], "old", "A1 A2"),
+    "a label no endpoint shares is passed over": ([HOSTNAME, ZONE, REGION], "b1", "B1"),
+    "the region after all": ([HOSTNAME, ZONE, REGION], "c1", ""),
+    "a client without labels, hard": ([HOSTNAME, ZONE], "bare", ""),
+    "a client without labels, soft": ([HOSTNAME, ZONE, "*"], "bare", "A1 A2 B1 LOST"),
+    "a client nobody knows, hard": ([HOSTNAME], "nobody", ""),
+    "a client nobody knows, soft": ([HOSTNAME, "*"], "nobody", "A1 A2 B1 LOST"),
+    "everyone": (["*"], "c1", "A1 A2 B1 LOST"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choice(name: str) -> None:
+    keys, client, chosen = CHOICES[name]
+    assert " ".join(choose(decided(keys), CLUSTER, client).shares) == chosen
+
+
+def test_who_reaches_nothing_is_told_why() -> None:
+    reason = choose(decided([HOSTNAME, RACK]), CLUSTER, "c1").reason
+    assert (reason.code, reason.blame) == (Code.NONE_REACHABLE, (Subject("Node", "c1"),))
+    assert f"{HOSTNAME}=c1, {RACK}=(none)" in reason.sentence
+
+
+def test_endpoints_that_a_hard_list_hides_are_named() -> None:
+    decision = decided([HOSTNAME, ZONE])
+    assert (decision.reason.code, decision.reason.blame) == (Code.TOPOLOGY_KEYS, (Subject("Endpoint", "LOST"),))
+    assert decided([HOSTNAME, "*"]).reason.blame == ()
+
+
+def test_the_zone_of_a_slice_counts_where_the_node_is_unknown() -> None:
+    decision = decided([ZONE], [endpoint("X", "gone", "c")])
+    assert choose(decision, CLUSTER, "c1").shares == {"X": 1.0}
+
+
+def test_a_hard_list_stays_hard_when_only_terminating_endpoints_are_left() -> None:
+    decision = decided([ZONE], [endpoint("A1", "a1", ready=False, serving=True, terminating=True)])
+    assert choose(decision, CLUSTER, "a2").shares == {"A1": 1.0}
+    assert choose(decision, CLUSTER, "b1").shares == {}
+
+
+LABELS = st.dictionaries(st.sampled_from([HOSTNAME, ZONE, REGION, RACK]), st.sampled_from("12"))
+KEYS = st.lists(st.sampled_from([HOSTNAME, ZONE, REGION, RACK]), unique=True, max_size=4)
+
+
+@given(st.lists(LABELS, min_size=1, max_size=6), KEYS, st.booleans(), st.data())
+def test_against_the_rule_read_aloud(
+    labels: list[dict[str, str]], keys: list[str], soft: bool, data: st.DataObject
+) -> None:
+    """For each key in turn: the endpoints whose node has the client's value; the first that are any."""
+    nodes = Cluster.of(node(str(number), labels={HOSTNAME: ""} | found) for number, found in enumerate(labels))
+    places = data.draw(st.lists(st.integers(0, len(labels) - 1), min_size=1, max_size=6))
+    endpoints = [endpoint(f"e{number}", str(place)) for number, place in enumerate(places)]
+    client = data.draw(st.integers(0, len(labels) - 1))
+    written = [*keys, "*"] if soft else keys
+    decision = decide(service({TOPOLOGY_KEYS: json.dumps(written)}), endpoints, nodes)
+
+    expected: list[str] = []
+    for key in keys:
+        value = labels[client].get(key)
+        expected = expected or [f"e{n}" for n, place in enumerate(places) if value and labels[place].get(key) == value]
+    if not expected and (soft or not keys):
+        expected = [f"e{number}" for number in range(len(places))]
+    assert list(choose(decision, nodes, str(client)).shares) == expected

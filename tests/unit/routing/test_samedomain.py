@@ -1,0 +1,170 @@
+"""Same node, zone and region: walls, preferences within them, and what each level says."""
+
+import pytest
+
+from unit.routing.build import cluster, endpoint, endpoints, node, service
+from zonewise.objects import Endpoint
+from zonewise.routing import Cluster, Code, Decision, Subject, choose, decide
+from zonewise.routing.policy import SAME_NODE, SAME_REGION, SAME_ZONE
+from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
+
+AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
+THREE = cluster({"a": 2, "b": 2, "c": 2})
+TWO_REGIONS = Cluster.of(
+    [node(name, name[0], region="west" if name[0] in "ab" else "east") for name in ("a1", "b1", "c1", "d1")]
+)
+
+
+def decided(
+    annotations: dict[str, str], there: list[Endpoint], where: Cluster, previous: Decision | None = None
+) -> Decision:
+    memory = {"previous": previous.memory} if previous else {}
+    return decide(service(annotations), there, where, **memory)
+
+
+def chosen(decision: Decision, where: Cluster, client: str) -> str:
+    return " ".join(choose(decision, where, client).shares)
+
+
+FOUR = [endpoint("A1", "a1"), endpoint("A2", "a2"), endpoint("B1", "b1"), endpoint("X")]
+
+CHOICES = {
+    "balanced": ({SAME_ZONE: "Balanced"}, FOUR, THREE, "a1", "A1 A2 B1 X"),
+    "misspelled": ({SAME_ZONE: "Required"}, FOUR, THREE, "c1", "A1 A2 B1 X"),
+    "zone required": ({SAME_ZONE: "Require"}, FOUR, THREE, "a2", "A1 A2"),
+    "zone required, none there": ({SAME_ZONE: "Require"}, FOUR, THREE, "c1", ""),
+    "zone required, client nowhere": ({SAME_ZONE: "Require"}, FOUR, THREE, "nobody", ""),
+    "node required": ({SAME_NODE: "Require"}, FOUR, THREE, "a2", "A2"),
+    "node required, none there": ({SAME_NODE: "Require"}, FOUR, THREE, "b2", ""),
+    "node required beats zone preferred": ({SAME_NODE: "Require", SAME_ZONE: "Prefer"}, FOUR, THREE, "b2", ""),
+    "node preferred": ({SAME_NODE: "Prefer"}, FOUR, THREE, "a2", "A2"),
+    "node preferred, none there": ({SAME_NODE: "Prefer"}, FOUR, THREE, "b2", "A1 A2 B1 X"),
+    "node preferred in a required zone": ({SAME_NODE: "Prefer", SAME_ZONE: "Require"}, FOUR, THREE, "a2", "A2"),
+    "node preferred in a required zone, none on the node": (
+        {SAME_NODE: "Prefer", SAME_ZONE: "Require"},
+        FOUR,
+        THREE,
+        "b2",
+        "B1",
+    ),
+    "zone preferred": ({SAME_ZONE: "Prefer"} | AT_ONCE, endpoints({"a": 1, "b": 1, "c": 2}), THREE, "c2", "c-1 c-2"),
+    "node, then zone": (
+        {SAME_NODE: "Prefer", SAME_ZONE: "Prefer"} | AT_ONCE,
+        endpoints({"a": 2, "b": 2, "c": 2}),
+        THREE,
+        "a2",
+        "a-1 a-2",
+    ),
+    "zone preferred, below the start": (
+        {SAME_ZONE: "Prefer"},
+        endpoints({"a": 3, "b": 3, "c": 3}),
+        THREE,
+        "a1",
+        "a-1 a-2 a-3 b-1 b-2 b-3 c-1 c-2 c-3",
+    ),
+    "region required": ({SAME_REGION: "Require"}, endpoints({"a": 1, "c": 1}), TWO_REGIONS, "b1", "a-1"),
+    "region preferred": (
+        {SAME_REGION: "Prefer"} | AT_ONCE,
+        endpoints({"a": 2, "c": 1, "d": 1}),
+        TWO_REGIONS,
+        "d1",
+        "c-1 d-1",
+    ),
+    "zone preferred in a required region": (
+        {SAME_REGION: "Require", SAME_ZONE: "Prefer"} | AT_ONCE,
+        endpoints({"a": 1, "b": 1, "c": 1, "d": 1}),
+        TWO_REGIONS,
+        "c1",
+        "c-1",
+    ),
+    "zone preferred in a required region borrows no further": (
+        {SAME_REGION: "Require", SAME_ZONE: "Prefer"} | AT_ONCE,
+        endpoints({"a": 5, "c": 2}),
+        TWO_REGIONS,
+        "d1",
+        "c-2",
+    ),
+    "zone overloaded, so the region": (
+        {SAME_REGION: "Prefer", SAME_ZONE: "Prefer"} | AT_ONCE,
+        endpoints({"a": 1, "c": 1}),
+        TWO_REGIONS,
+        "d1",
+        "c-1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choice(name: str) -> None:
+    annotations, there, where, client, expected = CHOICES[name]
+    assert chosen(decided(annotations, there, where), where, client) == expected
+
+
+def test_require_names_the_zones_it_cuts_off_and_the_endpoints_it_hides() -> None:
+    reason = decided({SAME_ZONE: "Require"}, FOUR, THREE).reason
+    assert reason.code is Code.REQUIRED
+    assert reason.blame == (Subject("Zone", "c"), Subject("Endpoint", "X"))
+    assert "1 zones have none and cannot reach the Service: c" in reason.sentence
+    assert reason.remedy
+
+
+def test_require_with_an_endpoint_everywhere_blames_nobody() -> None:
+    reason = decided({SAME_ZONE: "Require"}, endpoints({"a": 1, "b": 1, "c": 1}), THREE).reason
+    assert (reason.blame, reason.remedy) == ((), "")
+
+
+def test_a_node_that_would_overload_its_own_looks_further() -> None:
+    """Three nodes, one endpoint on a1 and five on each of b1 and c1: a1 alone would load its own 3.7-fold."""
+    nodes = cluster({"a": 1, "b": 1, "c": 1})
+    decision = decided({SAME_NODE: "Prefer"}, endpoints({"a": 1, "b": 5, "c": 5}), nodes)
+    assert len(choose(decision, nodes, "a1").shares) == 11
+    assert len(choose(decision, nodes, "b1").shares) == 5
+    assert decision.reason.blame == (Subject("Node", "a1"),)
+    tolerant = decided({SAME_NODE: "Prefer", OVERLOAD_THRESHOLD: "300%"}, endpoints({"a": 1, "b": 5, "c": 5}), nodes)
+    assert len(choose(tolerant, nodes, "a1").shares) == 1
+
+
+def test_one_endpoint_per_node_stays_on_its_node() -> None:
+    daemons = [endpoint(name.upper(), name) for name in THREE.nodes]
+    decision = decided({SAME_NODE: "Prefer"}, daemons, THREE)
+    assert [chosen(decision, THREE, name) for name in THREE.nodes] == [name.upper() for name in THREE.nodes]
+
+
+def test_nodes_without_a_zone_are_named_and_use_everything() -> None:
+    nodes = Cluster.of([*THREE.nodes.values(), node("bare")])
+    decision = decided({SAME_ZONE: "Prefer"} | AT_ONCE, endpoints({"a": 2, "b": 2, "c": 2}), nodes)
+    assert decision.reason.blame == (Subject("Node", "bare"),)
+    assert len(choose(decision, nodes, "bare").shares) == 6
+
+
+def test_each_level_has_its_reason() -> None:
+    annotations = {SAME_NODE: "Prefer", SAME_ZONE: "Prefer", SAME_REGION: "Require"} | AT_ONCE
+    decision = decided(annotations, endpoints({"a": 1, "b": 1, "c": 1}), TWO_REGIONS)
+    assert [reason.code for reason in decision.reasons] == [Code.PREFERRED, Code.WOULD_OVERLOAD, Code.REQUIRED]
+    assert decision.reasons[1].sentence.startswith("east: ")
+
+
+def test_regions_remember_apart() -> None:
+    annotations = {SAME_REGION: "Require", SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "2"}
+    many = decided(annotations, endpoints({"a": 3, "b": 3, "c": 2, "d": 2}), TWO_REGIONS)
+    assert (chosen(many, TWO_REGIONS, "a1"), chosen(many, TWO_REGIONS, "c1")) == ("a-1 a-2 a-3", "c-1 c-2 d-1 d-2")
+    fewer = decided(annotations, endpoints({"a": 2, "b": 2, "c": 2, "d": 2}), TWO_REGIONS, many)
+    assert (chosen(fewer, TWO_REGIONS, "a1"), chosen(fewer, TWO_REGIONS, "c1")) == ("a-1 a-2", "c-1 c-2 d-1 d-2")
+
+
+def test_only_terminating_endpoints_are_nobodys_preference_but_walls_stand() -> None:
+    draining = [
+        endpoint(f"{zone.upper()}{n}", f"{zone}1", zone, ready=False, serving=True, terminating=True)
+        for zone in "abc"
+        for n in range(4)
+    ]
+    soft = decided({SAME_ZONE: "Prefer"} | AT_ONCE, draining, THREE)
+    assert (soft.reason.code, len(choose(soft, THREE, "a1").shares)) == (Code.ONLY_TERMINATING, 12)
+    hard = decided({SAME_ZONE: "Require"}, draining, THREE)
+    assert (hard.reason.code, len(choose(hard, THREE, "a1").shares)) == (Code.ONLY_TERMINATING, 4)
+
+
+def test_weights_reach_the_client() -> None:
+    annotations = {SAME_ZONE: "Prefer", ALGORITHM: "local-weighted"} | AT_ONCE
+    decision = decided(annotations, endpoints({"a": 3, "b": 2, "c": 2}), THREE)
+    assert choose(decision, THREE, "b1").shares == pytest.approx({"a-3": 1 / 3, "b-1": 1, "b-2": 1})
