@@ -27,13 +27,17 @@ DEFAULT_OVERLOAD: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A new assignment keeps below `overload`; one that is there already is kept until it reaches `keep_overload`."""
+    """A new assignment keeps below `overload`; one that is there already is kept until it reaches `keep_overload`.
+
+    Without `lazy` every change makes a new assignment, for comparison.
+    """
 
     algorithm: Algorithm
     start: Start
     padding: int
     overload: float = DEFAULT_OVERLOAD
     keep_overload: float = DEFAULT_OVERLOAD
+    lazy: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def prefer(
     if why_not := _why_not_started(demand, placed, limits, active=previous is not None):
         return _spread_evenly(demand, placed, why_not)
     case = _Case(demand, placed, limits, settle(previous or {}, placed, demand))
-    kept = case.repaired() if previous is not None else None
+    kept = case.repaired() if previous is not None and limits.lazy else None
     if kept and not kept.moved:
         return kept
     fresh = case.fresh()

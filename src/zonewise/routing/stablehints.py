@@ -1,8 +1,8 @@
 """Automatic hints, stable: the same promise as the strict form, kept where that one gives up.
 
 Zones share the endpoints in proportion to CPU, as upstream. But a node that does not say its zone or CPU is left out
-and named instead of spoiling the whole cluster; an endpoint may be hinted for several zones, so that no number of
-endpoints has to be refused; and hints that are there stay until the overload is half as large again as a new
+and named instead of spoiling the whole cluster; an endpoint may be hinted for several zones, so that 4, 4 and 3
+endpoints need not lose their zones; and hints that are there stay until the overload is half as large again as a new
 assignment may have, so that a Service near the limit does not flap.
 """
 

@@ -1,0 +1,190 @@
+"""The one face: which rule decides, what is said, and that it depends on nothing but its arguments."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.routing.build import cluster, endpoint, endpoints, node, service
+from zonewise.objects import Endpoint, Service
+from zonewise.routing import Cluster, Code, HintsForm, choose, decide
+from zonewise.routing.cluster import NODE_NAME
+from zonewise.routing.endpoints import usable
+from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
+from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
+from zonewise.topology import REGION, ZONE
+
+THREE = cluster({"a": 2, "b": 2, "c": 2}, region="r")
+NINE = endpoints({"a": 3, "b": 3, "c": 3})
+AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
+
+RULES = {
+    "nothing": (service(), Code.NO_POLICY),
+    "balanced": (service({SAME_ZONE: "Balanced"}), Code.BALANCED),
+    "keys": (service({TOPOLOGY_KEYS: '["*"]'}), Code.TOPOLOGY_KEYS),
+    "keys before zone": (service({TOPOLOGY_KEYS: '["*"]', SAME_ZONE: "Require"}), Code.TOPOLOGY_KEYS),
+    "zone before hints": (service({SAME_ZONE: "Require", OLD_HINTS: "Auto"}), Code.REQUIRED),
+    "hints before distribution": (service({OLD_HINTS: "Auto"}, traffic_distribution="PreferClose"), Code.HINTED),
+    "distribution": (service(traffic_distribution="PreferClose"), Code.DISTRIBUTED),
+    "prefer": (service({SAME_ZONE: "Prefer"} | AT_ONCE), Code.PREFERRED),
+    "prefer, too few": (service({SAME_ZONE: "Prefer"}), Code.BELOW_START),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name: str) -> None:
+    written, code = RULES[name]
+    assert decide(written, NINE, THREE).reason.code is code
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_no_endpoints_no_choice(name: str) -> None:
+    decision = decide(RULES[name][0], [endpoint("X", ready=False)], THREE)
+    choice = choose(decision, THREE, "a1")
+    assert (decision.reason.code, choice.shares, choice.reason.code) == (Code.NO_ENDPOINTS, {}, Code.NO_ENDPOINTS)
+
+
+def test_strict_hints_are_upstreams() -> None:
+    uneven = endpoints({"a": 9})
+    decision = decide(service({OLD_HINTS: "Auto"}), uneven, THREE, hints=HintsForm.STRICT)
+    assert sorted(who[0].domain for who in decision.memory[ZONE].values()) == [*"aaabbbccc"]
+
+
+def test_strict_hints_that_are_valid_stay() -> None:
+    hinted = [endpoint(f"e{number}", "a1", "a", zones="abc"[number % 3]) for number in range(9)]
+    decision = decide(service({OLD_HINTS: "Auto"}), hinted, THREE, hints=HintsForm.STRICT)
+    assert [who[0].domain for who in decision.memory[ZONE].values()] == [*"abcabcabc"]
+
+
+def test_complaints_travel_with_the_decision() -> None:
+    decision = decide(service({SAME_ZONE: "near"}), NINE, THREE)
+    assert [complaint.code for complaint in decision.complaints] == [Code.INVALID_VALUE]
+
+
+def test_a_choice_says_how_many_and_where() -> None:
+    reason = choose(decide(RULES["prefer"][0], NINE, THREE), THREE, "b2").reason
+    assert (reason.code, reason.sentence) == (Code.CHOSEN, f"3 of 9 endpoints, for {ZONE}=b")
+    assert reason.facts == {"client": "b2", "chosen": 3, "endpoints": 9, "tier": ZONE}
+
+
+USABLE: dict[str, tuple[list[Endpoint], str, bool]] = {
+    "who does not say is ready": ([endpoint("A", ready=None)], "A", False),
+    "ready before draining": (
+        [endpoint("A"), endpoint("B", ready=False, serving=True, terminating=True)],
+        "A",
+        False,
+    ),
+    "draining when nothing is ready": (
+        [endpoint("A", ready=False), endpoint("B", ready=False, terminating=True)],
+        "B",
+        True,
+    ),
+    "one address, a new pod after an old": (
+        [endpoint("A", "old", ready=False, serving=True, terminating=True), endpoint("A", "new")],
+        "A",
+        False,
+    ),
+    "no address": ([Endpoint()], "", False),
+}
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_usable_endpoints(name: str) -> None:
+    there, addresses, draining = USABLE[name]
+    found = usable(there)
+    assert (" ".join(found.by_address), found.draining) == (addresses, draining)
+
+
+CLIENTS = {
+    "ready workers": (
+        [node("w"), node("x", ready=False), node("m", labels={"node-role.kubernetes.io/master": ""})],
+        "w",
+    ),
+    "no worker, so all that are ready": (
+        [node("m", labels={"node-role.kubernetes.io/control-plane": ""}), node("x", ready=False)],
+        "m",
+    ),
+    "nothing ready, so all": ([node("x", ready=False), node("y", ready=False)], "x y"),
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_nodes_that_traffic_is_expected_from(name: str) -> None:
+    nodes, clients = CLIENTS[name]
+    assert " ".join(Cluster.of(nodes).clients) == clients
+
+
+def test_demand_by_any_key() -> None:
+    assert THREE.demand(ZONE) == {"a": 2, "b": 2, "c": 2}
+    assert THREE.demand(REGION) == {"r": 6}
+    assert set(THREE.demand(NODE_NAME).values()) == {1}
+
+
+SERVICES = st.builds(
+    service,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            SAME_NODE: st.sampled_from(["Balanced", "Prefer", "Require"]),
+            SAME_ZONE: st.sampled_from(["Balanced", "Prefer", "Require"]),
+            SAME_REGION: st.sampled_from(["Balanced", "Prefer", "Require"]),
+            TOPOLOGY_KEYS: st.sampled_from(['["kubernetes.io/hostname"]', '["topology.kubernetes.io/zone", "*"]']),
+            OLD_HINTS: st.just("Auto"),
+            ALGORITHM: st.sampled_from(sorted(PREFER_ALGORITHMS)),
+            STARTING_THRESHOLD: st.sampled_from(["0", "1x"]),
+            PADDING: st.integers(0, 3).map(str),
+        },
+    ),
+    traffic_distribution=st.none() | st.sampled_from(["PreferSameZone", "PreferSameNode"]),
+)
+NODES = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from(["r", "s", None])), max_size=6).map(
+    lambda places: [node(str(number), zone, region=region) for number, (zone, region) in enumerate(places)]
+)
+ENDPOINTS = st.lists(
+    st.builds(
+        endpoint,
+        st.integers(1, 30).map("10.0.0.{}".format),
+        st.none() | st.integers(0, 6).map(str),
+        st.sampled_from(["a", "b", None]),
+        ready=st.sampled_from([True, True, True, False, None]),
+        terminating=st.sampled_from([None, None, True]),
+    ),
+    max_size=25,
+)
+
+
+@given(SERVICES, NODES, ENDPOINTS, ENDPOINTS, st.sampled_from(HintsForm))
+def test_a_client_only_gets_what_is_there_and_soft_rules_leave_nobody_out(
+    written: Service, nodes: list[Any], before: list[Endpoint], there: list[Endpoint], hints: HintsForm
+) -> None:
+    where = Cluster.of(nodes)
+    memory = decide(written, before, where, hints=hints).memory
+    decision = decide(written, there, where, memory, hints=hints)
+    found = usable(there).by_address
+    for name in (*where.nodes, "stranger"):
+        choice = choose(decision, where, name)
+        assert set(choice.shares) <= set(found)
+        assert all(weight > 0 for weight in choice.shares.values())
+        if found and decision.within is None and decision.tiers[-1].key == "*":
+            assert choice.shares
+
+
+@given(SERVICES, NODES, ENDPOINTS, st.randoms(use_true_random=False))
+def test_the_order_of_nodes_and_endpoints_does_not_matter(
+    written: Service, nodes: list[Any], there: list[Endpoint], random: Any
+) -> None:
+    there = list({found.addresses[0]: found for found in there}.values())
+    first = decide(written, there, Cluster.of(nodes))
+    random.shuffle(there)
+    random.shuffle(nodes)
+    again = decide(written, there, Cluster.of(nodes))
+    assert (again.tiers, again.reason.sentence, again.homes) == (first.tiers, first.reason.sentence, first.homes)
+
+
+def test_deciding_loads_no_compiler() -> None:
+    """The controller must start fast and small: numba belongs to the simulator."""
+    code = "import sys, zonewise.routing; sys.exit(bool({'numba', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
