@@ -1,12 +1,14 @@
 """Which endpoints serve which clients: policies, algorithms, safeguards, and the reason for each answer. Pure.
 
-`read_policy` reads what a Service asks, `decide` answers for all clients and `choose` for those of one node; `express`
-says it in the hints of EndpointSlices, and `stock_choice` tells what a stock kube-proxy makes of such hints.
+`read_policy` reads what a Service asks, `decide` answers for all clients and `choose` for those of one node; `forecast`
+tells what that does to traffic, `express` says it in the hints of EndpointSlices, and `stock_choice` what a stock
+kube-proxy makes of such hints.
 """
 
 from zonewise.routing.cluster import NODE_NAME, Cluster
 from zonewise.routing.decide import HintsForm, decide
 from zonewise.routing.decision import Choice, Decision, choose
+from zonewise.routing.forecast import Forecast, forecast
 from zonewise.routing.policy import Policy, Reading, read_policy
 from zonewise.routing.reason import Code, Reason, Subject
 from zonewise.routing.slicehints import Expression, express, recall
@@ -21,6 +23,7 @@ __all__ = [
     "Code",
     "Decision",
     "Expression",
+    "Forecast",
     "HintsForm",
     "Memory",
     "Policy",
@@ -32,6 +35,7 @@ __all__ = [
     "choose",
     "decide",
     "express",
+    "forecast",
     "read_policy",
     "recall",
     "stock_choice",

@@ -78,7 +78,7 @@ def decide(
 
 
 def _decided(reading: Reading, found: Usable, tiers: tuple[Tier, ...], reason: Reason) -> Decision:
-    return Decision(reading, dict.fromkeys(found.by_address), tiers, (reason,))
+    return Decision(reading, found.by_address, tiers, (reason,))
 
 
 def _decide_same_domain(
@@ -87,9 +87,8 @@ def _decide_same_domain(
     """Draining endpoints are nobody's preference, but walls stand."""
     asked = policy.without_preferences() if found.draining else policy
     plan = plan_same_domain(asked, found.by_address, cluster, previous)
-    homes = cluster.homes(found.by_address, plan.within) if plan.within else dict.fromkeys(found.by_address)
     reasons = (_only_draining(found), *plan.reasons) if found.draining else plan.reasons
-    return Decision(reading, homes, plan.tiers, reasons, plan.within)
+    return Decision(reading, found.by_address, plan.tiers, reasons, plan.walls)
 
 
 def _hint_stably(

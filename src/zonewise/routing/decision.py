@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from zonewise.objects import Endpoint
 from zonewise.routing.cluster import Cluster
 from zonewise.routing.policy import Reading
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
@@ -16,17 +17,17 @@ from zonewise.routing.tiers import EVERYONE, Memory, Tier
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Tiers are tried in order; `within`, if set, is the key of walls that no traffic crosses.
+    """Tiers are tried in order; `walls`, if any, are domains that no traffic leaves, whatever the tiers say.
 
-    `homes` has every endpoint that takes traffic, with its walled domain (None where there are no walls). The first of
-    `reasons` is the answer to "why"; more follow where more than one level had a say.
+    `endpoints` are those that take traffic, by address. The first of `reasons` is the answer to "why"; more follow
+    where more than one level had a say.
     """
 
     reading: Reading
-    homes: Mapping[str, str | None]
+    endpoints: Mapping[str, Endpoint]
     tiers: tuple[Tier, ...]
     reasons: tuple[Reason, ...]
-    within: str | None = None
+    walls: Tier | None = None
 
     @property
     def reason(self) -> Reason:
@@ -53,36 +54,39 @@ class Choice:
 
 def choose(decision: Decision, cluster: Cluster, client: str) -> Choice:
     """What the clients on one node get. A node that the cluster does not know has no labels."""
-    candidates = _within_walls(decision, cluster, client)
+    within = _served(decision.walls, cluster, client) if decision.walls else decision.endpoints
     for tier in decision.tiers:
         if tier is EVERYONE:
-            where, served = "for every client", dict.fromkeys(candidates, 1.0)
+            shares = dict.fromkeys(within, 1.0)
         else:
-            domain = cluster.domains(tier.key).get(client)
-            where, served = f"for {tier.key}={domain}", tier.serving(domain, candidates) if domain else {}
-        if served:
-            facts = {"client": client, "chosen": len(served), "endpoints": len(decision.homes), "tier": tier.key}
-            sentence = f"{len(served)} of {len(decision.homes)} endpoints, {where}"
-            return Choice(served, tier, Reason(Code.CHOSEN, sentence, facts))
+            found = _served(tier, cluster, client)
+            shares = {address: weight for address, weight in found.items() if address in within}
+        if shares:
+            return Choice(shares, tier, _chosen(decision, cluster, client, tier, len(shares)))
     return Choice({}, None, _none_reachable(decision, cluster, client))
 
 
-def _within_walls(decision: Decision, cluster: Cluster, client: str) -> list[str]:
-    if decision.within is None:
-        return list(decision.homes)
-    wall = cluster.domains(decision.within).get(client)
-    return [address for address, home in decision.homes.items() if wall and home == wall]
+def _served(tier: Tier, cluster: Cluster, client: str) -> Mapping[str, float]:
+    domain = cluster.domains(tier.key).get(client)
+    return tier.by_domain.get(domain, {}) if domain else {}
+
+
+def _chosen(decision: Decision, cluster: Cluster, client: str, tier: Tier, count: int) -> Reason:
+    where = "for every client" if tier is EVERYONE else f"for {tier.key}={cluster.domains(tier.key).get(client)}"
+    sentence = f"{count} of {len(decision.endpoints)} endpoints, {where}"
+    facts = {"client": client, "chosen": count, "endpoints": len(decision.endpoints), "tier": tier.key}
+    return Reason(Code.CHOSEN, sentence, facts)
 
 
 def _none_reachable(decision: Decision, cluster: Cluster, client: str) -> Reason:
-    if not decision.homes:
+    if not decision.endpoints:
         return NO_ENDPOINT_READY
-    facts = {"client": client, "endpoints": len(decision.homes)}
-    keys = (decision.within,) if decision.within else tuple(tier.key for tier in decision.tiers)
-    where = ", ".join(f"{key}={cluster.domains(key).get(client, '(none)')}" for key in keys)
+    facts = {"client": client, "endpoints": len(decision.endpoints)}
+    tiers = (decision.walls,) if decision.walls else decision.tiers
+    where = ", ".join(f"{tier.key}={cluster.domains(tier.key).get(client, '(none)')}" for tier in tiers)
     return Reason(
         Code.NONE_REACHABLE,
-        f"none of {len(decision.homes)} endpoints is for node {client} ({where}), and the rule is hard",
+        f"none of {len(decision.endpoints)} endpoints is for node {client} ({where}), and the rule is hard",
         facts,
         (Subject("Node", client),),
         "run an endpoint there, or make the rule soft",

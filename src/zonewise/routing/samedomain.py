@@ -18,7 +18,7 @@ from zonewise.routing.load import Consumers, consumed_by
 from zonewise.routing.policy import SameDomain, Strength
 from zonewise.routing.prefer import DEFAULT_OVERLOAD, Limits, Preference, prefer
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
-from zonewise.routing.tiers import EVERYONE, Memory, Tier
+from zonewise.routing.tiers import EVERYONE, Memory, Tier, own_tier
 from zonewise.topology import REGION, ZONE
 
 _WORD: Final = {NODE_NAME: "node", ZONE: "zone", REGION: "region"}
@@ -26,10 +26,10 @@ _WORD: Final = {NODE_NAME: "node", ZONE: "zone", REGION: "region"}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`within` is the key of the walls, None where there are none. `reasons` has one per level that said something."""
+    """`reasons` has one per level that said something."""
 
     tiers: tuple[Tier, ...]
-    within: str | None
+    walls: Tier | None
     reasons: tuple[Reason, ...]
 
 
@@ -50,7 +50,8 @@ def plan_same_domain(policy: SameDomain, endpoints: Mapping[str, Endpoint], clus
         reasons.append(task.required(within))
     if not reasons:
         reasons.append(Reason(Code.BALANCED, "every client gets every endpoint", {"endpoints": len(endpoints)}))
-    return Plan((*tiers, EVERYONE), within, tuple(reasons))
+    walls = own_tier(within, cluster.homes(endpoints, within)) if within else None
+    return Plan((*tiers, EVERYONE), walls, tuple(reasons))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from zonewise.routing.cluster import NODE_NAME, Cluster
 from zonewise.routing.decision import Decision
 from zonewise.routing.load import Consumers, consumed_by, names
 from zonewise.routing.reason import Code, Reason
-from zonewise.routing.tiers import EVERYONE, Memory, Tier, own_tier
+from zonewise.routing.tiers import EVERYONE, Memory, Tier
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
 MOST_HINTS: Final = 8
@@ -43,7 +43,7 @@ def express(decision: Decision, cluster: Cluster) -> Expression:
     zones = _all_or_none(decision, _names(decision, cluster, _ZONE_KEYS, ZONE), "zone", losses)
     made: dict[tuple[tuple[str, ...], tuple[str, ...]], EndpointHints] = {}
     hints: dict[str, EndpointHints] = {}
-    for address in decision.homes if nodes or zones else ():
+    for address in decision.endpoints if nodes or zones else ():
         said = zones.get(address, ()), nodes.get(address, ())
         if said not in made:
             made[said] = EndpointHints(for_zones=_hints(said[0]), for_nodes=_hints(said[1]))
@@ -76,7 +76,7 @@ def zone_consumers(hints: EndpointHints | None) -> Consumers:
 def _names(decision: Decision, cluster: Cluster, keys: tuple[str, ...], hinted: str) -> Names:
     """The nodes or zones each endpoint is for, by the first tier that has any, and by the walls for what it lacks."""
     tier = next((tier for tier in decision.tiers if tier.key in keys), EVERYONE)
-    walls = own_tier(decision.within, decision.homes) if decision.within in keys and decision.within else EVERYONE
+    walls = decision.walls if decision.walls and decision.walls.key in keys else EVERYONE
     said = _translated(walls, cluster, hinted)
     said.update(_translated(tier, cluster, hinted))
     return said
@@ -97,7 +97,7 @@ def _translated(tier: Tier, cluster: Cluster, hinted: str) -> dict[str, tuple[st
 
 def _all_or_none(decision: Decision, said: Names, word: str, losses: list[Reason]) -> Names:
     """A stock proxy ignores hints that not all endpoints have, and the API server refuses too many."""
-    missing = sum(not said.get(address) for address in decision.homes)
+    missing = sum(not said.get(address) for address in decision.endpoints)
     if not said or (not missing and max(map(len, said.values())) <= MOST_HINTS):
         return said
     if missing:
@@ -108,7 +108,7 @@ def _all_or_none(decision: Decision, said: Names, word: str, losses: list[Reason
 
 
 def _inexpressible(decision: Decision) -> Iterator[Reason]:
-    if decision.within or EVERYONE not in decision.tiers:
+    if decision.walls or EVERYONE not in decision.tiers:
         yield _loss("the rule is hard, and stock proxies fall back to every endpoint")
     expressed: set[tuple[str, ...]] = set()
     for tier in decision.tiers:

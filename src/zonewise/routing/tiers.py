@@ -6,8 +6,9 @@ is the assignment of endpoints to zones and then everyone; a hard rule is a list
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from zonewise.routing.load import Consumers, consumed_by
@@ -15,21 +16,21 @@ from zonewise.routing.load import Consumers, consumed_by
 EVERY_CLIENT: Final = "*"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tier:
     """`consumers` by address; an endpoint that is not there is for nobody in this tier."""
 
     key: str
     consumers: Mapping[str, Consumers]
 
-    def serving(self, domain: str, candidates: Iterable[str]) -> dict[str, float]:
-        """The candidates that this domain consumes, with their weights."""
-        served: dict[str, float] = {}
-        for address in candidates:
-            for share in self.consumers.get(address, ()):
-                if share.domain == domain:
-                    served[address] = share.weight
-        return served
+    @cached_property
+    def by_domain(self) -> Mapping[str, Mapping[str, float]]:
+        """The addresses that each domain consumes, with their weights."""
+        found: dict[str, dict[str, float]] = {}
+        for address, consumers in self.consumers.items():
+            for domain, weight in consumers:
+                found.setdefault(domain, {})[address] = weight
+        return found
 
 
 EVERYONE: Final = Tier(EVERY_CLIENT, {})

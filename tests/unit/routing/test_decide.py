@@ -168,7 +168,7 @@ def test_a_client_only_gets_what_is_there_and_soft_rules_leave_nobody_out(
         choice = choose(decision, where, name)
         assert set(choice.shares) <= set(found)
         assert all(weight > 0 for weight in choice.shares.values())
-        if found and decision.within is None and decision.tiers[-1].key == "*":
+        if found and decision.walls is None and decision.tiers[-1].key == "*":
             assert choice.shares
 
 
@@ -181,7 +181,11 @@ def test_the_order_of_nodes_and_endpoints_does_not_matter(
     random.shuffle(there)
     random.shuffle(nodes)
     again = decide(written, there, Cluster.of(nodes))
-    assert (again.tiers, again.reason.sentence, again.homes) == (first.tiers, first.reason.sentence, first.homes)
+    assert (again.tiers, again.reason.sentence, again.endpoints) == (
+        first.tiers,
+        first.reason.sentence,
+        first.endpoints,
+    )
 
 
 def test_deciding_loads_no_compiler() -> None:
