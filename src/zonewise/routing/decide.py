@@ -48,12 +48,13 @@ def decide(
     service: Service,
     endpoints: Iterable[Endpoint],
     cluster: Cluster,
-    previous: Memory = NOTHING_REMEMBERED,
+    previous: Decision | Memory = NOTHING_REMEMBERED,
     *,
     hints: HintsForm = HintsForm.STABLE,
 ) -> Decision:
-    """`endpoints` are those of one address family; `previous` is the last decision's memory, or what slices recall."""
+    """`endpoints` are those of one address family; `previous` is the last decision, or what slices recall of it."""
     reading = read_policy(service)
+    memory = _memory(previous, reading)
     found = usable(endpoints)
     match reading.policy:
         case _ if not found.by_address:
@@ -62,11 +63,11 @@ def decide(
             tiers = key_tiers(policy, found.by_address, cluster)
             return _decided(reading, found, tiers, key_reason(policy, tiers, found.by_address))
         case SameDomain() as policy:
-            return _decide_same_domain(reading, policy, found, cluster, previous)
+            return _decide_same_domain(reading, policy, found, cluster, memory)
         case AutomaticHints() | Distribution() if found.draining:
             return _decided(reading, found, (EVERYONE,), _only_draining(found))
         case AutomaticHints() as policy if hints is HintsForm.STABLE:
-            return _decided(reading, found, *_hint_stably(policy, found, cluster, previous))
+            return _decided(reading, found, *_hint_stably(policy, found, cluster, memory))
         case AutomaticHints():
             return _decided(reading, found, *_hint_strictly(found, cluster))
         case Distribution(value):
@@ -77,25 +78,32 @@ def decide(
             return _decided(reading, found, (EVERYONE,), Reason(Code.NO_POLICY, sentence, facts))
 
 
+def _memory(previous: Decision | Memory, reading: Reading) -> Memory:
+    """A Service that asks for something else starts afresh."""
+    if not isinstance(previous, Decision):
+        return previous
+    return previous.memory if previous.reading.policy == reading.policy else NOTHING_REMEMBERED
+
+
 def _decided(reading: Reading, found: Usable, tiers: tuple[Tier, ...], reason: Reason) -> Decision:
     return Decision(reading, found.by_address, tiers, (reason,))
 
 
 def _decide_same_domain(
-    reading: Reading, policy: SameDomain, found: Usable, cluster: Cluster, previous: Memory
+    reading: Reading, policy: SameDomain, found: Usable, cluster: Cluster, memory: Memory
 ) -> Decision:
     """Draining endpoints are nobody's preference, but walls stand."""
     asked = policy.without_preferences() if found.draining else policy
-    plan = plan_same_domain(asked, found.by_address, cluster, previous)
+    plan = plan_same_domain(asked, found.by_address, cluster, memory)
     reasons = (_only_draining(found), *plan.reasons) if found.draining else plan.reasons
     return Decision(reading, found.by_address, plan.tiers, reasons, plan.walls)
 
 
 def _hint_stably(
-    policy: AutomaticHints, found: Usable, cluster: Cluster, previous: Memory
+    policy: AutomaticHints, found: Usable, cluster: Cluster, memory: Memory
 ) -> tuple[tuple[Tier, ...], Reason]:
     homes = cluster.homes(found.by_address, ZONE)
-    preference = hint_stably(cluster.capacities, homes, policy.tuning.overload, previous.get(ZONE))
+    preference = hint_stably(cluster.capacities, homes, policy.tuning.overload, memory.get(ZONE))
     tiers = (Tier(ZONE, preference.consumers), EVERYONE) if preference.consumers else (EVERYONE,)
     return tiers, preference.reason
 

@@ -46,7 +46,11 @@ class Loads:
 
     def within(self, threshold: float) -> bool:
         """True when every domain is served and no endpoint's overload reaches the threshold."""
-        return not self.unreachable and self.worst_overload < threshold - _ROUNDING
+        return not self.unreachable and not any(is_overload(load, threshold) for load in self.by_group.values())
+
+
+def is_overload(load: float, threshold: float) -> bool:
+    return load - 1 >= threshold - _ROUNDING
 
 
 def loads(sizes: Mapping[Consumers, int], demand: Mapping[str, int]) -> Loads:
@@ -61,9 +65,13 @@ def loads(sizes: Mapping[Consumers, int], demand: Mapping[str, int]) -> Loads:
     return Loads(by_group, tuple(domain for domain in demand if domain not in unit))
 
 
+def sizes_of(composition: Composition) -> dict[Consumers, int]:
+    return {consumers: sum(homes.values()) for consumers, homes in composition.items()}
+
+
 def in_domain_share(composition: Composition, demand: Mapping[str, int]) -> float:
     """The part of all traffic that meets an endpoint of its own domain."""
-    capacity = _capacity({consumers: sum(homes.values()) for consumers, homes in composition.items()}, demand)
+    capacity = _capacity(sizes_of(composition), demand)
     own = dict.fromkeys(demand, 0.0)
     for consumers, homes in composition.items():
         for domain, weight in consumers:

@@ -128,6 +128,7 @@ def read_policy(service: Service) -> Reading:
         problem = f"has no effect: {winner.source} comes first"
         reader.complain(Code.OVERRULED, loser.source, _value(service, loser.source), problem, "remove one of the two")
     _complain_about_idle_tuning(reader, winner.policy)
+    _complain_about_local_traffic(reader, winner)
     return Reading(winner.policy, winner.source, tuple(reader.complaints))
 
 
@@ -258,6 +259,14 @@ def _complain_about_idle_tuning(reader: _Reader, policy: Policy) -> None:
             problem = "has no effect: it tunes a preference, and none is in force that it could tune"
             remedy = f"set {SAME_ZONE} to Prefer, or remove it"
             reader.complain(Code.NO_EFFECT, annotation, reader.annotations[annotation], problem, remedy)
+
+
+def _complain_about_local_traffic(reader: _Reader, winner: _Statement) -> None:
+    """Traffic that must stay on its node is not ours to route."""
+    if winner.source and reader.service.spec.internal_traffic_policy == "Local":
+        problem = "has no effect on traffic from inside the cluster: internalTrafficPolicy is Local"
+        value = _value(reader.service, winner.source)
+        reader.complain(Code.NO_EFFECT, winner.source, value, problem, "set internalTrafficPolicy to Cluster")
 
 
 def _tuning_used_by(policy: Policy) -> tuple[str, ...]:

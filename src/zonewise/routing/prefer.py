@@ -16,7 +16,7 @@ from math import floor
 from typing import Any, Final
 
 from zonewise.routing.algorithms import Algorithm
-from zonewise.routing.load import Composition, Consumers, consumed_by, in_domain_share, loads
+from zonewise.routing.load import Composition, Consumers, consumed_by, in_domain_share, loads, sizes_of
 from zonewise.routing.pick import compose, moves, pick, settle
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
 from zonewise.routing.rebalance import OUTSIDE, Draft, afresh
@@ -56,24 +56,26 @@ def prefer(
     homes: Mapping[str, str | None],
     limits: Limits,
     previous: Mapping[str, Consumers] | None = None,
+    *,
+    level: str = "zone",
 ) -> Preference:
-    """`demand` by domain, all above zero; `homes` the domain of each endpoint, by address.
+    """`demand` by domain, all above zero; `homes` the domain of each endpoint, by address; `level` names a domain.
 
     `previous` is the last assignment, None where traffic was spread evenly. The answer depends on nothing else, not
     even on the order of the items.
     """
-    demand = dict(sorted(demand.items()))
-    placed = {address: home if (home := homes[address]) in demand else OUTSIDE for address in sorted(homes)}
-    if why_not := _why_not_started(demand, placed, limits, active=previous is not None):
-        return _spread_evenly(demand, placed, why_not)
-    case = _Case(demand, placed, limits, settle(previous or {}, placed, demand))
+    in_order = dict(sorted(demand.items()))
+    placed = {address: home if (home := homes[address]) in in_order else OUTSIDE for address in sorted(homes)}
+    case = _Case(in_order, placed, limits, settle(previous or {}, placed, in_order), level)
+    if why_not := case.why_not_started(active=previous is not None):
+        return case.spread_evenly(why_not)
     kept = case.repaired() if previous is not None and limits.lazy else None
     if kept and not kept.moved:
         return kept
     fresh = case.fresh()
     if kept and (fresh is None or kept.moved < fresh.moved):
         return kept
-    return fresh or _spread_evenly(demand, placed, _why_not_split(demand, placed, limits))
+    return fresh or case.spread_evenly(case.why_not_split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class _Case:
     homes: Mapping[str, str]
     limits: Limits
     settled: Mapping[str, Consumers]
+    level: str
 
     def repaired(self) -> Preference | None:
         """The last assignment with what is new, and the fewest moves that break no threshold; None if there are none."""
@@ -95,84 +98,70 @@ class _Case:
         """The algorithm's assignment; None where it spreads evenly, or breaks the threshold."""
         counts = Counter(self.homes.values())
         composition = afresh(self.limits.algorithm, self.demand, counts, self.limits.overload)
-        if not composition or not loads(_sizes(composition), self.demand).within(self.limits.overload):
+        if not composition or not loads(sizes_of(composition), self.demand).within(self.limits.overload):
             return None
         return self._preferred(composition, "afresh")
+
+    def spread_evenly(self, reason: Reason) -> Preference:
+        if not self.demand or not self.homes:
+            return Preference(None, reason)
+        everyone = {consumed_by(*self.demand): dict(Counter(self.homes.values()))}
+        return Preference(None, reason, in_domain_share(everyone, self.demand))
+
+    def why_not_started(self, *, active: bool) -> Reason | None:
+        if not self.homes:
+            return NO_ENDPOINT_READY
+        if not self.demand:
+            remedy = f"label the nodes with their {self.level}"
+            return Reason(Code.NO_NODES, f"no node says which {self.level} it is in", remedy=remedy)
+        if len(self.demand) == 1:
+            (only,) = self.demand
+            return Reason(Code.ONE_DOMAIN, f"all nodes are in {self.level} {only}", {self.level: only})
+        return self._below_start(active=active)
+
+    def why_not_split(self) -> Reason:
+        nodes, endpoints, limit = sum(self.demand.values()), len(self.homes), self.limits.overload
+        least = sum(floor(endpoints * count / nodes / (1 + limit)) + 1 for count in self.demand.values())
+        if least <= endpoints:
+            return Reason(Code.BALANCED, f"{self.limits.algorithm} finds an even spread best", self._facts())
+        own = Counter(self.homes.values())
+        worst = max(self.demand, key=lambda domain: self.demand[domain] / (own[domain] or 0.5))
+        expected = endpoints * self.demand[worst] / nodes
+        sentence = (
+            f"no split keeps every endpoint's overload below {limit:.0%}: {self.level} {worst} sends the traffic of "
+            f"{expected:.1f} endpoints and has {own[worst]}"
+        )
+        facts = self._facts() | {"own": own[worst], "expected": round(expected, 2), "overload_threshold": limit}
+        remedy = f"run more endpoints in {worst}, or raise {OVERLOAD_THRESHOLD}"
+        return Reason(Code.WOULD_OVERLOAD, sentence, facts, (Subject(self.level.title(), worst),), remedy)
+
+    def _below_start(self, *, active: bool) -> Reason | None:
+        """Starts at start + padding endpoints and ends at start - padding: an update in between changes nothing."""
+        start, padding = self.limits.start.at(len(self.demand)), self.limits.padding
+        needed = start - padding + 1 if active and padding else start + padding
+        missing = needed - len(self.homes)
+        if missing <= 0:
+            return None
+        sentence = f"{len(self.homes)} endpoints are too few: {needed} are needed (starting threshold {start}, padding {padding})"
+        facts = self._facts() | {"starting_threshold": start, "padding": padding, "needed": needed}
+        return Reason(Code.BELOW_START, sentence, facts, remedy=f"run {missing} more, or lower {STARTING_THRESHOLD}")
 
     def _preferred(self, composition: Composition, how: str) -> Preference:
         consumers = pick(composition, self.homes, self.settled)
         in_domain = in_domain_share(composition, self.demand)
-        overload = loads(_sizes(composition), self.demand).worst_overload
-        facts = {
+        overload = loads(sizes_of(composition), self.demand).worst_overload
+        sentence = (
+            f"{in_domain:.0%} of the traffic stays in its {self.level} and no endpoint gets more than {overload:.0%} "
+            f"above an even share ({len(self.homes)} endpoints, {len(self.demand)} {self.level}s)"
+        )
+        shares = {"in_domain": round(in_domain, 4), "worst_overload": round(overload, 4)}
+        reason = Reason(Code.PREFERRED, sentence, self._facts() | shares | {"assignment": how})
+        return Preference(consumers, reason, in_domain, overload, moves(consumers, self.settled))
+
+    def _facts(self) -> dict[str, Any]:
+        return {
             "algorithm": self.limits.algorithm.value,
-            "assignment": how,
+            "level": self.level,
             "endpoints": len(self.homes),
             "domains": len(self.demand),
-            "in_domain": round(in_domain, 4),
-            "worst_overload": round(overload, 4),
         }
-        sentence = (
-            f"{in_domain:.0%} of the traffic stays in its domain and no endpoint gets more than {overload:.0%} "
-            f"above an even share ({len(self.homes)} endpoints, {len(self.demand)} domains)"
-        )
-        moved = moves(consumers, self.settled)
-        return Preference(consumers, Reason(Code.PREFERRED, sentence, facts), in_domain, overload, moved)
-
-
-def _why_not_started(
-    demand: Mapping[str, int], homes: Mapping[str, str], limits: Limits, *, active: bool
-) -> Reason | None:
-    if not homes:
-        return NO_ENDPOINT_READY
-    if not demand:
-        return Reason(Code.NO_NODES, "no node says which domain it is in", remedy="label the nodes with their domain")
-    if len(demand) == 1:
-        (only,) = demand
-        return Reason(Code.ONE_DOMAIN, f"all nodes are in {only}", {"domain": only}, (Subject("Domain", only),))
-    return _below_start(len(homes), limits.start.at(len(demand)), limits.padding, active=active)
-
-
-def _below_start(endpoints: int, start: int, padding: int, *, active: bool) -> Reason | None:
-    """Starts at start + padding endpoints and ends at start - padding, so that an update in between changes nothing."""
-    enough = start - padding + 1 if active and padding else start + padding
-    if endpoints >= enough:
-        return None
-    facts = {"endpoints": endpoints, "starting_threshold": start, "padding": padding, "needed": enough}
-    sentence = f"{endpoints} endpoints are too few: {enough} are needed (starting threshold {start}, padding {padding})"
-    return Reason(
-        Code.BELOW_START, sentence, facts, remedy=f"run {enough - endpoints} more, or lower {STARTING_THRESHOLD}"
-    )
-
-
-def _why_not_split(demand: Mapping[str, int], homes: Mapping[str, str], limits: Limits) -> Reason:
-    counts = Counter(homes.values())
-    nodes, endpoints = sum(demand.values()), len(homes)
-    least = sum(floor(endpoints * count / nodes / (1 + limits.overload)) + 1 for count in demand.values())
-    if least <= endpoints:
-        facts: dict[str, Any] = {"algorithm": limits.algorithm.value, "endpoints": endpoints, "domains": len(demand)}
-        return Reason(Code.BALANCED, f"{limits.algorithm} finds an even spread best", facts)
-    worst = max(demand, key=lambda domain: demand[domain] / (counts[domain] or 0.5))
-    expected = endpoints * demand[worst] / nodes
-    facts = {
-        "domain": worst,
-        "endpoints": counts[worst],
-        "expected": round(expected, 2),
-        "overload_threshold": limits.overload,
-    }
-    sentence = (
-        f"no split keeps every endpoint's overload below {limits.overload:.0%}: {worst} sends the traffic of "
-        f"{expected:.1f} endpoints and has {counts[worst]}"
-    )
-    remedy = f"run more endpoints in {worst}, or raise {OVERLOAD_THRESHOLD}"
-    return Reason(Code.WOULD_OVERLOAD, sentence, facts, (Subject("Domain", worst),), remedy)
-
-
-def _spread_evenly(demand: Mapping[str, int], homes: Mapping[str, str], reason: Reason) -> Preference:
-    if not demand or not homes:
-        return Preference(None, reason)
-    everyone = {consumed_by(*demand): dict(Counter(homes.values()))}
-    return Preference(None, reason, in_domain_share(everyone, demand))
-
-
-def _sizes(composition: Composition) -> dict[Consumers, int]:
-    return {consumers: sum(homes.values()) for consumers, homes in composition.items()}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from zonewise.routing.algorithms import Algorithm, assign
-from zonewise.routing.load import Composition, Consumers, Loads, Share, consumed_by, loads, names
+from zonewise.routing.load import Composition, Consumers, Loads, Share, consumed_by, is_overload, loads, names, sizes_of
 
 OUTSIDE: Final = ""
 """The home of endpoints outside the domains in question."""
@@ -66,7 +66,7 @@ class Draft:
         self.demand = demand
         self.settled = {consumers: dict(homes) for consumers, homes in settled.items()}
         self.free: Composition = {}
-        self.sizes = {consumers: sum(homes.values()) for consumers, homes in settled.items()}
+        self.sizes = sizes_of(settled)
         self.moves = 0
         for home in sorted(free, reverse=True):
             self._welcome(home, free[home])
@@ -142,7 +142,7 @@ def _no_worse(after: Loads, before: Loads, threshold: float) -> bool:
     if not set(after.unreachable) <= set(before.unreachable):
         return False
     return all(
-        load - 1 < threshold or load <= before.by_group.get(consumers, 0.0)
+        not is_overload(load, threshold) or load <= before.by_group.get(consumers, 0.0)
         for consumers, load in after.by_group.items()
     )
 

@@ -73,7 +73,8 @@ class _Task:
         for wall, (clients, members) in self._walled().items():
             demand = self.cluster.demand(key, clients)
             there = {address: homes[address] for address in members}
-            preferences[wall] = prefer(demand, there, limits, self._remembered(key, members))
+            previous = self._remembered(key, members)
+            preferences[wall] = prefer(demand, there, limits, previous, level=_WORD[key])
             consumers |= preferences[wall].consumers or {}
         return Tier(key, consumers), _level_reason(key, preferences, self.cluster.clients_without(key))
 
@@ -137,8 +138,8 @@ def _level_reason(key: str, preferences: Mapping[str, Preference], nowhere: list
         return NO_ENDPOINT_READY
     told = refused[0] if refused else next(iter(preferences))
     reason = preferences[told].reason
-    where = f"{told}: " if told else ""
-    reason = replace(reason, sentence=f"{where}{reason.sentence}", facts={**reason.facts, "level": word})
+    if told:
+        reason = replace(reason, sentence=f"{told}: {reason.sentence}")
     if not nowhere:
         return reason
     return replace(

@@ -123,6 +123,16 @@ def test_demand_by_any_key() -> None:
     assert set(THREE.demand(NODE_NAME).values()) == {1}
 
 
+def test_a_service_that_asks_for_something_else_starts_afresh() -> None:
+    """Eight endpoints are too few to start at nine, but enough to go on with a padding of three."""
+    prefer = {SAME_ZONE: "Prefer", PADDING: "3"}
+    first = decide(service(prefer), endpoints({"a": 4, "b": 4, "c": 4}), THREE)
+    there = endpoints({"a": 3, "b": 3, "c": 2})
+    assert decide(service(prefer), there, THREE, first).reason.code is Code.PREFERRED
+    assert decide(service(prefer), there, THREE, first.memory).reason.code is Code.PREFERRED
+    assert decide(service(prefer | {ALGORITHM: "optimal"}), there, THREE, first).reason.code is Code.BELOW_START
+
+
 SERVICES = st.builds(
     service,
     st.fixed_dictionaries(

@@ -183,6 +183,10 @@ IDLE = {
     "algorithm with hints": (service({OLD_HINTS: "Auto", ALGORITHM: "local"}), ALGORITHM),
     "start with a preferred node": (service({SAME_NODE: "Prefer", STARTING_THRESHOLD: "9"}), STARTING_THRESHOLD),
     "a zone preferred under a required node": (service({SAME_NODE: "Require", SAME_ZONE: "Prefer"}), SAME_ZONE),
+    "a preference beside traffic that stays on its node": (
+        service({SAME_ZONE: "Prefer"}, internal_traffic_policy="Local"),
+        SAME_ZONE,
+    ),
     "a balanced region under a required zone": (service({SAME_ZONE: "Require", SAME_REGION: "Balanced"}), SAME_REGION),
 }
 

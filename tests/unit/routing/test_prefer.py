@@ -64,7 +64,7 @@ def test_shape(name: str) -> None:
 REFUSALS = {
     "no endpoints": (EQUAL, {}, Code.NO_ENDPOINTS, ""),
     "no nodes": ({}, homes(a=3), Code.NO_NODES, "label the nodes"),
-    "one zone": ({"a": 3}, homes(a=20), Code.ONE_DOMAIN, "all nodes are in a"),
+    "one zone": ({"a": 3}, homes(a=20), Code.ONE_DOMAIN, "all nodes are in zone a"),
     "below the start": (EQUAL, homes(a=4, b=4, c=3), Code.BELOW_START, "12 are needed"),
 }
 
@@ -80,7 +80,7 @@ def test_refusal(name: str) -> None:
 def test_downgrade_names_the_zone_that_lacks_endpoints() -> None:
     preference = prefer(EQUAL, homes(a=1, b=1), LOCAL)
     assert (preference.consumers, preference.reason.code) == (None, Code.WOULD_OVERLOAD)
-    assert preference.reason.blame == (Subject("Domain", "c"),)
+    assert preference.reason.blame == (Subject("Zone", "c"),)
     assert "c sends the traffic of 0.7 endpoints and has 0" in preference.reason.sentence
     assert preference.in_domain == pytest.approx(1 / 3)
 

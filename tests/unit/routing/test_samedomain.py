@@ -18,8 +18,7 @@ TWO_REGIONS = Cluster.of(
 def decided(
     annotations: dict[str, str], there: list[Endpoint], where: Cluster, previous: Decision | None = None
 ) -> Decision:
-    memory = {"previous": previous.memory} if previous else {}
-    return decide(service(annotations), there, where, **memory)
+    return decide(service(annotations), there, where, previous or {})
 
 
 def chosen(decision: Decision, where: Cluster, client: str) -> str:
