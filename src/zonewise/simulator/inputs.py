@@ -1,0 +1,194 @@
+"""A user's own inputs: a CSV of counts, or a dump of a cluster, as named rows of nodes and endpoints per zone.
+
+Whatever is wrong is said in one line that names the file and the row, before anything is computed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from zonewise.errors import UsageError
+from zonewise.objects import EndpointSlice, Node
+from zonewise.topology import is_control_plane, is_ready, zone_of
+
+SERVICE_NAME: Final = "kubernetes.io/service-name"
+MOST: Final = 1_000_000
+_COUNT: Final = re.compile(r"[0-9]+")
+_COLUMNS: Final = "write columns `name` (optional), then nodes.ZONE and endpoints.ZONE for every zone"
+
+
+class InputError(UsageError):
+    """The file can't be read as inputs; the text says where and what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One situation to judge; zones are in order of name."""
+
+    name: str
+    zones: tuple[str, ...]
+    nodes: tuple[int, ...]
+    endpoints: tuple[int, ...]
+
+
+def read(text: str, source: str) -> list[Input]:
+    """CSV or a dump, told apart by what the text looks like; `source` names it in errors."""
+    looks_like_dump = (
+        source.endswith((".yaml", ".yml", ".json")) or text.lstrip()[:1] in {"{", "-"} or "apiVersion:" in text[:4096]
+    )
+    found = read_dump(text, source) if looks_like_dump else read_csv(text, source)
+    if not found:
+        raise InputError(f"{source}: no inputs; {_COLUMNS}, or give a dump with nodes and endpointslices")
+    return found
+
+
+def read_csv(text: str, source: str) -> list[Input]:
+    rows = csv.reader(io.StringIO(text), strict=True)
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        zones = _zones(header, source)
+        return [
+            _input(header, zones, row, f"{source}:{rows.line_num}") for row in rows if any(cell.strip() for cell in row)
+        ]
+    except csv.Error as error:
+        raise InputError(f"{source}:{rows.line_num}: not CSV: {error}") from error
+
+
+def _zones(header: Sequence[str], source: str) -> tuple[str, ...]:
+    repeated = [name for name, count in Counter(header).items() if count > 1]
+    if repeated:
+        raise InputError(f"{source}:1: column {repeated[0]!r} stands twice")
+    unknown = [name for name in header if name != "name" and not re.fullmatch(r"(nodes|endpoints)\..+", name)]
+    if unknown:
+        raise InputError(f"{source}:1: unknown column {unknown[0]!r}; {_COLUMNS}")
+    by_kind = {
+        kind: {name.partition(".")[2] for name in header if name.startswith(kind)} for kind in ("nodes.", "endpoints.")
+    }
+    if lone := by_kind["nodes."] ^ by_kind["endpoints."]:
+        raise InputError(f"{source}:1: zone {min(lone)!r} has only one of its two columns; {_COLUMNS}")
+    if not by_kind["nodes."]:
+        raise InputError(f"{source}:1: no zone; {_COLUMNS}")
+    return tuple(sorted(by_kind["nodes."]))
+
+
+def _input(header: Sequence[str], zones: tuple[str, ...], row: Sequence[str], where: str) -> Input:
+    if len(row) != len(header):
+        raise InputError(f"{where}: {len(row)} values for {len(header)} columns")
+    cells = dict(zip(header, (cell.strip() for cell in row), strict=True))
+    counts = {name: _count(cells[name], name, where) for name in header if name != "name"}
+    nodes = tuple(counts[f"nodes.{zone}"] for zone in zones)
+    endpoints = tuple(counts[f"endpoints.{zone}"] for zone in zones)
+    if not sum(nodes):
+        raise InputError(f"{where}: no zone has a node, so there is no traffic to place")
+    if not sum(endpoints):
+        raise InputError(f"{where}: no zone has an endpoint, so there is nothing to place")
+    return Input(cells.get("name") or where, zones, nodes, endpoints)
+
+
+def _count(text: str, column: str, where: str) -> int:
+    if not _COUNT.fullmatch(text):
+        raise InputError(f"{where}: {column} is {text!r}; write a whole number from 0 to {MOST:,}")
+    # Python refuses to read digits by the thousand, and nobody has that many.
+    if len(text.lstrip("0")) > len(str(MOST)) or int(text) > MOST:
+        raise InputError(f"{where}: {column} is {text[:20]}; write a whole number from 0 to {MOST:,}")
+    return int(text)
+
+
+def read_dump(text: str, source: str) -> list[Input]:
+    """What `kubectl get nodes,services,endpointslices -A -o yaml` (or json) prints."""
+    objects = list(_objects(_parse(text, source), source))
+    nodes = _views(objects, "Node", Node, source)
+    slices = _views(objects, "EndpointSlice", EndpointSlice, source)
+    if not nodes:
+        raise InputError(f"{source}: no nodes in it; dump `kubectl get nodes,services,endpointslices -A -o yaml`")
+    return from_cluster(nodes, slices)
+
+
+def from_cluster(nodes: Iterable[Node], slices: Iterable[EndpointSlice]) -> list[Input]:
+    """One input per Service and address family with ready endpoints, over the zones of ready workers."""
+    known = list(nodes)
+    zone_by_node = {node.metadata.name: zone_of(node.metadata.labels) for node in known}
+    clients = Counter(zone_by_node[node.metadata.name] for node in known if _sends_traffic(node))
+    del clients[None]
+    by_service: dict[str, Counter[str | None]] = {}
+    for found in slices:
+        counted = by_service.setdefault(_service(found), Counter())
+        counted.update(
+            _zone(endpoint.node_name, endpoint.zone, zone_by_node)
+            for endpoint in found.endpoints or ()
+            if endpoint.conditions.ready is not False
+        )
+    return [made for name, counted in sorted(by_service.items()) if (made := _cluster_input(name, clients, counted))]
+
+
+def _cluster_input(name: str, clients: Mapping[str | None, int], counted: Mapping[str | None, int]) -> Input | None:
+    zones = tuple(sorted({zone for zone in (*clients, *counted) if zone}))
+    endpoints = tuple(counted.get(zone, 0) for zone in zones)
+    if not sum(endpoints) or not clients:
+        return None
+    return Input(name, zones, tuple(clients.get(zone, 0) for zone in zones), endpoints)
+
+
+def _service(found: EndpointSlice) -> str:
+    owner = found.metadata.labels.get(SERVICE_NAME, found.metadata.name)
+    family = "" if found.address_type == "IPv4" else f" ({found.address_type})"
+    return f"{found.metadata.namespace}/{owner}{family}"
+
+
+def _zone(node: str | None, said: str | None, zone_by_node: Mapping[str, str | None]) -> str | None:
+    return zone_by_node.get(node or "") or said or None
+
+
+def _sends_traffic(node: Node) -> bool:
+    return is_ready(node) and not is_control_plane(node.metadata.labels)
+
+
+def _parse(text: str, source: str) -> list[Any]:
+    try:
+        if text.lstrip().startswith("{"):
+            return [msgspec.json.decode(text)]
+        return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except msgspec.DecodeError as error:
+        raise InputError(f"{source}: not JSON: {error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise InputError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from error
+
+
+def _objects(documents: Iterable[Any], source: str) -> Iterator[dict[str, Any]]:
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict) or "kind" not in document:
+            raise InputError(f"{source}: not a dump of Kubernetes objects: a `kind` is missing")
+        if isinstance(document.get("items"), list):
+            yield from _objects(document["items"], source)
+        else:
+            yield document
+
+
+def _views(objects: Iterable[dict[str, Any]], kind: str, view: type[Any], source: str) -> list[Any]:
+    found = []
+    for plain in objects:
+        if plain["kind"] != kind:
+            continue
+        try:
+            found.append(msgspec.convert(plain, view, strict=False))
+        except msgspec.ValidationError as error:
+            name = (
+                (plain.get("metadata") or {}).get("name", "without a name")
+                if isinstance(plain.get("metadata"), dict)
+                else "without a name"
+            )
+            raise InputError(f"{source}: {kind} {name} can't be read: {error}") from error
+    return found
