@@ -83,17 +83,14 @@ class Draft:
         return loads(self.sizes, self.demand)
 
     def repair(self, threshold: float) -> bool:
-        """Moves endpoints one by one until no threshold is broken; False when there is none left to take."""
-        for _ in range(sum(self.sizes.values())):
-            now = self.loads()
-            if now.within(threshold):
-                return True
-            needy = (
-                consumed_by(now.unreachable[0]) if now.unreachable else max(now.by_group, key=now.by_group.__getitem__)
-            )
-            if not self._help(needy, now, threshold):
+        """Moves endpoints one by one until no threshold is broken; False when there is none left to take.
+
+        Ends: a move takes from a group that is fine and stays so, and gives to one that is not.
+        """
+        while not (now := self.loads()).within(threshold):
+            if not self._help(_neediest(now), now, threshold):
                 return False
-        return False
+        return True
 
     def _welcome(self, home: str, count: int) -> None:
         """New endpoints go to their own domain, those from outside where the load is highest."""
@@ -101,11 +98,7 @@ class Draft:
             self._add(self._group_of(home), home, count)
             return
         for _ in range(count):
-            now = self.loads()
-            if now.unreachable:
-                self._add(consumed_by(now.unreachable[0]), home, 1)
-            else:
-                self._add(max(now.by_group, key=now.by_group.__getitem__), home, 1)
+            self._add(_neediest(self.loads()), home, 1)
 
     def _group_of(self, home: str) -> Consumers:
         shared = [consumers for consumers in self.sizes if home in names(consumers)]
@@ -135,6 +128,11 @@ class Draft:
                 _shift(part.setdefault(needy, {}), home, 1)
                 self.moves += cost
                 return
+
+
+def _neediest(now: Loads) -> Consumers:
+    """A domain that reaches nothing first, then the group with the highest load."""
+    return consumed_by(now.unreachable[0]) if now.unreachable else max(now.by_group, key=now.by_group.__getitem__)
 
 
 def _no_worse(after: Loads, before: Loads, threshold: float) -> bool:

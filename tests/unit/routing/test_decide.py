@@ -59,6 +59,13 @@ def test_strict_hints_that_are_valid_stay() -> None:
     assert [who[0].domain for who in decision.memory[ZONE].values()] == [*"abcabcabc"]
 
 
+@pytest.mark.parametrize("written", [service({OLD_HINTS: "Auto"}), service(traffic_distribution="PreferClose")])
+def test_only_terminating_endpoints_are_nobodys_preference(written: Service) -> None:
+    draining = [endpoint(f"10.0.0.{n}", "a1", "a", ready=False, serving=True, terminating=True) for n in range(9)]
+    decision = decide(written, draining, THREE)
+    assert (decision.reason.code, len(choose(decision, THREE, "b1").shares)) == (Code.ONLY_TERMINATING, 9)
+
+
 def test_complaints_travel_with_the_decision() -> None:
     decision = decide(service({SAME_ZONE: "near"}), NINE, THREE)
     assert [complaint.code for complaint in decision.complaints] == [Code.INVALID_VALUE]

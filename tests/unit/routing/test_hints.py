@@ -176,6 +176,12 @@ def test_slices_that_are_kept(name: str) -> None:
     assert [hints is not None for hints in hinted.slices] == written
 
 
+def test_hints_are_out_of_date_when_shares_are_unknown_or_a_zone_is_new() -> None:
+    assert is_overloaded({"a": 1}, cpu_shares([]))
+    assert is_overloaded({"a": 9}, {"a": 0.9, "b": 0.1})
+    assert not is_overloaded({}, cpu_shares([]))
+
+
 def test_an_endpoint_that_is_not_ready_keeps_its_stale_hint() -> None:
     stale = read_slice("a b !a>b")
     hinted = hint_strictly(cpu_shares(WORKERS), [stale])

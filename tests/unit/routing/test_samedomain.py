@@ -143,6 +143,15 @@ def test_each_level_has_its_reason() -> None:
     assert decision.reasons[1].sentence.startswith("east: ")
 
 
+def test_walls_that_hold_no_endpoint_leave_nothing_to_prefer() -> None:
+    annotations = {SAME_ZONE: "Prefer", SAME_REGION: "Require"} | AT_ONCE
+    decision = decided(annotations, [endpoint("X", "nowhere")], TWO_REGIONS)
+    assert [reason.code for reason in decision.reasons] == [Code.NO_ENDPOINTS, Code.REQUIRED]
+    assert decision.reasons[1].blame[-1] == Subject("Endpoint", "X")
+    assert str(decision.reasons[1].blame[-1]) == "Endpoint X"
+    assert choose(decision, TWO_REGIONS, "a1").reason.code is Code.NONE_REACHABLE
+
+
 def test_regions_remember_apart() -> None:
     annotations = {SAME_REGION: "Require", SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "2"}
     many = decided(annotations, endpoints({"a": 3, "b": 3, "c": 2, "d": 2}), TWO_REGIONS)
