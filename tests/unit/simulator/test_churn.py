@@ -1,0 +1,85 @@
+"""Traces, and what replaying them through the controller's logic costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from zonewise.routing.algorithms import Algorithm
+from zonewise.routing.load import consumed_by
+from zonewise.simulator import traces
+from zonewise.simulator.churn import EVERYONE, SLICE_CAPACITY, Shelf, Way, replay
+from zonewise.simulator.inputs import InputError
+from zonewise.simulator.traces import Situation
+
+PREFERRING = [Algorithm.LOCAL, Algorithm.LOCAL_SHARED, Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT, Algorithm.OPTIMAL]
+
+
+@pytest.mark.parametrize("name", traces.BUILT_IN)
+def test_built_in_traces_begin_and_end_with_endpoints(name: str) -> None:
+    trace = traces.built_in(name)
+    assert len(trace.situations) > 10
+    assert all(situation.homes and situation.nodes for situation in trace.situations)
+
+
+def test_a_rolling_update_replaces_everybody_and_ends_as_it_began() -> None:
+    first, *_, last = traces.built_in("rolling-update").situations
+    assert sorted(first.homes.values()) == sorted(last.homes.values())
+    assert not set(first.homes) & set(last.homes)
+
+
+@pytest.mark.parametrize("name", traces.BUILT_IN)
+@pytest.mark.parametrize("algorithm", PREFERRING)
+def test_lazy_rebalance_never_moves_or_flips_more_than_a_full_one(name: str, algorithm: Algorithm) -> None:
+    trace = traces.built_in(name)
+    full, padded, lazy = (replay(trace, algorithm, way) for way in Way)
+    assert lazy.endpoints_moved <= padded.endpoints_moved
+    assert lazy.flips <= padded.flips <= full.flips
+    assert lazy.worst_overload < 0.5
+
+
+def test_padding_saves_flips_around_the_starting_threshold() -> None:
+    steps = "[{add: {a: 1}}, {remove: {a: 1}}]"
+    text = f"nodes: {{a: 1, b: 1, c: 1}}\nendpoints: {{a: 2, b: 3, c: 3}}\nsteps: {steps}\n"
+    trace = traces.read(text, "walk.yaml")
+    assert replay(trace, Algorithm.LOCAL, Way.FULL).flips == 2
+    assert replay(trace, Algorithm.LOCAL, Way.PADDED).flips == 0
+
+
+def test_a_slice_is_written_once_per_step_and_endpoints_stay_where_they_are() -> None:
+    shelf = Shelf()
+    names = [f"e{number}" for number in range(SLICE_CAPACITY + 1)]
+    shelf.put(dict.fromkeys(names, EVERYONE), first=False)
+    assert shelf.written == 2
+    shelf.put(dict.fromkeys(names, EVERYONE), first=False)
+    assert (shelf.written, shelf.moved) == (2, 0)
+    shelf.put({**dict.fromkeys(names, EVERYONE), "e0": consumed_by("a")}, first=False)
+    assert (shelf.written, shelf.moved) == (4, 1), "one slice left, one slice made"
+    shelf.put(dict.fromkeys(names[1:], EVERYONE), first=False)
+    assert (shelf.written, shelf.moved) == (5, 1), "the emptied slice goes"
+
+
+def test_a_trace_of_the_users_own() -> None:
+    text = "nodes: {a: 2, b: 1}\nendpoints: {a: 1}\nsteps:\n- add: {b: 2}\n- remove: {a: 1}\n  nodes: {a: 0}\n- repeat: 2\n"
+    situations = traces.read(text, "mine.yaml").situations
+    assert situations[0] == Situation({"a": 2, "b": 1}, {"endpoint-00001": "a"})
+    assert situations[2] == Situation({"b": 1}, {"endpoint-00002": "b", "endpoint-00003": "b"})
+    assert len(situations) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nodes: [", "mine.yaml:1: not YAML"),
+        ("5", "mine.yaml: Expected `object`"),
+        ("nodes: {a: 1}\nendpoints: {a: 1}\nsteps: [{ad: {a: 1}}]", "mine.yaml: Object contains unknown field `ad`"),
+        ("nodes: {a: -1}\nendpoints: {a: 1}\nsteps: []", "mine.yaml: nodes: a is -1; write 0 to 100000"),
+        ("nodes: {a: 1}\nendpoints: {a: 1}\nsteps: [{add: {a: 1.5}}]", "mine.yaml: Expected `int`"),
+        ("nodes: {a: 1}\nendpoints: {a: 1}\nsteps: [{remove: {a: 2}}]", "mine.yaml: a step removes 2 endpoints of a"),
+        ("nodes: {a: 1}\nendpoints: {a: 1}\nsteps: [{repeat: 10001}]", "mine.yaml: step 1: repeat is 10001"),
+    ],
+)
+def test_a_bad_trace_is_refused_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        traces.read(text, "mine.yaml")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
