@@ -1,0 +1,51 @@
+"""What a sweep found: means, distributions and losses per algorithm. Made by sweeps, shown by tables and reports."""
+
+from __future__ import annotations
+
+import msgspec
+
+SCORE_BINS = 101
+"""One bin for each whole point from 0 to 100; what is below 0 counts as 0."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    total: float
+    in_zone: float | None = None
+    overload: float | None = None
+    slices: float | None = None
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """An input on which an algorithm falls far behind the best of the others."""
+
+    nodes: tuple[int, ...]
+    endpoints: tuple[int, ...]
+    total: float
+    best: float
+    best_algorithm: str
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Mean scores of one algorithm over a data set; `invalid` inputs left a zone without endpoints and are not in the means."""
+
+    algorithm: str
+    total: float
+    in_zone: float
+    overload: float
+    slices: float
+    published: Figures | None = None
+    cpu_seconds: float = 0.0
+    invalid: int = 0
+    histogram: tuple[int, ...] = ()
+    losses: tuple[Loss, ...] = ()
+
+
+class Table(msgspec.Struct, frozen=True):
+    dataset: str
+    inputs: int
+    rows: tuple[Row, ...]
+    about: str = ""
+
+
+class Results(msgspec.Struct, frozen=True):
+    tables: tuple[Table, ...]
