@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -29,10 +30,10 @@ ROWS = (
 
 @pytest.mark.parametrize("plot", [plots.totals, plots.in_zone_against_overload, plots.score_distribution])
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:1], ()], ids=["two", "one", "none"])
-def test_plots_are_well_formed_with_a_title(plot, rows) -> None:
+def test_plots_are_well_formed_with_a_title(plot: Callable[[Sequence[Row]], str], rows: Sequence[Row]) -> None:
     root = ET.fromstring(plot(rows))
     assert root.find("{http://www.w3.org/2000/svg}title").text
-    numbers = re.findall(r"(?:cx|cy|x|y|width|height)=\"([^\"]+)\"", ET.tostring(root, encoding="unicode"))
+    numbers = re.findall(r" (?:cx|cy|x|y|width|height)=\"([^\"]+)\"", ET.tostring(root, encoding="unicode"))
     assert all(float(number) == float(number) for number in numbers), "no NaN"
 
 
