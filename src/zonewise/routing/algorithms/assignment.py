@@ -105,7 +105,7 @@ def solve(
             return local_shared(expected, nodes, endpoints, threshold, w)
         case Algorithm.LOCAL_WEIGHTED:
             shares = [Fraction(total * count, sum(nodes)) for count in nodes]
-            return local_weighted(shares, endpoints, as_published=False, w=w)
+            return local_weighted(shares, endpoints, w)
         case Algorithm.LOCAL_OPT:
             return local_opt(expected, endpoints, w)
 

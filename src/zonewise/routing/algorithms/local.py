@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from zonewise.routing.algorithms.heap import build, pop, push
-from zonewise.routing.algorithms.workspace import Counts, Ints, Numbers, Reals, Workspace, clear, spread
+from zonewise.routing.algorithms.workspace import Counts, Numbers, Workspace, clear, spread
 
 BELOW_START: Final = -1
 OVERLOADED: Final = -2
@@ -25,86 +25,113 @@ def overloaded(expected: float, size: int, threshold: float) -> bool:
     return expected / size - 1 >= threshold
 
 
-def may_give(expected: float, size: int, threshold: float) -> bool:
-    return size > 1 and not overloaded(expected, size - 1, threshold)
+def fewest(expected: float, threshold: float) -> int:
+    """The smallest group that is not overloaded."""
+    size = max(int(expected / (1 + threshold)) - 1, 0)
+    while overloaded(expected, size, threshold):
+        size += 1
+    return size
 
 
-def rank(zone: int, ratio: Numbers, sizes: Ints, giver_rank: Reals, taker_rank: Reals) -> None:
-    """Who gives first has the least load once it gave; who takes first has the most load."""
-    size = sizes[zone]
+def giver_rank(ratio: float, size: int) -> float:
+    """Who has the least load after giving gives first."""
     if size > 1:
-        giver_rank[zone] = ratio[zone] / (size - 1)
-        taker_rank[zone] = -ratio[zone] / size
-    elif size == 1:
-        giver_rank[zone] = NEARLY_LAST
-        taker_rank[zone] = -ratio[zone]
-    else:
-        giver_rank[zone] = math.inf
-        taker_rank[zone] = -math.inf
+        return ratio / (size - 1)
+    return NEARLY_LAST if size == 1 else math.inf
 
 
-def move(giver: int, group: int, zones: int, w: Workspace, ratio: Numbers) -> None:
-    """One of the giver's own endpoints goes to a group: a zone's own, or a shared one behind them."""
-    w.composition[giver * zones + giver] -= 1
-    w.composition[group * zones + giver] += 1
-    w.sizes[giver] -= 1
-    w.sizes[group] += 1
-    rank(giver, ratio, w.sizes, w.giver_rank, w.taker_rank)
-    if group < zones:
-        rank(group, ratio, w.sizes, w.giver_rank, w.taker_rank)
+def taker_rank(ratio: float, size: int) -> float:
+    """Who has the most load takes first."""
+    return -ratio / size if size > 0 else -math.inf
 
 
-def keep_own(endpoints: Counts, ratio: Numbers, w: Workspace) -> None:
+def keep_own(expected: Numbers, endpoints: Counts, threshold: float, w: Workspace) -> None:
     zones = len(endpoints)
-    clear(w, zones + 1, zones)
+    clear(zones + 2, zones, w)
     for zone in range(zones):
         w.composition[zone * zones + zone] = endpoints[zone]
         w.weight[zone * zones + zone] = 1
         w.sizes[zone] = endpoints[zone]
-        rank(zone, ratio, w.sizes, w.giver_rank, w.taker_rank)
+        w.fewest[zone] = fewest(expected[zone], threshold)
 
 
-def gather_givers(expected: Numbers, threshold: float, w: Workspace) -> int:
+def may_give(zone: int, w: Workspace) -> bool:
+    return w.sizes[zone] > max(w.fewest[zone], 1)
+
+
+def gather_givers(ratio: Numbers, w: Workspace) -> int:
     count = 0
-    for zone in range(len(expected)):
-        if may_give(expected[zone], w.sizes[zone], threshold):
+    for zone in range(len(ratio)):
+        if may_give(zone, w):
             w.givers[count] = zone
+            w.giver_rank[zone] = giver_rank(ratio[zone], w.sizes[zone])
             count += 1
     build(w.givers, count, w.giver_rank)
     return count
 
 
-def take_one(group: int, givers: int, expected: Numbers, ratio: Numbers, threshold: float, w: Workspace) -> int:
-    """One endpoint from the first giver, who stays in the pool while it may give; the pool's new count."""
-    giver = pop(w.givers, givers, w.giver_rank)
-    givers -= 1
-    move(giver, group, len(expected), w, ratio)
-    if may_give(expected[giver], w.sizes[giver], threshold):
-        givers = push(w.givers, givers, giver, w.giver_rank)
+def rank_takers(ratio: Numbers, w: Workspace) -> None:
+    for zone in range(len(ratio)):
+        w.taker_rank[zone] = taker_rank(ratio[zone], w.sizes[zone])
+
+
+def move(giver: int, group: int, count: int, zones: int, w: Workspace) -> None:
+    """Some of the giver's own endpoints go to another row: a zone's group, or a shared one behind them."""
+    w.composition[giver * zones + giver] -= count
+    w.composition[group * zones + giver] += count
+    w.sizes[giver] -= count
+    w.sizes[group] += count
+
+
+def take(group: int, wanted: int, givers: int, ratio: Numbers, w: Workspace) -> int:
+    """Endpoints from the first giver, one at a time while there are several; the givers left, or OVERLOADED."""
+    zones = len(ratio)
+    while wanted > 0:
+        if givers == 0:
+            return OVERLOADED
+        giver = w.givers[0]
+        count = 1
+        if givers == 1:
+            count = min(wanted, w.sizes[giver] - max(w.fewest[giver], 1))
+        else:
+            pop(w.givers, givers, w.giver_rank)
+        move(giver, group, count, zones, w)
+        wanted -= count
+        w.giver_rank[giver] = giver_rank(ratio[giver], w.sizes[giver])
+        givers -= 1
+        if may_give(giver, w):
+            givers = push(w.givers, givers, giver, w.giver_rank)
     return givers
 
 
-def relieve(givers: int, expected: Numbers, ratio: Numbers, threshold: float, w: Workspace) -> int:
+def relieve(givers: int, ratio: Numbers, w: Workspace) -> int:
     """Endpoints for every overloaded zone; the givers left, or OVERLOADED."""
     takers = 0
-    for zone in range(len(expected)):
-        if overloaded(expected[zone], w.sizes[zone], threshold):
+    for zone in range(len(ratio)):
+        if w.sizes[zone] < w.fewest[zone]:
             w.takers[takers] = zone
             takers += 1
     build(w.takers, takers, w.taker_rank)
-    while takers > 0:
+    while takers > 0 and givers >= 0:
         taker = pop(w.takers, takers, w.taker_rank)
         takers -= 1
-        while overloaded(expected[taker], w.sizes[taker], threshold):
-            if givers == 0:
-                return OVERLOADED
-            givers = take_one(taker, givers, expected, ratio, threshold, w)
+        givers = take(taker, w.fewest[taker] - w.sizes[taker], givers, ratio, w)
     return givers
+
+
+def hand_over(giver: int, taker: int, expected: Numbers, w: Workspace) -> None:
+    """Endpoints while the giver has a whole one too many and the taker misses a whole one."""
+    zones = len(expected)
+    both = min(w.sizes[giver] - expected[giver], expected[taker] - w.sizes[taker])
+    move(giver, taker, max(int(both) - 1, 0), zones, w)  # the last one is left to the comparisons below
+    while w.sizes[giver] - expected[giver] >= 1 and expected[taker] - w.sizes[taker] >= 1:
+        move(giver, taker, 1, zones, w)
 
 
 def even_out(givers: int, expected: Numbers, ratio: Numbers, w: Workspace) -> None:
     """Whole endpoints above what a zone expects go to the zones that miss a whole one."""
     zones = len(expected)
+    rank_takers(ratio, w)
     for zone in range(zones):
         w.takers[zone] = zone
     build(w.takers, zones, w.taker_rank)
@@ -117,8 +144,9 @@ def even_out(givers: int, expected: Numbers, ratio: Numbers, w: Workspace) -> No
             taker = pop(w.takers, zones, w.taker_rank)
             if expected[taker] - w.sizes[taker] < 1:
                 return
-            while w.sizes[giver] - expected[giver] >= 1 and expected[taker] - w.sizes[taker] >= 1:
-                move(giver, taker, zones, w, ratio)
+            hand_over(giver, taker, expected, w)
+            w.taker_rank[giver] = taker_rank(ratio[giver], w.sizes[giver])
+            w.taker_rank[taker] = taker_rank(ratio[taker], w.sizes[taker])
             push(w.takers, zones - 1, taker, w.taker_rank)
 
 
@@ -130,8 +158,9 @@ def local(expected: Numbers, ratio: Numbers, endpoints: Counts, threshold: float
     if total < start:
         spread(endpoints, w)
         return BELOW_START
-    keep_own(endpoints, ratio, w)
-    givers = relieve(gather_givers(expected, threshold, w), expected, ratio, threshold, w)
+    keep_own(expected, endpoints, threshold, w)
+    rank_takers(ratio, w)
+    givers = relieve(gather_givers(ratio, w), ratio, w)
     if givers == OVERLOADED:
         spread(endpoints, w)
         return OVERLOADED
@@ -141,7 +170,7 @@ def local(expected: Numbers, ratio: Numbers, endpoints: Counts, threshold: float
 
 def require(endpoints: Counts, w: Workspace) -> int:
     zones = len(endpoints)
-    clear(w, zones, zones)
+    clear(zones, zones, w)
     for zone in range(zones):
         w.composition[zone * zones + zone] = endpoints[zone]
         w.weight[zone * zones + zone] = 1

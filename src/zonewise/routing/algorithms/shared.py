@@ -1,7 +1,7 @@
 """`local-shared`: like local, but zones without endpoints share one group, and so do zones that stay overloaded.
 
-Groups stand in the rows of their zones; the shared group of the zones without endpoints stands in the row after them,
-the shared group of the urgent zones in the row of the first of those.
+Groups stand in the rows of their zones. Behind them stand the shared group of the zones without endpoints, and a spare
+row where endpoints for urgent zones are collected; urgent zones that must share do so in the row of the first of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from zonewise.routing.algorithms.heap import build, pop, push
 from zonewise.routing.algorithms.local import (
     OVERLOADED,
     TOO_FEW,
+    fewest,
     gather_givers,
+    giver_rank,
     keep_own,
     move,
-    overloaded,
-    take_one,
+    rank_takers,
+    take,
+    taker_rank,
 )
 from zonewise.routing.algorithms.workspace import Counts, Numbers, Workspace, spread
 
@@ -30,7 +33,7 @@ def whole_need(amount: float) -> int:
 
 
 def merge_empty(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
-    """All zones without endpoints consume the last row; how many endpoints it needs."""
+    """All zones without endpoints consume the row behind the zones; how many endpoints it needs."""
     zones = len(endpoints)
     demand = 0.0
     for zone in range(zones):
@@ -41,29 +44,19 @@ def merge_empty(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
     return whole_need(demand)
 
 
-def serve_needs(
-    givers: int, expected: Numbers, ratio: Numbers, endpoints: Counts, threshold: float, w: Workspace
-) -> int:
-    """Whole endpoints for the zones without any and for those that miss a whole one; the givers left, or OVERLOADED."""
+def serve_needs(givers: int, expected: Numbers, ratio: Numbers, endpoints: Counts, w: Workspace) -> int:
+    """Whole endpoints for the zones without any, and for those that miss one; the givers left, or OVERLOADED."""
     zones = len(endpoints)
-    empty_need = merge_empty(expected, endpoints, w)
-    for at in range(zones + 1):
-        group = zones if at == 0 else at - 1
-        if at == 0:
-            need = empty_need
-        elif endpoints[group] > 0 and endpoints[group] - expected[group] <= -1:
-            need = math.floor(expected[group] - endpoints[group])
-        else:
-            need = 0
-        for _ in range(need):
-            if givers == 0:
-                return OVERLOADED
-            givers = take_one(group, givers, expected, ratio, threshold, w)
+    givers = take(zones, merge_empty(expected, endpoints, w), givers, ratio, w)
+    for zone in range(zones):
+        if givers >= 0 and endpoints[zone] > 0 and endpoints[zone] - expected[zone] <= -1:
+            givers = take(zone, math.floor(expected[zone] - endpoints[zone]), givers, ratio, w)
     return givers
 
 
-def gather_urgent(expected: Numbers, endpoints: Counts, threshold: float, w: Workspace) -> tuple[int, int]:
+def gather_urgent(ratio: Numbers, endpoints: Counts, w: Workspace) -> tuple[int, int]:
     """The zones that are still overloaded go to `urgent`, worst first; the others with endpoints stay in `takers`."""
+    rank_takers(ratio, w)
     takers = 0
     for zone in range(len(endpoints)):
         if endpoints[zone] > 0:
@@ -71,7 +64,7 @@ def gather_urgent(expected: Numbers, endpoints: Counts, threshold: float, w: Wor
             takers += 1
     build(w.takers, takers, w.taker_rank)
     urgent = 0
-    while takers > 0 and overloaded(expected[w.takers[0]], w.sizes[w.takers[0]], threshold):
+    while takers > 0 and w.sizes[w.takers[0]] < w.fewest[w.takers[0]]:
         w.urgent[urgent] = pop(w.takers, takers, w.taker_rank)
         takers -= 1
         urgent += 1
@@ -82,63 +75,55 @@ def has_surplus(zone: int, expected: Numbers, w: Workspace) -> bool:
     return bool(w.sizes[zone] - expected[zone] >= 1)
 
 
-def collect_extras(
-    wanted: int, givers: int, expected: Numbers, ratio: Numbers, threshold: float, w: Workspace
-) -> tuple[int, int]:
-    """Up to `wanted` endpoints from givers with a surplus into the spare row; how many, and the givers left."""
-    spare = len(expected) + 1
-    collected = 0
-    while collected < wanted and givers > 0 and has_surplus(w.givers[0], expected, w):
-        givers = take_one(spare, givers, expected, ratio, threshold, w)
-        collected += 1
-    return collected, givers
-
-
-def hand_out_extras(urgent: int, ratio: Numbers, w: Workspace) -> None:
-    """One extra for each urgent zone, in zone order of the donors."""
-    zones = len(ratio)
+def hand_out_extras(urgent: int, zones: int, w: Workspace) -> None:
+    """One endpoint of the spare row for each urgent zone, in zone order of the donors."""
+    spare = (zones + 1) * zones
     donor = 0
     for at in range(urgent):
-        while w.composition[(zones + 1) * zones + donor] == 0:
+        while w.composition[spare + donor] == 0:
             donor += 1
-        zone = w.urgent[at]
-        w.composition[(zones + 1) * zones + donor] -= 1
-        w.composition[zone * zones + donor] += 1
-        w.sizes[zone] += 1
+        w.composition[spare + donor] -= 1
+        w.composition[w.urgent[at] * zones + donor] += 1
+        w.sizes[w.urgent[at]] += 1
+    w.sizes[zones + 1] = 0
+
+
+def join(row: int, group: int, zones: int, w: Workspace) -> None:
+    for zone in range(zones):
+        w.composition[group * zones + zone] += w.composition[row * zones + zone]
+        w.composition[row * zones + zone] = 0
+    w.sizes[group] += w.sizes[row]
+    w.sizes[row] = 0
 
 
 def join_urgent(urgent: int, expected: Numbers, w: Workspace) -> float:
-    """The urgent zones and the extras become one group, in the row of the first; what it expects."""
+    """The urgent zones and the spare row become one group, in the row of the first; what it expects."""
     zones = len(expected)
     group = w.urgent[0]
     demand: float = expected[group]
-    for at in range(1, urgent + 1):
-        row = w.urgent[at] if at < urgent else zones + 1
-        for zone in range(zones):
-            w.composition[group * zones + zone] += w.composition[row * zones + zone]
-            w.composition[row * zones + zone] = 0
-        w.sizes[group] += w.sizes[row]
-        w.sizes[row] = 0
-        if at < urgent:
-            w.weight[row * zones + row] = 0
-            w.weight[group * zones + row] = 1
-            demand += expected[row]
+    for at in range(1, urgent):
+        zone = w.urgent[at]
+        join(zone, group, zones, w)
+        w.weight[zone * zones + zone] = 0
+        w.weight[group * zones + zone] = 1
+        demand += expected[zone]
+    join(zones + 1, group, zones, w)
     return demand
 
 
 def relieve_urgent(urgent: int, givers: int, expected: Numbers, ratio: Numbers, threshold: float, w: Workspace) -> int:
     """One endpoint for each urgent zone, else one group for them all; the givers left, or OVERLOADED."""
-    collected, givers = collect_extras(urgent, givers, expected, ratio, threshold, w)
+    zones = len(expected)
+    collected = 0
+    while collected < urgent and givers > 0 and has_surplus(w.givers[0], expected, w):
+        givers = take(zones + 1, 1, givers, ratio, w)
+        collected += 1
     if collected == urgent:
-        hand_out_extras(urgent, ratio, w)
+        hand_out_extras(urgent, zones, w)
         return givers
     demand = join_urgent(urgent, expected, w)
     group = w.urgent[0]
-    while overloaded(demand, w.sizes[group], threshold):
-        if givers == 0:
-            return OVERLOADED
-        givers = take_one(group, givers, expected, ratio, threshold, w)
-    return givers
+    return take(group, fewest(demand, threshold) - w.sizes[group], givers, ratio, w)
 
 
 def even_out_shared(takers: int, givers: int, expected: Numbers, ratio: Numbers, w: Workspace) -> None:
@@ -148,7 +133,11 @@ def even_out_shared(takers: int, givers: int, expected: Numbers, ratio: Numbers,
         taker = pop(w.takers, takers, w.taker_rank)
         if giver == taker:
             return
-        move(giver, taker, len(expected), w, ratio)
+        move(giver, taker, 1, len(expected), w)
+        w.giver_rank[giver] = giver_rank(ratio[giver], w.sizes[giver])
+        w.giver_rank[taker] = giver_rank(ratio[taker], w.sizes[taker])
+        w.taker_rank[giver] = taker_rank(ratio[giver], w.sizes[giver])
+        w.taker_rank[taker] = taker_rank(ratio[taker], w.sizes[taker])
         push(w.givers, givers - 1, giver, w.giver_rank)
         push(w.takers, takers - 1, taker, w.taker_rank)
 
@@ -161,15 +150,13 @@ def local_shared(expected: Numbers, ratio: Numbers, endpoints: Counts, threshold
     if total < zones:
         spread(endpoints, w)
         return TOO_FEW
-    keep_own(endpoints, ratio, w)
-    givers = gather_givers(expected, threshold, w)
-    givers = serve_needs(givers, expected, ratio, endpoints, threshold, w)
-    if givers != OVERLOADED:
-        urgent, takers = gather_urgent(expected, endpoints, threshold, w)
-        if urgent > 0:
-            givers = relieve_urgent(urgent, givers, expected, ratio, threshold, w)
-        if givers != OVERLOADED:
-            even_out_shared(takers, givers, expected, ratio, w)
-            return zones + 1
-    spread(endpoints, w)
-    return OVERLOADED
+    keep_own(expected, endpoints, threshold, w)
+    givers = serve_needs(gather_givers(ratio, w), expected, ratio, endpoints, w)
+    urgent, takers = gather_urgent(ratio, endpoints, w)
+    if givers >= 0 and urgent > 0:
+        givers = relieve_urgent(urgent, givers, expected, ratio, threshold, w)
+    if givers < 0:
+        spread(endpoints, w)
+        return OVERLOADED
+    even_out_shared(takers, givers, expected, ratio, w)
+    return zones + 1

@@ -7,7 +7,13 @@ import math
 from zonewise.routing.algorithms.workspace import Counts, Numbers, Workspace, clear
 
 
-def serve_in_order(w: Workspace, zones: int) -> None:
+def keep(zone: int, count: int, zones: int, w: Workspace) -> None:
+    w.composition[zone * zones + zone] = count
+    w.weight[zone * zones + zone] = 1
+    w.sizes[zone] = count
+
+
+def serve_in_order(zones: int, w: Workspace) -> None:
     """Whole needs from whole offers, both in zone order; what neither side could settle stays in `needs`, `offers`."""
     giver = 0
     for taker in range(zones):
@@ -21,15 +27,10 @@ def serve_in_order(w: Workspace, zones: int) -> None:
                 giver += 1
 
 
-def keep(zone: int, count: int, zones: int, w: Workspace) -> None:
-    w.composition[zone * zones + zone] = count
-    w.weight[zone * zones + zone] = 1
-    w.sizes[zone] = count
-
-
 def local_opt(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
+    """What is over after whole needs are served is one group for all zones, at equal weights."""
     zones = len(endpoints)
-    clear(w, zones + 1, zones)
+    clear(zones + 1, zones, w)
     for zone in range(zones):
         surplus = endpoints[zone] - expected[zone]
         if surplus > 0:
@@ -40,7 +41,7 @@ def local_opt(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
             w.needs[zone] = math.floor(-surplus)
             w.offers[zone] = 0
             keep(zone, endpoints[zone], zones, w)
-    serve_in_order(w, zones)
+    serve_in_order(zones, w)
     for zone in range(zones):
         w.composition[zones * zones + zone] = w.offers[zone]
         w.weight[zones * zones + zone] = 1 / zones
@@ -72,7 +73,7 @@ def split(expected: Numbers, endpoints: Counts, w: Workspace) -> tuple[int, int]
     return needs, offers
 
 
-def queue_rest(needs: int, offers: int, w: Workspace, zones: int) -> tuple[int, int]:
+def queue_rest(needs: int, offers: int, zones: int, w: Workspace) -> tuple[int, int]:
     """What whole needs and offers left over joins the end of the fractional ones."""
     for zone in range(zones):
         if w.needs[zone] > 0:
@@ -87,72 +88,36 @@ def queue_rest(needs: int, offers: int, w: Workspace, zones: int) -> tuple[int, 
     return needs, offers
 
 
-def consume(row: int, zone: int, share: float, zones: int, w: Workspace) -> None:
-    """Row g of `order` holds how many consumers group g has, and then who, in the order they came."""
-    base = row * (zones + 1)
-    if w.weight[row * zones + zone] == 0:
-        w.order[base] += 1
-        w.order[base + w.order[base]] = zone
-    w.weight[row * zones + zone] += share
-
-
-def weigh(offer: int, first: int, needs: int, row: int, zones: int, w: Workspace) -> int:
+def weigh(offer: int, row: int, first: int, needs: int, zones: int, w: Workspace) -> int:
     """Shares one offer between its own zone and the needs from `first` on; the need that is first now."""
-    own = w.offer_own[offer]
     count = w.offer_count[offer]
+    own = w.offer_own[offer]
     rest = 1 - own
-    if own > 0:
-        consume(row, w.offer_zone[offer], own, zones, w)
+    w.composition[row * zones + w.offer_zone[offer]] = count
+    w.weight[row * zones + w.offer_zone[offer]] = own
+    w.sizes[row] = count
     while first < needs:
+        at = row * zones + w.need_zone[first]
         remaining = w.need_amount[first] - count * rest
         if remaining >= 0:
-            consume(row, w.need_zone[first], rest, zones, w)
+            w.weight[at] += rest
             w.need_amount[first] = remaining
             return first + 1 if remaining == 0 else first
         share = w.need_amount[first] / count
-        consume(row, w.need_zone[first], share, zones, w)
+        w.weight[at] += share
         rest -= share
         first += 1
     return first
 
 
-def same_consumers(row: int, other: int, zones: int, w: Workspace) -> bool:
-    for at in range(w.order[row * (zones + 1)] + 1):
-        if w.order[row * (zones + 1) + at] != w.order[other * (zones + 1) + at]:
-            return False
-    return True
-
-
-def drop(row: int, zones: int, w: Workspace) -> None:
-    for zone in range(zones):
-        w.composition[row * zones + zone] = 0
-        w.weight[row * zones + zone] = 0
-    w.sizes[row] = 0
-
-
-def drop_doubles(row: int, zones: int, w: Workspace) -> None:
-    """As published: a group replaces an earlier one with the same consumers, and a zone's own group comes last."""
-    for earlier in range(zones, row):
-        if w.sizes[earlier] > 0 and same_consumers(row, earlier, zones, w):
-            drop(earlier, zones, w)
-    if w.order[row * (zones + 1)] == 1 and w.sizes[w.order[row * (zones + 1) + 1]] > 0:
-        drop(row, zones, w)
-
-
-def local_weighted(expected: Numbers, endpoints: Counts, as_published: bool, w: Workspace) -> int:
-    """`as_published` keeps one group per list of consumers, which loses endpoints where rounding makes two alike."""
+def local_weighted(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
+    """Exact as far as `expected` is: with floats, rounding may lose an endpoint, with fractions it cannot."""
     zones = len(endpoints)
-    clear(w, 3 * zones, zones)
+    clear(3 * zones, zones, w)
     needs, offers = split(expected, endpoints, w)
-    serve_in_order(w, zones)
-    needs, offers = queue_rest(needs, offers, w, zones)
+    serve_in_order(zones, w)
+    needs, offers = queue_rest(needs, offers, zones, w)
     first = 0
     for offer in range(offers):
-        row = zones + offer
-        w.composition[row * zones + w.offer_zone[offer]] = w.offer_count[offer]
-        w.sizes[row] = w.offer_count[offer]
-        w.order[row * (zones + 1)] = 0
-        first = weigh(offer, first, needs, row, zones, w)
-        if as_published:
-            drop_doubles(row, zones, w)
+        first = weigh(offer, zones + offer, first, needs, zones, w)
     return zones + offers

@@ -26,6 +26,7 @@ class Workspace(NamedTuple):
     givers: Ints
     takers: Ints
     urgent: Ints
+    fewest: Ints
     giver_rank: Reals
     taker_rank: Reals
     needs: Ints
@@ -35,7 +36,6 @@ class Workspace(NamedTuple):
     offer_zone: Ints
     offer_count: Ints
     offer_own: Reals
-    order: Ints
 
 
 def workspace(zones: int) -> Workspace:
@@ -47,6 +47,7 @@ def workspace(zones: int) -> Workspace:
         givers=[0] * zones,
         takers=[0] * zones,
         urgent=[0] * zones,
+        fewest=[0] * zones,
         giver_rank=[0.0] * zones,
         taker_rank=[0.0] * zones,
         needs=[0] * zones,
@@ -56,11 +57,10 @@ def workspace(zones: int) -> Workspace:
         offer_zone=[0] * (2 * zones),
         offer_count=[0] * (2 * zones),
         offer_own=[0.0] * (2 * zones),
-        order=[0] * (rows * (zones + 1)),
     )
 
 
-def clear(w: Workspace, rows: int, zones: int) -> None:
+def clear(rows: int, zones: int, w: Workspace) -> None:
     for at in range(rows * zones):
         w.composition[at] = 0
         w.weight[at] = 0
