@@ -64,7 +64,7 @@ class Cluster:
 
     def clients_without(self, key: str) -> list[str]:
         domains = self.domains(key)
-        return [name for name in self.clients if name not in domains]
+        return sorted(name for name in self.clients if name not in domains)
 
     @cached_property
     def capacities(self) -> DomainCapacities:

@@ -7,6 +7,7 @@ gives the same answer. Follows `k8s.io/endpointslice/topologycache`; for what Zo
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,14 +49,18 @@ class Hinted:
 def cpu_shares(nodes: Iterable[Node]) -> Mapping[str, float] | Reason:
     """Each zone's share of the CPU of ready workers. One node without zone or CPU spoils it for the whole cluster."""
     cpu_millis: Counter[str] = Counter()
+    lacking: dict[str, str] = {}
     for node in nodes:
         capacity = capacity_of(node)
         if capacity.control_plane or not capacity.ready:
             continue
         zone = node.metadata.labels.get(ZONE)  # upstream knows the old spelling of the label no more
         if not zone or not capacity.cpu_millis:
-            return _bad_node(node.metadata.name, "zone label" if not zone else "allocatable CPU")
-        cpu_millis[zone] += capacity.cpu_millis
+            lacking[node.metadata.name] = "allocatable CPU" if zone else f"label {ZONE}"
+        else:
+            cpu_millis[zone] += capacity.cpu_millis
+    if lacking:
+        return _nodes_lacking(dict(sorted(lacking.items())))
     if len(cpu_millis) < 2:
         return _too_few_zones(sorted(cpu_millis))
     whole = sum(cpu_millis.values())
@@ -67,20 +72,27 @@ def allocate(shares: Mapping[str, float], endpoints: int) -> Mapping[str, Alloca
     if len(shares) > endpoints:
         sentence = f"{endpoints} ready endpoints are fewer than the {len(shares)} zones"
         return Reason(Code.TOO_FEW_ENDPOINTS, sentence, facts, remedy=f"run at least {len(shares)} endpoints")
-    desired = {zone: share * endpoints for zone, share in shares.items()}
-    minimum = {zone: math.ceil(wanted * _ROOM) for zone, wanted in desired.items()}
+    minimum = _minimums(shares, endpoints)
     spare = endpoints - sum(minimum.values())
     if spare < 0:
         sentence = (
             f"{endpoints} endpoints over {len(shares)} zones would overload some by {OVERLOAD_THRESHOLD:.0%} or more: "
             f"the zones need at least {endpoints - spare}"
         )
-        facts |= {"needed": endpoints - spare}
-        return Reason(Code.WOULD_OVERLOAD, sentence, facts, remedy="run another number of endpoints")
+        return Reason(Code.WOULD_OVERLOAD, sentence, facts, remedy=f"run {_next_accepted(shares, endpoints)} endpoints")
     return {
-        zone: Allocation(minimum[zone], minimum[zone] + spare, max(desired[zone], float(minimum[zone])))
-        for zone in shares
+        zone: Allocation(minimum[zone], minimum[zone] + spare, max(share * endpoints, float(minimum[zone])))
+        for zone, share in shares.items()
     }
+
+
+def _minimums(shares: Mapping[str, float], endpoints: int) -> Mapping[str, int]:
+    return {zone: math.ceil(share * endpoints * _ROOM) for zone, share in shares.items()}
+
+
+def _next_accepted(shares: Mapping[str, float], endpoints: int) -> int:
+    """The next number that is not refused; from some number on none is, as the minimums are well below the shares."""
+    return next(more for more in itertools.count(endpoints + 1) if sum(_minimums(shares, more).values()) <= more)
 
 
 def hint_strictly(
@@ -205,13 +217,15 @@ def _is_homeless(endpoint: Endpoint) -> bool:
     return is_marked_ready(endpoint) and not endpoint.zone
 
 
-def _bad_node(name: str, lacks: str) -> Reason:
+def _nodes_lacking(lacking: Mapping[str, str]) -> Reason:
+    name, what = next(iter(lacking.items()))
+    others = f" (and {len(lacking) - 1} nodes more)" if len(lacking) > 1 else ""
     return Reason(
         Code.INSUFFICIENT_NODE_INFO,
-        f"node {name} has no {lacks}, so no zone's share of the CPU is known",
-        {"node": name, "lacks": lacks},
-        (Subject("Node", name),),
-        f"give node {name} a {lacks}",
+        f"node {name} has no {what}{others}, so no zone's share of the CPU is known",
+        {"nodes": tuple(lacking)},
+        tuple(Subject("Node", name) for name in lacking),
+        f"label every node with {ZONE}, and see that its kubelet reports CPU",
     )
 
 

@@ -59,11 +59,11 @@ class SameDomain:
     tuning: Tuning = field(default_factory=Tuning)
 
     def without_preferences(self) -> SameDomain:
-        kept = {
-            level: strength if strength is Strength.REQUIRE else Strength.BALANCED
-            for level, strength in (("node", self.node), ("zone", self.zone), ("region", self.region))
-        }
-        return SameDomain(kept["node"], kept["zone"], kept["region"], self.tuning)
+        node, zone, region = (
+            strength if strength is Strength.REQUIRE else Strength.BALANCED
+            for strength in (self.node, self.zone, self.region)
+        )
+        return SameDomain(node, zone, region, self.tuning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def read_policy(service: Service) -> Reading:
     reader = _Reader(service)
     said = [statement for read in _READERS for statement in read(reader)]
     winner = said[0] if said else _Statement("", NoPolicy())
-    for loser in said[1:]:
+    for loser in (statement for statement in said[1:] if statement.policy != winner.policy):
         problem = f"has no effect: {winner.source} comes first"
         reader.complain(Code.OVERRULED, loser.source, _value(service, loser.source), problem, "remove one of the two")
     _complain_about_idle_tuning(reader, winner.policy)
@@ -233,7 +233,8 @@ def _read_hints(reader: _Reader) -> Iterator[_Statement]:
         for_others = annotation == TOPOLOGY_MODE and "/" in value
         if not for_others and value not in {"Auto", "auto", "Disabled", "disabled", ""}:
             reader.refuse(annotation, value, "leaves hints off", "write Auto or Disabled")
-    if len(said) > 1:
+    mode = {TOPOLOGY_MODE: reader.annotations.get(TOPOLOGY_MODE, "")}
+    if len(said) > 1 and hints_enabled(mode) != hints_enabled(reader.annotations):
         problem = f"has no effect: {OLD_HINTS} is there and comes first"
         value = reader.annotations[TOPOLOGY_MODE]
         reader.complain(Code.OVERRULED, TOPOLOGY_MODE, value, problem, f"remove {OLD_HINTS}")

@@ -60,14 +60,13 @@ def _admit_guests(made: Composition, domain: str, count: int) -> None:
 
 
 class Draft:
-    """An assignment in numbers while it is repaired: settled endpoints, whose move counts, and free ones."""
+    """An assignment in numbers while it is repaired: settled endpoints, and free ones that are moved before them."""
 
     def __init__(self, demand: Mapping[str, int], settled: Composition, free: Mapping[str, int]) -> None:
         self.demand = demand
         self.settled = {consumers: dict(homes) for consumers, homes in settled.items()}
         self.free: Composition = {}
         self.sizes = sizes_of(settled)
-        self.moves = 0
         for home in sorted(free, reverse=True):
             self._welcome(home, free[home])
 
@@ -121,13 +120,10 @@ class Draft:
         return False
 
     def _move_one(self, donor: Consumers, needy: Consumers) -> None:
-        for part, cost in ((self.free, 0), (self.settled, 1)):
-            if homes := part.get(donor):
-                home = _best_home(homes, names(donor), names(needy))
-                _shift(homes, home, -1)
-                _shift(part.setdefault(needy, {}), home, 1)
-                self.moves += cost
-                return
+        part = self.free if self.free.get(donor) else self.settled
+        home = _best_home(part[donor], names(donor), names(needy))
+        _shift(part[donor], home, -1)
+        _shift(part.setdefault(needy, {}), home, 1)
 
 
 def _neediest(now: Loads) -> Consumers:

@@ -14,7 +14,7 @@ from typing import Final
 
 from zonewise.objects import Endpoint
 from zonewise.routing.cluster import NODE_NAME, Cluster
-from zonewise.routing.load import Consumers, consumed_by
+from zonewise.routing.load import Consumers, consumed_by, is_overload
 from zonewise.routing.policy import SameDomain, Strength
 from zonewise.routing.prefer import DEFAULT_OVERLOAD, Limits, Preference, prefer
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
@@ -85,7 +85,7 @@ class _Task:
         for clients, members in self._walled().values():
             local = Counter(node for address in members if (node := self.endpoints[address].node_name))
             expected = len(members) / max(1, len(clients))
-            fit = {node for node, count in local.items() if expected / count - 1 < overload}
+            fit = {node for node, count in local.items() if not is_overload(expected / count, overload)}
             crowded += sorted(set(local) - fit)
             for address in members:
                 node = self.endpoints[address].node_name

@@ -8,7 +8,7 @@ allows and tells what is lost; `recall` reads what the last decision was, so tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,9 +38,10 @@ class Expression:
 
 
 def express(decision: Decision, cluster: Cluster) -> Expression:
-    losses = list(_inexpressible(decision))
-    nodes = _all_or_none(decision, _names(decision, cluster, _NODE_KEYS, NODE_NAME), "node", losses)
-    zones = _all_or_none(decision, _names(decision, cluster, _ZONE_KEYS, ZONE), "zone", losses)
+    sayable = _sayable(decision)
+    losses = list(_inexpressible(decision, sayable))
+    nodes = _all_or_none(decision, _names(decision, sayable, cluster, _NODE_KEYS, NODE_NAME), "node", losses)
+    zones = _all_or_none(decision, _names(decision, sayable, cluster, _ZONE_KEYS, ZONE), "zone", losses)
     made: dict[tuple[tuple[str, ...], tuple[str, ...]], EndpointHints] = {}
     hints: dict[str, EndpointHints] = {}
     for address in decision.endpoints if nodes or zones else ():
@@ -53,11 +54,13 @@ def express(decision: Decision, cluster: Cluster) -> Expression:
 
 def recall(endpoints: Iterable[Endpoint], cluster: Cluster) -> Memory:
     """The memory of the decision that these endpoints' hints were made from; empty where nothing is hinted."""
-    zones = {
-        endpoint.addresses[0]: consumers
-        for endpoint in endpoints
-        if endpoint.addresses and (consumers := zone_consumers(endpoint.hints))
-    }
+    meaning: dict[EndpointHints, Consumers] = {}
+    zones: dict[str, Consumers] = {}
+    for endpoint in endpoints:
+        if endpoint.addresses and endpoint.hints and endpoint.hints.for_zones:
+            if endpoint.hints not in meaning:
+                meaning[endpoint.hints] = zone_consumers(endpoint.hints)
+            zones[endpoint.addresses[0]] = meaning[endpoint.hints]
     if not zones:
         return {}
     region_of_zone = {zone: region for region, found in _zones_by_region(cluster).items() for zone in found}
@@ -73,9 +76,20 @@ def zone_consumers(hints: EndpointHints | None) -> Consumers:
     return consumed_by(*{hint.name for hint in hints.for_zones}) if hints else ()
 
 
-def _names(decision: Decision, cluster: Cluster, keys: tuple[str, ...], hinted: str) -> Names:
-    """The nodes or zones each endpoint is for, by the first tier that has any, and by the walls for what it lacks."""
-    tier = next((tier for tier in decision.tiers if tier.key in keys), EVERYONE)
+def _sayable(decision: Decision) -> list[Tier]:
+    """The tiers that a stock proxy can follow: one of nodes, and after it one of zones."""
+    sayable: list[Tier] = []
+    for tier in decision.tiers:
+        if (tier.key in _NODE_KEYS and not sayable) or (
+            tier.key in _ZONE_KEYS and not any(earlier.key in _ZONE_KEYS for earlier in sayable)
+        ):
+            sayable.append(tier)
+    return sayable
+
+
+def _names(decision: Decision, sayable: Iterable[Tier], cluster: Cluster, keys: tuple[str, ...], hinted: str) -> Names:
+    """The nodes or zones each endpoint is for, by the tier that says it, and by the walls for what that lacks."""
+    tier = next((tier for tier in sayable if tier.key in keys), EVERYONE)
     walls = decision.walls if decision.walls and decision.walls.key in keys else EVERYONE
     said = _translated(walls, cluster, hinted)
     said.update(_translated(tier, cluster, hinted))
@@ -107,15 +121,12 @@ def _all_or_none(decision: Decision, said: Names, word: str, losses: list[Reason
     return {}
 
 
-def _inexpressible(decision: Decision) -> Iterator[Reason]:
+def _inexpressible(decision: Decision, sayable: Sequence[Tier]) -> Iterator[Reason]:
     if decision.walls or EVERYONE not in decision.tiers:
         yield _loss("the rule is hard, and stock proxies fall back to every endpoint")
-    expressed: set[tuple[str, ...]] = set()
     for tier in decision.tiers:
-        kind = next((keys for keys in (_NODE_KEYS, _ZONE_KEYS) if tier.key in keys), ())
-        if tier is not EVERYONE and (not kind or kind in expressed):
-            yield _loss(f"hints cannot say {tier.key} as well" if kind else f"hints cannot say {tier.key}")
-        expressed.add(kind)
+        if tier is not EVERYONE and tier not in sayable:
+            yield _loss(f"hints cannot say {tier.key} in this place")
     if any(share.weight != 1 for tier in decision.tiers for who in set(tier.consumers.values()) for share in who):
         yield _loss("hints cannot say weights, so shared endpoints are shared evenly")
 

@@ -82,13 +82,24 @@ def test_an_allocation() -> None:
     }
 
 
+def test_who_is_refused_is_told_the_next_number_that_is_not() -> None:
+    refused = allocate({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, 4)
+    assert isinstance(refused, Reason)
+    assert refused.remedy == "run 6 endpoints"
+
+
 WORKERS = [node("a1", "a"), node("b1", "b")]
 BAD_NODES: dict[str, tuple[list[Node], tuple[Subject, ...], str]] = {
-    "no zone": ([*WORKERS, node("n")], (Subject("Node", "n"),), "zone label"),
-    "an empty zone": ([*WORKERS, node("n", labels={ZONE: ""})], (Subject("Node", "n"),), "zone label"),
-    "only the old label": ([*WORKERS, node("n", labels={BETA_ZONE: "a"})], (Subject("Node", "n"),), "zone label"),
+    "no zone": ([*WORKERS, node("n")], (Subject("Node", "n"),), f"label {ZONE}"),
+    "an empty zone": ([*WORKERS, node("n", labels={ZONE: ""})], (Subject("Node", "n"),), f"label {ZONE}"),
+    "only the old label": ([*WORKERS, node("n", labels={BETA_ZONE: "a"})], (Subject("Node", "n"),), f"label {ZONE}"),
     "no CPU": ([*WORKERS, node("n", "a", cpu=None)], (Subject("Node", "n"),), "allocatable CPU"),
     "zero CPU": ([*WORKERS, node("n", "a", cpu="0")], (Subject("Node", "n"),), "allocatable CPU"),
+    "several": (
+        [*WORKERS, node("y", cpu=None), node("x")],
+        (Subject("Node", "x"), Subject("Node", "y")),
+        "(and 1 nodes more)",
+    ),
     "one zone": ([node("a1", "a"), node("a2", "a")], (Subject("Zone", "a"),), "only in zone a"),
     "the other zone is not ready": ([node("a1", "a"), node("b1", "b", ready=False)], (Subject("Zone", "a"),), "zone a"),
     "no nodes": ([], (), "in no zone"),

@@ -243,9 +243,14 @@ def test_hints_enabled(name: str) -> None:
     assert (read_policy(service(annotations)).policy == AutomaticHints()) is enabled
 
 
-def test_two_hint_annotations_are_told() -> None:
-    (complaint,) = read_policy(service({TOPOLOGY_MODE: "Auto", OLD_HINTS: "Auto"})).complaints
+def test_two_hint_annotations_that_differ_are_told() -> None:
+    (complaint,) = read_policy(service({TOPOLOGY_MODE: "Auto", OLD_HINTS: "Disabled"})).complaints
     assert (complaint.code, complaint.facts["where"]) == (Code.OVERRULED, TOPOLOGY_MODE)
+
+
+def test_saying_the_same_twice_is_fine() -> None:
+    assert read_policy(service({TOPOLOGY_MODE: "Auto", OLD_HINTS: "auto"})).complaints == ()
+    assert read_policy(service({TOPOLOGY_KEYS: '["r"]'}, topology_keys=("r",))).complaints == ()
 
 
 ANNOTATIONS = [TOPOLOGY_KEYS, SAME_NODE, SAME_ZONE, SAME_REGION, OLD_HINTS, TOPOLOGY_MODE]

@@ -75,14 +75,21 @@ EXPRESSED = {
         TWO,
         THREE,
         {"A": "a/", "B": "b/"},
-        [f"hints cannot say {REGION} as well"],
+        [f"hints cannot say {REGION} in this place"],
     ),
     "rack, zone, everyone": (
         keys("rack", ZONE, "*"),
         TWO,
         REGIONS,
         {"A": "a/", "B": "b/"},
-        ["hints cannot say rack"],
+        ["hints cannot say rack in this place"],
+    ),
+    "zone before host": (
+        keys(ZONE, HOSTNAME, "*"),
+        TWO,
+        THREE,
+        {"A": "a/", "B": "b/"},
+        [f"hints cannot say {HOSTNAME} in this place"],
     ),
     "zone, hard": (keys(ZONE), TWO, THREE, {"A": "a/", "B": "b/"}, ["the rule is hard"]),
     "zone, an endpoint without one": (
@@ -160,6 +167,10 @@ POLICIES = st.sampled_from(
         {OLD_HINTS: "Auto"},
         keys(HOSTNAME, ZONE, "*"),
         keys(ZONE, "*"),
+        keys(HOSTNAME, "*"),
+        keys(HOSTNAME, REGION, "*"),
+        keys(REGION, ZONE, "*"),
+        keys("*"),
         {},
     ]
 )
