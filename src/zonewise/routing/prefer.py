@@ -42,10 +42,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """`consumers` by address, or None for an even spread. `moved` endpoints serve others than before."""
+    """`consumers` by address, or None for an even spread. `moved` endpoints serve others than before.
+
+    `started` tells that there are endpoints enough, even where something else stands against the preference: what
+    is given as `previous` next time should then be empty, not None.
+    """
 
     consumers: Mapping[str, Consumers] | None
     reason: Reason
+    started: bool
     in_domain: float = 0.0
     worst_overload: float = 0.0
     moved: int = 0
@@ -61,21 +66,24 @@ def prefer(
 ) -> Preference:
     """`demand` by domain, all above zero; `homes` the domain of each endpoint, by address; `level` names a domain.
 
-    `previous` is the last assignment, None where traffic was spread evenly. The answer depends on nothing else, not
+    `previous` is the last assignment, None where the preference had not started. The answer depends on nothing else, not
     even on the order of the items.
     """
     in_order = dict(sorted(demand.items()))
     placed = {address: home if (home := homes[address]) in in_order else OUTSIDE for address in sorted(homes)}
     case = _Case(in_order, placed, limits, settle(previous or {}, placed, in_order), level)
-    if why_not := case.why_not_started(active=previous is not None):
-        return case.spread_evenly(why_not)
-    kept = case.repaired() if previous is not None and limits.lazy else None
+    active = previous is not None
+    if why_not := case.why_not_possible():
+        return case.spread_evenly(why_not, started=active)
+    if why_not := case.why_not_started(active=active):
+        return case.spread_evenly(why_not, started=False)
+    kept = case.repaired() if active and limits.lazy else None
     if kept and not kept.moved:
         return kept
     fresh = case.fresh()
     if kept and (fresh is None or kept.moved < fresh.moved):
         return kept
-    return fresh or case.spread_evenly(case.why_not_split())
+    return fresh or case.spread_evenly(case.why_not_split(), started=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +110,13 @@ class _Case:
             return None
         return self._preferred(composition, "afresh")
 
-    def spread_evenly(self, reason: Reason) -> Preference:
+    def spread_evenly(self, reason: Reason, *, started: bool) -> Preference:
         if not self.demand or not self.homes:
-            return Preference(None, reason)
+            return Preference(None, reason, started)
         everyone = {consumed_by(*self.demand): dict(Counter(self.homes.values()))}
-        return Preference(None, reason, in_domain_share(everyone, self.demand))
+        return Preference(None, reason, started, in_domain_share(everyone, self.demand))
 
-    def why_not_started(self, *, active: bool) -> Reason | None:
+    def why_not_possible(self) -> Reason | None:
         if not self.homes:
             return NO_ENDPOINT_READY
         if not self.demand:
@@ -117,7 +125,18 @@ class _Case:
         if len(self.demand) == 1:
             (only,) = self.demand
             return Reason(Code.ONE_DOMAIN, f"all nodes are in {self.level} {only}", {self.level: only})
-        return self._below_start(active=active)
+        return None
+
+    def why_not_started(self, *, active: bool) -> Reason | None:
+        """Starts at start + padding endpoints and ends at start - padding: an update in between changes nothing."""
+        start, padding = self.limits.start.at(len(self.demand)), self.limits.padding
+        needed = start - padding + 1 if active and padding else start + padding
+        missing = needed - len(self.homes)
+        if missing <= 0:
+            return None
+        sentence = f"{len(self.homes)} endpoints are too few: {needed} are needed (starting threshold {start}, padding {padding})"
+        facts = self._facts() | {"starting_threshold": start, "padding": padding, "needed": needed}
+        return Reason(Code.BELOW_START, sentence, facts, remedy=f"run {missing} more, or lower {STARTING_THRESHOLD}")
 
     def why_not_split(self) -> Reason:
         nodes, endpoints, limit = sum(self.demand.values()), len(self.homes), self.limits.overload
@@ -135,17 +154,6 @@ class _Case:
         remedy = f"run more endpoints in {worst}, or raise {OVERLOAD_THRESHOLD}"
         return Reason(Code.WOULD_OVERLOAD, sentence, facts, (Subject(self.level.title(), worst),), remedy)
 
-    def _below_start(self, *, active: bool) -> Reason | None:
-        """Starts at start + padding endpoints and ends at start - padding: an update in between changes nothing."""
-        start, padding = self.limits.start.at(len(self.demand)), self.limits.padding
-        needed = start - padding + 1 if active and padding else start + padding
-        missing = needed - len(self.homes)
-        if missing <= 0:
-            return None
-        sentence = f"{len(self.homes)} endpoints are too few: {needed} are needed (starting threshold {start}, padding {padding})"
-        facts = self._facts() | {"starting_threshold": start, "padding": padding, "needed": needed}
-        return Reason(Code.BELOW_START, sentence, facts, remedy=f"run {missing} more, or lower {STARTING_THRESHOLD}")
-
     def _preferred(self, composition: Composition, how: str) -> Preference:
         consumers = pick(composition, self.homes, self.settled)
         in_domain = in_domain_share(composition, self.demand)
@@ -155,8 +163,9 @@ class _Case:
             f"above an even share ({len(self.homes)} endpoints, {len(self.demand)} {self.level}s)"
         )
         shares = {"in_domain": round(in_domain, 4), "worst_overload": round(overload, 4)}
-        reason = Reason(Code.PREFERRED, sentence, self._facts() | shares | {"assignment": how})
-        return Preference(consumers, reason, in_domain, overload, moves(consumers, self.settled))
+        moved = moves(consumers, self.settled)
+        reason = Reason(Code.PREFERRED, sentence, self._facts() | shares | {"assignment": how, "moved": moved})
+        return Preference(consumers, reason, started=True, in_domain=in_domain, worst_overload=overload, moved=moved)
 
     def _facts(self) -> dict[str, Any]:
         return {

@@ -45,7 +45,7 @@ def plan_same_domain(policy: SameDomain, endpoints: Mapping[str, Endpoint], clus
         if strength is Strength.PREFER:
             tier, reason = task.prefer_node() if key == NODE_NAME else task.prefer(key)
             reasons.append(reason)
-            tiers += [tier] if tier.consumers else []
+            tiers += [tier] if tier else []
     if within:
         reasons.append(task.required(within))
     if not reasons:
@@ -62,8 +62,8 @@ class _Task:
     memory: Memory
     within: str | None
 
-    def prefer(self, key: str) -> tuple[Tier, Reason]:
-        """One assignment per walled domain, or one for the whole cluster."""
+    def prefer(self, key: str) -> tuple[Tier | None, Reason]:
+        """One assignment per walled domain, or one for the whole cluster; an empty tier remembers that it started."""
         tuning = self.policy.tuning
         overload = tuning.overload or DEFAULT_OVERLOAD
         limits = Limits(tuning.algorithm, tuning.start, tuning.padding, overload, overload)
@@ -76,7 +76,9 @@ class _Task:
             previous = self._remembered(key, members)
             preferences[wall] = prefer(demand, there, limits, previous, level=_WORD[key])
             consumers |= preferences[wall].consumers or {}
-        return Tier(key, consumers), _level_reason(key, preferences, self.cluster.clients_without(key))
+        started = any(preference.started for preference in preferences.values())
+        reason = _level_reason(key, preferences, self.cluster.clients_without(key))
+        return Tier(key, consumers) if started else None, reason
 
     def prefer_node(self) -> tuple[Tier, Reason]:
         consumers: dict[str, Consumers] = {}
@@ -123,10 +125,10 @@ class _Task:
         return dict(sorted(walled.items()))
 
     def _remembered(self, key: str, members: list[str]) -> Mapping[str, Consumers] | None:
-        """What these endpoints' consumers were; None where traffic was spread evenly."""
+        """What these endpoints' consumers were; None where the preference had not started."""
         remembered = self.memory.get(key)
         if not remembered or self.within is None:
-            return remembered or None
+            return remembered
         return {address: remembered[address] for address in members if address in remembered} or None
 
 

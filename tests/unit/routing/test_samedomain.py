@@ -152,6 +152,18 @@ def test_walls_that_hold_no_endpoint_leave_nothing_to_prefer() -> None:
     assert choose(decision, TWO_REGIONS, "a1").reason.code is Code.NONE_REACHABLE
 
 
+def test_a_zone_that_comes_back_finds_the_preference_as_it_was() -> None:
+    """Ten endpoints are too few to start afresh at 6 + 5, but enough to go on."""
+    annotations = {SAME_ZONE: "Prefer", PADDING: "5"}
+    both, one = cluster({"a": 1, "b": 1}), cluster({"a": 1})
+    first = decided(annotations, endpoints({"a": 6, "b": 6}), both)
+    during = decided(annotations, endpoints({"a": 5, "b": 5}), one, first)
+    assert (during.reason.code, len(choose(during, one, "a1").shares)) == (Code.ONE_DOMAIN, 10)
+    after = decided(annotations, endpoints({"a": 5, "b": 5}), both, during)
+    assert after.reason.code is Code.PREFERRED
+    assert decided(annotations, endpoints({"a": 5, "b": 5}), both).reason.code is Code.BELOW_START
+
+
 def test_regions_remember_apart() -> None:
     annotations = {SAME_REGION: "Require", SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "2"}
     many = decided(annotations, endpoints({"a": 3, "b": 3, "c": 2, "d": 2}), TWO_REGIONS)
