@@ -44,8 +44,7 @@ class Limits:
 class Preference:
     """`consumers` by address, or None for an even spread. `moved` endpoints serve others than before.
 
-    `started` tells that there are endpoints enough, even where something else stands against the preference: what
-    is given as `previous` next time should then be empty, not None.
+    `started` tells that there are endpoints enough, even where something else stands against the preference.
     """
 
     consumers: Mapping[str, Consumers] | None
@@ -54,6 +53,11 @@ class Preference:
     in_domain: float = 0.0
     worst_overload: float = 0.0
     moved: int = 0
+
+    @property
+    def memory(self) -> Mapping[str, Consumers] | None:
+        """What to give as `previous` next time."""
+        return self.consumers or ({} if self.started else None)
 
 
 def prefer(
@@ -66,8 +70,8 @@ def prefer(
 ) -> Preference:
     """`demand` by domain, all above zero; `homes` the domain of each endpoint, by address; `level` names a domain.
 
-    `previous` is the last assignment, None where the preference had not started. The answer depends on nothing else, not
-    even on the order of the items.
+    `previous` is the last preference's memory, None where there is none. The answer depends on nothing else, not even
+    on the order of the items.
     """
     in_order = dict(sorted(demand.items()))
     placed = {address: home if (home := homes[address]) in in_order else OUTSIDE for address in sorted(homes)}
@@ -134,7 +138,8 @@ class _Case:
         missing = needed - len(self.homes)
         if missing <= 0:
             return None
-        sentence = f"{len(self.homes)} endpoints are too few: {needed} are needed (starting threshold {start}, padding {padding})"
+        bounds = f"starting threshold {start}, padding {padding}"
+        sentence = f"{len(self.homes)} endpoints are too few: {needed} are needed ({bounds})"
         facts = self._facts() | {"starting_threshold": start, "padding": padding, "needed": needed}
         return Reason(Code.BELOW_START, sentence, facts, remedy=f"run {missing} more, or lower {STARTING_THRESHOLD}")
 

@@ -121,6 +121,15 @@ def test_without_padding_the_threshold_is_one_number(endpoints: int, preferred: 
     assert (preference.consumers is not None) is preferred
 
 
+def test_memory_tells_not_started_from_started_but_refused() -> None:
+    limits = Limits(Algorithm.LOCAL, DEFAULT_START, 3)
+    assert prefer(EQUAL, homes(a=3, b=3, c=3), limits).memory is None
+    assert prefer(EQUAL, homes(a=1, b=1), LOCAL).memory == {}
+    assert prefer({"a": 1}, homes(a=9), limits, {}).memory == {}
+    assert prefer({"a": 1}, homes(a=9), limits, None).memory is None
+    assert prefer(EQUAL, homes(a=1, b=1, c=1), LOCAL).memory == {zone + "0": consumed_by(zone) for zone in "abc"}
+
+
 def test_a_new_endpoint_goes_home_and_nothing_else_moves() -> None:
     first = prefer(EQUAL, homes(a=3, b=3, c=6), LOCAL)
     second = prefer(EQUAL, homes(a=4, b=3, c=6), LOCAL, first.consumers)
