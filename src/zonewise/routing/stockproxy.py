@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import Final
 
 from zonewise.objects import Endpoint, EndpointSlice, Node, Service, ServicePort
@@ -256,12 +256,14 @@ def _addresses(targets: Iterable[Target]) -> tuple[str, ...]:
 
 def _sloppy(address: str) -> str:
     """As Go's ParseIPSloppy prints it: octets may have leading zeros, IPv4 in IPv6 is IPv4."""
-    if ":" not in address:
-        return ".".join(str(int(octet)) for octet in address.split("."))
-    ip = ip_address(address)
-    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
-    return str(mapped or ip)
+    try:
+        if ":" not in address:
+            return ".".join(str(int(octet)) for octet in address.split("."))
+        ip = IPv6Address(address)
+    except ValueError:
+        return address  # not from an API server, which refuses it, but from someone's file
+    return str(ip.ipv4_mapped or ip)
 
 
 def _family(address: str) -> str:
-    return "IPv4" if isinstance(ip_address(_sloppy(address)), IPv4Address) else "IPv6"
+    return "IPv6" if ":" in _sloppy(address) else "IPv4"

@@ -136,6 +136,7 @@ MERGED = {
     ),
     "leading zeros": ([slice_of(endpoint("010.000.0.001"))], ["10.0.0.1:8080"]),
     "IPv6 in long": ([slice_of(endpoint("2001:0db8:0::1"))], ["[2001:db8::1]:8080"]),
+    "no address of any kind": ([slice_of(endpoint("web.example"))], ["web.example:8080"]),
     "IPv4 in IPv6": ([slice_of(endpoint("::ffff:10.0.0.1"))], ["10.0.0.1:8080"]),
 }
 
