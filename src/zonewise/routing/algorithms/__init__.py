@@ -3,7 +3,19 @@
 Pure arithmetic, and the same functions everywhere: plain Python here for the controller, compiled by the simulator.
 """
 
-from zonewise.routing.algorithms.assignment import Algorithm, Downgrade, Group, Groups, assign, evaluate
-from zonewise.routing.algorithms.score import Score
+from zonewise.routing.algorithms.assignment import Algorithm, assign
+from zonewise.routing.algorithms.groups import Downgrade, Group, Groups, evaluate
+from zonewise.routing.algorithms.score import STANDARD, Score, Weights, total_score
 
-__all__ = ["Algorithm", "Downgrade", "Group", "Groups", "Score", "assign", "evaluate"]
+__all__ = [
+    "STANDARD",
+    "Algorithm",
+    "Downgrade",
+    "Group",
+    "Groups",
+    "Score",
+    "Weights",
+    "assign",
+    "evaluate",
+    "total_score",
+]

@@ -24,6 +24,26 @@ class Score(NamedTuple):
     unreached: int
 
 
+class Weights(NamedTuple):
+    """What a point of each part of the score counts in the total, in percent."""
+
+    in_zone: float = 45
+    highest: float = 20
+    mean: float = 20
+    slices: float = 15
+
+
+STANDARD: Final = Weights()
+
+
+def total_score(found: Score, endpoints: int, weights: Weights) -> float:
+    even = 1 - found.highest, 1 - found.mean
+    fewest = slices_of(endpoints) / found.slices
+    return (
+        weights.in_zone * found.in_zone + weights.highest * even[0] + weights.mean * even[1] + weights.slices * fewest
+    )
+
+
 def slices_of(size: int) -> int:
     return (size + SLICE_CAPACITY - 1) // SLICE_CAPACITY
 

@@ -1,0 +1,170 @@
+"""Zones in blocks, each block with one group of endpoints for all its zones, and what sizes of the groups are worth.
+
+Once a block's size is known, its best composition is: own endpoints first, those of zones with more demand before
+others. So an assignment is only a partition of the zones and a size for each block. `optimal` looks for both.
+Zones here are positions in order of demand, largest first, which also makes answers independent of zone names.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from zonewise.routing.algorithms.local import fewest
+from zonewise.routing.algorithms.score import Weights, slices_of
+from zonewise.routing.algorithms.workspace import Counts, Ints, Numbers, Reals
+
+TIE = 1e-9
+"""A gain smaller than this is noise of the arithmetic, and changes nothing."""
+
+
+class Search(NamedTuple):
+    """Per zone: number, share of demand, endpoints, block, and the next zone in the block, whose first is its `head`.
+    Per block: demand in endpoints, own endpoints, the fewest it needs, and sizes under consideration.
+    """
+
+    zone: Ints
+    share: Reals
+    expected: Reals
+    supply: Ints
+    block: Ints
+    path: Ints
+    best_block: Ints
+    head: Ints
+    following: Ints
+    demand: Reals
+    own: Ints
+    fewest: Ints
+    sizes: Ints
+    trial: Ints
+    scratch: Ints
+    chain: Ints
+    best_sizes: Ints
+    worth: Reals
+    gain: Reals
+    loss: Reals
+
+
+def search_space(zones: int) -> Search:
+    return Search(
+        zone=[0] * zones,
+        share=[0.0] * zones,
+        expected=[0.0] * zones,
+        supply=[0] * zones,
+        block=[0] * zones,
+        path=[0] * zones,
+        best_block=[0] * zones,
+        head=[0] * zones,
+        following=[0] * zones,
+        demand=[0.0] * zones,
+        own=[0] * zones,
+        fewest=[0] * zones,
+        sizes=[0] * zones,
+        trial=[0] * zones,
+        scratch=[0] * zones,
+        chain=[0] * zones,
+        best_sizes=[0] * zones,
+        worth=[0.0] * zones,
+        gain=[0.0] * zones,
+        loss=[0.0] * zones,
+    )
+
+
+class Goal(NamedTuple):
+    """What an assignment is worth, and the limit it must keep."""
+
+    weights: Weights
+    threshold: float
+    endpoints: int
+    zones: int
+
+
+def order_zones(expected: Numbers, ratio: Numbers, endpoints: Counts, q: Search) -> int:
+    """Zones with demand, by demand and then by endpoints; how many. The others only supply, and stand behind them."""
+    count = 0
+    for zone in range(len(endpoints)):
+        at = zone
+        while at > 0 and (
+            ratio[zone] > ratio[q.zone[at - 1]]
+            or (ratio[zone] == ratio[q.zone[at - 1]] and endpoints[zone] > endpoints[q.zone[at - 1]])
+        ):
+            q.zone[at] = q.zone[at - 1]
+            at -= 1
+        q.zone[at] = zone
+        count += 1 if expected[zone] > 0 else 0
+    total = 0.0
+    for zone in range(len(endpoints)):
+        total += ratio[zone]
+    for at in range(len(endpoints)):
+        q.share[at] = ratio[q.zone[at]] / total
+        q.expected[at] = expected[q.zone[at]]
+        q.supply[at] = endpoints[q.zone[at]]
+    return count
+
+
+def add_up(blocks: int, q: Search, goal: Goal) -> int:
+    """Each block's zones, demand, own endpoints and fewest endpoints below the limit; the sum of those fewest."""
+    for block in range(blocks):
+        q.head[block] = -1
+        q.demand[block] = 0.0
+        q.own[block] = 0
+    for at in range(goal.zones - 1, -1, -1):
+        block = q.block[at]
+        q.following[at] = q.head[block]
+        q.head[block] = at
+        q.demand[block] += q.expected[at]
+        q.own[block] += q.supply[at]
+    needed = 0
+    for block in range(blocks):
+        q.fewest[block] = fewest(q.demand[block], goal.threshold)
+        needed += q.fewest[block]
+    return needed
+
+
+def kept_at_home(block: int, size: float, q: Search) -> float:
+    """The share of all traffic that meets an endpoint of its own zone within this block."""
+    left = size
+    met: float = 0.0
+    at = q.head[block]
+    while at >= 0:
+        kept = min(q.supply[at], left)
+        left -= kept
+        met += q.share[at] * kept
+        at = q.following[at]
+    return met / size
+
+
+def worth(block: int, size: int, q: Search, goal: Goal) -> float:
+    """The part of the score that depends on this block alone."""
+    deviation: float = abs(q.demand[block] - size) / goal.endpoints
+    return goal.weights.in_zone * kept_at_home(block, size, q) - goal.weights.mean * deviation
+
+
+def price(highest_load: float, slices: int, goal: Goal) -> float:
+    """The part of the score that depends on all blocks."""
+    w = goal.weights
+    return w.mean + w.highest * (2 - highest_load) + w.slices * slices_of(goal.endpoints) / slices
+
+
+def score(blocks: int, sizes: Counts, q: Search, goal: Goal) -> float:
+    own = 0.0
+    highest_load = 1.0
+    slices = 0
+    for block in range(blocks):
+        own += worth(block, sizes[block], q, goal)
+        highest_load = max(highest_load, q.demand[block] / sizes[block])
+        slices += slices_of(sizes[block])
+    return own + price(highest_load, slices, goal)
+
+
+def bound(blocks: int, q: Search, goal: Goal) -> float:
+    """No sizes of these blocks score higher: traffic kept home at even load, no overload, the fewest slices.
+
+    More than that can be kept home only by overload, which costs more than it brings unless in-zone weighs heavily.
+    """
+    w = goal.weights
+    if w.in_zone > 2 * w.mean + w.highest:
+        return w.in_zone + w.highest + w.mean + w.slices
+    home = 0.0
+    for block in range(blocks):
+        home += kept_at_home(block, q.demand[block], q)
+    return w.in_zone * home + price(1.0, max(slices_of(goal.endpoints), blocks), goal)

@@ -1,0 +1,79 @@
+"""An assignment as a value: groups of endpoints, who consumes them, and what they are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from operator import add
+
+from zonewise.routing.algorithms.local import BELOW_START, OVERLOADED, TOO_FEW
+from zonewise.routing.algorithms.score import Score, measure
+from zonewise.routing.algorithms.workspace import Workspace, workspace
+
+
+class Downgrade(IntEnum):
+    """Why an algorithm answered with balanced."""
+
+    BELOW_START = BELOW_START
+    OVERLOADED = OVERLOADED
+    TOO_FEW = TOO_FEW
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Endpoints per zone of origin, and the weight with which each zone consumes them; 0 means it does not."""
+
+    composition: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(self.composition)
+
+    @property
+    def consumers(self) -> tuple[int, ...]:
+        return tuple(zone for zone, weight in enumerate(self.weights) if weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A partition of the endpoints: each belongs to one group, and no group is empty."""
+
+    groups: tuple[Group, ...]
+    downgrade: Downgrade | None = None
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def is_balanced(self) -> bool:
+        return len(self.groups) == 1 and all(weight == 1 for weight in self.groups[0].weights)
+
+
+def read(answer: int, zones: int, w: Workspace) -> Groups:
+    """What an algorithm wrote; rows that the same zones consume with the same weights are one group."""
+    found: dict[tuple[float, ...], tuple[int, ...]] = {}
+    for row in range(0, max(answer, 1) * zones, zones):
+        composition = tuple(w.composition[row : row + zones])
+        weights = tuple(map(float, w.weight[row : row + zones]))
+        if any(composition):
+            found[weights] = tuple(map(add, found.get(weights, (0,) * zones), composition))
+    groups = tuple(Group(composition, weights) for weights, composition in found.items())
+    return Groups(groups, Downgrade(answer) if answer < 0 else None)
+
+
+def evaluate(nodes: Sequence[int], groups: Groups) -> Score:
+    """What these groups are worth to zones with so many nodes."""
+    zones = len(nodes)
+    w = workspace(max(zones, len(groups)))
+    for row, group in enumerate(groups):
+        w.composition[row * zones : (row + 1) * zones] = group.composition
+        w.weight[row * zones : (row + 1) * zones] = group.weights
+        w.sizes[row] = group.size
+    total = sum(group.size for group in groups)
+    ratio = [count / sum(nodes) for count in nodes]
+    return measure(len(groups), total, ratio, [0.0] * len(groups), w)

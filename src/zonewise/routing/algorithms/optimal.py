@@ -1,0 +1,168 @@
+"""`optimal`: the best score under the overload limit with groups that one or several zones consume, without weights.
+
+Starts with every zone by itself and joins blocks step by step towards balanced. On the way it settles the sizes of
+every partition whose bound beats the best found so far. For up to three zones that looks at all partitions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from zonewise.routing.algorithms.blocks import (
+    TIE,
+    Goal,
+    Search,
+    add_up,
+    bound,
+    kept_at_home,
+    order_zones,
+    price,
+)
+from zonewise.routing.algorithms.local import OVERLOADED
+from zonewise.routing.algorithms.score import Weights, slices_of
+from zonewise.routing.algorithms.sizing import copy, settle
+from zonewise.routing.algorithms.workspace import Counts, Numbers, Workspace, clear, spread
+
+MOST_HINTS: Final = 8
+"""An endpoint may carry hints for so many zones; a group for more has to be for all, without hints."""
+ALL_PAIRS_TO: Final = 4
+"""Up to so many blocks every pair is joined and settled, beyond it only the most promising pair."""
+INFEASIBLE: Final = 1e6
+
+
+def join_pair(first: int, second: int, blocks: int, q: Search, goal: Goal) -> bool:
+    """The partition on the path with two blocks as one, the last block renumbered; whether hints can express it."""
+    joined = 0
+    for at in range(goal.zones):
+        block = q.path[at]
+        if block == second:
+            block = first
+        elif block == blocks - 1:
+            block = second
+        q.block[at] = block
+        joined += 1 if block == first else 0
+    return joined <= MOST_HINTS
+
+
+def promise(blocks: int, q: Search, goal: Goal) -> float:
+    """The bound of the current partition, far below all others where the limit cannot be kept."""
+    missing = add_up(blocks, q, goal) - goal.endpoints
+    return bound(blocks, q, goal) if missing <= 0 else -INFEASIBLE * missing
+
+
+def consider(blocks: int, ceiling: float, best: float, q: Search, goal: Goal) -> float:
+    """Settles the current partition if it could beat the best, and remembers it if it does."""
+    if ceiling <= best + TIE:
+        return best
+    found = settle(blocks, best, ceiling, q, goal)
+    if found <= best + TIE:
+        return best
+    copy(q.block, q.best_block, goal.zones)
+    copy(q.sizes, q.best_sizes, blocks)
+    return found
+
+
+def join_best(blocks: int, best: float, q: Search, goal: Goal) -> tuple[bool, float]:
+    """Takes the path one join further; whether there was one to make, and the best score so far."""
+    highest = -math.inf
+    first = -1
+    second = -1
+    for left in range(blocks - 1):
+        for right in range(left + 1, blocks):
+            if not join_pair(left, right, blocks, q, goal):
+                continue
+            ceiling = promise(blocks - 1, q, goal)
+            if blocks <= ALL_PAIRS_TO:
+                best = consider(blocks - 1, ceiling, best, q, goal)
+            if ceiling > highest + TIE:
+                highest = ceiling
+                first = left
+                second = right
+    if first < 0:
+        return False, best
+    join_pair(first, second, blocks, q, goal)
+    if blocks > ALL_PAIRS_TO:
+        best = consider(blocks - 1, promise(blocks - 1, q, goal), best, q, goal)
+    copy(q.block, q.path, goal.zones)
+    return True, best
+
+
+def write_groups(zones: int, q: Search, goal: Goal, w: Workspace) -> int:
+    """Own endpoints first, in order of demand; then what is left over goes where it is missing. How many groups."""
+    blocks = 0
+    for at in range(goal.zones):
+        blocks = max(blocks, q.best_block[at] + 1)
+    clear(blocks, zones, w)
+    for at in range(goal.zones):
+        zone = q.zone[at]
+        block = q.best_block[at]
+        kept = min(q.supply[at], q.best_sizes[block] - w.sizes[block])
+        w.composition[block * zones + zone] = kept
+        w.weight[block * zones + zone] = 1
+        w.sizes[block] += kept
+        q.supply[at] -= kept
+    for at in range(zones):
+        for block in range(blocks):
+            count = min(q.supply[at], q.best_sizes[block] - w.sizes[block])
+            w.composition[block * zones + q.zone[at]] += count
+            w.sizes[block] += count
+            q.supply[at] -= count
+    return blocks
+
+
+def state_goal(
+    expected: Numbers, ratio: Numbers, endpoints: Counts, threshold: float, weights: Weights, q: Search
+) -> Goal:
+    total = 0
+    for zone in range(len(endpoints)):
+        total += endpoints[zone]
+    demanding = order_zones(expected, ratio, endpoints, q)
+    return Goal(weights, threshold, total, demanding)
+
+
+def optimal(
+    expected: Numbers, ratio: Numbers, endpoints: Counts, threshold: float, weights: Weights, q: Search, w: Workspace
+) -> int:
+    goal = state_goal(expected, ratio, endpoints, threshold, weights, q)
+    for at in range(goal.zones):
+        q.block[at] = 0
+        q.best_block[at] = -1
+    add_up(1, q, goal)
+    best = weights.in_zone * kept_at_home(0, goal.endpoints, q) + price(1.0, slices_of(goal.endpoints), goal)
+    for at in range(goal.zones):
+        q.block[at] = at
+        q.path[at] = at
+    best = consider(goal.zones, promise(goal.zones, q, goal), best, q, goal)
+    blocks = goal.zones
+    going = True
+    while going and blocks > 2:
+        going, best = join_best(blocks, best, q, goal)
+        blocks -= 1
+    if q.best_block[0] < 0:
+        spread(endpoints, w)
+        return 1
+    return write_groups(len(endpoints), q, goal, w)
+
+
+def optimal_within(
+    partition: Counts,
+    expected: Numbers,
+    ratio: Numbers,
+    endpoints: Counts,
+    threshold: float,
+    weights: Weights,
+    q: Search,
+    w: Workspace,
+) -> int:
+    """The best sizes for these blocks, given per zone; OVERLOADED where they cannot keep the limit."""
+    goal = state_goal(expected, ratio, endpoints, threshold, weights, q)
+    blocks = 0
+    for at in range(goal.zones):
+        q.block[at] = partition[q.zone[at]]
+        blocks = max(blocks, q.block[at] + 1)
+    if add_up(blocks, q, goal) > goal.endpoints:
+        spread(endpoints, w)
+        return OVERLOADED
+    consider(blocks, math.inf, -math.inf, q, goal)
+    return write_groups(len(endpoints), q, goal, w)

@@ -1,0 +1,226 @@
+"""The best sizes for given blocks: round what each expects, then improve while something improves.
+
+Three kinds of step find what a plain climb of single endpoints cannot: *level* lets blocks that import endpoints shrink
+to the highest load there is anyway, so that more of their traffic stays home; *cut* takes a block down to full slices;
+and after each of them single endpoints move again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from zonewise.routing.algorithms.blocks import TIE, Goal, Search, price, score, worth
+from zonewise.routing.algorithms.score import SLICE_CAPACITY, slices_of
+from zonewise.routing.algorithms.workspace import Counts, Ints
+
+
+def copy(source: Counts, target: Ints, count: int) -> None:
+    for at in range(count):
+        target[at] = source[at]
+
+
+def round_off(blocks: int, q: Search, goal: Goal) -> None:
+    """What each block expects, rounded down but not below its fewest; then one by one to who misses or has most."""
+    left = goal.endpoints
+    for block in range(blocks):
+        q.sizes[block] = max(math.floor(q.demand[block] + TIE), q.fewest[block])
+        left -= q.sizes[block]
+    step = 1 if left > 0 else -1
+    while left != 0:
+        chosen = -1
+        for block in range(blocks):
+            if step < 0 and q.sizes[block] == q.fewest[block]:
+                continue
+            missing = (q.demand[block] - q.sizes[block]) * step
+            if chosen < 0 or missing > (q.demand[chosen] - q.sizes[chosen]) * step + TIE:
+                chosen = block
+        q.sizes[chosen] += step
+        left -= step
+
+
+def weigh(block: int, size: int, q: Search, goal: Goal) -> None:
+    """What the block is worth by itself, and what one endpoint more or less would change."""
+    now = worth(block, size, q, goal)
+    q.worth[block] = now
+    q.gain[block] = worth(block, size + 1, q, goal) - now
+    if size > q.fewest[block]:
+        q.loss[block] = worth(block, size - 1, q, goal) - now
+
+
+def two_highest(blocks: int, sizes: Ints, q: Search) -> tuple[int, float, float]:
+    """The block with the highest load above 1, that load, and the next."""
+    first = -1
+    highest = 1.0
+    second = 1.0
+    for block in range(blocks):
+        load = q.demand[block] / sizes[block]
+        if load > highest:
+            second = highest
+            highest = load
+            first = block
+        elif load > second:
+            second = load
+    return first, highest, second
+
+
+def best_step(blocks: int, sizes: Ints, q: Search, goal: Goal) -> tuple[int, int, float]:
+    """The giver and taker of one endpoint that gain the most; no giver if nothing gains. And the score before it."""
+    own = 0.0
+    slices = 0
+    highest_gain = -math.inf
+    for block in range(blocks):
+        own += q.worth[block]
+        slices += slices_of(sizes[block])
+        highest_gain = max(highest_gain, q.gain[block])
+    first, highest, second = two_highest(blocks, sizes, q)
+    now = own + price(highest, slices, goal)
+    one_less = own + price(0.0, max(slices - 1, 1), goal)
+    as_many = own + price(0.0, slices, goal)
+    one_more = own + price(0.0, slices + 1, goal)
+    best = now + TIE
+    giver = -1
+    taker = -1
+    for source in range(blocks):
+        if sizes[source] <= q.fewest[source]:
+            continue
+        frees = sizes[source] % SLICE_CAPACITY == 1
+        after = q.demand[source] / (sizes[source] - 1)
+        rest = (one_less if frees else as_many) + q.loss[source]
+        if rest + highest_gain - goal.weights.highest * max(after, second) <= best:
+            continue
+        fuller = (as_many if frees else one_more) + q.loss[source]
+        for target in range(blocks):
+            if target == source:
+                continue
+            load = max(after, highest)
+            if target == first:
+                load = max(after, second, q.demand[target] / (sizes[target] + 1))
+            reached = (fuller if sizes[target] % SLICE_CAPACITY == 0 else rest) + q.gain[target]
+            reached -= goal.weights.highest * load
+            if reached > best:
+                giver = source
+                taker = target
+                best = reached
+    return giver, taker, now
+
+
+def climb(blocks: int, sizes: Ints, q: Search, goal: Goal) -> float:
+    """Single endpoints move while that gains; the score then."""
+    for block in range(blocks):
+        weigh(block, sizes[block], q, goal)
+    giver, taker, now = best_step(blocks, sizes, q, goal)
+    while giver >= 0:
+        sizes[giver] -= 1
+        sizes[taker] += 1
+        weigh(giver, sizes[giver], q, goal)
+        weigh(taker, sizes[taker], q, goal)
+        giver, taker, now = best_step(blocks, sizes, q, goal)
+    return now
+
+
+def level_to(load: float, blocks: int, sizes: Ints, levelled: Ints, q: Search) -> None:
+    """Importing blocks shrink to this load, for the good of those that could keep more of their own endpoints."""
+    copy(sizes, levelled, blocks)
+    taker = 0
+    for block in range(blocks):
+        free = sizes[block] - max(q.own[block], q.fewest[block], math.ceil(q.demand[block] / load - TIE))
+        while free > 0 and taker < blocks:
+            count = max(min(free, q.own[taker] - levelled[taker]), 0)
+            levelled[taker] += count
+            levelled[block] -= count
+            free -= count
+            if free > 0:
+                taker += 1
+
+
+def imports(blocks: int, sizes: Ints, q: Search) -> bool:
+    """Whether one block takes what another has of its own."""
+    missing = 0
+    over = 0
+    for block in range(blocks):
+        missing += max(sizes[block] - q.own[block], 0)
+        over += max(q.own[block] - sizes[block], 0)
+    return missing > 0 and over > 0
+
+
+def level(blocks: int, sizes: Ints, levelled: Ints, best: float, q: Search, goal: Goal) -> float:
+    """Tries the highest load there is, and each that one endpoint less would make; climbs from the best."""
+    reached = best
+    chosen = 0.0
+    if not imports(blocks, sizes, q):
+        return best
+    for at in range(blocks + 1):
+        load = 1.0
+        if at < blocks:
+            if sizes[at] <= q.fewest[at]:
+                continue
+            load = q.demand[at] / (sizes[at] - 1)
+        for block in range(blocks):
+            load = max(load, q.demand[block] / sizes[block])
+        level_to(load, blocks, sizes, levelled, q)
+        found = score(blocks, levelled, q, goal)
+        if found > reached + TIE:
+            reached = found
+            chosen = load
+    if chosen == 0:
+        return best
+    level_to(chosen, blocks, sizes, levelled, q)
+    copy(levelled, sizes, blocks)
+    return climb(blocks, sizes, q, goal)
+
+
+def cut_to(block: int, receiver: int, blocks: int, sizes: Ints, cut: Ints, q: Search) -> bool:
+    """The block down to full slices; others take what they have of their own, the receiver the rest, if any."""
+    copy(sizes, cut, blocks)
+    cut[block] = (sizes[block] - 1) // SLICE_CAPACITY * SLICE_CAPACITY
+    free = sizes[block] - cut[block]
+    for taker in range(blocks):
+        if taker != block:
+            count = max(min(free, q.own[taker] - cut[taker]), 0)
+            cut[taker] += count
+            free -= count
+    cut[receiver] += free
+    return free > 0
+
+
+def best_cut(blocks: int, sizes: Ints, cut: Ints, trial: Ints, q: Search, goal: Goal) -> bool:
+    """The best way to bring one block down to full slices; whether there is one."""
+    best = -math.inf
+    for block in range(blocks):
+        if (sizes[block] - 1) // SLICE_CAPACITY * SLICE_CAPACITY < max(q.fewest[block], 1):
+            continue
+        for receiver in range(blocks):
+            if receiver != block:
+                has_rest = cut_to(block, receiver, blocks, sizes, trial, q)
+                found = score(blocks, trial, q, goal)
+                if found > best + TIE:
+                    best = found
+                    copy(trial, cut, blocks)
+                if not has_rest:
+                    break
+    return best > -math.inf
+
+
+def settle(blocks: int, known: float, ceiling: float, q: Search, goal: Goal) -> float:
+    """The best score found, with its sizes in `sizes`; no cuts are tried where they cannot beat what is `known`."""
+    round_off(blocks, q, goal)
+    best = climb(blocks, q.sizes, q, goal)
+    copy(q.sizes, q.chain, blocks)
+    best = level(blocks, q.sizes, q.scratch, best, q, goal)
+    fewest_slices = max(slices_of(goal.endpoints), blocks)
+    slices = 0
+    for block in range(blocks):
+        slices += slices_of(q.chain[block])
+    while slices > fewest_slices and ceiling > max(best, known) + TIE:
+        if not best_cut(blocks, q.chain, q.trial, q.scratch, q, goal):
+            break
+        copy(q.trial, q.chain, blocks)
+        slices -= 1
+        lost = price(1.0, fewest_slices, goal) - price(1.0, slices, goal)
+        if ceiling - lost > max(best, known) + TIE:
+            found = climb(blocks, q.trial, q, goal)
+            found = level(blocks, q.trial, q.scratch, found, q, goal)
+            if found > best + TIE:
+                best = found
+                copy(q.trial, q.sizes, blocks)
+    return best

@@ -1,0 +1,90 @@
+"""Steadiness for `optimal`: endpoints change groups only where that is worth the change.
+
+The best assignment may jump when one endpoint comes: three groups become two, and half the endpoints serve others than
+before. Given who serves whom now, three answers compete: all stay, the same zones share but sizes follow, and the best
+afresh. Each pays for the endpoints it moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from zonewise.routing.algorithms.blocks import search_space
+from zonewise.routing.algorithms.groups import Group, Groups, evaluate, read
+from zonewise.routing.algorithms.optimal import optimal_within
+from zonewise.routing.algorithms.score import Weights, total_score
+from zonewise.routing.algorithms.workspace import workspace
+
+COST_OF_MOVING_ALL: Final = 5.0
+"""In points of the score; moving one endpoint of a hundred must gain a hundredth of it."""
+
+
+def steady(
+    nodes: Sequence[int], endpoints: Sequence[int], threshold: float, previous: Groups, fresh: Groups, weights: Weights
+) -> Groups:
+    """The best of staying, following and starting afresh, after what each costs in moves."""
+    partition = shared_out(nodes, previous)
+    if partition is None:
+        return fresh
+    kept = keep(partition, endpoints, previous)
+    candidates = [kept, follow(partition, nodes, endpoints, threshold, weights), fresh]
+    return max(candidates, key=lambda groups: net_worth(nodes, endpoints, threshold, kept, groups, weights))
+
+
+def net_worth(
+    nodes: Sequence[int], endpoints: Sequence[int], threshold: float, kept: Groups, groups: Groups, weights: Weights
+) -> float:
+    found = evaluate(nodes, groups)
+    if found.unreached or found.highest >= threshold:
+        return float("-inf")
+    total = sum(endpoints)
+    return total_score(found, total, weights) - COST_OF_MOVING_ALL * moved(kept, groups) / total
+
+
+def shared_out(nodes: Sequence[int], previous: Groups) -> list[int] | None:
+    """The number of the group that each zone consumes; None unless every zone with nodes consumes exactly one."""
+    partition = [-1] * len(nodes)
+    for number, group in enumerate(previous):
+        for zone in group.consumers:
+            if partition[zone] >= 0 or group.weights[zone] != 1:
+                return None
+            partition[zone] = number
+    return None if any(number < 0 < count for number, count in zip(partition, nodes, strict=True)) else partition
+
+
+def keep(partition: Sequence[int], endpoints: Sequence[int], previous: Groups) -> Groups:
+    """All stay where they are; new endpoints serve their own zone, and those that went are missed there first."""
+    compositions = [list(group.composition) for group in previous]
+    for zone, count in enumerate(endpoints):
+        home = max(partition[zone], 0)
+        compositions[home][zone] += count - sum(composition[zone] for composition in compositions)
+        for composition in compositions:
+            missing = min(compositions[home][zone], 0)
+            if composition is not compositions[home] and missing:
+                taken = min(composition[zone], -missing)
+                composition[zone] -= taken
+                compositions[home][zone] += taken
+    groups = zip(compositions, previous, strict=True)
+    return Groups(tuple(Group(tuple(composition), group.weights) for composition, group in groups if any(composition)))
+
+
+def follow(
+    partition: Sequence[int], nodes: Sequence[int], endpoints: Sequence[int], threshold: float, weights: Weights
+) -> Groups:
+    """The same zones share, sizes are the best for what is there now."""
+    zones = len(nodes)
+    w = workspace(zones)
+    expected = [sum(endpoints) * count / sum(nodes) for count in nodes]
+    answer = optimal_within(partition, expected, nodes, endpoints, threshold, weights, search_space(zones), w)
+    return read(answer, zones, w)
+
+
+def moved(before: Groups, after: Groups) -> int:
+    """How many endpoints have other consumers than before."""
+    now = {group.weights: group.composition for group in after}
+    return sum(
+        max(count - there, 0)
+        for group in before
+        for count, there in zip(group.composition, now.get(group.weights, (0,) * len(group.composition)), strict=True)
+    )
