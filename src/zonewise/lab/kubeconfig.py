@@ -1,0 +1,35 @@
+"""Kubeconfig files of the lab: one per user, with the client certificate inside, so that a file is all a program needs."""
+
+import base64
+from pathlib import Path
+
+import msgspec
+
+from zonewise.lab.pki import KeyPair, write_private
+
+
+def write(path: Path, name: str, server: str, authority_pem: bytes, user: str, pair: KeyPair) -> None:
+    """JSON is YAML: every client reads it, and writing it needs no YAML library."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": name, "cluster": {"server": server, "certificate-authority-data": _base64(authority_pem)}}
+        ],
+        "users": [
+            {
+                "name": user,
+                "user": {
+                    "client-certificate-data": _base64(pair.certificate_pem),
+                    "client-key-data": _base64(pair.key_pem),
+                },
+            }
+        ],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": user}}],
+        "current-context": name,
+    }
+    write_private(path, msgspec.json.format(msgspec.json.encode(document), indent=2))
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

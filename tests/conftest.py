@@ -1,0 +1,60 @@
+"""The control planes that tests run against: one shared by all workers of a run, and private ones for faults."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import shared_cluster
+from zonewise.lab.controlplane import ControlPlane
+
+if TYPE_CHECKING:
+    from zonewise.kube.client import Client
+
+
+@pytest.fixture(scope="session")
+def run_directory() -> Iterator[shared_cluster.Run]:
+    with shared_cluster.Run.join() as run:
+        yield run
+
+
+@pytest.fixture(scope="session")
+def cluster(run_directory: shared_cluster.Run) -> ControlPlane:
+    """The control plane all tests share. Tests must not break it, and keep to their own namespace and object names."""
+    return run_directory.shared()
+
+
+@pytest.fixture
+def namespace(cluster: ControlPlane) -> Iterator[str]:
+    """A namespace of the test's own in which pods can be created; its deletion goes on after the test."""
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    cluster.wait_service_account(name)
+    yield name
+    cluster.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator["Client"]:
+    from zonewise.kube.client import Client  # noqa: PLC0415 - tests without a cluster need no client
+
+    async with await Client.connect(kubeconfig=cluster.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+def private_cluster(run_directory: shared_cluster.Run) -> Iterator[Callable[..., ControlPlane]]:
+    """Starts control planes that the test may break: `private_cluster(programs=..., controllers=...)`.
+
+    The calls block: from a coroutine, use `await asyncio.to_thread(private_cluster)`.
+    """
+    started: list[ControlPlane] = []
+
+    def start(**settings: Any) -> ControlPlane:
+        started.append(run_directory.private(**settings))
+        return started[-1]
+
+    yield start
+    for plane in started:
+        run_directory.remove(plane)
