@@ -1,0 +1,162 @@
+"""The wire to one API server: a single connection pool, TLS and identity kept fresh. Below `calls`, above aiohttp.
+
+Failures of the network leave here as `Unreachable`, which says whether the request may have been processed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, Protocol, Self
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from zonewise import __version__
+from zonewise.kube.access import Access
+from zonewise.kube.credentials import Identity, credentials_of
+from zonewise.kube.errors import Unreachable
+from zonewise.kube.tls import TlsContexts
+
+CONNECT_SECONDS = 10.0
+READ_BUFFER_BYTES = 2**18
+_NEVER_SENT = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ClientConnectorCertificateError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.ClientHttpProxyError,
+)
+
+
+class Sendable(Protocol):
+    """What the transport needs to know of a call."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def query(self) -> Any: ...
+    @property
+    def body(self) -> bytes | None: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def action(self) -> str: ...
+
+
+class Transport:
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._credentials = credentials_of(access.credential)
+        self._tls = TlsContexts(access) if access.server.startswith("https://") else None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._session is None:
+            self._session = _session()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(self, call: Sendable) -> aiohttp.ClientResponse:
+        """The answer with its body unread; the caller closes it. A 401 refreshes the identity once."""
+        identity = await self._credentials.current()
+        response = await self._exchange(call, identity)
+        if response.status == 401 and self._credentials.refuse(identity):
+            response.release()
+            response = await self._exchange(call, await self._credentials.current())
+        return response
+
+    @staticmethod
+    async def read(response: aiohttp.ClientResponse, call: Sendable) -> bytes:
+        try:
+            return await response.read()
+        except aiohttp.ClientError as error:
+            raise _unreachable(error, call.action) from error
+
+    @staticmethod
+    async def read_some(response: aiohttp.ClientResponse, call: Sendable, silence_seconds: float) -> bytes:
+        """What has come of a stream; nothing at its end."""
+        try:
+            async with asyncio.timeout(silence_seconds):
+                return await response.content.readany()
+        except TimeoutError as error:
+            raise Unreachable(f"nothing came for {silence_seconds:g} s", action=call.action) from error
+        except aiohttp.ClientError as error:
+            raise _unreachable(error, call.action) from error
+
+    async def _exchange(self, call: Sendable, identity: Identity) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RuntimeError("the client is not connected: use `async with Client(...)`")
+        try:
+            return await self._session.request(
+                call.method,
+                URL(self.access.server + call.path, encoded=True),
+                params=call.query,
+                data=call.body,
+                headers=self._headers(call, identity),
+                ssl=self._tls.current(identity.certificate) if self._tls else True,
+                server_hostname=self.access.tls_server_name or None,
+                proxy=self.access.proxy_url or None,
+                allow_redirects=False,
+                read_bufsize=READ_BUFFER_BYTES,
+            )
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+                raise
+            raise _unreachable(error, call.action) from error
+
+    def _headers(self, call: Sendable, identity: Identity) -> CIMultiDict[str]:
+        headers = CIMultiDict(self.access.impersonation)
+        headers["Accept"] = "application/json"
+        headers["User-Agent"] = f"zonewise/{__version__}"
+        if not self.access.compression:
+            headers["Accept-Encoding"] = "identity"
+        if identity.authorization:
+            headers["Authorization"] = identity.authorization
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        return headers
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, socket_factory=_keepalive_socket),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        middlewares=(_send_once,),
+    )
+
+
+class _Cut(aiohttp.ClientError):
+    """The connection broke after something may have been sent; unlike its causes, aiohttp does not retry on it."""
+
+
+async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp by itself sends a PUT or DELETE again after a reset: an update would then conflict with itself."""
+    try:
+        return await handler(request)
+    except _NEVER_SENT:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _Cut(str(error) or "the server closed the connection") from error
+
+
+def _keepalive_socket(address: Any) -> socket.socket:
+    """A peer that vanished without a word is noticed within 30 seconds, whether we wait or write."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000)):
+        if hasattr(socket, option):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made
+
+
+def _unreachable(error: Exception, action: str) -> Unreachable:
+    return Unreachable(str(error) or type(error).__name__, action=action, sent=not isinstance(error, _NEVER_SENT))
