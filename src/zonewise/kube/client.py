@@ -156,6 +156,9 @@ class Client:
         self, resource: Resource[T], namespace: str, query: Mapping[str, str], page_size: int, deadline_seconds: float
     ) -> AsyncGenerator[Page[T], None]:
         limited = {**query, "limit": str(page_size)} if page_size else dict(query)
+        if query.get("resourceVersion"):
+            # Without a match, a version and a limit together mean exactly that version.
+            limited["resourceVersionMatch"] = "NotOlderThan"
         while True:
             call = _call("list", "GET", resource, namespace, query=limited)
             body = await self._caller.perform(call, deadline_seconds)
@@ -165,7 +168,8 @@ class Client:
                 return
             limited["continue"] = page.next
             # The token carries the version; the server refuses both together.
-            limited.pop("resourceVersion", None)
+            for carried in ("resourceVersion", "resourceVersionMatch"):
+                limited.pop(carried, None)
 
     async def watch(
         self,
