@@ -55,15 +55,15 @@ def command(namespace: str, argv: Sequence[str]) -> list[str]:
 def of_lab(lab: str) -> list[str]:
     """The lab's namespaces, whoever made them."""
     router = namespace_of(lab)
-    names = os.listdir(_NAMED) if _NAMED.is_dir() else []
+    names = [entry.name for entry in _NAMED.iterdir()] if _NAMED.is_dir() else []
     return sorted(name for name in names if name == router or name.startswith(f"{router}."))
 
 
 def pids_in(namespaces: Iterable[str]) -> list[int]:
     """Every process inside any of them, found in one walk over /proc."""
     inodes = {identity for namespace in namespaces if (identity := _identity(path(namespace))) is not None}
-    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [pid for pid in pids if _identity(Path(f"/proc/{pid}/ns/net")) in inodes]
+    processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [int(process.name) for process in processes if _identity(process / "ns/net") in inodes]
 
 
 def kill_inside(namespaces: Sequence[str]) -> None:
@@ -91,11 +91,11 @@ def sysctl(namespace: str, settings: dict[str, int]) -> None:
     inside(namespace, write)
 
 
-def ip(lines: Sequence[str], namespace: str = "") -> None:
-    """Run lines of `ip` in one process; the first that fails stops it and is named."""
+def ip(lines: Sequence[str], namespace: str = "", *, family: str = "") -> None:
+    """Run lines of `ip` in one process; the first that fails stops it and is named. Rules need the family, "-4" or "-6"."""
     if lines:
-        inner = ["-n", namespace] if namespace else []
-        run(["ip", *inner, "-batch", "-"], "\n".join(lines) + "\n")
+        options = [*(["-n", namespace] if namespace else []), *([family] if family else [])]
+        run(["ip", *options, "-batch", "-"], "\n".join(lines) + "\n")
 
 
 def run(argv: Sequence[str], stdin: str = "") -> str:

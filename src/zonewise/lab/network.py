@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zonewise.lab import namespaces
-from zonewise.lab.addresses import Addresses, NodePlan, Plan, ZonePlan, namespace_of
+from zonewise.lab.addresses import Addresses, NodePlan, Plan, ZonePlan
 
 # Forwarding is what routers do. Reverse-path filters would drop what a delay line hands back. Detecting duplicates
 # keeps an IPv6 address unusable for a second, and no address here is anybody else's.
@@ -48,7 +48,7 @@ def build(plan: Plan) -> None:
 
 def remove(lab: str, link: str) -> None:
     """The link goes first: the kernel frees a namespace's interfaces later, at its leisure."""
-    if Path("/sys/class/net", link).exists() and namespaces.path(namespace_of(lab)).exists():
+    if Path("/sys/class/net", link).exists():
         namespaces.ip([f"link del {link}"])
     namespaces.remove(namespaces.of_lab(lab))
 
