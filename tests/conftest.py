@@ -2,15 +2,14 @@
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import shared_cluster
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
 from zonewise.lab.controlplane import ControlPlane
-
-if TYPE_CHECKING:
-    from zonewise.kube.client import Client
 
 
 @pytest.fixture(scope="session")
@@ -36,10 +35,8 @@ def namespace(cluster: ControlPlane) -> Iterator[str]:
 
 
 @pytest.fixture
-async def client(cluster: ControlPlane) -> AsyncIterator["Client"]:
-    from zonewise.kube.client import Client  # noqa: PLC0415 - tests without a cluster need no client
-
-    async with await Client.connect(kubeconfig=cluster.kubeconfig) as client:
+async def client(cluster: ControlPlane) -> AsyncIterator[Client]:
+    async with Client(kubeconfig.load(cluster.kubeconfig)) as client:
         yield client
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from zonewise.kube.client import Client
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 
@@ -13,6 +14,10 @@ def test_shared_cluster_takes_pods_in_a_fresh_namespace(cluster: ControlPlane, n
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
     cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
     assert cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods/p")["metadata"]["name"] == "p"
+
+
+async def test_client_reaches_the_shared_cluster(client: Client) -> None:
+    assert (await client.version()).startswith("v1.")
 
 
 def test_state_survives_killed_apiserver_and_etcd_until_stop(private_cluster: Callable[..., ControlPlane]) -> None:

@@ -59,7 +59,7 @@ class ControlPlane:
         settings = Settings(
             version=version, programs=tuple(programs), controllers=controllers, address=address, flags=flags or {}
         )
-        plane = cls._prepare(directory, settings)
+        plane = cls.prepare(directory, settings)
         try:
             plane.write_credentials()
             plane.launch(progress)
@@ -73,7 +73,7 @@ class ControlPlane:
         return cls(records.read(directory / _RECORD, Record))
 
     @classmethod
-    def _prepare(cls, directory: Path, settings: Settings) -> "ControlPlane":
+    def prepare(cls, directory: Path, settings: Settings) -> "ControlPlane":
         built = binaries.find(settings.version)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         layout = Layout(directory, _data_directory(directory), built.directory, slots.claim(directory))
