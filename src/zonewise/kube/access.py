@@ -58,7 +58,8 @@ class ExecPlugin:
     interaction: Interaction = Interaction.IF_AVAILABLE
     install_hint: str = ""
     cluster: Mapping[str, object] | None = None
-    """Passed on to the plugin where the kubeconfig asks for it."""
+    """Passed on to the plugin, with the CA, where the kubeconfig asks for it."""
+    authority: Material | None = None
 
 
 Credential = StaticToken | TokenFile | BasicAuth | ExecPlugin

@@ -1,7 +1,7 @@
 """One call to the API server, from rate limit to answer: the path every verb of `client` takes.
 
-In order: wait for the purpose's rate limit, ask the guard whether we may still write, send, map the answer, and decide
-with `retry` whether to try again; all within the call's deadline.
+In order: wait for the purpose's rate limit and a free slot, ask the guard whether we may still write, send, map the
+answer, and decide with `retry` whether to try again; all within the call's deadline.
 """
 
 from __future__ import annotations
@@ -9,48 +9,30 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import aiohttp
 from prometheus_client import Counter, Histogram
 
-from zonewise.kube.errors import ApiError, DeadlineExceeded, from_answer
+from zonewise.kube.errors import ApiError, DeadlineExceeded, Unreachable, from_answer
 from zonewise.kube.ratelimit import Limiter
 from zonewise.kube.retry import delay_before_retry
 from zonewise.kube.transport import Transport
+from zonewise.kube.verbs import Call
 
 REQUESTS = Counter(
-    "zonewise_kube_requests", "Requests to the API server by outcome", ["verb", "resource", "purpose", "code"]
+    "zonewise_kube_requests",
+    'Requests to the API server; the code is "none" where no answer came',
+    ["verb", "resource", "purpose", "code"],
 )
 LATENCY = Histogram(
     "zonewise_kube_request_seconds", "From sending a request to its whole answer", ["verb", "resource", "purpose"]
 )
 WAITED = Histogram("zonewise_kube_rate_limit_seconds", "Time waited for our own rate limit", ["purpose"])
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    verb: str
-    method: str
-    path: str
-    resource: str = ""
-    subject: str = ""
-    """The object as people name it: "kube-system/dns-1"."""
-    query: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-    content_type: str = "application/json"
-    repeatable: bool = True
-    """Whether the retry rules apply at all."""
-
-    @property
-    def is_read(self) -> bool:
-        return self.method == "GET"
-
-    @property
-    def action(self) -> str:
-        return f"{self.verb} of {' '.join(part for part in (self.resource, self.subject) if part) or self.path}"
+CONCURRENT_CALLS = 64
+"""Per purpose: each needs a connection of its own. Watches do not count."""
 
 
 class Guard(Protocol):
@@ -61,12 +43,24 @@ class Guard(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+def _slots() -> asyncio.Semaphore:
+    return asyncio.Semaphore(CONCURRENT_CALLS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     transport: Transport
     purpose: str = "default"
     limiter: Limiter | None = None
+    slots: asyncio.Semaphore = field(default_factory=_slots)
     guard: Guard | None = None
+    wait_for_server: bool = True
+
+    def limited(self, purpose: str, qps: float, burst: int) -> Self:
+        return replace(self, purpose=purpose, limiter=Limiter(qps, burst), slots=_slots())
+
+    def guarded(self, guard: Guard) -> Self:
+        return replace(self, guard=guard)
 
     async def perform(self, call: Call, deadline_seconds: float) -> bytes:
         failed: list[ApiError] = []
@@ -91,27 +85,31 @@ class Caller:
                 failed.append(error)
             await asyncio.sleep(delay)
 
-    @staticmethod
-    def _delay(call: Call, error: ApiError, attempt: int, remaining: float) -> float | None:
-        if not call.repeatable:
+    def _delay(self, call: Call, error: ApiError, attempt: int, remaining: float) -> float | None:
+        if not call.repeatable or (isinstance(error, Unreachable) and not error.sent and not self.wait_for_server):
             return None
         return delay_before_retry(
             error,
             is_read=call.is_read,
             attempt=attempt,
             remaining_seconds=remaining,
-            jitter=random.random(),  # noqa: S311
+            jitter=random.random(),  # noqa: S311 - spreads retries, keeps no secret
         )
 
     async def _once(self, call: Call) -> bytes:
         await self._wait_for_limit()
-        if self.guard is None or call.is_read:
-            return await self._exchange(call)
-        remaining = self.guard.remaining_seconds()
+        async with self.slots:
+            if self.guard is None or call.is_read:
+                return await self._exchange(call)
+            return await self._guarded(call, self.guard)
+
+    async def _guarded(self, call: Call, guard: Guard) -> bytes:
+        """The server is told the bound too, so that it does not store what we no longer may."""
+        remaining = guard.remaining_seconds()
         bounded = replace(call, query={**call.query, "timeout": f"{remaining:.3f}s"})
         try:
             async with asyncio.timeout(remaining):
-                return await self._exchange(bounded)
+                return await self._exchange(bounded, guard)
         except TimeoutError as error:
             raise DeadlineExceeded(f"the guard allowed only {remaining:.3f} s", action=call.action) from error
 
@@ -119,11 +117,11 @@ class Caller:
         if self.limiter is not None:
             WAITED.labels(self.purpose).observe(await self.limiter.wait())
 
-    async def _exchange(self, call: Call) -> bytes:
+    async def _exchange(self, call: Call, guard: Guard | None = None) -> bytes:
         started = time.perf_counter()
         code = "none"
         try:
-            async with await self.transport.send(call) as response:
+            async with await self.transport.send(call, guard.remaining_seconds if guard else None) as response:
                 code = str(response.status)
                 return await self._answer(call, response)
         finally:

@@ -3,6 +3,9 @@
 Reads return views, which name only the fields in use. Writes never send a view back: `create` and `update` take plain
 JSON, `patch` names the fields to change, so nothing a view does not know is dropped. `limited` and `guarded` give
 clients of the same connection pool with a rate limit of their own, or that write only while a lease holds.
+
+Every call has a deadline. Within it reads are repeated on failures that pass, writes only when the server surely did
+not process them (see `retry`).
 """
 
 from __future__ import annotations
@@ -10,20 +13,16 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import msgspec
-
-from zonewise.kube import kubeconfig
+from zonewise.kube import kubeconfig, verbs
 from zonewise.kube.access import Access
-from zonewise.kube.calls import Call, Caller, Guard
+from zonewise.kube.calls import Caller, Guard
 from zonewise.kube.errors import Gone, Unreachable
-from zonewise.kube.patch import Apply, JsonPatch, Patch
-from zonewise.kube.ratelimit import Limiter
+from zonewise.kube.patch import Patch
 from zonewise.kube.transport import Transport
+from zonewise.kube.verbs import Call, Propagation, Selection
 from zonewise.kube.wire import (
     EventType,
     Lines,
@@ -35,7 +34,7 @@ from zonewise.kube.wire import (
     read_object,
     read_page,
 )
-from zonewise.objects import PODS, Key, Resource
+from zonewise.objects import Resource
 
 __all__ = ["Client", "EventType", "Guard", "Listing", "Page", "Propagation", "WatchEvent"]
 
@@ -48,26 +47,19 @@ WATCH_SECONDS = 300
 SILENCE_SECONDS = 90.0
 
 
-class Propagation(StrEnum):
-    """What happens to the objects a deleted one owns."""
-
-    BACKGROUND = "Background"
-    FOREGROUND = "Foreground"
-    ORPHAN = "Orphan"
-
-
 class Client:
     """`async with Client(kubeconfig.default()) as client: ...`"""
 
-    def __init__(self, access: Access, *, field_manager: str = FIELD_MANAGER) -> None:
+    def __init__(self, access: Access, *, field_manager: str = FIELD_MANAGER, wait_for_server: bool = True) -> None:
+        """`wait_for_server`: calls wait, within their deadline, for a server that refuses connections."""
         self.access = access
         self.field_manager = field_manager
         self._transport = Transport(access)
-        self._caller = Caller(self._transport)
+        self._caller = Caller(transport=self._transport, wait_for_server=wait_for_server)
 
     @classmethod
     async def connect(cls, path: Path | str | None = None, context: str | None = None) -> Self:
-        """From a kubeconfig, else the surroundings; close it after use."""
+        """From a kubeconfig, else the surroundings: `async with await Client.connect() as client`."""
         access = kubeconfig.load(path, context) if path or context else kubeconfig.default()
         return await cls(access).__aenter__()
 
@@ -83,13 +75,13 @@ class Client:
 
     def limited(self, purpose: str, qps: float, burst: int) -> Self:
         """The same pool under a rate limit and a metrics label of its own."""
-        return self._with(replace(self._caller, purpose=purpose, limiter=Limiter(qps, burst)))
+        return self._calling(self._caller.limited(purpose, qps, burst))
 
     def guarded(self, guard: Guard) -> Self:
         """The same pool, writing only while `guard` allows it; it is asked right before each write is sent."""
-        return self._with(replace(self._caller, guard=guard))
+        return self._calling(self._caller.guarded(guard))
 
-    def _with(self, caller: Caller) -> Self:
+    def _calling(self, caller: Caller) -> Self:
         other = copy.copy(self)
         other._caller = caller  # noqa: SLF001 - our own copy
         return other
@@ -103,10 +95,8 @@ class Client:
         resource_version: str | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
-        call = _call("get", "GET", resource, namespace, name)
-        if resource_version is not None:
-            call = replace(call, query={"resourceVersion": resource_version})
-        return read_object(await self._caller.perform(call, deadline_seconds), resource.view, call.action)
+        """With `resource_version` "0", whatever the server has at hand; without, the latest."""
+        return await self._object(resource, verbs.get(resource, name, namespace, resource_version), deadline_seconds)
 
     async def list(
         self,
@@ -119,19 +109,24 @@ class Client:
         page_size: int = PAGE_SIZE,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Listing[T]:
-        """All pages; the deadline is per page. When the snapshot expires on the way, all again in one answer."""
-        query = _selection(selector, fields, resource_version)
+        """All pages; the deadline is each page's. When the snapshot expires on the way, all again in one answer."""
+        selection = Selection(namespace, selector, fields)
         try:
-            return await self._collect(resource, namespace, query, page_size, deadline_seconds)
+            return await self._collect(resource, selection, resource_version, page_size, deadline_seconds)
         except Gone:
-            return await self._collect(resource, namespace, query, 0, deadline_seconds)
+            return await self._collect(resource, selection, resource_version, 0, deadline_seconds)
 
     async def _collect(
-        self, resource: Resource[T], namespace: str, query: Mapping[str, str], page_size: int, deadline_seconds: float
+        self,
+        resource: Resource[T],
+        selection: Selection,
+        resource_version: str | None,
+        page_size: int,
+        deadline_seconds: float,
     ) -> Listing[T]:
         items = []
         version = ""
-        async with aclosing(self._pages(resource, namespace, query, page_size, deadline_seconds)) as pages:
+        async with aclosing(self._pages(resource, selection, resource_version, page_size, deadline_seconds)) as pages:
             async for page in pages:
                 items += page.items
                 version = page.resource_version
@@ -149,27 +144,28 @@ class Client:
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> AsyncGenerator[Page[T], None]:
         """One page at a time, so that all need not be held; raises Gone when the snapshot expires on the way."""
-        query = _selection(selector, fields, resource_version)
-        return self._pages(resource, namespace, query, page_size, deadline_seconds)
+        selection = Selection(namespace, selector, fields)
+        return self._pages(resource, selection, resource_version, page_size, deadline_seconds)
 
     async def _pages(
-        self, resource: Resource[T], namespace: str, query: Mapping[str, str], page_size: int, deadline_seconds: float
+        self,
+        resource: Resource[T],
+        selection: Selection,
+        resource_version: str | None,
+        page_size: int,
+        deadline_seconds: float,
     ) -> AsyncGenerator[Page[T], None]:
-        limited = {**query, "limit": str(page_size)} if page_size else dict(query)
-        if query.get("resourceVersion"):
-            # Without a match, a version and a limit together mean exactly that version.
-            limited["resourceVersionMatch"] = "NotOlderThan"
+        after = ""
         while True:
-            call = _call("list", "GET", resource, namespace, query=limited)
+            call = verbs.list_page(
+                resource, selection, page_size=page_size, resource_version=resource_version, after=after
+            )
             body = await self._caller.perform(call, deadline_seconds)
             page = read_page(body, resource.view, call.action)
             yield page
-            if not page.next:
+            after = page.next
+            if not after:
                 return
-            limited["continue"] = page.next
-            # The token carries the version; the server refuses both together.
-            for carried in ("resourceVersion", "resourceVersionMatch"):
-                limited.pop(carried, None)
 
     async def watch(
         self,
@@ -186,13 +182,16 @@ class Client:
     ) -> AsyncGenerator[WatchEvent[T], None]:
         """Changes since `resource_version`, and bookmarks, until the server ends the watch after `timeout_seconds`.
 
-        Raises Gone when the version is too old, and Unreachable when nothing comes for `silence_seconds`.
+        Raises Gone when the version is too old, and Unreachable when nothing comes for `silence_seconds`. Whoever
+        leaves early closes it: `async with aclosing(client.watch(...)) as events`.
         """
-        query = _selection(selector, fields, resource_version)
-        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_seconds)}
-        if initial_events:
-            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        call = _call("watch", "GET", resource, namespace, query=query)
+        call = verbs.watch(
+            resource,
+            Selection(namespace, selector, fields),
+            resource_version=resource_version,
+            initial_events=initial_events,
+            timeout_seconds=timeout_seconds,
+        )
         decoder = event_decoder(resource.view)
         lines = Lines()
         async with await self._caller.open(call, deadline_seconds) as response:
@@ -208,12 +207,12 @@ class Client:
         body: Mapping[str, Any],
         namespace: str = "",
         *,
-        subresource: str = "",
         dry_run: bool = False,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
-        call = self._write("create", "POST", resource, namespace, body, subresource, dry_run)
-        return read_object(await self._caller.perform(call, deadline_seconds), resource.view, call.action)
+        """`apiVersion` and `kind` may be left out."""
+        call = verbs.create(resource, body, namespace, self._options(dry_run))
+        return await self._object(resource, call, deadline_seconds)
 
     async def update(
         self,
@@ -226,34 +225,8 @@ class Client:
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
         """Replaces the object by `body`, the whole of it as read with `resource.whole()`."""
-        call = self._write("update", "PUT", resource, namespace, body, subresource, dry_run)
-        return read_object(await self._caller.perform(call, deadline_seconds), resource.view, call.action)
-
-    def _write(
-        self,
-        verb: str,
-        method: str,
-        resource: Resource[Any],
-        namespace: str,
-        body: Mapping[str, Any],
-        subresource: str,
-        dry_run: bool,
-    ) -> Call:
-        whole = _with_type(resource, _plain(body))
-        metadata = whole.get("metadata") or {}
-        name = metadata.get("name", "") if method == "PUT" or subresource else ""
-        namespace = namespace or metadata.get("namespace", "")
-        return _call(
-            verb,
-            method,
-            resource,
-            namespace,
-            name,
-            subresource,
-            query=self._options(dry_run),
-            body=msgspec.json.encode(whole),
-            subject=str(Key(namespace, metadata.get("name") or metadata.get("generateName") or "")),
-        )
+        call = verbs.update(resource, body, namespace, subresource, self._options(dry_run))
+        return await self._object(resource, call, deadline_seconds)
 
     async def patch(
         self,
@@ -266,27 +239,8 @@ class Client:
         dry_run: bool = False,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
-        query = self._options(dry_run)
-        match patch:
-            case Apply(body, manager, force):
-                query |= {"fieldManager": manager or self.field_manager, "force": "true" if force else "false"}
-                content: Any = _with_type(resource, _plain(body))
-            case JsonPatch(operations):
-                content = operations
-            case _:
-                content = _plain(patch.body)
-        call = _call(
-            "patch",
-            "PATCH",
-            resource,
-            namespace,
-            name,
-            subresource,
-            query=query,
-            body=msgspec.json.encode(content),
-            content_type=patch.content_type,
-        )
-        return read_object(await self._caller.perform(call, deadline_seconds), resource.view, call.action)
+        call = verbs.patch(resource, name, patch, namespace, subresource, self._options(dry_run))
+        return await self._object(resource, call, deadline_seconds)
 
     async def delete(
         self,
@@ -302,9 +256,14 @@ class Client:
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         """With `uid` or `resource_version`, only that very object: else Conflict."""
-        options = _delete_options(uid, resource_version, grace_seconds, propagation, dry_run)
-        call = _call("delete", "DELETE", resource, namespace, name, body=msgspec.json.encode(options))
-        await self._caller.perform(call, deadline_seconds)
+        options = verbs.delete_options(
+            uid=uid,
+            resource_version=resource_version,
+            grace_seconds=grace_seconds,
+            propagation=propagation,
+            dry_run=dry_run,
+        )
+        await self._caller.perform(verbs.delete(resource, name, namespace, options), deadline_seconds)
 
     async def delete_collection(
         self,
@@ -318,9 +277,8 @@ class Client:
         dry_run: bool = False,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
-        options = _delete_options("", "", grace_seconds, propagation, dry_run)
-        query = _selection(selector, fields, None)
-        call = _call("deletecollection", "DELETE", resource, namespace, query=query, body=msgspec.json.encode(options))
+        options = verbs.delete_options(grace_seconds=grace_seconds, propagation=propagation, dry_run=dry_run)
+        call = verbs.delete_collection(resource, Selection(namespace, selector, fields), options)
         await self._caller.perform(call, deadline_seconds)
 
     async def evict(
@@ -334,23 +292,8 @@ class Client:
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         """Asks for a pod to go. A budget's refusal is an answer: TooManyRequests is raised, not waited out."""
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": _delete_options(uid, "", grace_seconds, None, dry_run),
-        }
-        call = _call(
-            "evict",
-            "POST",
-            PODS,
-            namespace,
-            name,
-            "eviction",
-            query={"dryRun": "All"} if dry_run else {},
-            body=msgspec.json.encode(eviction),
-        )
-        await self._caller.perform(replace(call, repeatable=False), deadline_seconds)
+        options = verbs.delete_options(uid=uid, grace_seconds=grace_seconds)
+        await self._caller.perform(verbs.evict(name, namespace, options, dry_run=dry_run), deadline_seconds)
 
     async def request(
         self,
@@ -373,64 +316,8 @@ class Client:
         body = await self.request("GET", "/version")
         return read_object(body, dict[str, str], "get of /version")["gitVersion"]
 
+    async def _object(self, resource: Resource[T], call: Call, deadline_seconds: float) -> T:
+        return read_object(await self._caller.perform(call, deadline_seconds), resource.view, call.action)
+
     def _options(self, dry_run: bool) -> dict[str, str]:
         return {"fieldManager": self.field_manager} | ({"dryRun": "All"} if dry_run else {})
-
-
-def _call(
-    verb: str,
-    method: str,
-    resource: Resource[Any],
-    namespace: str,
-    name: str = "",
-    subresource: str = "",
-    *,
-    query: Mapping[str, str] | None = None,
-    body: bytes | None = None,
-    content_type: str = "application/json",
-    subject: str = "",
-) -> Call:
-    if resource.namespaced and not namespace and (name or method == "POST"):
-        raise ValueError(f"{verb} of {resource} {name or subject}: a namespace is needed")
-    return Call(
-        verb=verb,
-        method=method,
-        path=resource.path(namespace, name, subresource),
-        resource=str(resource),
-        subject=subject or (str(Key(namespace, name)) if name else namespace and f"in {namespace}"),
-        query=query or {},
-        body=body,
-        content_type=content_type,
-    )
-
-
-def _selection(selector: str, fields: str, resource_version: str | None) -> dict[str, str]:
-    query = {"labelSelector": selector, "fieldSelector": fields}
-    chosen = {name: value for name, value in query.items() if value}
-    return chosen if resource_version is None else {**chosen, "resourceVersion": resource_version}
-
-
-def _delete_options(
-    uid: str, resource_version: str, grace_seconds: int | None, propagation: Propagation | None, dry_run: bool
-) -> dict[str, Any]:
-    given = {"uid": uid, "resourceVersion": resource_version}
-    options = {
-        "preconditions": {name: value for name, value in given.items() if value} or None,
-        "gracePeriodSeconds": grace_seconds,
-        "propagationPolicy": propagation,
-        "dryRun": ["All"] if dry_run else None,
-    }
-    chosen = {name: value for name, value in options.items() if value is not None}
-    return {"apiVersion": "v1", "kind": "DeleteOptions", **chosen}
-
-
-def _plain(body: Any) -> Mapping[str, Any]:
-    if not isinstance(body, Mapping):
-        raise TypeError(
-            f"a body is plain JSON, not {type(body).__name__}: a view would drop the fields it does not know"
-        )
-    return body
-
-
-def _with_type(resource: Resource[Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **body}

@@ -17,7 +17,7 @@ import msgspec
 
 from zonewise.kube.access import BasicAuth, Credential, ExecPlugin, Interaction, StaticToken, TokenFile
 from zonewise.kube.errors import ConfigError, Unauthorized
-from zonewise.kube.rotation import RotatedFile
+from zonewise.kube.rotation import RotatedFile, content_of, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,9 @@ def exec_info(plugin: ExecPlugin, interactive: bool) -> str:
     """What the plugin is told, in KUBERNETES_EXEC_INFO."""
     spec: dict[str, object] = {"interactive": interactive}
     if plugin.cluster is not None:
-        spec["cluster"] = dict(plugin.cluster)
+        authority = content_of(source_of(plugin.authority))
+        trusted = {"certificate-authority-data": base64.b64encode(authority).decode()} if authority else {}
+        spec["cluster"] = {**plugin.cluster, **trusted}
     info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
     return msgspec.json.encode(info).decode()
 

@@ -125,13 +125,19 @@ class Unavailable(ServerError):
 
 
 class Unreachable(ApiError):
-    """No whole answer came: refused, reset, silent, TLS or DNS failure. `sent` says whether the request may have been processed."""
+    """No whole answer came: refused, reset, silent. `sent` says whether the request may have been processed."""
 
     kind = "unreachable"
 
     def __init__(self, message: str, *, action: str = "", sent: bool = True) -> None:
         super().__init__(message, action=action)
         self.sent = sent
+
+
+class Untrusted(Unreachable):
+    """TLS could not be agreed on: trying again will not help."""
+
+    kind = "untrusted"
 
 
 class DeadlineExceeded(ApiError):

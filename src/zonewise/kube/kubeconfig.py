@@ -12,10 +12,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
-import yaml
 
 from zonewise.kube.access import (
     Access,
@@ -29,90 +28,13 @@ from zonewise.kube.access import (
     TokenFile,
 )
 from zonewise.kube.errors import ConfigError
+from zonewise.kube.kubefile import Cluster, Context, Exec, File, User, parse
+from zonewise.kube.proxy import environment_proxy
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_HEADER_NAME_MARKS = "!#$&'*+-.^_`|~"
 _EXEC_CLUSTER_EXTENSION = "client.authentication.k8s.io/exec"
-
-
-class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """Part of a kubeconfig; unknown fields are skipped, as kubectl does."""
-
-
-class _Extension(_Section, frozen=True):
-    name: str = ""
-    extension: Any = None
-
-
-class _Cluster(_Section, frozen=True):
-    server: str = ""
-    tls_server_name: str = ""
-    insecure_skip_tls_verify: bool = False
-    certificate_authority: str = ""
-    certificate_authority_data: str = ""
-    proxy_url: str = ""
-    disable_compression: bool = False
-    extensions: tuple[_Extension, ...] | None = ()
-
-
-class _Variable(_Section, frozen=True):
-    name: str = ""
-    value: str = ""
-
-
-class _Exec(_Section, frozen=True, rename="camel"):
-    command: str = ""
-    args: tuple[str, ...] | None = ()
-    env: tuple[_Variable, ...] | None = ()
-    api_version: str = ""
-    install_hint: str = ""
-    provide_cluster_info: bool = False
-    interactive_mode: Interaction | None = None
-
-
-class _User(_Section, frozen=True):
-    client_certificate: str = ""
-    client_certificate_data: str = ""
-    client_key: str = ""
-    client_key_data: str = ""
-    token: str = ""
-    token_file: str = msgspec.field(default="", name="tokenFile")
-    username: str = ""
-    password: str = ""
-    impersonate: str = msgspec.field(default="", name="as")
-    impersonate_uid: str = msgspec.field(default="", name="as-uid")
-    impersonate_groups: tuple[str, ...] | None = msgspec.field(default=(), name="as-groups")
-    impersonate_extra: dict[str, tuple[str, ...]] | None = msgspec.field(default=None, name="as-user-extra")
-    auth_provider: dict[str, Any] | None = None
-    exec: _Exec | None = None
-
-
-class _Context(_Section, frozen=True):
-    cluster: str = ""
-    user: str = ""
-    namespace: str = ""
-
-
-class _NamedCluster(_Section, frozen=True):
-    name: str = ""
-    cluster: _Cluster = _Cluster()
-
-
-class _NamedUser(_Section, frozen=True):
-    name: str = ""
-    user: _User = _User()
-
-
-class _NamedContext(_Section, frozen=True):
-    name: str = ""
-    context: _Context = _Context()
-
-
-class _File(_Section, frozen=True):
-    clusters: tuple[_NamedCluster, ...] | None = ()
-    users: tuple[_NamedUser, ...] | None = ()
-    contexts: tuple[_NamedContext, ...] | None = ()
-    current_context: str = ""
 
 
 class _Placed(msgspec.Struct, frozen=True):
@@ -120,6 +42,9 @@ class _Placed(msgspec.Struct, frozen=True):
 
     entry: Any
     folder: Path
+
+
+_ANONYMOUS = _Placed(User(), Path())
 
 
 class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,23 +57,14 @@ class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
 
 
-def parse(text: str, path: Path) -> _File:
-    try:
-        return msgspec.convert(yaml.safe_load(text) or {}, _File)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"kubeconfig {path} is not YAML: {_one_line(error)}") from error
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"kubeconfig {path}: {error}; correct that field") from error
-
-
-def merge(files: Sequence[tuple[Path, _File]]) -> Kubeconfig:
+def merge(files: Sequence[tuple[Path, File]]) -> Kubeconfig:
     clusters: dict[str, _Placed] = {}
     users: dict[str, _Placed] = {}
     contexts: dict[str, _Placed] = {}
     for path, file in files:
-        _add(clusters, {item.name: item.cluster for item in file.clusters or ()}, path)
-        _add(users, {item.name: item.user for item in file.users or ()}, path)
-        _add(contexts, {item.name: item.context for item in file.contexts or ()}, path)
+        _add(clusters, {item.name: item.cluster for item in file.clusters}, path)
+        _add(users, {item.name: item.user for item in file.users}, path)
+        _add(contexts, {item.name: item.context for item in file.contexts}, path)
     return Kubeconfig(
         clusters=clusters,
         users=users,
@@ -163,31 +79,32 @@ def _add(merged: dict[str, _Placed], entries: Mapping[str, Any], path: Path) -> 
         merged.setdefault(name, _Placed(entry, path.parent))
 
 
-def interpret(config: Kubeconfig, context: str | None = None) -> Access:
-    """What a context means."""
+def interpret(config: Kubeconfig, context: str | None, environment: Mapping[str, str]) -> Access:
+    """What a context means; without one, the file's own current-context."""
     name = context or config.current_context
     if not name:
         raise ConfigError(
             f"kubeconfig {config.origin}: no current-context is set; name one with --context{_choice(config.contexts)}"
         )
-    chosen: _Context = _named(config.contexts, name, "context", config.origin).entry
+    chosen: Context = _named(config.contexts, name, "context", config.origin).entry
     cluster = _named(config.clusters, chosen.cluster, f"cluster of context {name!r}", config.origin)
-    user = _named(config.users, chosen.user, f"user of context {name!r}", config.origin)
+    user = _named(config.users, chosen.user, f"user of context {name!r}", config.origin) if chosen.user else _ANONYMOUS
     origin = f"context {name!r} of {config.origin}"
     server = _server(cluster.entry.server, origin)
     # As kubectl does, nothing secret is sent over plain HTTP.
-    identity = _identity(user, cluster.entry, origin) if server.startswith("https://") else {}
+    is_secure = server.startswith("https://")
     return Access(
         server=server,
         namespace=chosen.namespace or "default",
         authority=_material(cluster, "certificate_authority", origin),
         verify=_verifies(cluster.entry, origin),
         tls_server_name=cluster.entry.tls_server_name,
-        proxy_url=_proxy(cluster.entry.proxy_url, origin),
+        proxy_url=_proxy(cluster.entry.proxy_url or environment_proxy(server, environment), origin),
         compression=not cluster.entry.disable_compression,
         impersonation=_impersonation(user.entry, origin),
+        certificate=_certificate(user, origin) if is_secure else None,
+        credential=_credential(user, cluster, origin) if is_secure else None,
         origin=origin,
-        **identity,
     )
 
 
@@ -214,7 +131,7 @@ def _proxy(url: str, origin: str) -> str:
     return url
 
 
-def _verifies(cluster: _Cluster, origin: str) -> bool:
+def _verifies(cluster: Cluster, origin: str) -> bool:
     if not cluster.insecure_skip_tls_verify:
         return True
     if cluster.certificate_authority or cluster.certificate_authority_data:
@@ -238,10 +155,6 @@ def _decoded(data: str, field: str, origin: str) -> bytes:
         raise ConfigError(f"{origin}: {field} is not base64: {error}") from error
 
 
-def _identity(user: _Placed, cluster: _Cluster, origin: str) -> dict[str, Any]:
-    return {"certificate": _certificate(user, origin), "credential": _credential(user, cluster, origin)}
-
-
 def _certificate(user: _Placed, origin: str) -> ClientCertificate | None:
     certificate = _material(user, "client_certificate", origin)
     if certificate is None:
@@ -254,8 +167,8 @@ def _certificate(user: _Placed, origin: str) -> ClientCertificate | None:
     return ClientCertificate(certificate, key)
 
 
-def _credential(placed: _Placed, cluster: _Cluster, origin: str) -> Credential | None:
-    user: _User = placed.entry
+def _credential(placed: _Placed, cluster: _Placed, origin: str) -> Credential | None:
+    user: User = placed.entry
     if user.auth_provider is not None:
         provider = user.auth_provider.get("name", "")
         raise ConfigError(f"{origin}: auth-provider {provider!r} is not supported; use the provider's exec plugin")
@@ -272,7 +185,7 @@ def _credential(placed: _Placed, cluster: _Cluster, origin: str) -> Credential |
     return None
 
 
-def _exec(plugin: _Exec, folder: Path, cluster: _Cluster, origin: str) -> ExecPlugin:
+def _exec(plugin: Exec, folder: Path, cluster: _Placed, origin: str) -> ExecPlugin:
     if not plugin.command:
         raise ConfigError(f"{origin}: the exec plugin has no command")
     if plugin.api_version not in EXEC_API_VERSIONS:
@@ -287,24 +200,22 @@ def _exec(plugin: _Exec, folder: Path, cluster: _Cluster, origin: str) -> ExecPl
     return ExecPlugin(
         # Only a command with a slash is a path; others are searched in PATH.
         command=str(folder / plugin.command) if os.sep in plugin.command else plugin.command,
-        arguments=plugin.args or (),
-        environment=tuple((variable.name, variable.value) for variable in plugin.env or ()),
+        arguments=plugin.args,
+        environment=tuple((variable.name, variable.value) for variable in plugin.env),
         api_version=plugin.api_version,
         interaction=plugin.interactive_mode or Interaction.IF_AVAILABLE,
         install_hint=plugin.install_hint,
-        cluster=_cluster_for_plugin(cluster) if plugin.provide_cluster_info else None,
+        cluster=_cluster_for_plugin(cluster.entry) if plugin.provide_cluster_info else None,
+        authority=_material(cluster, "certificate_authority", origin) if plugin.provide_cluster_info else None,
     )
 
 
-def _cluster_for_plugin(cluster: _Cluster) -> dict[str, object]:
-    extension = next(
-        (item.extension for item in cluster.extensions or () if item.name == _EXEC_CLUSTER_EXTENSION), None
-    )
+def _cluster_for_plugin(cluster: Cluster) -> dict[str, object]:
+    extension = next((item.extension for item in cluster.extensions if item.name == _EXEC_CLUSTER_EXTENSION), None)
     known: dict[str, object] = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,
         "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
-        "certificate-authority-data": cluster.certificate_authority_data,
         "proxy-url": cluster.proxy_url,
         "disable-compression": cluster.disable_compression,
         "config": extension,
@@ -312,7 +223,7 @@ def _cluster_for_plugin(cluster: _Cluster) -> dict[str, object]:
     return {name: value for name, value in known.items() if value}
 
 
-def _impersonation(user: _User, origin: str) -> tuple[tuple[str, str], ...]:
+def _impersonation(user: User, origin: str) -> tuple[tuple[str, str], ...]:
     if not user.impersonate:
         if user.impersonate_uid or user.impersonate_groups or user.impersonate_extra:
             raise ConfigError(
@@ -323,8 +234,8 @@ def _impersonation(user: _User, origin: str) -> tuple[tuple[str, str], ...]:
     if user.impersonate_uid:
         headers.append(("Impersonate-Uid", user.impersonate_uid))
     headers += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
-    for name, values in (user.impersonate_extra or {}).items():
-        headers += [(f"Impersonate-Extra-{name}", value) for value in values]
+    for name, values in user.impersonate_extra.items():
+        headers += [(f"Impersonate-Extra-{quote(name, safe=_HEADER_NAME_MARKS)}", value) for value in values]
     return tuple(headers)
 
 
@@ -333,10 +244,10 @@ def load(
 ) -> Access:
     """From `path`, else the files of KUBECONFIG, else ~/.kube/config."""
     environment = os.environ if environment is None else environment
-    return interpret(merge(_read(path, environment)), context)
+    return interpret(merge(_read(path, environment)), context, environment)
 
 
-def _read(path: Path | str | None, environment: Mapping[str, str]) -> list[tuple[Path, _File]]:
+def _read(path: Path | str | None, environment: Mapping[str, str]) -> list[tuple[Path, File]]:
     paths = [Path(path)] if path else _paths(environment)
     found = [(item.absolute(), parse(_text(item), item)) for item in paths if path or item.exists()]
     if not found:
@@ -370,10 +281,12 @@ def in_cluster(root: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] | No
         if not file.exists():
             raise ConfigError(f"in a cluster, but {file} is missing; is automountServiceAccountToken off?")
     namespace = root / "namespace"
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     return Access(
-        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        server=server,
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         authority=root / "ca.crt",
+        proxy_url=environment_proxy(server, environment),
         credential=TokenFile(root / "token"),
         origin=f"service account {root}",
     )

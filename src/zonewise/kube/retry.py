@@ -6,7 +6,15 @@ never made, or the server turned it away with 429.
 
 from __future__ import annotations
 
-from zonewise.kube.errors import ApiError, ServerError, ServerTimeout, TooManyRequests, Unavailable, Unreachable
+from zonewise.kube.errors import (
+    ApiError,
+    ServerError,
+    ServerTimeout,
+    TooManyRequests,
+    Unavailable,
+    Unreachable,
+    Untrusted,
+)
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
@@ -25,6 +33,8 @@ def delay_before_retry(
 
 def _is_passing(error: ApiError) -> bool:
     match error:
+        case Untrusted():
+            return False
         case Unreachable() | TooManyRequests() | Unavailable() | ServerTimeout():
             return True
         case ServerError():
@@ -37,6 +47,8 @@ def _surely_not_processed(error: ApiError) -> bool:
     match error:
         case TooManyRequests():
             return True
+        case Untrusted():
+            return False
         case Unreachable():
             return not error.sent
         case _:

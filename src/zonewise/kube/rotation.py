@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from zonewise.kube.access import Material
 from zonewise.kube.errors import ConfigError
 
 
@@ -34,3 +35,15 @@ class RotatedFile:
         if fingerprint != self._fingerprint:
             self._content = self.path.read_bytes()
             self._fingerprint = fingerprint
+
+
+def source_of(material: Material | None) -> RotatedFile | bytes:
+    match material:
+        case Path():
+            return RotatedFile(material)
+        case _:
+            return material or b""
+
+
+def content_of(source: RotatedFile | bytes) -> bytes:
+    return source.content() if isinstance(source, RotatedFile) else source

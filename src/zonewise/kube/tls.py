@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from pathlib import Path
 
-import structlog
-
-from zonewise.kube.access import Access, Material
+from zonewise.kube.access import Access
 from zonewise.kube.errors import ConfigError
-from zonewise.kube.rotation import RotatedFile
+from zonewise.kube.rotation import content_of, source_of
+from zonewise.log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class TlsContexts:
@@ -21,22 +19,22 @@ class TlsContexts:
     def __init__(self, access: Access) -> None:
         self._verify = access.verify
         self._origin = access.origin
-        self._authority = _source(access.authority)
+        self._authority = source_of(access.authority)
         own = access.certificate
-        self._certificate = _source(own.certificate) if own else None
-        self._key = _source(own.key) if own else None
+        self._certificate = source_of(own.certificate if own else None)
+        self._key = source_of(own.key if own else None)
         self._made_from: tuple[bytes, bytes] | None = None
         self._context: ssl.SSLContext | None = None
 
     def current(self, plugin_certificate: bytes = b"") -> ssl.SSLContext:
-        material = (_bytes(self._authority), plugin_certificate or self._own_certificate())
+        material = (content_of(self._authority), plugin_certificate or self._own_certificate())
         if self._context is None or material != self._made_from:
             self._renew(*material)
         assert self._context is not None
         return self._context
 
     def _own_certificate(self) -> bytes:
-        return b"\n".join((_bytes(self._certificate), _bytes(self._key))) if self._certificate else b""
+        return b"\n".join((content_of(self._certificate), content_of(self._key))) if self._certificate else b""
 
     def _renew(self, authority: bytes, certificate: bytes) -> None:
         """Certificate and key are often replaced one after the other: until they fit, the old pair serves."""
@@ -47,20 +45,6 @@ class TlsContexts:
                 raise
             log.warning("new TLS files do not work, keeping the old ones", error=str(error))
         self._made_from = (authority, certificate)
-
-
-def _source(material: Material | None) -> RotatedFile | bytes:
-    match material:
-        case None:
-            return b""
-        case Path():
-            return RotatedFile(material)
-        case _:
-            return material
-
-
-def _bytes(source: RotatedFile | bytes | None) -> bytes:
-    return source.content() if isinstance(source, RotatedFile) else source or b""
 
 
 def make_context(authority: bytes, certificate: bytes, verify: bool, origin: str) -> ssl.SSLContext:
@@ -91,6 +75,7 @@ def _present(context: ssl.SSLContext, certificate: bytes, origin: str) -> None:
         file.write(certificate)
         file.flush()
         try:
-            context.load_cert_chain(file.name)
+            # An empty password, or OpenSSL asks for one at the terminal.
+            context.load_cert_chain(file.name, password="")
         except ssl.SSLError as error:
             raise ConfigError(f"{origin}: client certificate and key do not work together: {error}") from error

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, Protocol, Self
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Self
 
 import aiohttp
 from multidict import CIMultiDict
@@ -16,34 +18,29 @@ from yarl import URL
 from zonewise import __version__
 from zonewise.kube.access import Access
 from zonewise.kube.credentials import Identity, credentials_of
-from zonewise.kube.errors import Unreachable
+from zonewise.kube.errors import Unreachable, Untrusted
 from zonewise.kube.tls import TlsContexts
+from zonewise.kube.verbs import Call
+from zonewise.log import get_logger
+
+log = get_logger(__name__)
 
 CONNECT_SECONDS = 10.0
 READ_BUFFER_BYTES = 2**18
+_MOST_WARNINGS_REMEMBERED = 100
+
+Check = Callable[[], object]
+"""Raises when nothing may be sent any more."""
+
+_last_check: ContextVar[Check | None] = ContextVar("_last_check", default=None)
+
 _NEVER_SENT = (
     aiohttp.ClientConnectorError,
     aiohttp.ClientConnectorCertificateError,
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientHttpProxyError,
 )
-
-
-class Sendable(Protocol):
-    """What the transport needs to know of a call."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def query(self) -> Any: ...
-    @property
-    def body(self) -> bytes | None: ...
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def action(self) -> str: ...
+_TLS_FAILED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError)
 
 
 class Transport:
@@ -52,6 +49,7 @@ class Transport:
         self._credentials = credentials_of(access.credential)
         self._tls = TlsContexts(access) if access.server.startswith("https://") else None
         self._session: aiohttp.ClientSession | None = None
+        self._warnings: set[str] = set()
 
     async def __aenter__(self) -> Self:
         if self._session is None:
@@ -63,36 +61,23 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def send(self, call: Sendable) -> aiohttp.ClientResponse:
-        """The answer with its body unread; the caller closes it. A 401 refreshes the identity once."""
+    async def send(self, call: Call, check: Check | None = None) -> aiohttp.ClientResponse:
+        """The answer with its body unread; the caller closes it. A 401 refreshes the identity once.
+
+        `check` is called when the connection stands, right before the request is written to it.
+        """
         identity = await self._credentials.current()
-        response = await self._exchange(call, identity)
+        response = await self._exchange(call, identity, check)
         if response.status == 401 and self._credentials.refuse(identity):
             response.release()
-            response = await self._exchange(call, await self._credentials.current())
+            response = await self._exchange(call, await self._credentials.current(), check)
+        self._log_warnings(call, response)
         return response
 
-    @staticmethod
-    async def read(response: aiohttp.ClientResponse, call: Sendable) -> bytes:
-        try:
-            return await response.read()
-        except aiohttp.ClientError as error:
-            raise _unreachable(error, call.action) from error
-
-    @staticmethod
-    async def read_some(response: aiohttp.ClientResponse, call: Sendable, silence_seconds: float) -> bytes:
-        """What has come of a stream; nothing at its end."""
-        try:
-            async with asyncio.timeout(silence_seconds):
-                return await response.content.readany()
-        except TimeoutError as error:
-            raise Unreachable(f"nothing came for {silence_seconds:g} s", action=call.action) from error
-        except aiohttp.ClientError as error:
-            raise _unreachable(error, call.action) from error
-
-    async def _exchange(self, call: Sendable, identity: Identity) -> aiohttp.ClientResponse:
+    async def _exchange(self, call: Call, identity: Identity, check: Check | None) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("the client is not connected: use `async with Client(...)`")
+        _last_check.set(check)
         try:
             return await self._session.request(
                 call.method,
@@ -107,11 +92,9 @@ class Transport:
                 read_bufsize=READ_BUFFER_BYTES,
             )
         except (aiohttp.ClientError, OSError) as error:
-            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
-                raise
             raise _unreachable(error, call.action) from error
 
-    def _headers(self, call: Sendable, identity: Identity) -> CIMultiDict[str]:
+    def _headers(self, call: Call, identity: Identity) -> CIMultiDict[str]:
         headers = CIMultiDict(self.access.impersonation)
         headers["Accept"] = "application/json"
         headers["User-Agent"] = f"zonewise/{__version__}"
@@ -123,14 +106,56 @@ class Transport:
             headers["Content-Type"] = call.content_type
         return headers
 
+    def _log_warnings(self, call: Call, response: aiohttp.ClientResponse) -> None:
+        """The server warns of deprecated kinds and unknown fields on each request; once is enough."""
+        for warning in response.headers.getall("Warning", ()):
+            if warning not in self._warnings and len(self._warnings) < _MOST_WARNINGS_REMEMBERED:
+                self._warnings.add(warning)
+                log.warning("the API server warns", action=call.action, warning=warning)
+
+    @staticmethod
+    async def read(response: aiohttp.ClientResponse, call: Call) -> bytes:
+        return await _received(response.read(), call)
+
+    @staticmethod
+    async def read_some(response: aiohttp.ClientResponse, call: Call, silence_seconds: float) -> bytes:
+        """What has come of a stream; nothing at its end."""
+        try:
+            async with asyncio.timeout(silence_seconds):
+                return await _received(response.content.readany(), call)
+        except TimeoutError as error:
+            raise Unreachable(f"nothing came for {silence_seconds:g} s", action=call.action) from error
+
+
+async def _received(reading: Awaitable[bytes], call: Call) -> bytes:
+    try:
+        return await reading
+    except (aiohttp.ClientError, OSError) as error:
+        raise _unreachable(error, call.action) from error
+
 
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, socket_factory=_keepalive_socket),
+        connector=_Connector(limit=0, socket_factory=_keepalive_socket),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         middlewares=(_send_once,),
     )
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Making a connection can take long enough for a lease to end: the last check comes after it."""
+
+    async def connect(self, *arguments: Any, **options: Any) -> Any:
+        connection = await super().connect(*arguments, **options)
+        check = _last_check.get()
+        if check is not None:
+            try:
+                check()
+            except BaseException:
+                connection.release()
+                raise
+        return connection
 
 
 class _Cut(aiohttp.ClientError):
@@ -159,4 +184,7 @@ def _keepalive_socket(address: Any) -> socket.socket:
 
 
 def _unreachable(error: Exception, action: str) -> Unreachable:
-    return Unreachable(str(error) or type(error).__name__, action=action, sent=not isinstance(error, _NEVER_SENT))
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, _TLS_FAILED):
+        return Untrusted(f"{text}; check certificate-authority and tls-server-name", action=action, sent=False)
+    return Unreachable(text, action=action, sent=not isinstance(error, _NEVER_SENT))
