@@ -195,9 +195,12 @@ class Client:
         decoder = event_decoder(resource.view)
         lines = Lines()
         async with await self._caller.open(call, deadline_seconds) as response:
-            while chunk := await self._transport.read_some(response, call, silence_seconds):
-                for line in lines.feed(chunk):
-                    yield read_event(line, decoder, call.action)
+            try:
+                while chunk := await self._transport.read_some(response, call, silence_seconds):
+                    for line in lines.feed(chunk):
+                        yield read_event(line, decoder, call.action)
+            finally:
+                self._transport.hang_up(response)
             if lines.unfinished:
                 raise Unreachable("the stream ended in the middle of an event", action=call.action)
 

@@ -126,6 +126,12 @@ class Transport:
         except TimeoutError as error:
             raise Unreachable(f"nothing came for {silence_seconds:g} s", action=call.action) from error
 
+    @staticmethod
+    def hang_up(response: aiohttp.ClientResponse) -> None:
+        """End a stream before its end: a TLS farewell would wait for an answer that a silent peer never gives."""
+        if response.connection is not None and response.connection.transport is not None:
+            response.connection.transport.abort()
+
 
 async def _received(reading: Awaitable[bytes], call: Call) -> bytes:
     try:
