@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from zonewise.errors import ZonewiseError
 from zonewise.lab.addresses import namespace_of
 
 T = TypeVar("T")
@@ -25,7 +27,7 @@ _ENDED_WITHIN_SECONDS = 10.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class NetworkError(Exception):
+class NetworkError(ZonewiseError):
     """The kernel or a tool refused; the message holds the command and its words."""
 
 
@@ -50,6 +52,11 @@ def inside(namespace: str, act: Callable[[], T]) -> T:
 def command(namespace: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs argv inside; unlike `ip netns exec` it keeps the mounts, so inner `ip netns add` works."""
     return ["nsenter", f"--net={path(namespace)}", "--", *argv]
+
+
+def links(namespace: str) -> set[str]:
+    """The names of its network interfaces. (/sys/class/net shows those of the namespace it was mounted in.)"""
+    return {name for _, name in inside(namespace, socket.if_nameindex)}
 
 
 def of_lab(lab: str) -> list[str]:

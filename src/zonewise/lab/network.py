@@ -10,7 +10,7 @@ kube-proxy needs it.
 
 from __future__ import annotations
 
-from pathlib import Path
+import socket
 
 from zonewise.lab import namespaces
 from zonewise.lab.addresses import Addresses, NodePlan, Plan, ZonePlan
@@ -48,7 +48,7 @@ def build(plan: Plan) -> None:
 
 def remove(lab: str, link: str) -> None:
     """The link goes first: the kernel frees a namespace's interfaces later, at its leisure."""
-    if Path("/sys/class/net", link).exists():
+    if link in {name for _, name in socket.if_nameindex()}:
         namespaces.ip([f"link del {link}"])
     namespaces.remove(namespaces.of_lab(lab))
 

@@ -8,7 +8,6 @@ what goes between two slow zones through its tun device. If it dies, traffic pas
 from __future__ import annotations
 
 import pathlib
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -102,6 +101,10 @@ def read(directory: pathlib.Path) -> Shaping:
     return records.read(record, Shaping) if record.exists() else Shaping()
 
 
+def forget(directory: pathlib.Path) -> None:
+    (directory / _RECORD).unlink(missing_ok=True)
+
+
 def apply(plan: Plan, directory: pathlib.Path, shaping: Shaping) -> None:
     """Make the router do this and nothing else. A change of latencies restarts the delay line, which loses what it held."""
     if shaping.slow != read(directory).slow:
@@ -126,7 +129,7 @@ def _restart_delay_line(plan: Plan, directory: pathlib.Path, shaping: Shaping) -
 def _await_devices(plan: Plan, process: processes.Process, directory: pathlib.Path, count: int) -> None:
     wanted = {_delay_device(index) for index in range(count)}
     deadline = time.monotonic() + _DELAY_LINE_READY_SECONDS
-    while not wanted <= {name for _, name in namespaces.inside(plan.namespace, socket.if_nameindex)}:
+    while not wanted <= namespaces.links(plan.namespace):
         if not process.running or time.monotonic() > deadline:
             log = processes.log_path(directory, _DELAY_LINE)
             raise NetworkError(f"latency needs tun devices (/dev/net/tun), and none could be made: see {log}")
