@@ -11,7 +11,7 @@ not process them (see `retry`).
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -179,10 +179,11 @@ class Client:
         timeout_seconds: int = WATCH_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
         deadline_seconds: float = DEADLINE_SECONDS,
+        on_open: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[WatchEvent[T], None]:
         """Changes since `resource_version`, and bookmarks, until the server ends the watch after `timeout_seconds`.
 
-        Raises Gone when the version is too old, and Unreachable when nothing comes for `silence_seconds`. Whoever
+        `on_open` is called when the server has accepted it, long before there may be anything to tell. Raises Gone when the version is too old, and Unreachable when nothing comes for `silence_seconds`. Whoever
         leaves early closes it: `async with aclosing(client.watch(...)) as events`.
         """
         call = verbs.watch(
@@ -195,6 +196,7 @@ class Client:
         decoder = event_decoder(resource.view)
         lines = Lines()
         async with await self._caller.open(call, deadline_seconds) as response:
+            on_open()
             try:
                 while chunk := await self._transport.read_some(response, call, silence_seconds):
                     for line in lines.feed(chunk):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,7 +19,7 @@ from zonewise import log
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import SILENCE_SECONDS, Client
 from zonewise.kube.errors import ApiError
-from zonewise.kube.reflector import Change, List, Reflector, T, Wait, Watch
+from zonewise.kube.reflector import List, Reflector, T, Wait, Watch
 from zonewise.kube.wire import EventType
 from zonewise.objects import Resource
 
@@ -175,7 +174,8 @@ class _Informer(Generic[T]):
             async for page in pages:
                 self._reflector.page(page.items, time.monotonic())
                 version = page.resource_version
-        self._publish(self._reflector.listed(version))
+        self._works()
+        self.cache.publish(self._reflector.listed(version))
 
     async def _watch(self, command: Watch) -> None:
         chosen = self.selection
@@ -188,23 +188,27 @@ class _Informer(Generic[T]):
             initial_events=command.initial_events,
             timeout_seconds=command.timeout_seconds,
             silence_seconds=self._silence_seconds,
+            on_open=self._opened,
         )
         received = 0
         async with aclosing(events):
             async for event in events:
                 self._events[event.type].inc()
-                self._publish(self._reflector.watched(event, time.monotonic()))
+                self.cache.publish(self._reflector.watched(event, time.monotonic()))
                 received += 1
                 if received % EVENTS_BETWEEN_YIELDS == 0:
                     await asyncio.sleep(0)
         self._ended("the server closed the watch", "closed")
         self._reflector.closed(time.monotonic(), _chance())
 
-    def _publish(self, changes: Sequence[Change[T]]) -> None:
+    def _opened(self) -> None:
+        self._reflector.opened(time.monotonic())
+        self._works()
+
+    def _works(self) -> None:
         if self.cache.problem:
             self.cache.problem = ""
             _log.info("watch works again", watch=self.cache.name)
-        self.cache.publish(changes)
 
 
 def _chance() -> float:

@@ -1,11 +1,13 @@
 """The list/watch protocol as a state machine without I/O: `informers` performs its commands, `cache` publishes its changes.
 
-Ask `next` for a command, perform it, and feed what came of it: `page` and `listed`, `watched`, `closed`, `failed`. The rules:
+Ask `next` for a command, perform it, and feed what came of it: `page` and `listed`, or `opened`,
+`watched` and `closed`, or `failed`. The rules:
 
 - The whole state comes first: as a streaming list where the server has them (KEP-3157), else in pages. It is collected
   aside. Readers keep the old state until the new one is complete; then it takes its place in one step, and the
   difference is returned as changes.
-- After it a watch from the last resource version seen, which bookmarks move on. One that the server ends is resumed at once.
+- After it a watch from the last resource version seen, which bookmarks move on. One that the server ends is resumed at once,
+  unless it ended as soon as it began.
 - What fails is tried again after a jittered, exponential wait, which starts over after a healthy period. Only a 410
   loses the place in the server's history: then the whole state is asked for again.
 - Never back in time: a new list must not be older than what was seen. Where the server can't promise that, a consistent
@@ -68,7 +70,7 @@ class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
     new: T | None
 
 
-class StaleList(ApiError):
+class StaleList(ApiError):  # noqa: N818 - named like the errors of `errors`
     kind = "stale list"
 
 
@@ -101,6 +103,10 @@ class Reflector(Generic[T]):
         self._collected = {}
         return self._request
 
+    def opened(self, now: float) -> None:
+        """The server has accepted the watch."""
+        self._hear(now)
+
     def page(self, objects: Iterable[T], now: float) -> None:
         self._hear(now)
         for viewed in objects:
@@ -121,8 +127,7 @@ class Reflector(Generic[T]):
 
     def closed(self, now: float, chance: float) -> None:
         """The server ended the watch in good order."""
-        heard = self.heard_at is not None and self.heard_at >= self._requested_at
-        if self._has_place and (heard or now - self._requested_at >= SHORTEST_WATCH_SECONDS):
+        if self._has_place and now - self._requested_at >= SHORTEST_WATCH_SECONDS:
             return
         self._unfinished_streams += self._is_streaming_list
         self._back_off(now, chance)

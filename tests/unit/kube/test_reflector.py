@@ -220,10 +220,12 @@ def test_a_watch_that_the_server_ends_is_resumed_at_once() -> None:
     assert play.next() == resumed(10)
 
 
-def test_a_watch_that_ends_at_once_without_a_word_is_a_failure() -> None:
+def test_a_watch_that_ends_as_soon_as_it_began_is_a_failure() -> None:
     play = Play().synced_by_stream("a")
     play.closed()
     assert play.next() == resumed(10)
+    play.reflector.opened(play.now)
+    play.watched(bookmark(10))
     play.closed(after=0.1)
     assert isinstance(play.next(), Wait)
     assert play.next() == resumed(10)
@@ -405,3 +407,5 @@ def test_anything_heard_counts_against_staleness() -> None:
     assert play.reflector.heard_at == 3.0
     play.reflector.page([], 4.0)
     assert play.reflector.heard_at == 4.0
+    play.reflector.opened(5.0)
+    assert play.reflector.heard_at == 5.0

@@ -1,0 +1,50 @@
+"""Comparing watch caches with what the API server itself holds, in full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from prometheus_client import REGISTRY
+
+from zonewise.kube.cache import Cache
+from zonewise.kube.client import Client
+from zonewise.objects import Key, Resource, key_of
+
+PATIENCE_SECONDS = 60.0
+
+
+async def eventually(holds: Callable[[], bool | Awaitable[bool]], what: str = "") -> None:
+    """Wait until the condition holds; the deadline is only there to end a failing test."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (answer if isinstance(answer := holds(), bool) else await answer):  # noqa: ASYNC110 - the server's
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what or holds}") from None
+
+
+def contents(cache: Cache[Any]) -> dict[Key, Any]:
+    return {key_of(viewed): viewed for viewed in cache}
+
+
+async def truth(client: Client, resource: Resource[Any], namespace: str = "", **selection: str) -> dict[Key, Any]:
+    listing = await client.list(resource, namespace, **selection)
+    return {key_of(viewed): viewed for viewed in listing.items}
+
+
+async def become_equal(
+    cache: Cache[Any], client: Client, resource: Resource[Any], namespace: str = "", **selection: str
+) -> None:
+    """Wait until the cache holds exactly what the server does, every field that the view reads."""
+
+    async def equal() -> bool:
+        return cache.synced and contents(cache) == await truth(client, resource, namespace, **selection)
+
+    await eventually(equal, f"{cache.name} equal to the server")
+
+
+def sample(name: str, cache: Cache[Any], **labels: str) -> float:
+    resource, _, selection = cache.name.partition(" ")
+    return REGISTRY.get_sample_value(name, {"resource": resource, "selection": selection, **labels}) or 0.0
