@@ -182,10 +182,10 @@ def read_plugin_output(output: bytes, plugin: ExecPlugin) -> _PluginStatus:
             f"expected ExecCredential {plugin.api_version}"
         )
     status = read.status or _PluginStatus()
-    if not status.token and not (status.client_certificate_data and status.client_key_data):
-        raise ConfigError(f"exec plugin {plugin.command!r} gave neither a token nor a client certificate with its key")
     if bool(status.client_certificate_data) != bool(status.client_key_data):
         raise ConfigError(f"exec plugin {plugin.command!r} gave half of a client certificate and key")
+    if not status.token and not status.client_key_data:
+        raise ConfigError(f"exec plugin {plugin.command!r} gave neither a token nor a client certificate")
     return status
 
 

@@ -101,7 +101,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def parse(text: str, path: Path) -> File:
     try:
         document = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, in C where there is one
-        file = msgspec.convert(_without_nulls(document) or {}, File)
+        file = msgspec.convert({} if document is None else _without_nulls(document), File)
     except yaml.YAMLError as error:
         raise ConfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
     except msgspec.ValidationError as error:
