@@ -44,9 +44,11 @@ class Run:
     def shared(self) -> ControlPlane:
         directory = self.directory / SHARED
         with _locked(self.directory / "start"):
-            if directory.exists():
-                return ControlPlane.attach(directory)
-            return ControlPlane.start(directory)
+            if not directory.exists():
+                return ControlPlane.start(directory)
+            plane = ControlPlane.attach(directory)
+            plane.wait_ready()
+            return plane
 
     def private(
         self, *, programs: tuple[Program, ...] = (Program.ETCD, Program.APISERVER), **settings: Any

@@ -4,7 +4,6 @@ Needs no root. The record written before the first process starts lets any later
 after a crash. `zonewise lab` and the test fixtures both stand on this.
 """
 
-import datetime as dt
 import http.client
 import json
 import secrets
@@ -13,24 +12,30 @@ import signal
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from zonewise.lab import binaries, etcd, kubeconfig, pki, places, processes, programs, records, slots
+from zonewise.errors import ZonewiseError
+from zonewise.lab import binaries, etcd, places, processes, programs, records, slots
 from zonewise.lab.programs import Layout, Program, Settings
 
 READY_WITHIN_SECONDS = 120.0
 STOP_GRACE_SECONDS = 5.0
+_POLL_SECONDS = 0.02
 _RECORD = "control-plane.json"
 # Clients first, so that none of them spends its last second on retries.
 _STOP_ORDER = ((Program.KWOK, Program.SCHEDULER, Program.CONTROLLER_MANAGER), (Program.APISERVER,), (Program.ETCD,))
 
 
-class StartError(Exception):
+class StartError(ZonewiseError):
     pass
+
+
+class StatusError(http.client.HTTPException):
+    """The server's answer was a status of 400 or more; the text has it."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -61,7 +66,6 @@ class ControlPlane:
         )
         plane = cls.prepare(directory, settings)
         try:
-            plane.write_credentials()
             plane.launch(progress)
         except BaseException:
             plane.stop()
@@ -100,13 +104,16 @@ class ControlPlane:
     def binaries(self) -> Path:
         return self.layout.binaries
 
-    def credentials(self, name: str, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig for one more user, signed by the lab's authority."""
-        authority = pki.Authority.load(self.layout.pki)
-        path = self.layout.kubeconfig(name)
-        pair = authority.client(user, groups, dt.datetime.now(dt.UTC))
-        kubeconfig.write(path, "lab", self.server, authority.pair.certificate_pem, user, pair)
-        return path
+    def write_credentials(self) -> None:
+        from zonewise.lab import credentials  # noqa: PLC0415 - takes a tenth of a second, in which etcd starts
+
+        credentials.write(self.layout, self.settings.address, self.server)
+
+    def add_user(self, name: str, user: str, groups: Sequence[str] = ()) -> Path:
+        """The kubeconfig of one more user, signed by the lab's authority."""
+        from zonewise.lab import credentials  # noqa: PLC0415 - as above
+
+        return credentials.add_user(self.layout, self.server, name, user, groups)
 
     # Faults: what tests and people do to a running control plane.
 
@@ -154,12 +161,9 @@ class ControlPlane:
     # Talking to the API server, as far as starting needs it.
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """One JSON request as admin; raises http.client.HTTPException for a status of 400 or more."""
-        connection = self._connect()
-        try:
+        """One JSON request as admin."""
+        with closing(self._connect()) as connection:
             return _exchange(connection, method, path, body)
-        finally:
-            connection.close()
 
     def wait_ready(self, timeout_seconds: float = READY_WITHIN_SECONDS) -> None:
         self._await("/readyz", timeout_seconds)
@@ -177,17 +181,18 @@ class ControlPlane:
 
     def _await(self, path: str, timeout_seconds: float) -> None:
         deadline = time.monotonic() + timeout_seconds
-        connection = self._connect()
-        while True:
-            try:
-                _exchange(connection, "GET", path, None)
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                self._still_starting(path, error, deadline)
-                time.sleep(0.01)
-            else:
-                connection.close()
-                return
+        with closing(self._connect()) as connection:
+            while True:
+                try:
+                    _exchange(connection, "GET", path, None)
+                except StatusError as error:
+                    self._still_starting(path, error, deadline)
+                except (OSError, http.client.HTTPException) as error:
+                    connection.close()
+                    self._still_starting(path, error, deadline)
+                else:
+                    return
+                time.sleep(_POLL_SECONDS)
 
     def _still_starting(self, path: str, error: Exception, deadline: float) -> None:
         for program in self.settings.programs:
@@ -205,9 +210,9 @@ class ControlPlane:
     def launch(self, progress: Callable[[str], None]) -> None:
         enabled = self.settings.programs
         self.layout.data.mkdir(mode=0o700)
-        for program in (Program.ETCD, Program.APISERVER):
-            if program in enabled:
-                self.spawn(program)
+        self.spawn(Program.ETCD)
+        self.write_credentials()
+        self.spawn(Program.APISERVER)
         self.wait_ready()
         progress("API server ready")
         for program in (Program.CONTROLLER_MANAGER, Program.SCHEDULER, Program.KWOK):
@@ -222,37 +227,19 @@ class ControlPlane:
         for group in _STOP_ORDER:
             running = (processes.find(self.directory, program) for program in group)
             processes.stop([process for process in running if process is not None], STOP_GRACE_SECONDS)
-        processes.stop(processes.recorded(self.directory), STOP_GRACE_SECONDS)
         shutil.rmtree(self.layout.data, ignore_errors=True)
-        slots.release(self.directory)
-
-    def write_credentials(self) -> None:
-        now = dt.datetime.now(dt.UTC)
-        directory = self.layout.pki
-        directory.mkdir(mode=0o700, exist_ok=True)
-        authority = pki.Authority.create("zonewise-lab", now)
-        authority.pair.write(directory, "ca")
-        authority.server("kube-apiserver", self._server_names(), now).write(directory, "apiserver")
-        pki.write_private(directory / "sa.key", pki.service_account_key())
-        for name, user in programs.USERS.items():
-            pair = authority.client(user.name, user.groups, now)
-            kubeconfig.write(
-                self.layout.kubeconfig(name), "lab", self.server, authority.pair.certificate_pem, user.name, pair
-            )
-            if name == "admin":
-                pair.write(directory, "admin")
-
-    def _server_names(self) -> list[str]:
-        service = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
-        return ["localhost", *service, "127.0.0.1", programs.KUBERNETES_SERVICE_ADDRESS, self.settings.address]
 
 
 def remove(directory: Path) -> None:
-    """Stop whatever a control plane in this directory still runs and delete the directory; fine when there is none."""
+    """Stop whatever a control plane in this directory still runs and delete the directory; fine when there is none.
+
+    The slot goes last: while anything on disk names it, it is nobody else's.
+    """
     with suppress(FileNotFoundError, msgspec.DecodeError):
         ControlPlane.attach(directory).stop()
-    processes.stop(processes.recorded(directory), STOP_GRACE_SECONDS)
+    processes.close(directory, STOP_GRACE_SECONDS)
     shutil.rmtree(directory, ignore_errors=True)
+    slots.release(directory)
 
 
 def _data_directory(directory: Path) -> Path:
@@ -266,7 +253,7 @@ def _exchange(connection: http.client.HTTPSConnection, method: str, path: str, b
     response = connection.getresponse()
     content = response.read()
     if response.status >= 400:
-        raise http.client.HTTPException(f"{method} {path}: {response.status} {content.decode(errors='replace')[:300]}")
+        raise StatusError(f"{method} {path}: {response.status} {content.decode(errors='replace')[:300]}")
     return json.loads(content) if response.headers.get_content_type() == "application/json" else content.decode()
 
 

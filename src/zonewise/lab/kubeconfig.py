@@ -5,16 +5,19 @@ from pathlib import Path
 
 import msgspec
 
-from zonewise.lab.pki import KeyPair, write_private
+from zonewise.lab.pki import KeyPair
+from zonewise.lab.records import write_private
+
+NAME = "lab"
 
 
-def write(path: Path, name: str, server: str, authority_pem: bytes, user: str, pair: KeyPair) -> None:
+def write(path: Path, server: str, authority_pem: bytes, user: str, pair: KeyPair) -> None:
     """JSON is YAML: every client reads it, and writing it needs no YAML library."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {"name": name, "cluster": {"server": server, "certificate-authority-data": _base64(authority_pem)}}
+            {"name": NAME, "cluster": {"server": server, "certificate-authority-data": _base64(authority_pem)}}
         ],
         "users": [
             {
@@ -25,8 +28,8 @@ def write(path: Path, name: str, server: str, authority_pem: bytes, user: str, p
                 },
             }
         ],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": user}}],
-        "current-context": name,
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": user}}],
+        "current-context": NAME,
     }
     write_private(path, msgspec.json.format(msgspec.json.encode(document), indent=2))
 

@@ -5,7 +5,6 @@ Everything is made in memory with P-256 keys (milliseconds) and written with key
 
 import datetime as dt
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from zonewise.lab.records import write_private
 
 VALID_FOR = dt.timedelta(days=365)
 CLOCK_SKEW = dt.timedelta(minutes=10)
@@ -105,15 +106,6 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     )
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace the file in one step; nobody but its owner can read it at any moment."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    scratch.replace(path)
 
 
 def _builder(

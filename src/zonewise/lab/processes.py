@@ -6,6 +6,7 @@ a pid that the kernel has given to somebody else is never touched.
 """
 
 import os
+import secrets
 import select
 import signal
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RECORDS = "run"
+CLOSED_RECORDS = "run.closed"
 LOGS = "log"
 
 # $0 is the record, $1 the working directory. A shell reads /proc/self as itself and keeps pid and start time across exec.
@@ -50,6 +52,15 @@ class Process:
     @property
     def paused(self) -> bool:
         return self._state() == "T"
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident, its share of what it shares with others counted in full; 0 when it has ended."""
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) if self.running else 0
+        except (FileNotFoundError, ProcessLookupError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
     def signal(self, number: signal.Signals) -> bool:
         """Send it to exactly this process; False when that has ended."""
@@ -126,13 +137,41 @@ def spawn(
     return Process(name, pid, started)
 
 
+def record_self(directory: Path, name: str) -> None:
+    """For a process that was forked rather than spawned: write its own record."""
+    record = directory / RECORDS / name
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(f"{boot_id()}\n{Path('/proc/self/stat').read_text()}")
+
+
 def log_path(directory: Path, name: str) -> Path:
     return directory / LOGS / f"{name}.log"
 
 
 def find(directory: Path, name: str) -> Process | None:
     """The process last started under this name, if its record is of this boot; it may have ended."""
-    record = directory / RECORDS / name
+    return _read(directory / RECORDS / name)
+
+
+def recorded(directory: Path) -> list[Process]:
+    """Every process that was started here and is of this boot, in the order of their names; some may have ended."""
+    records = sorted([*directory.glob(f"{RECORDS}/*"), *directory.glob(f"{CLOSED_RECORDS}/*/*")])
+    return [process for process in map(_read, records) if process is not None]
+
+
+def close(directory: Path, grace_seconds: float) -> None:
+    """Stop everything here and let nothing start any more, not even what a killed parent was just about to start.
+
+    With the records moved away a starting process either has its record open already, and is waited for, or can't write it
+    and gives up.
+    """
+    if (directory / RECORDS).exists():
+        (directory / CLOSED_RECORDS).mkdir(exist_ok=True)
+        (directory / RECORDS).rename(directory / CLOSED_RECORDS / secrets.token_hex(4))
+    stop(recorded(directory), grace_seconds)
+
+
+def _read(record: Path) -> Process | None:
     deadline = time.monotonic() + _RECORD_WRITTEN_WITHIN_SECONDS
     while True:
         try:
@@ -145,14 +184,7 @@ def find(directory: Path, name: str) -> Process | None:
             return None
         time.sleep(0.005)
     boot, stat = text.splitlines()
-    return Process(name, int(stat.split()[0]), start_time(stat)[1]) if boot == boot_id() else None
-
-
-def recorded(directory: Path) -> list[Process]:
-    """Every process of this directory that still runs."""
-    records = sorted((directory / RECORDS).glob("*")) if (directory / RECORDS).is_dir() else []
-    found = (find(directory, record.name) for record in records)
-    return [process for process in found if process is not None and process.running]
+    return Process(record.name, int(stat.split()[0]), start_time(stat)[1]) if boot == boot_id() else None
 
 
 def stop(processes: Iterable[Process], grace_seconds: float) -> None:

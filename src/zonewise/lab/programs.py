@@ -27,8 +27,9 @@ class User(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ()
 
 
+ADMIN = "admin"
 USERS = {
-    "admin": User("admin", ("system:masters",)),
+    ADMIN: User("admin", ("system:masters",)),
     Program.CONTROLLER_MANAGER: User("system:kube-controller-manager"),
     Program.SCHEDULER: User("system:kube-scheduler"),
     Program.KWOK: User("kwok", ("system:masters",)),
@@ -95,6 +96,9 @@ def _etcd(_settings: Settings, layout: Layout) -> list[str]:
         "--initial-advertise-peer-urls=unix://peer:0",
         "--initial-cluster=lab=unix://peer:0",
         "--unsafe-no-fsync",
+        # Alone in its cluster it still waits out an election before it answers: a second with the defaults.
+        "--heartbeat-interval=10",
+        "--election-timeout=100",
         "--log-level=warn",
     ]
 

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from zonewise.errors import ZonewiseError
+
 FIRST_PORT = 20000
 PORTS_PER_SLOT = 40
-SLOTS = 250
+SLOTS = 64  # as many as there are address ranges; see addresses
+_PORTS_IN_USE = 8  # those checked before a slot is taken
 
 
-class SlotError(Exception):
+class SlotError(ZonewiseError):
     pass
 
 
@@ -44,6 +47,12 @@ def release(directory: Path, registry: Path | None = None) -> None:
     with _locked(registry or default_registry()) as claims:
         for link in claims.iterdir():
             _drop(link, directory)
+
+
+def owners(registry: Path | None = None) -> list[Path]:
+    """The directories of all labs that hold a slot, running or not."""
+    with _locked(registry or default_registry()) as claims:
+        return [target for link in claims.iterdir() if (target := _target(link)) is not None]
 
 
 def default_registry() -> Path:
@@ -92,7 +101,7 @@ def _drop(link: Path, owner: Path) -> None:
 
 
 def _ports_free(slot: int) -> bool:
-    return all(_port_free(port(slot, index)) for index in range(8))
+    return all(_port_free(port(slot, index)) for index in range(_PORTS_IN_USE))
 
 
 def _port_free(number: int) -> bool:
