@@ -143,10 +143,10 @@ async def _beat(client: Client, plan: NodePlan) -> None:
         node = await client.get(NODES, plan.name, deadline_seconds=limit)
     except NotFound:
         node = await client.create(NODES, registration.node_object(plan, now), deadline_seconds=limit)
-    if registration.needs_status(node):
-        status = StrategicPatch({"status": registration.node_status(plan, now)})
+    if registration.needs_conditions(node):
+        status = StrategicPatch({"status": registration.node_conditions(now)})
         await client.patch(NODES, plan.name, status, subresource="status", deadline_seconds=limit)
-        _log.info("node ready", node=plan.name)
+        _log.info("node ready again", node=plan.name)
     lease = Apply(registration.lease(plan, node.metadata.uid, now), force=True)
     await client.patch(LEASES, plan.name, lease, registration.LEASE_NAMESPACE, deadline_seconds=limit)
 

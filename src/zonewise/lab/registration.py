@@ -45,16 +45,23 @@ def node_status(node: NodePlan, now: dt.datetime) -> Json:
             "containerRuntimeVersion": "process://",
             "operatingSystem": "linux",
         },
+        **node_conditions(now),
+    }
+
+
+def node_conditions(now: dt.datetime) -> Json:
+    """The only part of the status that anybody else changes."""
+    return {
         "conditions": [
             _condition("Ready", True, "KubeletReady", "the node's agent runs", now),
             _condition("MemoryPressure", False, "KubeletHasSufficientMemory", "", now),
             _condition("DiskPressure", False, "KubeletHasNoDiskPressure", "", now),
             _condition("PIDPressure", False, "KubeletHasSufficientPID", "", now),
-        ],
+        ]
     }
 
 
-def needs_status(node: Node) -> bool:
+def needs_conditions(node: Node) -> bool:
     """The controller manager writes Unknown when it has not heard of the node for long; only the node takes that back."""
     return not any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
 
