@@ -122,7 +122,7 @@ def up(
         version=kube_version or DEFAULT_VERSION,
         controllers=controllers,
         scheduler=not no_scheduler,
-        kube_proxy=kube_proxy,
+        kube_proxy=kube_proxy or demo,
         demo=demo,
     )
     reporter = Reporter(sys.stderr)
@@ -265,6 +265,17 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
     nodes.shape(_get(name), zone, other, milliseconds, loss)
 
 
+@lab.command()
+@_named
+@click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Questions of each front pod.")
+def ask(name: str, count: int) -> None:
+    """Have the demo's fronts ask the catalog, and show which zone answered whom."""
+    from zonewise.lab import demo
+
+    found = _get(name)
+    click.echo(demo.table(demo.ask(found, count), found.zones))
+
+
 def _get(name: str) -> Lab:
     from zonewise.lab import state
 
@@ -288,6 +299,11 @@ def _print_up(running: Lab, output: str) -> None:
     click.echo(_headline(seen))
     click.echo(f"  export KUBECONFIG={seen.kubeconfig}")
     click.echo(f"  zonewise lab kubectl{name} -- get nodes -L topology.kubernetes.io/zone")
+    if running.options.demo:
+        from zonewise.lab import demo
+
+        for line in demo.things_to_try(running):
+            click.echo(f"  {line}")
     click.echo(f"  zonewise lab down{name}")
 
 
@@ -303,7 +319,7 @@ def _describe(seen: LabStatus) -> str:
     if seen.zones:
         lines.append(f"  {'ZONE':24} {'NAMESPACE':>9} {'KWOK':>6} {'READY':>6}")
         lines += [
-            f"  {zone.name or '(none)':24} {zone.namespace_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}"
+            f"  {zone.name or '(none)':24} {zone.namespace_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}{'  cut off' if zone.cut else ''}"
             for zone in seen.zones
         ]
     lines.append(f"  {'PROCESS':24} {'PID':>9} {'MEMORY':>9}")

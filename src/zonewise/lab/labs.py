@@ -26,12 +26,8 @@ def up(name: str, options: Options, progress: Progress) -> Lab:
     _check(options)
     built = binaries.find(options.version)
     with state.locked(name), _ended_by_signals():
-        running = state.find(name)
-        if running is not None and is_running(running):
-            if running.options != options:
-                raise ZonewiseError(
-                    f"lab {name!r} is running with other options: end it first with `zonewise lab down --name {name}`"
-                )
+        running = _running(name, options)
+        if running is not None:
             return running
         if state.directory_of(name).exists():
             progress("removing the rest of a lab that crashed")
@@ -49,11 +45,19 @@ def down(name: str, progress: Progress) -> bool:
     return True
 
 
-def is_running(lab: Lab) -> bool:
-    """Whether it came up and none of its processes has ended since."""
-    if lab.phase is not Phase.READY:
-        return False
-    return all(process.running for process in processes.recorded(lab.directory))
+def _running(name: str, options: Options) -> Lab | None:
+    """The lab, if it came up and not all of it has ended since, as after a reboot. People keep things in labs: what still
+    runs is only removed when they say so.
+    """
+    lab = state.find(name)
+    found = processes.recorded(lab.directory) if lab is not None else []
+    if lab is None or lab.phase is not Phase.READY or not any(process.running for process in found):
+        return None
+    ended = [process.name for process in found if not process.running]
+    if ended or lab.options != options:
+        what = f"is broken ({', '.join(ended)} ended)" if ended else "is running with other options"
+        raise ZonewiseError(f"lab {name!r} {what}: end it first with `zonewise lab down --name {name}`")
+    return lab
 
 
 def _check(options: Options) -> None:
@@ -61,6 +65,8 @@ def _check(options: Options) -> None:
         raise UsageError("kwok nodes stand in zones: ask for at least one with --zones")
     if options.kube_proxy and not options.has_namespace_nodes:
         raise UsageError("kube-proxy runs on namespace nodes: ask for some with --zones and --nodes")
+    if options.demo and not options.kube_proxy:
+        raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
     if options.has_namespace_nodes and os.geteuid() != 0:
         raise UsageError("namespace nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)")
 
@@ -113,6 +119,7 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
         programs=tuple(program for program in Program if wanted.get(program, True)),
         controllers=options.controllers,
         address=str(addresses.host_addresses(lab.slot).v4) if options.has_namespace_nodes else "127.0.0.1",
+        flags={Program.CONTROLLER_MANAGER: nodes.CONTROLLER_MANAGER_FLAGS} if options.has_namespace_nodes else {},
         progress=progress,
     )
 
@@ -128,6 +135,11 @@ def _add_nodes(lab: Lab, progress: Progress) -> None:
         progress(f"creating {options.kwok_nodes} kwok nodes")
         tainted = options.has_namespace_nodes
         kwok.up(lab.node_kubeconfig, kwok.manifests(options.kwok_nodes, options.zones, tainted=tainted))
+    if options.demo:
+        from zonewise.lab import demo  # noqa: PLC0415 - the HTTP client again
+
+        progress("starting the demo application")
+        demo.up(lab)
 
 
 def _remove(name: str) -> None:
