@@ -270,10 +270,10 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
 @click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Questions of each front pod.")
 def ask(name: str, count: int) -> None:
     """Have the demo's fronts ask the catalog, and show which zone answered whom."""
-    from zonewise.lab import demo
+    from zonewise.lab import answers
 
     found = _get(name)
-    click.echo(demo.table(demo.ask(found, count), found.zones))
+    click.echo(answers.table(answers.ask(found, count), found.zones))
 
 
 def _get(name: str) -> Lab:
@@ -300,9 +300,9 @@ def _print_up(running: Lab, output: str) -> None:
     click.echo(f"  export KUBECONFIG={seen.kubeconfig}")
     click.echo(f"  zonewise lab kubectl{name} -- get nodes -L topology.kubernetes.io/zone")
     if running.options.demo:
-        from zonewise.lab import demo
+        from zonewise.lab import answers
 
-        for line in demo.things_to_try(running):
+        for line in answers.things_to_try(running):
             click.echo(f"  {line}")
     click.echo(f"  zonewise lab down{name}")
 

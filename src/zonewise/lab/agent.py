@@ -30,13 +30,12 @@ from zonewise.kube.reflector import Change
 from zonewise.lab import addresses, namespaces, processes, registration, sandbox
 from zonewise.lab.addresses import NodePlan, Plan
 from zonewise.lab.agents import Config, process_name
-from zonewise.lab.pods import API_DEADLINE_SECONDS, Node, PodWorker
+from zonewise.lab.pods import API_DEADLINE_SECONDS, Node, PodWorker, Services
 from zonewise.lab.podspec import PODS, Pod
 from zonewise.lab.sandbox import PodRecord
-from zonewise.objects import LEASES, NODES, SERVICES, Service, key_of
+from zonewise.objects import LEASES, NODES, key_of
 
 HEARTBEAT_SECONDS = 4.0
-_BY_NAMESPACE = "namespace"
 
 _log = log.get_logger(__name__)
 
@@ -96,16 +95,14 @@ async def serve(config: Config, name: str) -> None:
     ):
         tasks.create_task(_heartbeat(client, plan))
         pods = caches.of(PODS, fields=f"spec.nodeName={name}")
-        services = caches.of(SERVICES)
-        services.add_index(_BY_NAMESPACE, _namespace)
         await caches.wait_synced()
-        agent = Agent(_node(config, plan, client, services), tasks)
+        agent = Agent(_node(config, plan, client), tasks)
         agent.restore(pods)
         pods.on_change(agent.changed)
         await asyncio.Event().wait()
 
 
-def _node(config: Config, plan: NodePlan, client: Client, services: Cache[Service]) -> Node:
+def _node(config: Config, plan: NodePlan, client: Client) -> Node:
     server = urlsplit(client.access.server)
     return Node(
         lab=config.lab,
@@ -114,12 +111,8 @@ def _node(config: Config, plan: NodePlan, client: Client, services: Cache[Servic
         pods_directory=sandbox.pods_directory(Path(config.directory), plan.name),
         client=client,
         api_server=(server.hostname or "", server.port or 443),
-        services=lambda namespace: services.by_index(_BY_NAMESPACE, namespace),
+        services=Services(client),
     )
-
-
-def _namespace(service: Service) -> Sequence[str]:
-    return (service.metadata.namespace,)
 
 
 async def _heartbeat(client: Client, plan: NodePlan) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,32 @@ from zonewise.lab.health import ProbeKind, probe_of
 from zonewise.lab.lifecycle import Act, ContainerState, Probing, Problem
 from zonewise.lab.podspec import PODS, Container, Hook, Pod
 from zonewise.lab.sandbox import PodRecord
-from zonewise.objects import CONFIG_MAPS, Service
+from zonewise.objects import CONFIG_MAPS, SERVICES, Service
 
 API_DEADLINE_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 
 _log = log.get_logger(__name__)
+
+
+class Services:
+    """The Services of a namespace as of now, or as last known while the API server is away.
+
+    Not a watch: a pod may be heard of before the Service that was created before it.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, Sequence[Service]] = {}
+
+    async def of(self, namespace: str) -> Sequence[Service]:
+        try:
+            listing = await self._client.list(SERVICES, namespace, deadline_seconds=API_DEADLINE_SECONDS)
+        except ApiError:
+            return self._known.get(namespace, ())
+        self._known[namespace] = listing.items
+        return listing.items
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +65,7 @@ class Node:
     pods_directory: Path
     client: Client
     api_server: tuple[str, int]
-    services: Callable[[str], Sequence[Service]]
+    services: Services
 
 
 class PodWorker:
@@ -190,7 +209,7 @@ class PodWorker:
             addresses=self.addresses,
             topology={label: self._node.labels[label] for label in TOPOLOGY_LABELS},
             api_server=self._node.api_server,
-            services=self._node.services(namespace),
+            services=await self._node.services.of(namespace),
             config_maps=config_maps,
         )
 

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 UNANSWERED = "unanswered"
-_PORT = 8080
+PORT = 8080
 _ASK_TIMEOUT_SECONDS = 2.0
 
 
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    server = Server(("::", int(os.environ.get("PORT", _PORT))), Handler)
+    server = Server(("::", int(os.environ.get("PORT", PORT))), Handler)
     # From another thread: shutdown waits for the loop, which runs in this one.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     print(f"{identity()} serves on port {server.server_port}", flush=True)  # noqa: T201 - its log
