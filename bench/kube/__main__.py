@@ -151,7 +151,7 @@ def _contestant(module: str, *arguments: str) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, "-m", f"bench.kube.{module}", *arguments], check=True, stdout=subprocess.PIPE, text=True
     )
-    figures: dict[str, float] = json.loads(done.stdout)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     print(f"  {module} {arguments[0]}: {figures}", file=sys.stderr)
     return figures
 

@@ -52,7 +52,7 @@ def _await(plane: ControlPlane, path: str) -> None:
     while True:
         try:
             plane.request("GET", path)
-        except Exception:  # not up yet, in one of many ways
+        except Exception:  # noqa: BLE001 - not up yet, in one of many ways
             time.sleep(0.01)
         else:
             return

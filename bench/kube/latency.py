@@ -22,8 +22,11 @@ class Lateness:
     def __init__(self) -> None:
         self.seen = 0
         self.milliseconds: list[float] = []
+        self.began_cpu_seconds = 0.0
 
     def note(self, annotations: Mapping[str, str]) -> None:
+        if not self.seen:
+            self.began_cpu_seconds = time.process_time()  # imports and connecting are not the events' cost
         self.seen += 1
         if self.seen > OBJECTS:
             self.milliseconds.append((time.monotonic_ns() - int(annotations[SENT])) / 1e6)
@@ -74,9 +77,9 @@ CONTESTANTS: dict[str, Callable[[Path, int, Lateness], None]] = {"zonewise": zon
 
 def main(name: str, kubeconfig: Path, events: int) -> None:
     os.sched_setaffinity(0, {0})
-    lateness, begin = Lateness(), time.process_time()
+    lateness = Lateness()
     CONTESTANTS[name](kubeconfig, events, lateness)
-    seconds = time.process_time() - begin
+    seconds = time.process_time() - lateness.began_cpu_seconds
     figures = {"p50_ms": lateness.percentile(50), "p99_ms": lateness.percentile(99)}
     print(json.dumps(figures | {"cpu_us_per_event": seconds / events * 1e6}))
 
