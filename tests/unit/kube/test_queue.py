@@ -16,7 +16,7 @@ def sample(metric: str, name: str) -> float:
     return value
 
 
-async def test_a_waiting_worker_gets_the_key_that_is_added():
+async def test_a_waiting_worker_gets_the_key_that_is_added() -> None:
     queue: WorkQueue[str] = WorkQueue("waiting")
     worker = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -24,7 +24,7 @@ async def test_a_waiting_worker_gets_the_key_that_is_added():
     assert await worker == "a"
 
 
-async def test_delayed_adds_arrive_earliest_first():
+async def test_delayed_adds_arrive_earliest_first() -> None:
     queue: WorkQueue[str] = WorkQueue("delayed")
     queue.add_after("late", 0.05)
     queue.add_after("early", 0.01)
@@ -33,7 +33,7 @@ async def test_delayed_adds_arrive_earliest_first():
     assert [await queue.get() for _ in range(3)] == ["now", "early", "late"]
 
 
-async def test_retries_wait_longer_each_time_until_forgotten():
+async def test_retries_wait_longer_each_time_until_forgotten() -> None:
     queue: WorkQueue[str] = WorkQueue("retries", backoff=Backoff(first_seconds=0.001, longest_seconds=0.004))
     assert [queue.add_rate_limited("a") for _ in range(4)] == [0.001, 0.002, 0.004, 0.004]
     assert await queue.get() == "a"
@@ -43,7 +43,7 @@ async def test_retries_wait_longer_each_time_until_forgotten():
     assert sample("workqueue_retries_total", "retries") == 5
 
 
-async def test_a_key_offered_to_a_cancelled_worker_goes_to_another():
+async def test_a_key_offered_to_a_cancelled_worker_goes_to_another() -> None:
     queue: WorkQueue[str] = WorkQueue("cancelled")
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_a_key_offered_to_a_cancelled_worker_goes_to_another():
         await first
 
 
-async def test_a_worker_cancelled_before_a_key_comes_is_passed_over():
+async def test_a_worker_cancelled_before_a_key_comes_is_passed_over() -> None:
     queue: WorkQueue[str] = WorkQueue("passed-over")
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_a_worker_cancelled_before_a_key_comes_is_passed_over():
     assert await second == "a"
 
 
-async def test_shutting_down_sends_waiting_workers_home_and_waits_for_busy_ones():
+async def test_shutting_down_sends_waiting_workers_home_and_waits_for_busy_ones() -> None:
     queue: WorkQueue[str] = WorkQueue("shut-down")
     queue.add("a")
     held = await queue.get()
@@ -81,7 +81,7 @@ async def test_shutting_down_sends_waiting_workers_home_and_waits_for_busy_ones(
         await queue.get()
 
 
-async def test_keys_left_at_shutdown_are_handed_out_and_delayed_ones_dropped():
+async def test_keys_left_at_shutdown_are_handed_out_and_delayed_ones_dropped() -> None:
     queue: WorkQueue[str] = WorkQueue("left")
     queue.add("a")
     queue.add_after("b", 0.001)
@@ -91,7 +91,7 @@ async def test_keys_left_at_shutdown_are_handed_out_and_delayed_ones_dropped():
     await queue.drained()
 
 
-async def test_metrics_tell_depth_adds_and_times():
+async def test_metrics_tell_depth_adds_and_times() -> None:
     now = 100.0
     queue: WorkQueue[str] = WorkQueue("measured", clock=lambda: now)
     for key in ("a", "b", "a"):
@@ -111,7 +111,7 @@ async def test_metrics_tell_depth_adds_and_times():
     assert sample("workqueue_longest_running_processor_seconds", "measured") == 1.0
 
 
-async def test_many_workers_lose_nothing_and_never_share_a_key():
+async def test_many_workers_lose_nothing_and_never_share_a_key() -> None:
     """Each key's last add is followed by a run that starts after it, and runs of a key never overlap."""
     queue: WorkQueue[int] = WorkQueue("many")
     chance = random.Random(7)

@@ -22,12 +22,12 @@ def filled(*keys: str) -> Backlog[str]:
     return backlog
 
 
-def test_keys_come_out_in_the_order_they_went_in_each_once():
+def test_keys_come_out_in_the_order_they_went_in_each_once() -> None:
     backlog = filled("a", "b", "a", "c", "b")
     assert [taken(backlog) for _ in range(4)] == ["a", "b", "c", None]
 
 
-def test_a_key_added_while_in_work_waits_until_it_is_given_back_and_then_behind_the_others():
+def test_a_key_added_while_in_work_waits_until_it_is_given_back_and_then_behind_the_others() -> None:
     backlog = filled("a", "b")
     assert taken(backlog) == "a"
     assert backlog.add("a", 1.0)
@@ -38,14 +38,14 @@ def test_a_key_added_while_in_work_waits_until_it_is_given_back_and_then_behind_
     assert [taken(backlog), taken(backlog)] == ["c", "a"]
 
 
-def test_a_key_given_back_without_a_new_add_is_gone():
+def test_a_key_given_back_without_a_new_add_is_gone() -> None:
     backlog = filled("a")
     taken(backlog)
     backlog.done("a", 1.0)
     assert taken(backlog) is None
 
 
-def test_of_two_delayed_adds_the_earlier_counts_in_either_order():
+def test_of_two_delayed_adds_the_earlier_counts_in_either_order() -> None:
     for dues in ([5.0, 9.0], [9.0, 5.0]):
         backlog = filled()
         for due in dues:
@@ -55,7 +55,7 @@ def test_of_two_delayed_adds_the_earlier_counts_in_either_order():
         assert backlog.add_due(10.0) == 0, "the later one is forgotten"
 
 
-def test_delayed_keys_come_due_in_the_order_of_their_times():
+def test_delayed_keys_come_due_in_the_order_of_their_times() -> None:
     backlog = filled()
     for key, due in [("c", 3.0), ("a", 1.0), ("b", 2.0)]:
         backlog.add_later(key, due)
@@ -64,14 +64,14 @@ def test_delayed_keys_come_due_in_the_order_of_their_times():
     assert [taken(backlog) for _ in range(3)] == ["a", "b", "c"]
 
 
-def test_a_key_that_comes_due_while_it_waits_is_not_added_twice():
+def test_a_key_that_comes_due_while_it_waits_is_not_added_twice() -> None:
     backlog = filled("a")
     backlog.add_later("a", 1.0)
     assert backlog.add_due(2.0) == 0
     assert [taken(backlog), taken(backlog)] == ["a", None]
 
 
-def test_after_shutting_down_what_is_left_is_handed_out_and_nothing_more_comes_in():
+def test_after_shutting_down_what_is_left_is_handed_out_and_nothing_more_comes_in() -> None:
     backlog = filled("a", "b")
     taken(backlog)
     backlog.add("a", 0.0)
@@ -91,7 +91,7 @@ def test_after_shutting_down_what_is_left_is_handed_out_and_nothing_more_comes_i
     assert backlog.drained
 
 
-def test_times_in_the_queue_and_in_work_are_measured():
+def test_times_in_the_queue_and_in_work_are_measured() -> None:
     backlog = filled("a", "b")
     first = backlog.take(2.0)
     assert first is not None
@@ -108,11 +108,11 @@ def test_times_in_the_queue_and_in_work_are_measured():
     ("failures", "seconds"),
     [(0, 0.5), (1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (10_000, 5.0)],
 )
-def test_back_off_doubles_up_to_its_longest(failures: int, seconds: float):
+def test_back_off_doubles_up_to_its_longest(failures: int, seconds: float) -> None:
     assert Backoff(first_seconds=0.5, longest_seconds=5.0).delay_seconds(failures) == seconds
 
 
-def test_failures_are_counted_per_key_until_forgotten():
+def test_failures_are_counted_per_key_until_forgotten() -> None:
     backlog = filled()
     assert [backlog.fail("a"), backlog.fail("a"), backlog.fail("b")] == [0, 1, 0]
     backlog.forget("a")
@@ -120,7 +120,7 @@ def test_failures_are_counted_per_key_until_forgotten():
 
 
 @given(st.lists(KEYS, min_size=1), st.integers(min_value=1, max_value=50))
-def test_a_noisy_key_cannot_starve_the_others(keys: list[str], rounds: int):
+def test_a_noisy_key_cannot_starve_the_others(keys: list[str], rounds: int) -> None:
     """However often `noisy` is added, between two of its turns every other waiting key has had its own."""
     backlog = filled("noisy", *keys)
     order = []
