@@ -157,7 +157,7 @@ def plan(lab: str, slot: int, zones: Sequence[str], nodes_per_zone: int) -> Plan
 def _check_room(zones: Sequence[str], nodes_per_zone: int, part_length: int) -> None:
     if len(set(zones)) != len(zones):
         raise PlanError(f"zones must have different names, not {', '.join(zones)}")
-    most = max(0, (1 << (24 - part_length)) - 1)
+    most = (1 << max(0, 24 - part_length)) - 1
     if nodes_per_zone > most:
         raise PlanError(
             f"{len(zones)} zones leave room for {most} namespace nodes in each, not {nodes_per_zone}: "
