@@ -191,7 +191,7 @@ class Replica:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_no_client_ever_meets_a_leaf_it_does_not_trust(seed: int) -> None:
     """Two years of looks at odd times, with restarts, and API servers that learn of a bundle late."""
     chance = random.Random(seed)
