@@ -8,8 +8,10 @@ Ask `next` for a command, perform it, and feed what came of it: `page` and `list
   difference is returned as changes.
 - After it a watch from the last resource version seen, which bookmarks move on. One that the server ends is resumed at once,
   unless it ended as soon as it began.
-- What fails is tried again after a jittered, exponential wait, which starts over after a healthy period. Only a 410
-  loses the place in the server's history: then the whole state is asked for again.
+- What fails is tried again after a jittered, exponential wait, which starts over after a healthy period. Trouble that
+  passes (no answer, too busy, not allowed) leaves us our place in the server's history; any other answer to a watch,
+  above all a 410, loses it: then the whole state is asked for again. So does a watch on which not even a bookmark comes:
+  a server that has not reached our version accepts it, and says nothing until it has.
 - Never back in time: a new list must not be older than what was seen. Where the server can't promise that, a consistent
   read is asked for, which is the truth even if it is older (an etcd restored from a backup).
 """
@@ -22,7 +24,19 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from zonewise.kube.errors import ApiError, BadRequest, Gone, Invalid
+from zonewise.kube.errors import (
+    ApiError,
+    BadRequest,
+    DeadlineExceeded,
+    Forbidden,
+    Gone,
+    Invalid,
+    ServerTimeout,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+)
 from zonewise.kube.wire import EventType, WatchEvent
 from zonewise.objects import HasMetadata, Key, key_of
 
@@ -34,6 +48,7 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
 HEALTHY_SECONDS = 60.0
 SHORTEST_WATCH_SECONDS = 1.0
+BOOKMARKS_DUE_SECONDS = 75.0
 UNFINISHED_STREAMS_ALLOWED = 2
 
 
@@ -61,6 +76,8 @@ class Wait:
 
 Command = List | Watch | Wait
 
+_PASSING = (Unreachable, DeadlineExceeded, TooManyRequests, Unavailable, ServerTimeout, Unauthorized, Forbidden)
+
 
 class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One object added (no `old`), removed (no `new`) or modified."""
@@ -84,6 +101,7 @@ class Reflector(Generic[T]):
         self.heard_at: float | None = None
         self._request: List | Watch = List("", PAGE_SIZE)
         self._requested_at = 0.0
+        self._opened_at = float("inf")
         self._collected: dict[Key, T] = {}
         self._has_place = False
         self._streams_lists = True
@@ -100,12 +118,14 @@ class Reflector(Generic[T]):
             return wait
         self._request = self._plan(chance)
         self._requested_at = now
+        self._opened_at = float("inf")
         self._collected = {}
         return self._request
 
     def opened(self, now: float) -> None:
         """The server has accepted the watch."""
         self._hear(now)
+        self._opened_at = now
 
     def page(self, objects: Iterable[T], now: float) -> None:
         self._hear(now)
@@ -137,15 +157,18 @@ class Reflector(Generic[T]):
             self._streams_lists = False
             return
         self._unfinished_streams += self._is_streaming_list
-        if isinstance(error, Gone):
-            self._lose_place()
-        elif isinstance(error, StaleList) or _says_too_large(error):
-            self._needs_consistent_read = True
+        if self._has_place:
+            self._has_place = isinstance(error, _PASSING) and not self._was_mute(now)
+        else:
+            self._start_list_otherwise(error)
         self._back_off(now, chance, error.retry_after_seconds)
 
     @property
     def _is_streaming_list(self) -> bool:
         return not self._has_place and isinstance(self._request, Watch)
+
+    def _was_mute(self, now: float) -> bool:
+        return self.heard_at == self._opened_at and now - self._opened_at >= BOOKMARKS_DUE_SECONDS
 
     def _plan(self, chance: float) -> List | Watch:
         timeout_seconds = int(WATCH_SECONDS * (1 + chance))
@@ -206,13 +229,10 @@ class Reflector(Generic[T]):
         self._unfinished_streams = 0
         return _difference(before, self.objects)
 
-    def _lose_place(self) -> None:
-        """A list expires only while it is read: its pages, or the version it had to start from."""
-        if self._has_place:
-            self._has_place = False
-        elif isinstance(self._request, List) and self._collected:
+    def _start_list_otherwise(self, error: ApiError) -> None:
+        if isinstance(error, Gone) and self._collected:
             self._pages_expired = True
-        else:
+        elif isinstance(error, Gone | StaleList) or _says_too_large(error):
             self._needs_consistent_read = True
 
     def _back_off(self, now: float, chance: float, at_least_seconds: float = 0.0) -> None:

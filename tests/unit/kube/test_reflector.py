@@ -8,14 +8,21 @@ from zonewise.kube.errors import (
     ApiError,
     BadRequest,
     Cause,
+    DeadlineExceeded,
     Details,
+    Forbidden,
     Gone,
     Invalid,
+    ServerError,
     ServerTimeout,
     TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Undecodable,
     Unreachable,
 )
 from zonewise.kube.reflector import (
+    BOOKMARKS_DUE_SECONDS,
     HEALTHY_SECONDS,
     LONGEST_WAIT_SECONDS,
     PAGE_SIZE,
@@ -237,6 +244,50 @@ def test_a_lost_connection_is_resumed_from_the_last_version_after_a_wait() -> No
     play.failed(RESET)
     assert play.next() == Wait(0.25)
     assert play.next() == resumed(11)
+
+
+@pytest.mark.parametrize(
+    ("error", "keeps_place"),
+    [
+        (RESET, True),
+        (DeadlineExceeded("no answer within 30 s"), True),
+        (TooManyRequests("busy", status=429), True),
+        (Unavailable("starting", status=503), True),
+        (Unauthorized("expired token", status=401), True),
+        (Forbidden("not yet", status=403), True),
+        (GONE, False),
+        (ServerError("etcd event received with PrevKv=nil", status=500), False),
+        (Undecodable("does not fit ConfigMap"), False),
+        (BadRequest("no such version", status=400), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ApiError) else "",
+)
+def test_trouble_that_passes_keeps_our_place_and_any_other_answer_loses_it(error: ApiError, keeps_place: bool) -> None:
+    play = Play().synced_by_stream("a")
+    play.closed()
+    play.next_request()
+    play.failed(error)
+    assert isinstance(play.next(), Wait)
+    assert play.next() == (resumed(10) if keeps_place else streamed("10"))
+
+
+@pytest.mark.parametrize(
+    ("told", "silent_seconds", "keeps_place"),
+    [(False, BOOKMARKS_DUE_SECONDS, False), (False, BOOKMARKS_DUE_SECONDS - 1, True), (True, 90.0, True)],
+    ids=["no bookmark when due", "not due yet", "silent later"],
+)
+def test_a_watch_without_even_a_bookmark_loses_our_place(told: bool, silent_seconds: float, keeps_place: bool) -> None:
+    """A server whose history ends before our version, as after a restored backup, accepts the watch and tells nothing."""
+    play = Play().synced_by_stream("a")
+    play.closed()
+    play.next_request()
+    play.reflector.opened(play.now)
+    if told:
+        play.now += 1
+        play.watched(bookmark(10))
+    play.now += silent_seconds
+    play.failed(Unreachable("nothing came"))
+    assert play.next_request() == (resumed(10) if keeps_place else streamed("10"))
 
 
 def test_a_410_relists_and_readers_keep_the_old_state_meanwhile() -> None:
