@@ -27,7 +27,8 @@ def delay_before_retry(
     if not (_is_passing(error) if is_read else _surely_not_processed(error)):
         return None
     backoff = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**attempt) * (0.5 + jitter)
-    delay = max(error.retry_after_seconds, backoff)
+    # Added, not the larger of both: those who are told the same time to come back should not all come at once.
+    delay = error.retry_after_seconds + backoff
     return delay if delay < remaining_seconds else None
 
 

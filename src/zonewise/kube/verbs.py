@@ -139,7 +139,7 @@ def patch(
         case Apply(body, manager, force):
             query |= {"fieldManager": manager} if manager else {}
             query |= {"force": "true"} if force else {}
-            content: Any = _typed(resource, body)
+            content: Any = _named(_typed(resource, body), name)
         case JsonPatch(operations):
             content = operations
         case _:
@@ -248,6 +248,10 @@ def _require_namespace(verb: str, resource: AnyResource, namespace: str, name: s
 
 def _typed(resource: AnyResource, body: Mapping[str, Any]) -> dict[str, Any]:
     return {"apiVersion": resource.api_version, "kind": resource.kind, **_plain(body)}
+
+
+def _named(body: dict[str, Any], name: str) -> dict[str, Any]:
+    return {**body, "metadata": {"name": name, **body.get("metadata", {})}}
 
 
 def _plain(body: Any) -> Mapping[str, Any]:

@@ -55,9 +55,10 @@ def test_what_is_tried_again(error: ApiError, read: bool, write: bool) -> None:
     assert (retried(True), retried(False)) == (read, write)
 
 
-def test_the_server_is_given_the_time_it_asks_for() -> None:
+def test_the_server_is_given_the_time_it_asks_for_and_a_little_more() -> None:
     error = TooManyRequests("busy", details=ASKED_TO_WAIT)
-    assert delay_before_retry(error, is_read=False, attempt=0, remaining_seconds=30, jitter=0) == 3
+    delays = [delay_before_retry(error, is_read=False, attempt=0, remaining_seconds=30, jitter=j) for j in (0, 0.5)]
+    assert delays == pytest.approx([3.05, 3.1])
 
 
 def test_no_waiting_past_the_deadline() -> None:

@@ -10,6 +10,7 @@ from zonewise.kube.patch import Apply, JsonPatch, MergePatch, Patch, StrategicPa
 from zonewise.kube.verbs import Call, Propagation, Selection
 from zonewise.objects import CONFIG_MAPS, LEASES, NODES, PODS, Metadata, Pod
 
+APPLIED = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {}}
 OPTIONS = {"fieldManager": "zonewise"}
 
 
@@ -150,11 +151,11 @@ def test_other_bodies_are_mappings() -> None:
         ),
         (MergePatch({"data": None}), "merge-patch+json", {"data": None}, {}),
         (StrategicPatch({"data": {}}), "strategic-merge-patch+json", {"data": {}}, {}),
-        (Apply({"data": {}}), "apply-patch+yaml", {"apiVersion": "v1", "kind": "ConfigMap", "data": {}}, {}),
+        (Apply({"data": {}}), "apply-patch+yaml", APPLIED, {}),
         (
             Apply({"data": {}}, manager="other", force=True),
             "apply-patch+yaml",
-            {"apiVersion": "v1", "kind": "ConfigMap", "data": {}},
+            APPLIED,
             {"fieldManager": "other", "force": "true"},
         ),
     ],
