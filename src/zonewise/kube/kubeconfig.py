@@ -178,10 +178,10 @@ def _credential(placed: _Placed, cluster: _Placed, origin: str) -> Credential | 
         return TokenFile(placed.folder / user.token_file, fallback=user.token)
     if user.token:
         return StaticToken(user.token)
-    if user.exec is not None:
-        return _exec(user.exec, placed.folder, cluster, origin)
     if user.username or user.password:
         return BasicAuth(user.username, user.password)
+    if user.exec is not None:
+        return _exec(user.exec, placed.folder, cluster, origin)
     return None
 
 
