@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zonewise.lab import controlplane, places
+from zonewise.lab import controlplane, places, state
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 
@@ -42,6 +42,9 @@ class Run:
                 _remove_abandoned(runs)
 
     def shared(self) -> ControlPlane:
+        """The run's own, or the running lab that ZONEWISE_TEST_LAB names: then one can look at it after the tests."""
+        if name := os.environ.get("ZONEWISE_TEST_LAB"):
+            return ControlPlane.attach(state.get(name).directory)
         directory = self.directory / SHARED
         with _locked(self.directory / "start"):
             if not directory.exists():

@@ -48,14 +48,14 @@ def find(version: str = DEFAULT_VERSION) -> Binaries:
     return Binaries(directory)
 
 
-def build_directory(version: str, sources: Path = SOURCES, cache: Path | None = None) -> Path:
+def build_directory(version: str, sources: Path = SOURCES) -> Path:
     if not _VERSION.fullmatch(version):
         raise UsageError(f"a Kubernetes version looks like {DEFAULT_VERSION}, not {version!r}")
-    return (cache or places.cache_root()) / "control-plane" / f"{version}-{sources_hash(sources)}"
+    return places.cache_root() / "control-plane" / f"{version}-{sources_hash(sources)}"
 
 
 def sources_hash(sources: Path) -> str:
     digest = hashlib.sha256()
-    for file in sorted(sources.iterdir()):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in sorted(path for path in sources.rglob("*") if path.is_file()):
+        digest.update(str(file.relative_to(sources)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]

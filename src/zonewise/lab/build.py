@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from zonewise.lab import binaries, gomod
 from zonewise.lab.binaries import BINARY, DEFAULT_VERSION, PROGRAMS, SOURCES, STAGES, Binaries, BinariesError
@@ -27,27 +28,29 @@ _STAGE_FILES = (
     "pod/fast/pod-delete.yaml",
 )
 _LINKING_WEIGHT = 0.04  # of all sources: what linking took beside compiling
+GO_HOME = Path("/usr/local/go")  # where Go's own installer puts it; often not in PATH
 _INSTALL_GO = "install it from https://go.dev/dl/ and put it into PATH"
 _ENVIRONMENT = {"CGO_ENABLED": "0", "GOWORK": "off"}
 
 
-def ensure(version: str, reporter: Reporter) -> Binaries:
+def ensure(version: str, reporter: Reporter, sources: Path = SOURCES) -> Binaries:
     """The build of this version, made now unless it is there."""
-    directory = binaries.build_directory(version)
+    directory = binaries.build_directory(version, sources)
     if directory.is_dir():
         return Binaries(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     with _locked(directory.with_name(f"{directory.name}.lock"), reporter):
         if not directory.is_dir():
-            _build(version, directory, reporter)
+            _build(version, sources, directory, reporter)
     return Binaries(directory)
 
 
-def _build(version: str, directory: Path, reporter: Reporter) -> None:
-    with tempfile.TemporaryDirectory(prefix="zonewise-build-", dir=directory.parent) as scratch:
+def _build(version: str, sources: Path, directory: Path, reporter: Reporter) -> None:
+    _remove_abandoned(directory)
+    with tempfile.TemporaryDirectory(prefix=_scratch_prefix(directory), dir=directory.parent) as scratch:
         module, result = Path(scratch, "module"), Path(scratch, "result")
         result.mkdir()
-        shutil.copytree(SOURCES, module)
+        shutil.copytree(sources, module)
         go = Go(module)
         reporter.step(f"building Kubernetes {version} with {go.version()}: some minutes, once")
         if version != DEFAULT_VERSION:
@@ -60,11 +63,21 @@ def _build(version: str, directory: Path, reporter: Reporter) -> None:
     reporter.step(f"Kubernetes {version} is in {directory}")
 
 
+def _scratch_prefix(directory: Path) -> str:
+    return f"zonewise-build-{directory.name}-"
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """What a killed build of the same thing left; with the lock held nobody is at work on it."""
+    for scratch in directory.parent.glob(f"{_scratch_prefix(directory)}*"):
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 class Go:
     """The Go command, run inside one module."""
 
     def __init__(self, module: Path) -> None:
-        found = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+        found = shutil.which("go") or shutil.which(GO_HOME / "bin" / "go")
         if found is None:
             raise BinariesError(f"Go {_wanted(module)} or newer is needed to build the lab's programs: {_INSTALL_GO}")
         self._command = found
@@ -73,33 +86,36 @@ class Go:
     def version(self) -> str:
         """As Go chose it for this module; what can't read our go.mod is too old."""
         try:
+            self.run(["list", "-m"])
             return self.run(["env", "GOVERSION"]).strip()
         except BinariesError as error:
             raise BinariesError(f"Go {_wanted(self.module)} or newer is needed: {_INSTALL_GO} ({error})") from error
 
     def run(self, arguments: Sequence[str], on_message: Callable[[str], None] = lambda _line: None) -> str:
         """Its output; each line of its messages goes to on_message, the last ones into the error if it fails."""
-        with tempfile.TemporaryFile("w+") as output:
-            process = subprocess.Popen(
-                [self._command, *arguments],
-                cwd=self.module,
-                env={**os.environ, **_ENVIRONMENT},
-                stdout=output,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            messages: list[str] = []
+        messages: list[str] = []
+        with tempfile.TemporaryFile("w+") as output, self._start(arguments, output) as process:
             try:
                 for line in process.stderr or ():
                     messages.append(line.strip())
                     on_message(messages[-1])
+                process.wait()
             finally:
                 process.terminate()  # of no effect once it ended; on Ctrl-C nothing goes on compiling behind our back
-                process.wait()
             if process.returncode != 0:
                 raise BinariesError(f"`go {arguments[0]}` failed: {' '.join(messages[-3:])}")
             output.seek(0)
             return output.read()
+
+    def _start(self, arguments: Sequence[str], output: IO[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self._command, *arguments],
+            cwd=self.module,
+            env={**os.environ, **_ENVIRONMENT},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
 
 def _wanted(module: Path) -> str:

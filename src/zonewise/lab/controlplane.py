@@ -4,9 +4,10 @@ Needs no root. The record written before the first process starts lets any later
 after a crash. `zonewise lab` and the test fixtures both stand on this.
 """
 
+import hashlib
 import http.client
 import json
-import secrets
+import os
 import shutil
 import signal
 import ssl
@@ -26,8 +27,12 @@ READY_WITHIN_SECONDS = 120.0
 STOP_GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _RECORD = "control-plane.json"
-# Clients first, so that none of them spends its last second on retries.
-_STOP_ORDER = ((Program.KWOK, Program.SCHEDULER, Program.CONTROLLER_MANAGER), (Program.APISERVER,), (Program.ETCD,))
+# Clients first, so that none of them spends its last second on retries. What they talked to gets no time: its data is
+# thrown away, and an API server would wait a minute for watchers that are gone without a farewell.
+_STOP_ORDER = (
+    ((Program.KWOK, Program.SCHEDULER, Program.CONTROLLER_MANAGER), STOP_GRACE_SECONDS),
+    ((Program.APISERVER, Program.ETCD), 0.0),
+)
 
 
 class StartError(ZonewiseError):
@@ -80,7 +85,7 @@ class ControlPlane:
     def prepare(cls, directory: Path, settings: Settings) -> "ControlPlane":
         built = binaries.find(settings.version)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        layout = Layout(directory, _data_directory(directory), built.directory, slots.claim(directory))
+        layout = Layout(directory, data_directory(directory), built.directory, slots.claim(directory))
         records.write(directory / _RECORD, Record(settings, layout))
         return cls(Record(settings, layout))
 
@@ -179,9 +184,17 @@ class ControlPlane:
             self.settings.address, self.layout.port(Program.APISERVER), timeout=10, context=context
         )
 
-    def _await(self, path: str, timeout_seconds: float) -> None:
+    def _controller_manager(self) -> http.client.HTTPSConnection:
+        """Its certificate is made by itself, on loopback, and only its health is asked for."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        port = self.layout.port(Program.CONTROLLER_MANAGER)
+        return http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+
+    def _await(self, path: str, timeout_seconds: float, server: http.client.HTTPSConnection | None = None) -> None:
         deadline = time.monotonic() + timeout_seconds
-        with closing(self._connect()) as connection:
+        with closing(server or self._connect()) as connection:
             while True:
                 try:
                     _exchange(connection, "GET", path, None)
@@ -221,12 +234,15 @@ class ControlPlane:
         if self.settings.runs("serviceaccount-controller"):
             self.wait_service_account()
             progress("controllers ready")
+        elif Program.CONTROLLER_MANAGER in enabled:
+            self._await("/healthz", READY_WITHIN_SECONDS, self._controller_manager())
+            progress("controllers started")
 
     def stop(self) -> None:
         """End every process and forget the data; logs and certificates stay in the directory."""
-        for group in _STOP_ORDER:
+        for group, grace_seconds in _STOP_ORDER:
             running = (processes.find(self.directory, program) for program in group)
-            processes.stop([process for process in running if process is not None], STOP_GRACE_SECONDS)
+            processes.stop([process for process in running if process is not None], grace_seconds)
         shutil.rmtree(self.layout.data, ignore_errors=True)
 
 
@@ -238,12 +254,15 @@ def remove(directory: Path) -> None:
     with suppress(FileNotFoundError, msgspec.DecodeError):
         ControlPlane.attach(directory).stop()
     processes.close(directory, STOP_GRACE_SECONDS)
+    shutil.rmtree(data_directory(directory), ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
     slots.release(directory)
 
 
-def _data_directory(directory: Path) -> Path:
-    return (places.MEMORY if places.MEMORY.is_dir() else directory) / f"zonewise-{secrets.token_hex(6)}"
+def data_directory(directory: Path) -> Path:
+    """Where etcd's data lives: in memory where there is such a place, under a name that follows from the directory's."""
+    name = f"zonewise-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
+    return (places.MEMORY if places.MEMORY.is_dir() else directory) / name
 
 
 def _exchange(connection: http.client.HTTPSConnection, method: str, path: str, body: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zonewise.lab import processes
+from zonewise.lab import processes, shaping
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.labels import ZONE
 from zonewise.lab.programs import KWOK_ANNOTATION
@@ -32,6 +32,7 @@ class ZoneStatus(msgspec.Struct, frozen=True, rename="camel"):
     namespace_nodes: int = 0
     kwok_nodes: int = 0
     ready_nodes: int = 0
+    cut: bool = False
 
 
 class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -82,7 +83,12 @@ def _asked(lab: Lab, status: LabStatus) -> LabStatus:
         problem = f"{', '.join(ended)} ended" if ended else f"the API server does not answer: {error}"
         return msgspec.structs.replace(status, health=Health.BROKEN, problem=problem)
     health, problem = (Health.BROKEN, f"{', '.join(ended)} ended") if ended else (Health.READY, "")
-    return msgspec.structs.replace(status, health=health, problem=problem, zones=count(lab.zones, nodes))
+    return msgspec.structs.replace(status, health=health, problem=problem, zones=_zones(lab, nodes))
+
+
+def _zones(lab: Lab, nodes: list[Any]) -> tuple[ZoneStatus, ...]:
+    cut = shaping.read(lab.directory).cut
+    return tuple(msgspec.structs.replace(zone, cut=zone.name in cut) for zone in count(lab.zones, nodes))
 
 
 def count(zones: tuple[str, ...], nodes: list[Any]) -> tuple[ZoneStatus, ...]:
