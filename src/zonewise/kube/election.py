@@ -104,8 +104,11 @@ class Election:
     def leads(self, now: float) -> bool:
         return self.remaining_seconds(now) > 0
 
+    def rests(self, now: float) -> bool:
+        return now < self._resting_until
+
     def next_step(self, now: float, wall: datetime) -> Step:
-        if now < self._resting_until:
+        if self.rests(now):
             return Wait(self._resting_until - now)
         if not self._up_to_date:
             return Read()

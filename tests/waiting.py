@@ -1,0 +1,22 @@
+"""Waiting for what must come to be, as long as a busy machine may need."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 90.0
+
+
+async def eventually(condition: Callable[[], T | Awaitable[T]]) -> T:
+    """The first true value of `condition`, a function or coroutine function."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            value = condition()
+            if inspect.isawaitable(value):
+                value = await value
+            if value:
+                return value  # type: ignore[return-value]
+            await asyncio.sleep(0.02)
