@@ -44,7 +44,8 @@ DEADLINE_SECONDS = 30.0
 FIELD_MANAGER = "zonewise"
 PAGE_SIZE = 500
 WATCH_SECONDS = 300
-SILENCE_SECONDS = 90.0
+SILENCE_SECONDS = 150.0
+"""A watch gets a bookmark about every minute; one may be left out when the kind is quiet."""
 
 
 class Client:
