@@ -4,73 +4,17 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from zonewise.lab import controlplane, slots
+from lab_machine import Machine, until
 from zonewise.lab.status import Health, LabStatus
 
-ZONEWISE = Path(sys.executable).with_name("zonewise")
 CONTROL_PLANE = {"etcd", "kube-apiserver", "kube-controller-manager"}
-
-
-class Machine:
-    """This machine with a state directory of the test's own."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        self.environ = {**os.environ, "ZONEWISE_STATE": str(state)}
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [ZONEWISE, "lab", *arguments], env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        with self.start(*arguments) as process:
-            output, messages = process.communicate(timeout=240)
-        assert process.returncode == code, f"{arguments}: {output}{messages}"
-        return output if code == 0 else messages
-
-    def status(self, name: str, *, code: int = 0) -> LabStatus:
-        with self.start("status", "--name", name, "-o", "json") as process:
-            output, messages = process.communicate(timeout=60)
-        assert process.returncode == code, messages
-        return msgspec.json.decode(output, type=LabStatus)
-
-    def processes(self) -> list[str]:
-        """Command lines of whatever was started, directly or not, with this state directory."""
-        wanted = f"ZONEWISE_STATE={self.state}".encode()
-        found = []
-        for directory in Path("/proc").glob("[0-9]*"):
-            try:
-                if wanted in directory.joinpath("environ").read_bytes().split(b"\0"):
-                    found.append(directory.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-        return [command for command in found if command]
-
-    def data(self) -> list[Path]:
-        """What the labs that this test names keep in memory."""
-        names = ("one", "left", "right", "hurt", "short", "crash", "again", "bad")
-        places = (controlplane.data_directory(self.state / "labs" / name) for name in names)
-        return [place for place in places if place.exists()]
-
-    def claims(self) -> list[Path]:
-        return [owner for owner in slots.owners() if owner.is_relative_to(self.state)]
-
-    def assert_untouched(self) -> None:
-        assert self.processes() == []
-        assert not self.state.exists()
-        assert self.claims() == []
-        assert self.data() == []
 
 
 @pytest.fixture
@@ -131,14 +75,14 @@ def test_a_process_that_ended_is_seen_and_the_lab_is_kept(machine: Machine) -> N
     machine.run("up", "--name", "hurt", "--zones", "0", "--no-scheduler")
     victim = next(process for process in machine.status("hurt").processes if process.name == "kube-controller-manager")
     os.kill(victim.pid, signal.SIGKILL)
-    _until(lambda: machine.status("hurt", code=1).problem == "kube-controller-manager ended")
+    until(lambda: machine.status("hurt", code=1).problem == "kube-controller-manager ended")
     messages = machine.run("up", "--name", "hurt", "--zones", "0", "--no-scheduler", code=1)
     assert "lab 'hurt' is broken (kube-controller-manager ended): end it first" in messages
 
 
 def test_interrupted_it_removes_what_it_started(machine: Machine) -> None:
     with machine.start("up", "--name", "short", "--zones", "0") as up:
-        _until(lambda: any("kube-apiserver" in command for command in machine.processes()))
+        until(lambda: any("kube-apiserver" in command for command in machine.processes()))
         up.send_signal(signal.SIGINT)
         up.communicate(timeout=60)
     assert up.returncode == 1
@@ -157,7 +101,7 @@ def test_killed_at_any_moment_it_leaves_nothing_after_down(machine: Machine) -> 
 
 def test_up_after_a_crash_starts_anew(machine: Machine) -> None:
     with machine.start("up", "--name", "again", "--zones", "0") as up:
-        _until(lambda: any("kube-apiserver" in command for command in machine.processes()))
+        until(lambda: any("kube-apiserver" in command for command in machine.processes()))
         up.kill()
         up.communicate()
     assert machine.status("again", code=1).health is Health.STARTING
@@ -192,10 +136,3 @@ def test_wrong_use_is_one_line_and_exit_code_2(machine: Machine, arguments: list
 
 def test_down_without_a_lab_is_fine(machine: Machine) -> None:
     machine.run("down", "--name", "never")
-
-
-def _until(holds: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
-        time.sleep(0.02)
