@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -77,6 +78,7 @@ class FaultProxy:
             self._listener = None
         self.reset()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # the sockets close in the loop's next turn
 
     async def heal(self) -> None:
         self._flowing.set()
@@ -87,28 +89,42 @@ class FaultProxy:
             self.port = self._listener.sockets[0].getsockname()[1]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._listener is None:  # it was in the queue when we began to refuse
+            _reset(writer)
+            return
         self.accepted += 1
         connection = asyncio.create_task(self._carry(reader, writer))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
+        connection.add_done_callback(lambda _: _reset(writer))  # also when it was cancelled before its first step
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        opened = [writer]
-        try:
-            await self._flowing.wait()
+        await self._flowing.wait()
+        with suppress(OSError):
             server_reader, server_writer = await asyncio.open_connection(*self._target)
-            opened.append(server_writer)
+            try:
+                await self._exchange(reader, writer, server_reader, server_writer)
+            finally:
+                _reset(server_writer)
+
+    async def _exchange(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        server_reader: asyncio.StreamReader,
+        server_writer: asyncio.StreamWriter,
+    ) -> None:
+        """Until both sides have ended in good order, or one was reset: then the other is too."""
+        try:
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(self._pump(reader, server_writer))
                 pumps.create_task(self._pump(server_reader, writer, to_client=True))
-            for ended in opened:
+        except* OSError:
+            pass
+        else:
+            for ended in (writer, server_writer):
                 ended.close()
                 await ended.wait_closed()
-        except* OSError:
-            pass  # one side is gone; the other learns it by the reset
-        finally:
-            for left in opened:
-                _reset(left)
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_client: bool = False
