@@ -110,9 +110,7 @@ class SharedAuthorities:
 
     def _written(self, authorities: Authorities) -> Authorities:
         newest = authorities.members[-1]
-        log.info(
-            "authorities written", secret=str(self._secret), count=len(authorities.members), expires=newest.expires
-        )
+        log.info("authorities written", name=str(self._secret), count=len(authorities.members), expires=newest.expires)
         return authorities
 
 
