@@ -52,6 +52,7 @@ def peer() -> Iterator[str]:
             yield f"http://{THEIRS}:8080"
             server.kill()
     finally:
+        ip("link", "delete", LINK)  # by name: the namespace lives on as long as its socket tries to say goodbye
         ip("netns", "delete", NAMESPACE)
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, Self
 import aiohttp
 from prometheus_client import Counter, Histogram
 
-from zonewise.kube.errors import ApiError, DeadlineExceeded, Unreachable, from_answer
+from zonewise.kube.errors import ApiError, DeadlineExceeded, from_answer
 from zonewise.kube.ratelimit import Limiter
 from zonewise.kube.retry import delay_before_retry
 from zonewise.kube.transport import Transport
@@ -70,7 +70,7 @@ class Caller:
                 assert ends is not None
                 return await self._try_until(ends, call, failed)
         except TimeoutError as error:
-            last = f"; last tried: {failed[-1]}" if failed else ""
+            last = f"; last {failed[-1].kind}: {failed[-1].message}" if failed else ""
             raise DeadlineExceeded(f"no answer within {deadline_seconds:g} s{last}", action=call.action) from error
 
     async def _try_until(self, ends: float, call: Call, failed: list[ApiError]) -> bytes:
@@ -86,11 +86,12 @@ class Caller:
             await asyncio.sleep(delay)
 
     def _delay(self, call: Call, error: ApiError, attempt: int, remaining: float) -> float | None:
-        if not call.repeatable or (isinstance(error, Unreachable) and not error.sent and not self.wait_for_server):
+        if not call.repeatable:
             return None
         return delay_before_retry(
             error,
             is_read=call.is_read,
+            wait_for_server=self.wait_for_server,
             attempt=attempt,
             remaining_seconds=remaining,
             jitter=random.random(),  # noqa: S311 - spreads retries, keeps no secret

@@ -63,27 +63,32 @@ class Fixed:
 
 
 class FromFile:
+    """The last good token serves while the file is away, or half written."""
+
     def __init__(self, credential: TokenFile) -> None:
         self._file = RotatedFile(credential.path)
-        self._fallback = credential.fallback
+        self._last_good = credential.fallback
 
     async def current(self) -> Identity:
-        return Identity(f"Bearer {self._token()}")
-
-    def _token(self) -> str:
-        try:
-            token = self._file.content().decode().strip()
-        except ConfigError:
-            if not self._fallback:
-                raise
-            return self._fallback
-        if not token:
-            raise ConfigError(f"token file {self._file.path} is empty")
-        return token
+        return self._identity()
 
     def refuse(self, identity: Identity) -> bool:
         self._file.forget()
-        return identity != Identity(f"Bearer {self._token()}")
+        return identity != self._identity()
+
+    def _identity(self) -> Identity:
+        try:
+            self._last_good = self._read()
+        except ConfigError:
+            if not self._last_good:
+                raise
+        return Identity(f"Bearer {self._last_good}")
+
+    def _read(self) -> str:
+        token = self._file.content().decode(errors="replace").strip()
+        if token.split() != [token]:
+            raise ConfigError(f"token file {self._file.path} does not hold one token")
+        return token
 
 
 class _PluginStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -142,7 +147,7 @@ async def run_plugin(plugin: ExecPlugin) -> bytes:
         await process.wait()
         raise
     if process.returncode:
-        said = (complaint or b"").decode(errors="replace").strip()
+        said = " ".join((complaint or b"").decode(errors="replace").split())
         raise Unauthorized(f"exec plugin {plugin.command!r} failed with exit code {process.returncode}: {said}")
     return output
 
@@ -190,9 +195,8 @@ def read_plugin_output(output: bytes, plugin: ExecPlugin) -> _PluginStatus:
 
 
 def identity_of(status: _PluginStatus) -> Identity:
+    pair = (status.client_certificate_data, status.client_key_data)
     return Identity(
         authorization=f"Bearer {status.token}" if status.token else "",
-        certificate=f"{status.client_certificate_data}\n{status.client_key_data}".encode()
-        if status.client_certificate_data
-        else b"",
+        certificate="\n".join(pair).encode() if all(pair) else b"",
     )

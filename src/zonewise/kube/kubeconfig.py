@@ -10,11 +10,10 @@ from __future__ import annotations
 import binascii
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
-
-import msgspec
 
 from zonewise.kube.access import (
     Access,
@@ -37,30 +36,35 @@ _HEADER_NAME_MARKS = "!#$&'*+-.^_`|~"
 _EXEC_CLUSTER_EXTENSION = "client.authentication.k8s.io/exec"
 
 
-class _Placed(msgspec.Struct, frozen=True):
-    """An entry and the directory its relative paths start from."""
+E = TypeVar("E")
 
-    entry: Any
+
+@dataclass(frozen=True, slots=True)
+class Placed(Generic[E]):
+    """An entry of a file and the directory its relative paths start from."""
+
+    entry: E
     folder: Path
 
 
-_ANONYMOUS = _Placed(User(), Path())
+_ANONYMOUS = Placed(User(), Path())
 
 
-class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubeconfig:
     """One or more files merged."""
 
-    clusters: Mapping[str, _Placed]
-    users: Mapping[str, _Placed]
-    contexts: Mapping[str, _Placed]
+    clusters: Mapping[str, Placed[Cluster]]
+    users: Mapping[str, Placed[User]]
+    contexts: Mapping[str, Placed[Context]]
     current_context: str
     origin: str
 
 
 def merge(files: Sequence[tuple[Path, File]]) -> Kubeconfig:
-    clusters: dict[str, _Placed] = {}
-    users: dict[str, _Placed] = {}
-    contexts: dict[str, _Placed] = {}
+    clusters: dict[str, Placed[Cluster]] = {}
+    users: dict[str, Placed[User]] = {}
+    contexts: dict[str, Placed[Context]] = {}
     for path, file in files:
         _add(clusters, {item.name: item.cluster for item in file.clusters}, path)
         _add(users, {item.name: item.user for item in file.users}, path)
@@ -74,9 +78,9 @@ def merge(files: Sequence[tuple[Path, File]]) -> Kubeconfig:
     )
 
 
-def _add(merged: dict[str, _Placed], entries: Mapping[str, Any], path: Path) -> None:
+def _add(merged: dict[str, Placed[E]], entries: Mapping[str, E], path: Path) -> None:
     for name, entry in entries.items():
-        merged.setdefault(name, _Placed(entry, path.parent))
+        merged.setdefault(name, Placed(entry, path.parent))
 
 
 def interpret(config: Kubeconfig, context: str | None, environment: Mapping[str, str]) -> Access:
@@ -86,7 +90,7 @@ def interpret(config: Kubeconfig, context: str | None, environment: Mapping[str,
         raise ConfigError(
             f"kubeconfig {config.origin}: no current-context is set; name one with --context{_choice(config.contexts)}"
         )
-    chosen: Context = _named(config.contexts, name, "context", config.origin).entry
+    chosen = _named(config.contexts, name, "context", config.origin).entry
     cluster = _named(config.clusters, chosen.cluster, f"cluster of context {name!r}", config.origin)
     user = _named(config.users, chosen.user, f"user of context {name!r}", config.origin) if chosen.user else _ANONYMOUS
     origin = f"context {name!r} of {config.origin}"
@@ -108,13 +112,13 @@ def interpret(config: Kubeconfig, context: str | None, environment: Mapping[str,
     )
 
 
-def _named(entries: Mapping[str, _Placed], name: str, what: str, origin: str) -> _Placed:
+def _named(entries: Mapping[str, Placed[E]], name: str, what: str, origin: str) -> Placed[E]:
     if name not in entries:
         raise ConfigError(f"kubeconfig {origin}: there is no {what} named {name!r}{_choice(entries)}")
     return entries[name]
 
 
-def _choice(entries: Mapping[str, _Placed]) -> str:
+def _choice(entries: Mapping[str, Placed[Any]]) -> str:
     return f"; it has {', '.join(sorted(entries))}" if entries else "; it has none"
 
 
@@ -139,7 +143,7 @@ def _verifies(cluster: Cluster, origin: str) -> bool:
     return False
 
 
-def _material(placed: _Placed, field: str, origin: str) -> Material | None:
+def _material(placed: Placed[Cluster] | Placed[User], field: str, origin: str) -> Material | None:
     """Inline data wins over the file."""
     data: str = getattr(placed.entry, f"{field}_data")
     path: str = getattr(placed.entry, field)
@@ -155,7 +159,7 @@ def _decoded(data: str, field: str, origin: str) -> bytes:
         raise ConfigError(f"{origin}: {field} is not base64: {error}") from error
 
 
-def _certificate(user: _Placed, origin: str) -> ClientCertificate | None:
+def _certificate(user: Placed[User], origin: str) -> ClientCertificate | None:
     certificate = _material(user, "client_certificate", origin)
     if certificate is None:
         return None
@@ -167,8 +171,8 @@ def _certificate(user: _Placed, origin: str) -> ClientCertificate | None:
     return ClientCertificate(certificate, key)
 
 
-def _credential(placed: _Placed, cluster: _Placed, origin: str) -> Credential | None:
-    user: User = placed.entry
+def _credential(placed: Placed[User], cluster: Placed[Cluster], origin: str) -> Credential | None:
+    user = placed.entry
     if user.auth_provider is not None:
         provider = user.auth_provider.get("name", "")
         raise ConfigError(f"{origin}: auth-provider {provider!r} is not supported; use the provider's exec plugin")
@@ -185,7 +189,7 @@ def _credential(placed: _Placed, cluster: _Placed, origin: str) -> Credential | 
     return None
 
 
-def _exec(plugin: Exec, folder: Path, cluster: _Placed, origin: str) -> ExecPlugin:
+def _exec(plugin: Exec, folder: Path, cluster: Placed[Cluster], origin: str) -> ExecPlugin:
     if not plugin.command:
         raise ConfigError(f"{origin}: the exec plugin has no command")
     if plugin.api_version not in EXEC_API_VERSIONS:
@@ -233,7 +237,7 @@ def _impersonation(user: User, origin: str) -> tuple[tuple[str, str], ...]:
     headers = [("Impersonate-User", user.impersonate)]
     if user.impersonate_uid:
         headers.append(("Impersonate-Uid", user.impersonate_uid))
-    headers += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
+    headers += [("Impersonate-Group", group) for group in user.impersonate_groups]
     for name, values in user.impersonate_extra.items():
         headers += [(f"Impersonate-Extra-{quote(name, safe=_HEADER_NAME_MARKS)}", value) for value in values]
     return tuple(headers)

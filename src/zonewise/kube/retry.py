@@ -21,9 +21,11 @@ LONGEST_DELAY_SECONDS = 5.0
 
 
 def delay_before_retry(
-    error: ApiError, *, is_read: bool, attempt: int, remaining_seconds: float, jitter: float
+    error: ApiError, *, is_read: bool, wait_for_server: bool, attempt: int, remaining_seconds: float, jitter: float
 ) -> float | None:
     """Seconds to wait, or None to give up. `attempt` counts from 0; `jitter` is drawn from [0, 1)."""
+    if isinstance(error, Unreachable) and not error.sent and not wait_for_server:
+        return None
     if not (_is_passing(error) if is_read else _surely_not_processed(error)):
         return None
     backoff = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**attempt) * (0.5 + jitter)

@@ -44,8 +44,10 @@ async def test_a_token_file_is_read_as_it_rotates(tmp_path: Path) -> None:
     path.write_text("first\n")
     credentials = credentials_of(TokenFile(path))
     assert await authorization(credentials) == "Bearer first"
-    path.write_text("the second")
-    assert await authorization(credentials) == "Bearer the second"
+    path.write_text("")  # in the middle of a replacement
+    assert await authorization(credentials) == "Bearer first"
+    path.write_text("the-second")
+    assert await authorization(credentials) == "Bearer the-second"
 
 
 async def test_a_refused_file_token_is_tried_again_only_if_it_changed(tmp_path: Path) -> None:
@@ -69,7 +71,10 @@ async def test_a_token_file_without_a_token(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="token cannot be read"):
         await credentials_of(TokenFile(tmp_path / "token")).current()
     (tmp_path / "token").write_text("\n")
-    with pytest.raises(ConfigError, match=r"token file .*token is empty"):
+    with pytest.raises(ConfigError, match=r"token file .*token does not hold one token"):
+        await credentials_of(TokenFile(tmp_path / "token")).current()
+    (tmp_path / "token").write_bytes(b"two\nlines\xff")
+    with pytest.raises(ConfigError, match="does not hold one token"):
         await credentials_of(TokenFile(tmp_path / "token")).current()
 
 

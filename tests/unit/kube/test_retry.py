@@ -1,5 +1,7 @@
 """Reads are repeated on failures that pass; writes only when the server surely did not process them."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +29,11 @@ from zonewise.kube.retry import FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS, dela
 ASKED_TO_WAIT = Details(retry_after_seconds=3)
 
 
+def delay(error: ApiError, **given: Any) -> float | None:
+    defaults = {"wait_for_server": True, "attempt": 0, "remaining_seconds": 30.0, "jitter": 0.5}
+    return delay_before_retry(error, **{**defaults, **given})
+
+
 @pytest.mark.parametrize(
     ("error", "read", "write"),
     [
@@ -50,26 +57,31 @@ ASKED_TO_WAIT = Details(retry_after_seconds=3)
 )
 def test_what_is_tried_again(error: ApiError, read: bool, write: bool) -> None:
     def retried(is_read: bool) -> bool:
-        return delay_before_retry(error, is_read=is_read, attempt=0, remaining_seconds=30, jitter=0.5) is not None
+        return delay(error, is_read=is_read, attempt=0, remaining_seconds=30, jitter=0.5) is not None
 
     assert (retried(True), retried(False)) == (read, write)
 
 
 def test_the_server_is_given_the_time_it_asks_for_and_a_little_more() -> None:
     error = TooManyRequests("busy", details=ASKED_TO_WAIT)
-    delays = [delay_before_retry(error, is_read=False, attempt=0, remaining_seconds=30, jitter=j) for j in (0, 0.5)]
+    delays = [delay(error, is_read=False, attempt=0, remaining_seconds=30, jitter=j) for j in (0, 0.5)]
     assert delays == pytest.approx([3.05, 3.1])
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_who_does_not_wait_for_the_server_is_told_of_a_refusal_at_once(is_read: bool) -> None:
+    refused, reset = Unreachable("refused", sent=False), Unreachable("reset")
+    assert delay(refused, is_read=is_read, wait_for_server=False) is None
+    assert (delay(reset, is_read=is_read, wait_for_server=False) is not None) == is_read
 
 
 def test_no_waiting_past_the_deadline() -> None:
     error = TooManyRequests("busy", details=ASKED_TO_WAIT)
-    assert delay_before_retry(error, is_read=True, attempt=0, remaining_seconds=3, jitter=0) is None
+    assert delay(error, is_read=True, attempt=0, remaining_seconds=3, jitter=0) is None
 
 
 @given(attempt=st.integers(0, 60), jitter=st.floats(0, 1, exclude_max=True))
 def test_the_pause_grows_and_stays_bounded(attempt: int, jitter: float) -> None:
-    delay = delay_before_retry(
-        Unreachable("reset"), is_read=True, attempt=attempt, remaining_seconds=1e9, jitter=jitter
-    )
-    assert delay is not None
-    assert FIRST_DELAY_SECONDS / 2 <= delay <= LONGEST_DELAY_SECONDS * 1.5
+    pause = delay(Unreachable("reset"), is_read=True, attempt=attempt, remaining_seconds=1e9, jitter=jitter)
+    assert pause is not None
+    assert FIRST_DELAY_SECONDS / 2 <= pause <= LONGEST_DELAY_SECONDS * 1.5
