@@ -30,7 +30,8 @@ from zonewise.kube.reflector import Change
 from zonewise.lab import addresses, namespaces, processes, registration, sandbox
 from zonewise.lab.addresses import NodePlan, Plan
 from zonewise.lab.agents import Config, process_name
-from zonewise.lab.pods import API_DEADLINE_SECONDS, Node, PodWorker, Services
+from zonewise.lab.launch import API_DEADLINE_SECONDS, Node, Services
+from zonewise.lab.pods import PodWorker
 from zonewise.lab.podspec import PODS, Pod
 from zonewise.lab.sandbox import PodRecord
 from zonewise.objects import LEASES, NODES, key_of

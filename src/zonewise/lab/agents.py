@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from zonewise.lab import namespaces, processes
+from zonewise.lab.addresses import namespace_of
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -27,10 +28,14 @@ def process_name(node: str) -> str:
 
 
 def start(config: Config, nodes: Iterable[str]) -> None:
-    """One agent for each of these nodes that has none; they are forked off one process, and on record when this returns."""
+    """One agent for each of these nodes that has none, forked off one process.
+
+    That process starts inside the lab's router, so that whoever removes the lab in this moment finds it there.
+    """
     missing = [node for node in nodes if not is_running(Path(config.directory), node)]
     if missing:
-        namespaces.run([sys.executable, "-m", "zonewise.lab.agent", msgspec.json.encode(config).decode(), *missing])
+        argv = [sys.executable, "-m", "zonewise.lab.agent", msgspec.json.encode(config).decode(), *missing]
+        namespaces.run(namespaces.command(namespace_of(config.lab), argv))
 
 
 def is_running(directory: Path, node: str) -> bool:

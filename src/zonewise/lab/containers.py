@@ -80,15 +80,19 @@ def _reap(pid: int) -> int | None:
     return code if code >= 0 else 128 - code
 
 
-async def run_inside(directory: Path, namespace: str, argv: Sequence[str], timeout_seconds: float) -> tuple[bool, str]:
-    """Whether the command ended well in time, and what it said."""
+async def run_beside(
+    running: processes.Process, namespace: str, argv: Sequence[str], timeout_seconds: float
+) -> tuple[bool, str]:
+    """Whether a command with the container's environment and directory ended well in time, and what it said."""
+    surroundings = Path("/proc", str(running.pid))
+    pairs = (pair.partition(b"=") for pair in (surroundings / "environ").read_bytes().split(b"\0") if pair)
     process = await asyncio.create_subprocess_exec(
         *namespaces.command(namespace, argv),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        cwd=directory,
-        env=base_environment(directory),
+        cwd=(surroundings / "cwd").readlink(),
+        env={name: value for name, _, value in pairs},
         start_new_session=True,
     )
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
 
 import msgspec
 
@@ -81,11 +81,18 @@ class ContainerState(msgspec.Struct, frozen=True):
 States = Mapping[str, ContainerState]
 
 
+class Step(StrEnum):
+    START = "start"
+    RUN_HOOK = "run hook"
+    TERMINATE = "terminate"
+    KILL = "kill"
+
+
 @dataclass(frozen=True, slots=True)
 class Act:
     """One thing to do with one container."""
 
-    kind: Literal["start", "run-hook", "terminate", "kill"]
+    kind: Step
     container: Container
 
 
@@ -186,13 +193,13 @@ def _upkeep(pod: Pod, container: Container, state: ContainerState, now: float) -
     if state.running:
         return _running(pod, container, state, now)
     if state.problem is not None:
-        return _at(state.problem.retry_at, Act("start", container), now)
+        return _at(state.problem.retry_at, Act(Step.START, container), now)
     if unrunnable(pod, container) is not None:
         return Decision()
     if state.ended is None:
-        return Decision((Act("start", container),))
+        return Decision((Act(Step.START, container),))
     if restarts(pod, container, state):
-        return _at(restart_at(state), Act("start", container), now)
+        return _at(restart_at(state), Act(Step.START, container), now)
     return Decision()
 
 
@@ -216,12 +223,12 @@ def _stop(container: Container, state: ContainerState, grace: int, now: float) -
     hook = container.lifecycle.pre_stop
     asked_at = state.stop_asked_at
     if asked_at is None and hook is not None and grace > 0:
-        return Decision((Act("run-hook", container),), now + grace)
+        return Decision((Act(Step.RUN_HOOK, container),), now + grace)
     deadline = (now if asked_at is None else asked_at) + grace
     if now >= deadline:
-        return Decision() if state.killed else Decision((Act("kill", container),))
+        return Decision() if state.killed else Decision((Act(Step.KILL, container),))
     if not state.terminated and (hook is None or state.hook_done):
-        return Decision((Act("terminate", container),), deadline)
+        return Decision((Act(Step.TERMINATE, container),), deadline)
     return Decision(wake_at=deadline)
 
 

@@ -9,63 +9,27 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from zonewise import log
-from zonewise.kube.client import Client
 from zonewise.kube.errors import ApiError, Conflict, NotFound
 from zonewise.kube.patch import StrategicPatch
-from zonewise.lab import containers, environment, lifecycle, podstatus, probes, processes, sandbox
-from zonewise.lab.addresses import Addresses, NodePlan
-from zonewise.lab.environment import ConfigError, Surroundings
+from zonewise.lab import containers, launch, lifecycle, podstatus, probes, processes, sandbox
+from zonewise.lab.addresses import Addresses
+from zonewise.lab.environment import ConfigError
 from zonewise.lab.health import ProbeKind, probe_of
-from zonewise.lab.lifecycle import Act, ContainerState, Probing, Problem
-from zonewise.lab.podspec import PODS, Container, Hook, Pod
+from zonewise.lab.launch import API_DEADLINE_SECONDS, Node
+from zonewise.lab.lifecycle import Act, ContainerState, Probing, Problem, Step
+from zonewise.lab.podspec import PODS, Container, Exec, Hook, Pod, Sleep
 from zonewise.lab.sandbox import PodRecord
-from zonewise.objects import CONFIG_MAPS, SERVICES, Service
 
-API_DEADLINE_SECONDS = 5.0
 RETRY_SECONDS = 1.0
-TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 
 _log = log.get_logger(__name__)
-
-
-class Services:
-    """The Services of a namespace as of now, or as last known while the API server is away.
-
-    Not a watch: a pod may be heard of before the Service that was created before it.
-    """
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._known: dict[str, Sequence[Service]] = {}
-
-    async def of(self, namespace: str) -> Sequence[Service]:
-        try:
-            listing = await self._client.list(SERVICES, namespace, deadline_seconds=API_DEADLINE_SECONDS)
-        except ApiError:
-            return self._known.get(namespace, ())
-        self._known[namespace] = listing.items
-        return listing.items
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What every pod of a node shares."""
-
-    lab: str
-    plan: NodePlan
-    labels: Mapping[str, str]
-    pods_directory: Path
-    client: Client
-    api_server: tuple[str, int]
-    services: Services
 
 
 class PodWorker:
@@ -161,16 +125,16 @@ class PodWorker:
         match action:
             case Probing(container, kind):
                 self._spawn(_task_name(action), self._probe(container, kind))
-            case Act("start", container):
+            case Act(Step.START, container):
                 await self._start(container)
-            case Act("run-hook", container):
+            case Act(Step.RUN_HOOK, container):
                 self._set(container, stop_asked_at=time.time())
                 self._spawn(_task_name(action), self._run_hook(container))
-            case Act("terminate", container):
+            case Act(Step.TERMINATE, container):
                 asked_at = self._state(container).stop_asked_at or time.time()
                 self._set(container, stop_asked_at=asked_at, terminated=True)
                 self._signal(container, signal.SIGTERM)
-            case Act("kill", container):
+            case Act(Step.KILL, container):
                 self._set(container, killed=True)
                 self._signal(container, signal.SIGKILL)
 
@@ -178,11 +142,9 @@ class PodWorker:
         try:
             if not self._attached:
                 await self._attach()
-            around = await self._surroundings(container)
-            containers.make_volumes(self.directory, self.pod, container, around.config_maps)
-            variables = environment.variables(self.pod, container, around)
-            argv = environment.command_line(container, variables)
-            process = containers.start(self.directory, self.namespace, container, argv, variables)
+            process = await launch.start(
+                self._node, self.pod, container, self.directory, self.namespace, self.addresses
+            )
         except (ConfigError, ApiError) as error:
             retry_at = time.time() + lifecycle.CONFIG_RETRY_SECONDS
             self._set(container, problem=Problem("CreateContainerConfigError", str(error), retry_at))
@@ -195,24 +157,6 @@ class PodWorker:
             await asyncio.to_thread(sandbox.attach, self._node.lab, self._node.plan, self.pod, self.addresses)
         self._attached = True
 
-    async def _surroundings(self, container: Container) -> Surroundings:
-        namespace = self.pod.metadata.namespace
-        config_maps = {}
-        for name in environment.config_maps_of(self.pod, container):
-            try:
-                found = await self._node.client.get(CONFIG_MAPS, name, namespace, deadline_seconds=API_DEADLINE_SECONDS)
-            except NotFound:
-                continue
-            config_maps[name] = found.data
-        return Surroundings(
-            host=self._node.plan.address,
-            addresses=self.addresses,
-            topology={label: self._node.labels[label] for label in TOPOLOGY_LABELS},
-            api_server=self._node.api_server,
-            services=await self._node.services.of(namespace),
-            config_maps=config_maps,
-        )
-
     async def _release(self) -> None:
         """Nothing of the pod runs any more, nor will: give its network back."""
         if self.index is not None:
@@ -224,17 +168,15 @@ class PodWorker:
     # What happens by itself.
 
     def _adopt(self) -> None:
-        """Go on with what an earlier agent of this node has started."""
+        """Go on with what an earlier agent of this node has started, on record or, if it was killed at once, not yet."""
         for container in self.pod.all_containers:
-            state = self._state(container)
-            if not state.running:
-                continue
-            self._attached = True
-            process = containers.find(self.directory, container)
-            if process is None:
-                self._put(container, state.exited(lifecycle.UNKNOWN_EXIT_CODE, time.time(), unseen=True))
-            else:
+            state, process = self._state(container), containers.find(self.directory, container)
+            if process is not None:
+                self._put(container, state if state.running else state.started(time.time()))
                 self._watch(container, process)
+            elif state.running:
+                self._put(container, state.exited(lifecycle.UNKNOWN_EXIT_CODE, time.time(), unseen=True))
+        self._attached = bool(self._processes)  # without a process the network may be half made
 
     def _watch(self, container: Container, process: processes.Process) -> None:
         self._processes[container.name] = process
@@ -243,43 +185,41 @@ class PodWorker:
     async def _await_end(self, container: Container, process: processes.Process) -> None:
         code = await containers.ended(process)
         del self._processes[container.name]
-        unseen = code is None
-        self._put(
-            container,
-            self._state(container).exited(
-                lifecycle.UNKNOWN_EXIT_CODE if code is None else code, time.time(), unseen=unseen
-            ),
-        )
+        known = lifecycle.UNKNOWN_EXIT_CODE if code is None else code
+        self._put(container, self._state(container).exited(known, time.time(), unseen=code is None))
 
     async def _probe(self, container: Container, kind: ProbeKind) -> None:
-        probe, asked = probe_of(container, kind), self._state(container).started_at
-        assert probe is not None
+        probe, process = probe_of(container, kind), self._processes.get(container.name)
+        if probe is None or process is None:
+            return
         now = time.time()
-        target = probes.Target(self.directory, self.namespace, self.addresses.v4, container)
-        success, said = await probes.ask(probe, target)
+        success, said = await probes.ask(probe, probes.Target(process, self.namespace, self.addresses.v4, container))
         state = self._state(container)
-        if state.started_at != asked:
+        if self._processes.get(container.name) is not process:
             return  # the answer is of a run that has ended
         self._put(container, state.probed(container, kind, success, now))
         if not success:
             _log.info("probe failed", pod=str(self.pod), container=container.name, probe=str(kind), said=said[:200])
 
     async def _run_hook(self, container: Container) -> None:
-        hook = container.lifecycle.pre_stop
-        assert hook is not None
-        asked = self._state(container).started_at
-        await self._hook(hook, container)
-        if self._state(container).started_at == asked:
+        process = self._processes.get(container.name)
+        if process is None:
+            return
+        await self._hook(container, process)
+        if self._processes.get(container.name) is process:
             self._set(container, hook_done=True)
 
-    async def _hook(self, hook: Hook, container: Container) -> None:
-        grace = float(self.pod.spec.termination_grace_period_seconds)
-        if hook.sleep is not None:
-            await asyncio.sleep(hook.sleep.seconds)
-        elif hook.exec_ is not None:
-            ok, said = await containers.run_inside(self.directory, self.namespace, hook.exec_.command, grace)
-            if not ok:
-                _log.warning("preStop hook failed", pod=str(self.pod), container=container.name, said=said[:200])
+    async def _hook(self, container: Container, process: processes.Process) -> None:
+        match container.lifecycle.pre_stop:
+            case Hook(sleep=Sleep(seconds=seconds)):
+                await asyncio.sleep(seconds)
+            case Hook(exec_=Exec(command=command)):
+                patience = float(self.pod.spec.termination_grace_period_seconds)
+                well, said = await containers.run_beside(process, self.namespace, command, patience)
+                if not well:
+                    _log.warning("preStop hook failed", pod=str(self.pod), container=container.name, said=said[:200])
+            case _:
+                _log.warning("the lab knows exec and sleep hooks only", pod=str(self.pod), container=container.name)
 
     # State.
 

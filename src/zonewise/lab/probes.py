@@ -9,19 +9,19 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import aiohttp
 
 from zonewise.lab import containers
 from zonewise.lab.podspec import Container, HttpGet, Probe, TcpSocket
+from zonewise.lab.processes import Process
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where a pod's container can be asked."""
 
-    directory: Path
+    process: Process
     namespace: str
     address: IPv4Address
     container: Container
@@ -44,9 +44,7 @@ async def _ask(probe: Probe, target: Target) -> tuple[bool, str]:
     if probe.tcp_socket is not None:
         return await _tcp(probe.tcp_socket, target)
     if probe.exec_ is not None:
-        return await containers.run_inside(
-            target.directory, target.namespace, probe.exec_.command, probe.timeout_seconds
-        )
+        return await containers.run_beside(target.process, target.namespace, probe.exec_.command, probe.timeout_seconds)
     return False, "the lab knows httpGet, tcpSocket and exec probes only"
 
 

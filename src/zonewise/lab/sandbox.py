@@ -67,7 +67,8 @@ def find(lab: str, lab_directory: Path, nodes: Iterable[NodePlan], name: str) ->
             metadata = record.pod.metadata
             if metadata.name == pod_name and metadata.namespace == (namespace or "default"):
                 inner = node.namespace if record.index is None else namespace_of(lab, record.pod)
-                names = tuple(container.name for container in record.pod.all_containers)
+                spec = record.pod.spec
+                names = tuple(container.name for container in spec.containers + spec.init_containers)
                 return Place(directory_of(pods, record.pod), inner, names)
     raise UsageError(f"no pod {namespace or 'default'}/{pod_name} runs on a namespace node of lab {lab}")
 

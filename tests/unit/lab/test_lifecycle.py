@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zonewise.lab import lifecycle
 from zonewise.lab.health import ProbeKind, Tally
-from zonewise.lab.lifecycle import Act, ContainerState, Ended, Probing, Problem, decide
+from zonewise.lab.lifecycle import Act, ContainerState, Ended, Probing, Problem, Step, decide
 from zonewise.lab.podspec import Container, Pod
 
 NOW = 1000.0
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Pod, dict[str, ContainerState], list[str]]] = {
         {"c": running(stop_asked_at=NOW - 2, terminated=True)},
         ["kill c"],
     ),
-    "its hook comes first": (pod(HOOK, deletion=30), {"c": running()}, ["run-hook c"]),
+    "its hook comes first": (pod(HOOK, deletion=30), {"c": running()}, ["run hook c"]),
     "the signal waits for the hook": (pod(HOOK, deletion=30), {"c": running(stop_asked_at=NOW - 1)}, []),
     "and comes after it": (
         pod(HOOK, deletion=30),
@@ -183,7 +183,7 @@ def test_a_deleted_pod_ends_within_its_grace_and_is_told_once(
     now, state = 0.0, ContainerState()
     living = pod(restartPolicy=policy)
     for code in codes:
-        if Act("start", _only(living)) in decide(living, {"c": state}, now + 1000).actions:
+        if Act(Step.START, _only(living)) in decide(living, {"c": state}, now + 1000).actions:
             state = state.started(now).exited(code, now + 1)
         now += 1000
     state = state if state.running else state.started(now)
@@ -192,7 +192,7 @@ def test_a_deleted_pod_ends_within_its_grace_and_is_told_once(
     for moment in (now + second for second in range(62)):
         for action in decide(dying, {"c": state}, moment).actions:
             assert isinstance(action, Act)
-            if action.kind == "terminate":
+            if action.kind is Step.TERMINATE:
                 told_at.append(moment)
                 state = msgspec.structs.replace(state, stop_asked_at=moment, terminated=True)
                 state = state.exited(0, moment) if stops_on_request else state
