@@ -18,9 +18,9 @@ for a candidate that never saw it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-from zonewise.objects import Lease, LeaseSpec
+from zonewise.objects import Lease, LeaseSpec, micro_time
 
 _SPREAD = 0.2
 _RELEASED_LEASE_SECONDS = 1
@@ -161,7 +161,7 @@ class Election:
             holder_identity=None,
             lease_duration_seconds=_RELEASED_LEASE_SECONDS,
             acquire_time=lease.spec.acquire_time,
-            renew_time=_stamp(wall),
+            renew_time=micro_time(wall),
             lease_transitions=lease.spec.lease_transitions,
         )
         return Replace(lease.metadata.resource_version, spec)
@@ -186,9 +186,9 @@ class Election:
     def _claim(self, wall: datetime) -> LeaseSpec:
         old = self._lease.spec if self._lease else LeaseSpec()
         ours = self.holder == self.identity
-        stamp = _stamp(wall)
+        stamp = micro_time(wall)
         if stamp == old.renew_time:  # a write that changes nothing is no sign of life: others would see no new version
-            stamp = _stamp(wall + timedelta(microseconds=1))
+            stamp = micro_time(wall + timedelta(microseconds=1))
         return LeaseSpec(
             holder_identity=self.identity,
             lease_duration_seconds=self._timing.lease_seconds,
@@ -200,7 +200,3 @@ class Election:
 
 def _holder(lease: Lease | None) -> str:
     return (lease.spec.holder_identity or "") if lease else ""
-
-
-def _stamp(wall: datetime) -> str:
-    return wall.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

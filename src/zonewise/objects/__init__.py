@@ -45,12 +45,14 @@ from zonewise.objects.discovery import (
     EndpointSlice,
     Hint,
 )
-from zonewise.objects.meta import HasMetadata, Key, Metadata, OwnerReference, View, key_of
+from zonewise.objects.events import EVENTS, Event, EventSeries
+from zonewise.objects.meta import HasMetadata, Key, Metadata, OwnerReference, View, key_of, micro_time
 from zonewise.objects.resource import Resource
 
 __all__ = [
     "CONFIG_MAPS",
     "ENDPOINT_SLICES",
+    "EVENTS",
     "LEASES",
     "NAMESPACES",
     "NODES",
@@ -67,6 +69,8 @@ __all__ = [
     "EndpointHints",
     "EndpointPort",
     "EndpointSlice",
+    "Event",
+    "EventSeries",
     "HasMetadata",
     "Hint",
     "Key",
@@ -93,4 +97,5 @@ __all__ = [
     "Taint",
     "View",
     "key_of",
+    "micro_time",
 ]
