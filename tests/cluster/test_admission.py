@@ -11,10 +11,13 @@ import pytest
 from admission_site import CONFIG_MAP_RULE, LABEL, Site, config_map, configuration, registered, rule, site, trusted
 from cache_truth import eventually
 from fault_proxy import FaultProxy
+from zonewise.kube import webhooks
 from zonewise.kube.client import Client
-from zonewise.kube.errors import ApiError, Cause, Forbidden, ServerError, TooManyRequests, Unavailable
+from zonewise.kube.errors import ApiError, Cause, DeadlineExceeded, Forbidden, ServerError, TooManyRequests, Unavailable
+from zonewise.kube.informers import Caches
 from zonewise.kube.patch import JsonPatch, MergePatch
 from zonewise.kube.review import Operation, Verdict
+from zonewise.kube.webhooks import TrustInjector
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, PODS, Resource
 
@@ -207,3 +210,20 @@ async def test_configurations_of_others_are_left_alone(client: Client, namespace
     async with registered(client, theirs) as resource, registered(client, ours):
         await trusted(client, namespace, running)
         assert bundles(await client.get(resource, theirs["metadata"]["name"])) == {""}
+
+
+async def test_a_configuration_deleted_meanwhile_is_no_error(client: Client, namespace: str) -> None:
+    body = configuration(namespace, "https://127.0.0.1:1/judge", [CONFIG_MAP_RULE])
+    async with registered(client, body), Caches(client) as caches:
+        injector = TrustInjector(client, caches, selector=f"{LABEL}={namespace}")
+        await caches.wait_synced()
+    await injector.inject(b"bundle")
+
+
+async def test_trust_is_not_claimed_before_the_configurations_were_read(
+    client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "SYNC_SECONDS", 0.05)
+    injector = TrustInjector(client, Caches(client), selector=f"{LABEL}={namespace}")
+    with pytest.raises(DeadlineExceeded, match="first list of validatingwebhookconfigurations"):
+        await injector.inject(b"bundle")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -95,7 +94,11 @@ class AdmissionServer:
         )
         await self._runner.setup()
         host, port = self._address
-        await web.TCPSite(self._runner, host, port, ssl_context=self._context).start()
+        try:
+            await web.TCPSite(self._runner, host, port, ssl_context=self._context).start()
+        except OSError:
+            await self._runner.cleanup()
+            raise
         log.info("admission server listens", port=self.port, webhooks=[webhook.name for webhook in self._webhooks])
         return self
 
@@ -111,7 +114,7 @@ class _Endpoint(Generic[T]):
         self._decoder = review.decoder_for(webhook.view)
 
     async def handle(self, request: web.Request) -> web.Response:
-        started = time.monotonic()  # the event loop's clock
+        started = asyncio.get_running_loop().time()
         deadline = started + _allowed_seconds(self._webhook, request.query.get("timeout", ""))
         try:
             asked = await self._read(request, deadline)
@@ -129,6 +132,8 @@ class _Endpoint(Generic[T]):
                 return review.read(await request.read(), self._decoder)
         except ReviewError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
+        except (ConnectionError, web.RequestPayloadError) as error:
+            raise web.HTTPBadRequest(text="the body ended early") from error
         except TimeoutError as error:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time") from error
 
@@ -146,7 +151,7 @@ class _Endpoint(Generic[T]):
 
     def _count(self, outcome: Outcome, started: float) -> None:
         _REVIEWS.labels(self._webhook.name, outcome).inc()
-        _SECONDS.labels(self._webhook.name).observe(time.monotonic() - started)
+        _SECONDS.labels(self._webhook.name).observe(asyncio.get_running_loop().time() - started)
 
 
 def _allowed_seconds(webhook: Webhook[Any], timeout: str) -> float:

@@ -26,6 +26,7 @@ from zonewise.errors import ZonewiseError
 CERTIFICATES_FIELD: Final = "ca.crt"
 KEYS_FIELD: Final = "ca.key"
 
+_KEY_END: Final = b"-----END PRIVATE KEY-----"
 _BACKDATED: Final = dt.timedelta(hours=1)  # the clock of an API server may be behind ours
 
 
@@ -35,7 +36,10 @@ class CertificateError(ZonewiseError):
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """`settling` is how long a new authority is trusted by all API servers before it signs."""
+    """How long each lives, and how long before its end the next is made.
+
+    `settling` is how long a new authority is only trusted, until all API servers know it, before it signs.
+    """
 
     authority: dt.timedelta = dt.timedelta(days=365)
     authority_renewal: dt.timedelta = dt.timedelta(days=60)
@@ -216,9 +220,6 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-_KEY_END: Final = b"-----END PRIVATE KEY-----\n"
 
 
 def _split_keys(pem: bytes) -> list[bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import datetime as dt
 import os
 import ssl
@@ -30,9 +29,8 @@ log = get_logger(__name__)
 CHECK_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 5
+_LEAST_PAUSE_SECONDS: Final = 0.2  # whoever fights us over a configuration does not make us spin
 _EXPIRY: Final = Gauge("zonewise_certificate_expiry_seconds", "When it ends, in seconds of Unix time", ["certificate"])
-
-
 _LIFETIMES: Final = Lifetimes()
 
 
@@ -83,7 +81,8 @@ class SharedAuthorities:
         try:
             secret = await self._client.get(SECRETS, self._secret.name, self._secret.namespace)
         except NotFound:
-            # One deleted by mistake comes back as it was, so that the leaves in use stay trusted.
+            # One deleted by mistake comes back as it was, so that the leaves in use stay trusted. To be rid of an
+            # authority, delete the Secret while no replica runs.
             renewed = self._known.renewed(now, self._lifetimes)
             await self._client.create(SECRETS, self._body(renewed), self._secret.namespace)
             return self._written(renewed)
@@ -98,7 +97,7 @@ class SharedAuthorities:
     def _stored(self, secret: Secret) -> Authorities:
         try:
             return Authorities.from_secret({field: base64.b64decode(text) for field, text in secret.data.items()})
-        except (CertificateError, binascii.Error) as error:
+        except CertificateError as error:
             raise CertificateError(f"secret {self._secret}: {error}; delete it to have it made anew") from error
 
     def _body(self, authorities: Authorities, resource_version: str = "") -> dict[str, object]:
@@ -156,6 +155,7 @@ class ServingCertificate:
             await self._pause(pause_seconds)
 
     async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(_LEAST_PAUSE_SECONDS)
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()

@@ -166,6 +166,26 @@ async def test_a_body_that_never_arrives_is_not_waited_for() -> None:
         writer.close()
 
 
+async def test_a_body_cut_off_is_counted_and_forgotten() -> None:
+    before = count("at-once", "unreadable")
+    async with serving() as setting:
+        _, writer = await asyncio.open_connection(HOST, setting.server.port, ssl=setting.trusting)
+        writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        await writer.drain()
+        writer.transport.abort()
+        async with asyncio.timeout(30):
+            while count("at-once", "unreadable") == before:  # noqa: ASYNC110 - the server notices in its own time
+                await asyncio.sleep(0.01)
+        async with setting.session() as session:
+            assert (await ask(session, f"{setting.url}/at-once"))["allowed"]
+
+
+async def test_a_port_in_use_is_an_error_that_leaves_nothing_behind() -> None:
+    async with serving() as setting:
+        with pytest.raises(OSError, match="address already in use"):
+            await AdmissionServer([], setting.context, host=HOST, port=setting.server.port).__aenter__()
+
+
 async def test_other_paths_and_methods() -> None:
     async with serving() as setting, setting.session() as session:
         async with session.post(f"{setting.url}/elsewhere") as response:
