@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -37,6 +38,22 @@ def test_killed_at_any_moment_it_leaves_nothing_after_down(machine: Machine) -> 
             up.communicate()
         machine.run("down", "--name", NAME)
         machine.assert_untouched()
+
+
+def test_a_tool_that_outlives_a_killed_start_does_nothing_any_more(machine: Machine, tmp_path: Path) -> None:
+    slow = tmp_path / "ip"
+    slow.write_text(f'#!/bin/sh\nfor each in $(seq 50); do sleep 0.1; done\nexec {shutil.which("ip")} "$@"\n')
+    slow.chmod(0o755)
+    quick = machine.environ
+    machine.environ = {**quick, "PATH": f"{tmp_path}:{quick['PATH']}"}
+    with machine.start(*UP) as up:
+        until(lambda: any(str(slow) in command for command in machine.processes()))
+        up.kill()
+        up.communicate()
+    machine.environ = quick
+    machine.run("down", "--name", NAME)
+    until(lambda: not machine.processes())
+    machine.assert_untouched()
 
 
 def test_a_name_is_used_once_on_the_machine(machine: Machine, tmp_path: Path) -> None:

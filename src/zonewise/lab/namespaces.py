@@ -24,6 +24,8 @@ T = TypeVar("T")
 _NAMED = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
 _ENDED_WITHIN_SECONDS = 10.0
+# Else a tool of a killed `up` could go on making namespaces after `down` has looked for them.
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -107,7 +109,7 @@ def ip(lines: Sequence[str], namespace: str = "", *, family: str = "") -> None:
 
 def run(argv: Sequence[str], stdin: str = "") -> str:
     """Run a tool to its end; what it says on failure becomes the error."""
-    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([*_DIES_WITH_US, *argv], input=stdin, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
         raise NetworkError(f"`{' '.join(argv)}` failed: {done.stderr.strip()}{_failed_line(done.stderr, stdin)}")
     return done.stdout

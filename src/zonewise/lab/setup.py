@@ -21,6 +21,7 @@ PACKAGES = {
     "ip": "iproute2",
     "nft": "nftables",
     "nsenter": "util-linux",
+    "setpriv": "util-linux",
     "tc": "iproute2",
 }
 _SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
