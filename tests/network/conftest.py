@@ -1,4 +1,4 @@
-"""A lab of three zones with two nodes each, shared by the tests of this directory, which all run in one worker."""
+"""A lab of three zones with two nodes each, shared by the tests that ask for it, which all run in one worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PREFIX = "test-"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if "lab" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("lab"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from zonewise.errors import UsageError
 from zonewise.lab import namespaces, nodes
 from zonewise.objects import CONFIG_MAPS, ENDPOINT_SLICES, SERVICES
 
-SLEEP = {"command": ["sleep", "3600"]}
 # Says when it is asked to stop; the sleep is a child, so that the shell hears the signal at once.
 POLITE = "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.1; done"
 STUBBORN = "trap 'echo asked' TERM; echo up; while :; do sleep 0.1; done"
@@ -223,14 +223,22 @@ async def test_a_pod_in_the_nodes_network_has_the_nodes_address(pods: Pods) -> N
 
 
 async def test_commands_run_inside_pods_and_nodes(pods: Pods) -> None:
-    await pods.create("inner", "zone-c-2", SLEEP)
+    await pods.create("inner", "zone-c-2", shell("echo here; exec sleep 3600"))
     pod = await pods.ready("inner")
+    await pods.logged("inner", "here")
 
     def shown(target: str) -> str:
         argv = nodes.exec_argv(pods.lab, target, ["ip", "-o", "addr"])
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
-    assert f"{addresses(pod)[0]}/32" in shown(f"{pods.namespace}/inner")
+    def zonewise(*arguments: str) -> str:
+        argv = [Path(sys.executable).with_name("zonewise"), "lab", *arguments]
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+    name = f"{pods.namespace}/inner"
+    assert f"{addresses(pod)[0]}/32" in shown(name)
+    assert f"{addresses(pod)[0]}/32" in zonewise("exec", "--name", pods.lab.name, name, "--", "ip", "-o", "addr")
+    assert zonewise("logs", "--name", pods.lab.name, name) == "here\n"
     assert f"{pods.node('zone-c-2').address.v4}/24" in shown("zone-c-2")
     with pytest.raises(UsageError, match="no pod default/absent"):
         nodes.exec_argv(pods.lab, "absent", ["true"])

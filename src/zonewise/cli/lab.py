@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from zonewise.lab.state import Lab
     from zonewise.lab.status import LabStatus
@@ -207,7 +208,8 @@ def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
     """
     from zonewise.lab import nodes
 
-    _become(nodes.exec_argv(_get(name), target, command))
+    words = command[1:] if command[0] == "--" else command  # click hands the dashes on after an argument
+    _become(nodes.exec_argv(_get(name), target, words))
 
 
 @lab.command()
@@ -215,18 +217,27 @@ def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
 @click.argument("process", required=False)
 def logs(name: str, follow: bool, process: str | None) -> None:
-    """Print what a process wrote; without PROCESS, name those there are. Also works after a failed start."""
+    """Print what a process wrote; without PROCESS, name those there are. Also works after a failed start.
+
+    NAMESPACE/POD as PROCESS is a pod on a namespace node: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
+    """
     from zonewise.errors import ZonewiseError
-    from zonewise.lab import processes, state
+    from zonewise.lab import nodes, processes, state
 
     directory = state.directory_of(name) / processes.LOGS
     known = sorted(path.stem for path in directory.glob("*.log"))
     if process is None:
         click.echo("\n".join(known))
+    elif "/" in process:
+        _tail(nodes.log_path(_get(name), process), follow=follow)
     elif process not in known:
         raise ZonewiseError(f"lab {name!r} has no log of {process!r}: it has {', '.join(known) or 'none'}")
     else:
-        _become(["tail", "-n", "+1", *(["-F"] if follow else []), str(directory / f"{process}.log")])
+        _tail(directory / f"{process}.log", follow=follow)
+
+
+def _tail(path: Path, *, follow: bool) -> NoReturn:
+    _become(["tail", "-n", "+1", *(["-F"] if follow else []), str(path)])
 
 
 @lab.command()
