@@ -30,7 +30,7 @@ _WATCH = ("resource", "selection")
 OBJECTS = Gauge("zonewise_watch_objects", "Objects in a watch cache", _WATCH)
 STALENESS = Gauge("zonewise_watch_staleness_seconds", "Seconds since the server last sent anything", _WATCH)
 EVENTS = Counter("zonewise_watch_events", "Watch events received, bookmarks included", (*_WATCH, "type"))
-RELISTS = Counter("zonewise_watch_relists", "Times the whole state had to be read again", _WATCH)
+RELISTS = Counter("zonewise_watch_relists", "Times the whole state was asked for again", _WATCH)
 RECONNECTS = Counter("zonewise_watch_reconnects", "Lists and watches that ended, by cause", (*_WATCH, "cause"))
 HANDLER_ERRORS = Counter("zonewise_watch_handler_errors", "Handlers and index functions that raised", _WATCH)
 
@@ -38,7 +38,7 @@ _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Selection(Generic[T]):
+class _Selection(Generic[T]):
     resource: Resource[T]
     namespace: str = ""
     selector: str = ""
@@ -59,13 +59,13 @@ class Caches:
     def __init__(self, client: Client, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._client = client
         self._silence_seconds = silence_seconds
-        self._informers: dict[Selection[Any], _Informer[Any]] = {}
+        self._informers: dict[_Selection[Any], _Informer[Any]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def of(self, resource: Resource[T], namespace: str = "", selector: str = "", fields: str = "") -> Cache[T]:
         """The cache of this selection; its watch starts with the first request, or with `run`."""
-        selection = Selection(resource, namespace, selector, fields)
+        selection = _Selection(resource, namespace, selector, fields)
         informer = self._informers.get(selection)
         if informer is None:
             informer = self._informers[selection] = _Informer(self._client, selection, self._silence_seconds)
@@ -107,7 +107,7 @@ class Caches:
 
 
 class _Informer(Generic[T]):
-    def __init__(self, client: Client, selection: Selection[T], silence_seconds: float) -> None:
+    def __init__(self, client: Client, selection: _Selection[T], silence_seconds: float) -> None:
         labels = selection.labels
         self.selection = selection
         self._client = client

@@ -1,13 +1,13 @@
 """The list/watch protocol as a state machine without I/O: `informers` performs its commands, `cache` publishes its changes.
 
-Ask `next` for a command, perform it, and feed what came of it: `page` and `listed`, or `opened`,
-`watched` and `closed`, or `failed`. The rules:
+Ask `next` for a command, perform it, and feed what came of it: `page` and `listed`, or `opened`, `watched` and `closed`,
+or `failed`. The rules:
 
 - The whole state comes first: as a streaming list where the server has them (KEP-3157), else in pages. It is collected
   aside. Readers keep the old state until the new one is complete; then it takes its place in one step, and the
   difference is returned as changes.
-- After it a watch from the last resource version seen, which bookmarks move on. One that the server ends is resumed at once,
-  unless it ended as soon as it began.
+- After it a watch from the last resource version seen, which bookmarks move on. One that the server ends is resumed
+  at once, unless it ended as soon as it began.
 - What fails is tried again after a jittered, exponential wait, which starts over after a healthy period. Trouble that
   passes (no answer, too busy, not allowed) leaves us our place in the server's history; any other answer to a watch,
   above all a 410, loses it: then the whole state is asked for again. So does a watch on which not even a bookmark comes:

@@ -194,6 +194,14 @@ def test_a_streaming_list_closed_before_its_end_is_no_list() -> None:
     assert play.watched(added("b", 4), bookmark(5, ends_list=True)) == [Change(key("b"), None, config("b", 4))]
 
 
+def test_streaming_lists_closed_before_their_end_give_way_to_pages() -> None:
+    play = Play()
+    for _ in range(2):
+        assert play.next_request() == streamed("")
+        play.closed()
+    assert play.next_request() == List("", PAGE_SIZE)
+
+
 def test_each_event_is_one_change_with_the_state_before() -> None:
     play = Play().synced_by_stream("a")
     assert play.watched(event(EventType.MODIFIED, config("a", 11))) == [
@@ -422,6 +430,19 @@ def test_waits_start_over_after_a_healthy_period(healthy_seconds: float, wait: f
     play.next()
     play.failed(RESET)
     assert play.next() == Wait(wait)
+
+
+def test_a_long_outage_is_no_healthy_period() -> None:
+    play = Play().synced_by_stream("a")
+    waits = []
+    for _ in range(4):
+        play.failed(RESET)
+        wait = play.next()
+        assert isinstance(wait, Wait)
+        waits.append(wait.seconds)
+        play.next()
+        play.now += HEALTHY_SECONDS
+    assert waits == [0.25, 0.5, 1.0, 2.0]
 
 
 def test_repeated_410s_back_off() -> None:
