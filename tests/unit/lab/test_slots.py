@@ -8,7 +8,9 @@ from zonewise.lab import addresses, slots
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Path:
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Away from the ports of labs that other tests start meanwhile."""
+    monkeypatch.setattr(slots, "FIRST_PORT", slots.FIRST_PORT + slots.SLOTS * slots.PORTS_PER_SLOT)
     return tmp_path / "slots"
 
 
