@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from cache_truth import eventually
+from waiting import eventually
 from zonewise.kube.admission import AdmissionServer, Webhook
 from zonewise.kube.certificates import Lifetimes
 from zonewise.kube.client import Client

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from prometheus_client import REGISTRY
 
+from waiting import eventually
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
 from zonewise.objects import Key, Resource, key_of
-
-PATIENCE_SECONDS = 60.0
-
-
-async def eventually(holds: Callable[[], bool | Awaitable[bool]], what: str = "") -> None:
-    """Wait until the condition holds; the deadline is only there to end a failing test."""
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (answer if isinstance(answer := holds(), bool) else await answer):  # noqa: ASYNC110 - the server's
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what or holds}") from None
 
 
 def contents(cache: Cache[Any]) -> dict[Key, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from admission_site import CONFIG_MAP_RULE, LABEL, Site, config_map, configuration, registered, rule, site, trusted
-from cache_truth import eventually
 from fault_proxy import FaultProxy
+from waiting import eventually
 from zonewise.kube import webhooks
 from zonewise.kube.client import Client
 from zonewise.kube.errors import ApiError, Cause, DeadlineExceeded, Forbidden, ServerError, TooManyRequests, Unavailable

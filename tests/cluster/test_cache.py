@@ -13,8 +13,9 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from cache_truth import become_equal, contents, eventually, sample
+from cache_truth import become_equal, contents, sample
 from fault_proxy import FaultProxy
+from waiting import eventually
 from zonewise.kube import reflector
 from zonewise.kube.client import Client
 from zonewise.kube.informers import Caches

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from cache_truth import become_equal, contents, eventually, sample
+from cache_truth import become_equal, contents, sample
 from fault_proxy import FaultProxy
+from waiting import eventually
 from zonewise.kube import reflector
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cache_truth import eventually
 from fault_proxy import FaultProxy
+from waiting import eventually
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client, EventType
 from zonewise.kube.errors import DeadlineExceeded, NotFound, Unreachable

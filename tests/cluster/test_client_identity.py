@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cache_truth import eventually
+from waiting import eventually
 from whoami import whoami
 from zonewise.kube import kubeconfig
 from zonewise.kube.access import Access

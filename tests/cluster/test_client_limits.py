@@ -9,8 +9,8 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from cache_truth import eventually
 from fault_proxy import FaultProxy
+from waiting import eventually
 from whoami import whoami
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cache_truth import eventually
+from waiting import eventually
 from zonewise.kube.client import Client, EventType, Propagation
 from zonewise.kube.errors import AlreadyExists, ApiError, BadRequest, Conflict, Invalid, NotFound
 from zonewise.kube.patch import Apply, JsonPatch, MergePatch, Patch, StrategicPatch, pointer

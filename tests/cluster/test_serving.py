@@ -28,8 +28,8 @@ from admission_site import (
     site,
     trusted,
 )
-from cache_truth import eventually
 from fault_proxy import FaultProxy
+from waiting import eventually
 from zonewise.kube import kubeconfig, reflector
 from zonewise.kube.admission import AdmissionServer, Webhook
 from zonewise.kube.certificates import Authorities, CertificateError, Lifetimes
