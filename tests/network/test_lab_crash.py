@@ -75,3 +75,8 @@ def test_interrupted_it_removes_its_network(machine: Machine) -> None:
         up.communicate(timeout=60)
     assert up.returncode == 1
     machine.assert_untouched()
+
+
+def test_more_nodes_than_addresses_is_said_before_anything_is_made(machine: Machine) -> None:
+    assert "room for 63 namespace nodes" in machine.run("up", "--name", NAME, "--zones", "3", "--nodes", "500", code=2)
+    machine.assert_untouched()

@@ -222,6 +222,7 @@ class ControlPlane:
 
     def launch(self, progress: Callable[[str], None]) -> None:
         enabled = self.settings.programs
+        shutil.rmtree(self.layout.data, ignore_errors=True)  # of a lab whose directory somebody removed by hand
         self.layout.data.mkdir(mode=0o700)
         self.spawn(Program.ETCD)
         self.write_credentials()
@@ -246,16 +247,20 @@ class ControlPlane:
         shutil.rmtree(self.layout.data, ignore_errors=True)
 
 
-def remove(directory: Path) -> None:
-    """Stop whatever a control plane in this directory still runs and delete the directory; fine when there is none.
-
-    The slot goes last: while anything on disk names it, it is nobody else's.
-    """
+def halt(directory: Path) -> None:
+    """End whatever was started in this directory and forget its data; logs stay. Fine when there is nothing."""
     with suppress(FileNotFoundError, msgspec.DecodeError):
         ControlPlane.attach(directory).stop()
     processes.close(directory, STOP_GRACE_SECONDS)
     shutil.rmtree(data_directory(directory), ignore_errors=True)
+
+
+def remove(directory: Path) -> None:
+    """Halt it and delete the directory. The slot goes last: while anything on disk names it, it is nobody else's."""
+    halt(directory)
     shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        raise ZonewiseError(f"could not remove {directory}: see who owns and uses what is left in it, then try again")
     slots.release(directory)
 
 

@@ -23,11 +23,12 @@ Progress = Callable[[str], None]
 
 def up(name: str, options: Options, progress: Progress) -> Lab:
     """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first."""
-    _check(options)
+    _check(name, options)
     built = binaries.find(options.version)
     with state.locked(name), _ended_by_signals():
         running = _running(name, options)
         if running is not None:
+            _start_demo(running, progress)
             return running
         if state.directory_of(name).exists():
             progress("removing the rest of a lab that crashed")
@@ -60,7 +61,7 @@ def _running(name: str, options: Options) -> Lab | None:
     return lab
 
 
-def _check(options: Options) -> None:
+def _check(name: str, options: Options) -> None:
     if options.kwok_nodes and not options.zones:
         raise UsageError("kwok nodes stand in zones: ask for at least one with --zones")
     if options.kube_proxy and not options.has_namespace_nodes:
@@ -69,6 +70,8 @@ def _check(options: Options) -> None:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
     if options.has_namespace_nodes and os.geteuid() != 0:
         raise UsageError("namespace nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)")
+    if options.has_namespace_nodes:
+        addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
 
 
 def _start(name: str, options: Options, built: binaries.Binaries, progress: Progress) -> Lab:
@@ -81,16 +84,27 @@ def _start(name: str, options: Options, built: binaries.Binaries, progress: Prog
             nodes.prepare(lab)
         _start_control_plane(lab, progress)
         _add_nodes(lab, progress)
-    except controlplane.StartError:
-        _remove_nodes(name)
-        raise  # its processes have ended; the logs it names stay for the reader, until the next `up` or `down`
+        lab = msgspec.structs.replace(lab, phase=Phase.READY)
+        lab.save()
+        _start_demo(lab, progress)
+    except ZonewiseError:
+        _leave_for_the_reader(name)
+        raise
     except BaseException:
         with _deaf_to_signals():
             _remove(name)
         raise
-    lab = msgspec.structs.replace(lab, phase=Phase.READY)
-    lab.save()
     return lab
+
+
+def _leave_for_the_reader(name: str) -> None:
+    """The error names what to look at: logs stay until the next `up` or `down`; a lab that only lacks its demo goes on."""
+    lab = state.find(name)
+    if lab is None:
+        _remove(name)
+    elif lab.phase is Phase.STARTING:
+        _remove_nodes(name)
+        controlplane.halt(lab.directory)
 
 
 def _enter(name: str, directory: Path, options: Options, built: Path) -> Lab:
@@ -135,7 +149,11 @@ def _add_nodes(lab: Lab, progress: Progress) -> None:
         progress(f"creating {options.kwok_nodes} kwok nodes")
         tainted = options.has_namespace_nodes
         kwok.up(lab.node_kubeconfig, kwok.manifests(options.kwok_nodes, options.zones, tainted=tainted))
-    if options.demo:
+
+
+def _start_demo(lab: Lab, progress: Progress) -> None:
+    """Also for a lab that runs: a demo that failed to start is tried again."""
+    if lab.options.demo:
         from zonewise.lab import demo  # noqa: PLC0415 - the HTTP client again
 
         progress("starting the demo application")

@@ -134,7 +134,10 @@ def spawn(
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE],
     )
     _, started = start_time(Path(f"/proc/{pid}/stat").read_text())
-    return Process(name, pid, started)
+    process = Process(name, pid, started)
+    while process.running and not record.exists():  # a millisecond or two, after which `find` knows it
+        time.sleep(0.001)
+    return process
 
 
 def record_self(directory: Path, name: str) -> None:
