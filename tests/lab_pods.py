@@ -83,6 +83,14 @@ class Pods:
 
         await eventually(check, f"pod {name} is gone")
 
+    async def released(self, pod: Json) -> None:
+        """The pod's network, and with it every process in it, is gone from its node."""
+
+        async def check() -> bool:
+            return not namespaces.path(self.inside(pod)).exists()
+
+        await eventually(check, f"the network of pod {pod['metadata']['name']} is given back")
+
     async def delete(self, name: str, grace_seconds: int | None = None) -> None:
         await self.client.delete(PODS, name, self.namespace, grace_seconds=grace_seconds)
 

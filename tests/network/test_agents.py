@@ -40,11 +40,7 @@ async def test_an_agent_that_was_killed_is_replaced_and_its_pods_run_on(lab: Lab
     await asyncio.to_thread(nodes.up, lab)
     restarted = await pods.when("dying", lambda pod: main_status(pod)["restartCount"] == 1, "was restarted")
     assert main_status(restarted)["lastState"]["terminated"]["reason"] == "ContainerStatusUnknown"
-
-    async def cleaned() -> bool:
-        return not namespaces.path(pods.inside(doomed)).exists()
-
-    await eventually(cleaned, "the pod that was deleted meanwhile is ended")
+    await pods.released(doomed)
     again = await pods.ready("kept")
     assert main_status(again)["containerID"] == main_status(kept)["containerID"]
     assert connects(pods.inside(dying), addresses(kept)[0])

@@ -113,7 +113,7 @@ async def test_pods_that_run_to_their_end(pods: Pods) -> None:
         "killed": ("Failed", 137, 0),
         "at-last": ("Succeeded", 0, 1),
     }
-    assert not namespaces.path(pods.inside(await pods.get("well"))).exists(), "the network is given back"
+    await pods.released(await pods.get("well"))
 
 
 async def test_init_containers_run_one_after_the_other_first(pods: Pods) -> None:
@@ -162,11 +162,7 @@ async def test_a_hook_runs_before_the_signal(pods: Pods) -> None:
 async def test_forced_deletion_leaves_nothing_behind(pods: Pods) -> None:
     pod = await pods.shop("forced", "zone-c-1")
     await pods.delete("forced", grace_seconds=0)
-
-    async def cleaned() -> bool:
-        return not namespaces.path(pods.inside(pod)).exists()
-
-    await eventually(cleaned, "the pod's network and processes are gone")
+    await pods.released(pod)
 
 
 async def test_what_can_not_run_says_why(pods: Pods) -> None:

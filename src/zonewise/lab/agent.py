@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
@@ -153,7 +154,7 @@ def main(argv: Sequence[str]) -> None:
             _become(config, name)
 
 
-def _become(config: Config, name: str) -> None:
+def _become(config: Config, name: str) -> NoReturn:
     """The forked process: on record, with its own log, in the node's namespace; it does not return."""
     directory = Path(config.directory)
     os.setsid()
@@ -166,6 +167,7 @@ def _become(config: Config, name: str) -> None:
     except BaseException:
         _log.exception("agent ended", node=name)
         raise
+    sys.exit(1)
 
 
 def _plan(config: Config) -> Plan:

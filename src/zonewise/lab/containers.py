@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zonewise.lab import namespaces, processes
-from zonewise.lab.environment import ConfigError
+from zonewise.lab.environment import ContainerConfigError
 from zonewise.lab.podspec import Container, Pod
 
 _BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -26,7 +26,7 @@ def start(
 ) -> processes.Process:
     environ = base_environment(directory) | dict(variables)
     if shutil.which(argv[0], path=environ["PATH"]) is None:
-        raise ConfigError(f"no command {argv[0]!r} on this machine: the lab pulls no images")
+        raise ContainerConfigError(f"no command {argv[0]!r} on this machine: the lab pulls no images")
     cwd = Path(container.working_dir) if container.working_dir and Path(container.working_dir).is_dir() else directory
     return processes.spawn(directory, container.name, namespaces.command(namespace, argv), environ=environ, cwd=cwd)
 
@@ -40,10 +40,6 @@ def find(directory: Path, container: Container) -> processes.Process | None:
     """The container's process if it still runs, whoever started it."""
     process = processes.find(directory, container.name)
     return process if process is not None and process.running else None
-
-
-def log_path(directory: Path, container: str) -> Path:
-    return processes.log_path(directory, container)
 
 
 async def ended(process: processes.Process) -> int | None:
@@ -85,16 +81,23 @@ async def run_beside(
 ) -> tuple[bool, str]:
     """Whether a command with the container's environment and directory ended well in time, and what it said."""
     surroundings = Path("/proc", str(running.pid))
-    pairs = (pair.partition(b"=") for pair in (surroundings / "environ").read_bytes().split(b"\0") if pair)
-    process = await asyncio.create_subprocess_exec(
-        *namespaces.command(namespace, argv),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        cwd=(surroundings / "cwd").readlink(),
-        env={name: value for name, _, value in pairs},
-        start_new_session=True,
-    )
+    try:
+        pairs = (pair.partition(b"=") for pair in (surroundings / "environ").read_bytes().split(b"\0") if pair)
+        process = await asyncio.create_subprocess_exec(
+            *namespaces.command(namespace, argv),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=(surroundings / "cwd").readlink(),
+            env={name: value for name, _, value in pairs},
+            start_new_session=True,
+        )
+    except OSError as error:
+        return False, f"the container has ended, or its directory is gone: {error}"
+    return await _outcome(process, timeout_seconds)
+
+
+async def _outcome(process: asyncio.subprocess.Process, timeout_seconds: float) -> tuple[bool, str]:
     try:
         output, _ = await asyncio.wait_for(process.communicate(), timeout_seconds)
     except TimeoutError:
@@ -121,7 +124,7 @@ def make_volumes(directory: Path, pod: Pod, container: Container, config_maps: M
 
 def _write_config_map(home: Path, name: str, optional: bool, config_maps: Mapping[str, Mapping[str, str]]) -> None:
     if name not in config_maps and not optional:
-        raise ConfigError(f"configmap {name} is not there")
+        raise ContainerConfigError(f"configmap {name} is not there")
     for key, value in config_maps.get(name, {}).items():
         (home / key).write_text(value)
 

@@ -14,7 +14,7 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^()]+)\))")
 _ENTRY = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
-class ConfigError(Exception):
+class ContainerConfigError(Exception):
     """The container's configuration can't be made; its waiting state says why."""
 
 
@@ -85,11 +85,11 @@ def _value(pod: Pod, variable: EnvVar, known: Mapping[str, str], around: Surroun
     if source.field_ref is not None:
         return _field(pod, source.field_ref.field_path, around)
     if source.config_map_key_ref is None:
-        raise ConfigError(f"variable {variable.name}: the lab knows value, fieldRef and configMapKeyRef only")
+        raise ContainerConfigError(f"variable {variable.name}: the lab knows value, fieldRef and configMapKeyRef only")
     reference = source.config_map_key_ref
     value = around.config_maps.get(reference.name, {}).get(reference.key)
     if value is None and not reference.optional:
-        raise ConfigError(f"variable {variable.name}: no key {reference.key} in configmap {reference.name}")
+        raise ContainerConfigError(f"variable {variable.name}: no key {reference.key} in configmap {reference.name}")
     return value
 
 
@@ -109,5 +109,7 @@ def _field(pod: Pod, path: str, around: Surroundings) -> str:
         "status.podIPs": ",".join(map(str, around.addresses)),
     }
     if path not in fields:
-        raise ConfigError(f"fieldRef {path} is unknown to the lab; it knows labels, annotations, {', '.join(fields)}")
+        raise ContainerConfigError(
+            f"fieldRef {path} is unknown to the lab; it knows labels, annotations, {', '.join(fields)}"
+        )
     return fields[path]

@@ -54,7 +54,7 @@ class Node:
 async def start(
     node: Node, pod: Pod, container: Container, directory: Path, namespace: str, addresses: Addresses
 ) -> Process:
-    """Raises ConfigError for what is wrong with the container, and ApiError for what could not be read."""
+    """Raises ContainerConfigError for what is wrong with the container, and ApiError for what could not be read."""
     around = Surroundings(
         host=node.plan.address,
         addresses=addresses,

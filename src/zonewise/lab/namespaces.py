@@ -47,8 +47,13 @@ def enter(namespace: str) -> None:
 
 def inside(namespace: str, act: Callable[[], T]) -> T:
     """What `act` returns when called inside the namespace, on a thread of its own; sockets it opens stay there."""
-    with ThreadPoolExecutor(1, initializer=enter, initargs=(namespace,)) as thread:
-        return thread.submit(act).result()
+
+    def enter_and_act() -> T:
+        enter(namespace)
+        return act()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(enter_and_act).result()
 
 
 def command(namespace: str, argv: Sequence[str]) -> list[str]:

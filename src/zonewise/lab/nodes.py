@@ -89,7 +89,7 @@ def heal(lab: Lab, zone: str) -> None:
 def shape(lab: Lab, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
     """Delay and drop what goes between two zones, each way. Zero for both makes the path plain again."""
     plan = plan_of(lab)
-    path = shaping.Path(a, b, latency_ms, loss_percent)
+    path = shaping.ZonePath(a, b, latency_ms, loss_percent)
     shaping.check(plan, path)
     shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_path(path))
 

@@ -20,7 +20,7 @@ from zonewise.kube.errors import ApiError, Conflict, NotFound
 from zonewise.kube.patch import StrategicPatch
 from zonewise.lab import containers, launch, lifecycle, podstatus, probes, processes, sandbox
 from zonewise.lab.addresses import Addresses
-from zonewise.lab.environment import ConfigError
+from zonewise.lab.environment import ContainerConfigError
 from zonewise.lab.health import ProbeKind, probe_of
 from zonewise.lab.launch import API_DEADLINE_SECONDS, Node
 from zonewise.lab.lifecycle import Act, ContainerState, Probing, Problem, Step
@@ -145,7 +145,7 @@ class PodWorker:
             process = await launch.start(
                 self._node, self.pod, container, self.directory, self.namespace, self.addresses
             )
-        except (ConfigError, ApiError) as error:
+        except (ContainerConfigError, ApiError) as error:
             retry_at = time.time() + lifecycle.CONFIG_RETRY_SECONDS
             self._set(container, problem=Problem("CreateContainerConfigError", str(error), retry_at))
             return
@@ -153,6 +153,7 @@ class PodWorker:
         self._watch(container, process)
 
     async def _attach(self) -> None:
+        self._save()  # first: whoever comes after a crash must know of it
         if self.index is not None:
             await asyncio.to_thread(sandbox.attach, self._node.lab, self._node.plan, self.pod, self.addresses)
         self._attached = True
@@ -231,8 +232,11 @@ class PodWorker:
 
     def _put(self, container: Container, state: ContainerState) -> None:
         self._states[container.name] = state
-        sandbox.save(self.directory, PodRecord(self.pod, self.index, self._since, self._states))
+        self._save()
         self._wake()
+
+    def _save(self) -> None:
+        sandbox.save(self.directory, PodRecord(self.pod, self.index, self._since, self._states))
 
     def _wake(self) -> None:
         self._changed.set()
@@ -276,9 +280,13 @@ class PodWorker:
         metadata = self.pod.metadata
         try:
             answer = await self._node.client.patch(
-                PODS, metadata.name, StrategicPatch(body), metadata.namespace, subresource="status",
+                PODS,
+                metadata.name,
+                StrategicPatch(body),
+                metadata.namespace,
+                subresource="status",
                 deadline_seconds=API_DEADLINE_SECONDS,
-            )  # fmt: skip
+            )
         except (NotFound, Conflict):
             return  # it is gone, or another one has its name: the watch will tell
         self._sent = status
@@ -296,13 +304,13 @@ class PodWorker:
 
     async def _delete(self) -> None:
         """The last report, and the object's removal: the node's word that nothing of the pod is left."""
+        metadata, limit = self.pod.metadata, API_DEADLINE_SECONDS
         while not self._gone:
             try:
                 await self._report()
                 await self._node.client.delete(
-                    PODS, self.pod.metadata.name, self.pod.metadata.namespace, uid=self.pod.metadata.uid,
-                    grace_seconds=0, deadline_seconds=API_DEADLINE_SECONDS,
-                )  # fmt: skip
+                    PODS, metadata.name, metadata.namespace, uid=metadata.uid, grace_seconds=0, deadline_seconds=limit
+                )
             except (NotFound, Conflict):
                 return
             except ApiError as error:

@@ -70,9 +70,13 @@ def _conditions(pod: Pod, states: States, addresses: Addresses | None, now: floa
     closed = [gate.condition_type for gate in pod.spec.readiness_gates if gates.get(gate.condition_type) != "True"]
     over = finished(pod, states)
     why_containers = (
-        ("PodCompleted", "") if over else ("ContainersNotReady", f"containers with unready status: {unready}")
+        ("PodCompleted", "")
+        if over
+        else ("ContainersNotReady", f"containers with unready status: {', '.join(unready)}")
     )
-    why_pod = why_containers if unready else ("ReadinessGatesNotReady", f"readiness gates not true: {closed}")
+    why_pod = (
+        why_containers if unready else ("ReadinessGatesNotReady", f"readiness gates not true: {', '.join(closed)}")
+    )
     return [
         _condition(pod, "PodScheduled", True, ("", ""), now),
         _condition(pod, "PodReadyToStartContainers", addresses is not None, ("", ""), now),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def directory_of(pods: Path, pod: Pod) -> Path:
     return pods / f"{pod.metadata.namespace}_{pod.metadata.name}_{pod.metadata.uid}"
 
 
-class Place(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Place:
     """Where a pod runs, for whoever wants to look inside."""
 
     directory: Path
@@ -79,9 +81,13 @@ def save(directory: Path, record: PodRecord) -> None:
 
 
 def recorded(pods: Path) -> Iterator[PodRecord]:
-    """The pods an earlier agent of this node has left."""
+    """The pods of a node, running or left by an earlier agent."""
     for path in sorted(pods.glob(f"*/{_RECORD}")):
-        yield records.read(path, PodRecord)
+        try:
+            record = records.read(path, PodRecord)
+        except FileNotFoundError:  # the pod went while we looked
+            continue
+        yield record
 
 
 def free_index(taken: Collection[int], last: int) -> int:

@@ -7,11 +7,11 @@ what goes between two slow zones through its tun device. If it dies, traffic pas
 
 from __future__ import annotations
 
-import pathlib
 import sys
 import time
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 
 import msgspec
 
@@ -30,7 +30,7 @@ _DELAY_LINE = "delay-line"
 _DELAY_LINE_READY_SECONDS = 30.0
 
 
-class Path(msgspec.Struct, frozen=True):
+class ZonePath(msgspec.Struct, frozen=True):
     """What happens to packets between zones `a` and `b`, each way: a round trip waits twice and is dropped twice."""
 
     a: str
@@ -41,7 +41,7 @@ class Path(msgspec.Struct, frozen=True):
 
 class Shaping(msgspec.Struct, frozen=True):
     cut: frozenset[str] = frozenset()
-    paths: tuple[Path, ...] = ()
+    paths: tuple[ZonePath, ...] = ()
 
     def with_cut(self, zone: str) -> Shaping:
         return Shaping(self.cut | {zone}, self.paths)
@@ -49,17 +49,17 @@ class Shaping(msgspec.Struct, frozen=True):
     def with_healed(self, zone: str) -> Shaping:
         return Shaping(self.cut - {zone}, self.paths)
 
-    def with_path(self, path: Path) -> Shaping:
+    def with_path(self, path: ZonePath) -> Shaping:
         """Replaces what was said of these two zones before, in either order; a path that does nothing is left out."""
         others = tuple(known for known in self.paths if {known.a, known.b} != {path.a, path.b})
         return Shaping(self.cut, (*others, path) if path.latency_ms or path.loss_percent else others)
 
     @property
-    def slow(self) -> tuple[Path, ...]:
+    def slow(self) -> tuple[ZonePath, ...]:
         return tuple(path for path in self.paths if path.latency_ms)
 
 
-def check(plan: Plan, path: Path) -> None:
+def check(plan: Plan, path: ZonePath) -> None:
     plan.zone(path.a)
     plan.zone(path.b)
     if path.a == path.b:
@@ -95,25 +95,30 @@ def detours(plan: Plan, shaping: Shaping, version: int) -> list[str]:
     return lines
 
 
-def read(directory: pathlib.Path) -> Shaping:
+def read(directory: Path) -> Shaping:
     """What was last applied to the lab in this directory."""
     record = directory / _RECORD
     return records.read(record, Shaping) if record.exists() else Shaping()
 
 
-def forget(directory: pathlib.Path) -> None:
+def forget(directory: Path) -> None:
     (directory / _RECORD).unlink(missing_ok=True)
 
 
-def apply(plan: Plan, directory: pathlib.Path, shaping: Shaping) -> None:
+def apply(plan: Plan, directory: Path, shaping: Shaping) -> None:
     """Make the router do this and nothing else. A change of latencies restarts the delay line, which loses what it held."""
-    if shaping.slow != read(directory).slow:
+    if shaping.slow != read(directory).slow or (shaping.slow and not _delay_line_runs(directory)):
         _restart_delay_line(plan, directory, shaping)
     namespaces.run(namespaces.command(plan.namespace, ["nft", "-f", "-"]), ruleset(plan, shaping))
     records.write(directory / _RECORD, shaping)
 
 
-def _restart_delay_line(plan: Plan, directory: pathlib.Path, shaping: Shaping) -> None:
+def _delay_line_runs(directory: Path) -> bool:
+    process = processes.find(directory, _DELAY_LINE)
+    return process is not None and process.running
+
+
+def _restart_delay_line(plan: Plan, directory: Path, shaping: Shaping) -> None:
     running = processes.find(directory, _DELAY_LINE)
     if running is not None:
         processes.stop([running], 1.0)
@@ -126,7 +131,7 @@ def _restart_delay_line(plan: Plan, directory: pathlib.Path, shaping: Shaping) -
     namespaces.ip(detours(plan, shaping, 6), plan.namespace, family="-6")
 
 
-def _await_devices(plan: Plan, process: processes.Process, directory: pathlib.Path, count: int) -> None:
+def _await_devices(plan: Plan, process: processes.Process, directory: Path, count: int) -> None:
     wanted = {_delay_device(index) for index in range(count)}
     deadline = time.monotonic() + _DELAY_LINE_READY_SECONDS
     while not wanted <= namespaces.links(plan.namespace):
@@ -160,7 +165,7 @@ def _losses(plan: Plan, shaping: Shaping) -> Iterator[str]:
             )
 
 
-def _directions(plan: Plan, path: Path) -> Iterator[tuple[ZonePlan, IPv4Network | IPv6Network]]:
+def _directions(plan: Plan, path: ZonePath) -> Iterator[tuple[ZonePlan, IPv4Network | IPv6Network]]:
     a, b = plan.zone(path.a), plan.zone(path.b)
     for source, target in ((a, b), (b, a)):
         yield source, target.prefix.v4

@@ -9,7 +9,7 @@ import pytest
 
 from zonewise.lab import environment
 from zonewise.lab.addresses import plan
-from zonewise.lab.environment import ConfigError, Surroundings
+from zonewise.lab.environment import ContainerConfigError, Surroundings
 from zonewise.lab.podspec import Pod
 from zonewise.objects import Service
 
@@ -119,14 +119,16 @@ def test_values_from_config_maps() -> None:
 
     assert variables(reference("colour"))["C"] == "blue"
     assert "C" not in variables(reference("size", optional=True))
-    with pytest.raises(ConfigError, match="variable C: no key size in configmap settings"):
+    with pytest.raises(ContainerConfigError, match="variable C: no key size in configmap settings"):
         variables(reference("size"))
     pod = _pod((reference("colour"),), {}, {})
     assert environment.config_maps_of(pod, pod.spec.containers[0]) == {"settings", "mounted"}
 
 
 def test_what_the_lab_does_not_know_is_said() -> None:
-    with pytest.raises(ConfigError, match=r"fieldRef spec\.priority is unknown"):
+    with pytest.raises(ContainerConfigError, match=r"fieldRef spec\.priority is unknown"):
         variables(field("F", "spec.priority"))
-    with pytest.raises(ConfigError, match="variable S: the lab knows value, fieldRef and configMapKeyRef only"):
+    with pytest.raises(
+        ContainerConfigError, match="variable S: the lab knows value, fieldRef and configMapKeyRef only"
+    ):
         variables({"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})

@@ -6,7 +6,7 @@ import pytest
 
 from zonewise.lab import shaping
 from zonewise.lab.addresses import PlanError, plan
-from zonewise.lab.shaping import Path, Shaping
+from zonewise.lab.shaping import Shaping, ZonePath
 
 PLAN = plan("lab", 0, ("a", "b", "c"), 1)
 
@@ -26,7 +26,7 @@ def test_cutting_drops_what_leaves_and_what_enters() -> None:
 
 
 def test_loss_is_a_share_of_each_direction_in_both_families() -> None:
-    assert _rules(Shaping().with_path(Path("a", "c", 0, 12.5))) == [
+    assert _rules(Shaping().with_path(ZonePath("a", "c", 0, 12.5))) == [
         'iifname "zone0" ip daddr 100.64.192.0/18 numgen random mod 10000 < 1250 drop',
         'iifname "zone0" ip6 daddr fd7a:6f6e:6500:300::/56 numgen random mod 10000 < 1250 drop',
         'iifname "zone2" ip daddr 100.64.64.0/18 numgen random mod 10000 < 1250 drop',
@@ -35,7 +35,7 @@ def test_loss_is_a_share_of_each_direction_in_both_families() -> None:
 
 
 def test_latency_is_a_detour_that_replaces_earlier_ones() -> None:
-    slow = Shaping().with_path(Path("a", "b", 5, 0)).with_path(Path("b", "c", 0, 1))
+    slow = Shaping().with_path(ZonePath("a", "b", 5, 0)).with_path(ZonePath("b", "c", 0, 1))
     assert shaping.detours(PLAN, slow, 4) == [
         "rule flush proto 122",
         "route replace default dev delay0 table 1000",
@@ -46,20 +46,20 @@ def test_latency_is_a_detour_that_replaces_earlier_ones() -> None:
 
 
 def test_the_last_word_on_a_path_counts_in_either_order() -> None:
-    first = Shaping().with_path(Path("a", "b", 5, 1))
-    assert first.with_path(Path("b", "a", 7, 0)).paths == (Path("b", "a", 7, 0),)
-    assert first.with_path(Path("b", "a", 0, 0)).paths == ()
+    first = Shaping().with_path(ZonePath("a", "b", 5, 1))
+    assert first.with_path(ZonePath("b", "a", 7, 0)).paths == (ZonePath("b", "a", 7, 0),)
+    assert first.with_path(ZonePath("b", "a", 0, 0)).paths == ()
 
 
 REFUSED = {
-    "an unknown zone": (Path("a", "x", 1, 1), "no zone 'x'"),
-    "a path within a zone": (Path("a", "a", 1, 1), "between two zones"),
-    "more loss than there is": (Path("a", "b", 1, 101), "0 to 100 percent"),
-    "less than no latency": (Path("a", "b", -1, 1), "0 to 10000 ms"),
+    "an unknown zone": (ZonePath("a", "x", 1, 1), "no zone 'x'"),
+    "a path within a zone": (ZonePath("a", "a", 1, 1), "between two zones"),
+    "more loss than there is": (ZonePath("a", "b", 1, 101), "0 to 100 percent"),
+    "less than no latency": (ZonePath("a", "b", -1, 1), "0 to 10000 ms"),
 }
 
 
 @pytest.mark.parametrize(("path", "why"), REFUSED.values(), ids=REFUSED)
-def test_refusals_say_what_is_allowed(path: Path, why: str) -> None:
+def test_refusals_say_what_is_allowed(path: ZonePath, why: str) -> None:
     with pytest.raises(PlanError, match=why):
         shaping.check(PLAN, path)
