@@ -1,15 +1,25 @@
 """The control planes that tests run against: one shared by all workers of a run, and private ones for faults."""
 
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 import shared_cluster
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.lab.controlplane import ControlPlane
+
+
+@pytest.fixture(autouse=True)
+def every_level_is_logged() -> Iterator[None]:
+    """A program that did not configure logging shows warnings only, and tests look at every line."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -138,7 +138,10 @@ def up(
 def _nodes_per_zone(zones: int, nodes: int | None) -> int:
     if nodes is not None:
         return nodes if zones else 0
-    return 2 if zones and os.geteuid() == 0 else 0
+    if zones and os.geteuid() != 0:
+        click.echo("no namespace nodes: they need root", err=True)
+        return 0
+    return 2 if zones else 0
 
 
 @lab.command()
