@@ -40,7 +40,14 @@ class Program:
 
     def line(self, event: str) -> dict[str, Any]:
         """The first log line of that event, waited for."""
-        return wait_for(lambda: next((line for line in list(self.lines) if line["event"] == event), None))
+        return wait_for(lambda: self._find(event) or self._expect_more(event))
+
+    def _find(self, event: str) -> dict[str, Any] | None:
+        return next((line for line in list(self.lines) if line["event"] == event), None)
+
+    def _expect_more(self, event: str) -> None:
+        if not any(reader.is_alive() for reader in self._readers):
+            assert self._find(event), f"the process ended without {event!r}; it said {self.lines}"
 
     def next_word(self) -> str:
         return self.words.get(timeout=PATIENCE_SECONDS)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from fault_proxy import FaultProxy
 from waiting import eventually
@@ -14,6 +15,7 @@ from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.kube.election import NotLeader, Timing
 from zonewise.kube.lease import Leadership
+from zonewise.kube.patch import MergePatch
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 from zonewise.objects import CONFIG_MAPS, LEASES
@@ -113,3 +115,27 @@ async def test_broken_connections_alone_cost_no_leadership(
                 version = await eventually(partial(next_renewal, version)) or ""
                 proxy.reset()
             assert (worker.begun, worker.ended) == (1, 0)
+
+
+async def test_a_leader_that_cannot_release_says_so_and_ends(
+    cluster: ControlPlane, client: Client, namespace: str, tmp_path: Path
+) -> None:
+    async with FaultProxy(cluster.server) as proxy:
+        path = proxy.kubeconfig(cluster.kubeconfig, tmp_path)
+        async with Client(kubeconfig.load(path)) as far:
+            with capture_logs() as lines:
+                async with working(far, namespace, "me") as worker:
+                    await eventually(lambda: worker.begun)
+                    proxy.go_silent()
+            assert lines[-1]["event"] == "lease not released, it expires by itself"
+            assert worker.ended == 1
+            assert not worker.leadership.leads
+    assert (await client.get(LEASES, "x", namespace)).spec.holder_identity == "me"
+
+
+async def test_who_lost_its_lease_does_not_release_anothers(client: Client, namespace: str) -> None:
+    async with working(client, namespace, "me") as worker:
+        await eventually(lambda: worker.begun)
+        await client.patch(LEASES, "x", MergePatch({"spec": {"holderIdentity": "other"}}), namespace)
+        await eventually(lambda: worker.ended)
+    assert (await client.get(LEASES, "x", namespace)).spec.holder_identity == "other"

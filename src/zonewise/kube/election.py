@@ -143,9 +143,9 @@ class Election:
         """Somebody else wrote first, or deleted the lease: read again at once."""
         self._up_to_date = False
 
-    def failed(self, now: float) -> None:
-        """A call failed, and if it was a write nobody knows whether it was processed."""
-        self._rest(now)
+    def failed(self, since: float) -> None:
+        """A call begun at `since` failed, and if it was a write nobody knows whether it was processed."""
+        self._rest(since)
 
     def resign(self) -> None:
         """Stop acting now, whatever the lease says."""

@@ -91,7 +91,7 @@ def _report(probe: str, checks: Mapping[str, Check], exclude: Collection[str]) -
 @asynccontextmanager
 async def serve(health: Health, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Answer probes and scrapes; yields the port, which is a free one if none was asked for."""
-    runner = web.AppRunner(_application(health), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    runner = web.AppRunner(_application(health), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port, ssl_context=tls)

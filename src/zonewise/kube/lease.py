@@ -31,6 +31,8 @@ _log = log.get_logger(__name__)
 
 Lead = Callable[[], Awaitable[None]]
 
+# Where there is no CLOCK_BOOTTIME, as on macOS, CLOCK_MONOTONIC is what goes on during sleep.
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _LEASE_CALLS_PER_SECOND = 5
 _LEASE_CALLS_AT_ONCE = 10
 
@@ -43,7 +45,7 @@ class Change(StrEnum):
 
 def boot_seconds() -> float:
     """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 def utc_now() -> datetime:
@@ -166,8 +168,8 @@ class Leadership:
         except Conflict:
             self._election.overtaken()
         except (ApiError, TimeoutError) as error:
-            self._election.failed(self._clock())
-            self._note_trouble(str(error) or f"no answer within {self._call_seconds:g} s")
+            self._election.failed(since=now)
+            self._note_trouble(self._words(error))
         else:
             if self._election.rests(self._clock()):  # a read that only prepares a write proves nothing yet
                 self._note_trouble("")
@@ -201,19 +203,24 @@ class Leadership:
         return await self._client.patch(LEASES, self._name, patch, self._namespace)
 
     async def _release(self) -> None:
+        """Only what was claimed in this process may be held without our knowing, as when an answer was lost."""
         self._election.resign()
+        metrics.LEADING.labels(self._name).set(0)
         if not self._has_claimed:
             return
         try:
             async with asyncio.timeout(self._call_seconds):
-                step = self._election.release(await self._read(), self._wall())
-                if step is not None:
-                    await self._replace(step.version, step.spec)
+                await self._clear_holder()
         except (ApiError, TimeoutError) as error:
-            self._log.warning("lease not released, it will expire by itself", trouble=str(error) or "no answer in time")
-        else:
-            self._changed(Change.RELEASED)
-            self._log.info("leadership released", held=step is not None)
+            self._log.warning("lease not released, it expires by itself", trouble=self._words(error))
+
+    async def _clear_holder(self) -> None:
+        step = self._election.release(await self._read(), self._wall())
+        if step is None:
+            return
+        await self._replace(step.version, step.spec)
+        self._changed(Change.RELEASED)
+        self._log.info("leadership released")
 
     def _changed(self, change: Change) -> None:
         metrics.LEADING.labels(self._name).set(change is Change.GAINED)
@@ -230,6 +237,9 @@ class Leadership:
         if trouble and not self._trouble:
             self._log.warning("lease call failed", trouble=trouble)
         self._trouble = trouble
+
+    def _words(self, error: Exception) -> str:
+        return str(error) or f"no answer within {self._call_seconds:g} s"
 
 
 def _tells_loss(error: Exception, term: asyncio.Timeout) -> bool:

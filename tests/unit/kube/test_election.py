@@ -135,9 +135,9 @@ def test_a_leader_renews_every_retry_period_without_reading() -> None:
 
 def test_a_failed_renewal_is_tried_again_after_reading_and_leadership_goes_on() -> None:
     election = leader(now=0.0)
-    election.failed(3.0)
+    election.failed(since=3.0)
     assert election.next_step(3.0, WALL) == Wait(2.0)
-    assert election.next_step(5.0, WALL) == Read()
+    assert election.next_step(5.0, WALL) == Read(), "at once, if the call took longer than a pause to fail"
     assert election.leads(5.0)
     election.read(lease(version="2", holder="me"), 5.1)
     step = next_write(election, 5.1)

@@ -157,7 +157,7 @@ class Elections(RuleBasedStateMachine):
             case _, answer if answer == CONFLICT:
                 candidate.election.overtaken()
             case _:
-                candidate.election.failed(now)
+                candidate.election.failed(since=request.sent_at)
 
     @rule(index=INDEX)
     def gives_up_waiting(self, index: int) -> None:
@@ -165,7 +165,7 @@ class Elections(RuleBasedStateMachine):
         candidate = self.candidates[index]
         if candidate.pending is not None:
             candidate.pending = None
-            candidate.election.failed(candidate.clock(self.time))
+            candidate.election.failed(since=candidate.clock(self.time))
 
     @rule(which=WHICH)
     def request_is_lost(self, which: int) -> None:
@@ -204,7 +204,7 @@ class Elections(RuleBasedStateMachine):
 
 
 TestElections = Elections.TestCase
-TestElections.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestElections.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -1,7 +1,7 @@
 """The backlog's rules: each key once, in order, in one pair of hands."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -213,3 +213,4 @@ class BacklogRules(RuleBasedStateMachine):
 
 
 TestBacklogRules = BacklogRules.TestCase
+TestBacklogRules.settings = settings(max_examples=50, deadline=None)
