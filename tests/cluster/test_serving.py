@@ -3,14 +3,12 @@
 import asyncio
 import base64
 import datetime as dt
-import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
-import structlog
 from cryptography import x509
 from structlog.testing import capture_logs
 
@@ -276,10 +274,8 @@ CLUSTER_ROLE_BINDINGS = Resource(dict[str, Any], "ClusterRoleBinding", "clusterr
 @pytest.fixture
 def lines() -> Iterator[list[Any]]:
     """All that is logged, before anything is redacted."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
     with capture_logs() as lines:
         yield lines
-    structlog.reset_defaults()
 
 
 async def test_refused_at_first_it_goes_on_trying_and_logs_no_secret(
