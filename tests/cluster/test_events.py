@@ -172,7 +172,7 @@ async def test_a_refused_event_does_not_hold_up_others(client: Client, web: Obje
 
 async def test_words_that_are_too_long_for_the_server_are_cut(client: Client, web: ObjectReference) -> None:
     async with recording(client) as recorder:
-        recorder.record(web, Severity.NORMAL, "R" * 300, "Überlänge " * 200, action="A" * 300)
+        recorder.record(web, Severity.NORMAL, "R" * 300, "Überlänge \ud800 " * 200, action="A" * 300)
     (event,) = await stored(client, web)
     assert len(event.note.encode()) <= 1024
     assert event.note.startswith("Überlänge")

@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 import trustme
 
+from zonewise.errors import ZonewiseError
 from zonewise.kube import health
 from zonewise.kube.health import Health
 
@@ -83,3 +84,12 @@ async def test_probes_over_tls(state: Health) -> None:
     authority.configure_trust(client)
     async with health.serve(state, "127.0.0.1", tls=server) as port:
         assert await ask(f"https://127.0.0.1:{port}/livez", ssl=client) == (200, "ok\n")
+
+
+async def test_an_address_in_use_is_told_in_one_line(state: Health) -> None:
+    async with health.serve(state, "127.0.0.1") as port:
+        with pytest.raises(
+            ZonewiseError, match=f"'127.0.0.1', {port}.*: address already in use; choose a free address"
+        ):
+            async with health.serve(Health(), "127.0.0.1", port):
+                pass

@@ -91,13 +91,11 @@ class Recorder:
     ) -> None:
         """`reason` says why, in CamelCase and for machines; `note` says it to people; `action` is what was tried."""
         subject = Subject(regarding, severity, _cut(reason, _LONGEST_WORD), _cut(action or reason, _LONGEST_WORD))
-        outcome = self._correlator.observe(subject, note, time.monotonic(), self._wall())
-        if isinstance(outcome, Dropped):
-            metrics.EVENTS.labels(outcome).inc()
-            return
-        series = self._correlator.get(outcome)
-        is_new = series is not None and series.written == 0
-        self._queue.add_after(outcome, 0 if is_new else self._repeat_seconds)
+        match self._correlator.observe(subject, note, time.monotonic(), self._wall()):
+            case Dropped() as reason_dropped:
+                metrics.EVENTS.labels(reason_dropped).inc()
+            case series:
+                self._queue.add_after(series.key, self._repeat_seconds if series.written else 0)
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -215,7 +213,7 @@ def _namespace(series: Series) -> str:
 
 
 def _cut(text: str, longest_bytes: int) -> str:
-    encoded = text.encode()
+    encoded = text.encode(errors="replace")  # half a surrogate pair must not fail whoever records
     if len(encoded) <= longest_bytes:
-        return text
+        return encoded.decode()
     return encoded[: longest_bytes - 3].decode(errors="ignore") + "..."

@@ -7,7 +7,7 @@ The answers look like the API server's own: "ok", or with `?verbose` and on fail
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +15,8 @@ from enum import Enum
 from aiohttp import web
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
+
+from zonewise.errors import ZonewiseError
 
 Check = Callable[[], str | None]
 """What is wrong, in one line, or None; must answer from memory and at once."""
@@ -94,15 +96,17 @@ async def serve(health: Health, host: str, port: int = 0, tls: ssl.SSLContext | 
     runner = web.AppRunner(_application(health), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, ssl_context=tls)
-        await site.start()
-        yield _port(runner.addresses)
+        await _listen(web.TCPSite(runner, host, port, ssl_context=tls))
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
 
 
-def _port(addresses: Iterable[tuple[str, int]]) -> int:
-    return next(address[1] for address in addresses)
+async def _listen(site: web.TCPSite) -> None:
+    try:
+        await site.start()
+    except OSError as error:
+        raise ZonewiseError(f"health and metrics: {error.strerror}; choose a free address and port") from error
 
 
 def _application(health: Health) -> web.Application:

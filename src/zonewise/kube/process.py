@@ -108,7 +108,7 @@ def _leave_at_once(number: int, _frame: object) -> NoReturn:
 
 def _log_failure(error: Exception) -> None:
     for each in _leaves(error):
-        expected = isinstance(each, ApiError | ConfigError | OSError | ZonewiseError)
+        expected = isinstance(each, ApiError | ConfigError | ZonewiseError)
         _log.error("process failed", error=str(each) or type(each).__name__, exc_info=None if expected else each)
 
 

@@ -60,12 +60,16 @@ class Limits:
     """For how many objects the budget is remembered."""
 
 
+SeriesKey = tuple[Subject, str | None]
+"""A subject with a note, or without one for the series that combines its further notes."""
+
+
 @dataclass(slots=True)
 class Series:
     """One event and its repeats. `written` is how many occurrences the server knows of."""
 
+    key: SeriesKey
     name: str
-    subject: Subject
     note: str
     first: datetime
     last: datetime
@@ -73,9 +77,9 @@ class Series:
     count: int = 1
     written: int = 0
 
-
-SeriesKey = tuple[Subject, str | None]
-"""A subject with a note, or without one for the series that combines its further notes."""
+    @property
+    def subject(self) -> Subject:
+        return self.key[0]
 
 
 class Correlator:
@@ -95,20 +99,17 @@ class Correlator:
     def get(self, key: SeriesKey) -> Series | None:
         return self._series.get(key)
 
-    def observe(self, subject: Subject, note: str, now: float, wall: datetime) -> SeriesKey | Dropped:
+    def observe(self, subject: Subject, note: str, now: float, wall: datetime) -> Series | Dropped:
         """The series that the occurrence belongs to, now to be written, or why there is none."""
         self._forget_ended(now)
         key = self._key(subject, note)
         if key in self._series:
-            self._repeat(self._series[key], now, wall)
-            self._series.move_to_end(key)
-            return key
+            return self._repeat(key, now, wall)
         if not self._admit(subject.regarding, now):
             return Dropped.NOISE
         if len(self._series) >= self._limits.series and not self._make_room():
             return Dropped.BUFFER_FULL
-        self._begin(key, note, now, wall)
-        return key
+        return self._begin(key, note, now, wall)
 
     def unwritten(self) -> Iterator[SeriesKey]:
         return (key for key, series in self._series.items() if series.written < series.count)
@@ -131,19 +132,23 @@ class Correlator:
             return exact
         return (subject, None)
 
-    @staticmethod
-    def _repeat(series: Series, now: float, wall: datetime) -> None:
+    def _repeat(self, key: SeriesKey, now: float, wall: datetime) -> Series:
+        self._series.move_to_end(key)
+        series = self._series[key]
         series.count += 1
         series.last = wall
         series.seen_at = now
+        return series
 
-    def _begin(self, key: SeriesKey, note: str, now: float, wall: datetime) -> None:
+    def _begin(self, key: SeriesKey, note: str, now: float, wall: datetime) -> Series:
         subject, own_note = key
         if own_note is None:
             note = COMBINED + note
         else:
             self._notes[subject] += 1
-        self._series[key] = Series(self._next_name(subject), subject, note, first=wall, last=wall, seen_at=now)
+        series = Series(key, self._next_name(subject), note, first=wall, last=wall, seen_at=now)
+        self._series[key] = series
+        return series
 
     def _next_name(self, subject: Subject) -> str:
         """Where the object's own name is no valid name for an event, such as "system:node", what is not is replaced."""

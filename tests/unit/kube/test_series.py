@@ -20,10 +20,9 @@ def subject(name: str = "web", reason: str = "Unbalanced") -> Subject:
 
 
 def observed(correlator: Correlator, about: Subject, note: str, now: float = 0.0) -> Series:
-    key = correlator.observe(about, note, now, WALL + timedelta(seconds=now))
-    assert not isinstance(key, Dropped), key
-    series = correlator.get(key)
-    assert series is not None
+    series = correlator.observe(about, note, now, WALL + timedelta(seconds=now))
+    assert not isinstance(series, Dropped), series
+    assert correlator.get(series.key) is series
     return series
 
 
@@ -164,12 +163,10 @@ def test_every_occurrence_is_counted_once_or_dropped_for_a_reason_and_memory_is_
     ever: dict[str, Series] = {}
     for name, reason, note, seconds, writes in occurrences:
         now += seconds
-        outcome = correlator.observe(subject(name, reason), str(note), now, WALL)
-        if isinstance(outcome, Dropped):
+        series = correlator.observe(subject(name, reason), str(note), now, WALL)
+        if isinstance(series, Dropped):
             dropped += 1
             continue
-        series = correlator.get(outcome)
-        assert series is not None
         ever[series.name] = series
         counted[series.name] += 1
         if writes:
