@@ -13,8 +13,10 @@ from typing import ClassVar
 
 import msgspec
 
+from zonewise.errors import UsageError, ZonewiseError
 
-class ConfigError(Exception):
+
+class ConfigError(UsageError):
     """The user's configuration is wrong; the message is one line that says what, where and what to do."""
 
 
@@ -43,7 +45,7 @@ class Status(msgspec.Struct, frozen=True):
     details: Details | None = None
 
 
-class ApiError(Exception):
+class ApiError(ZonewiseError):
     """A call that failed; `action` is what was tried, such as "get of pods kube-system/dns-1"."""
 
     kind: ClassVar[str] = "error"
