@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import settings
 
 import shared_cluster
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.lab.controlplane import ControlPlane
+
+# A busy machine may take its time: what hangs is ended by pytest-timeout, not by a stopwatch per example.
+settings.register_profile("zonewise", deadline=None)
+settings.load_profile("zonewise")
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import shared_cluster
+from lab_machine import until
 from zonewise.kube.client import Client
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
@@ -53,7 +54,7 @@ def test_forgotten_history_answers_410(private_cluster: Callable[..., ControlPla
 def test_a_paused_api_server_is_silent_until_resumed(private_cluster: Callable[..., ControlPlane]) -> None:
     plane = private_cluster()
     plane.pause(Program.APISERVER)
-    assert plane.process(Program.APISERVER).paused
+    until(lambda: plane.process(Program.APISERVER).paused)
     plane.resume(Program.APISERVER)
     plane.wait_ready()
 

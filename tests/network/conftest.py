@@ -22,7 +22,7 @@ _PREFIX = "test-"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "lab" in getattr(item, "fixturenames", ()):
+        if {"lab", "machine"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("lab"))
 
 

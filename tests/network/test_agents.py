@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lab_pods import DEADLINE_SECONDS, Pods, addresses, connects, eventually, main_status
 from zonewise.lab import agents, answers, demo, labs, namespaces, nodes, processes
-from zonewise.lab.addresses import zone_names
+from zonewise.lab.addresses import link_of, zone_names
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 from zonewise.lab.state import Lab, Options
@@ -61,26 +61,27 @@ async def test_a_node_that_was_deleted_registers_again(lab: Lab, pods: Pods) -> 
     assert pod["spec"]["nodeName"] == "zone-a-2"
 
 
-def _traces(name: str) -> dict[str, list[str]]:
+def _traces(lab: Lab) -> dict[str, list[str]]:
     """What of a lab the kernel still has, wherever it may be."""
+    link = link_of(lab.slot)
     shown = subprocess.run(["ip", "route"], check=True, capture_output=True, text=True).stdout
     shown += subprocess.run(["ip", "-6", "route"], check=True, capture_output=True, text=True).stdout
     return {
-        "namespaces": namespaces.of_lab(name),
-        "links": sorted(link for _, link in socket.if_nameindex() if link.startswith("zw")),
-        "routes": sorted(line for line in shown.splitlines() if " dev zw" in line),
+        "namespaces": namespaces.of_lab(lab.name),
+        "links": [name for _, name in socket.if_nameindex() if name == link],
+        "routes": [line for line in shown.splitlines() if f" dev {link} " in f"{line} "],
     }
 
 
 def test_a_lab_beside_another_serves_the_demo_and_leaves_no_trace(lab: Lab) -> None:
     name = f"{lab.name}-b"
-    before = _traces(name)
     other = labs.up(
         name, Options(zones=zone_names(2), nodes_per_zone=1, kube_proxy=True, demo=True), lambda _step: None
     )
     try:
         _until_every_zone_answers_every_zone(other)
         assert nodes.plan_of(lab).host != nodes.plan_of(other).host
+        assert all(_traces(other).values()), "all of these are there to be found"
         inside = namespaces.of_lab(name)
         pids = namespaces.pids_in(inside)
         assert len(inside) == 1 + 2 + 2 + 4
@@ -90,7 +91,7 @@ def test_a_lab_beside_another_serves_the_demo_and_leaves_no_trace(lab: Lab) -> N
             kill_agent(other, node.name)
     finally:
         labs.down(name, lambda _step: None)
-    assert _traces(name) == before
+    assert _traces(other) == {"namespaces": [], "links": [], "routes": []}
     assert [pid for pid in pids if _is_alive(pid)] == []
     plane = ControlPlane.attach(lab.directory)
     neighbour = nodes.plan_of(lab).node("zone-a-1").namespace

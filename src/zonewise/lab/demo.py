@@ -19,11 +19,12 @@ from zonewise.lab import answers
 from zonewise.lab.answers import CATALOG, FRONT, NAMESPACE
 from zonewise.lab.nodes import Lab
 from zonewise.lab.shop import PORT
-from zonewise.objects import NAMESPACES, SERVICES, Resource
+from zonewise.objects import NAMESPACES, NODES, SERVICES, Node, Resource
 
 DEPLOYMENTS: Resource[dict[str, Any]] = Resource(dict[str, Any], "Deployment", "deployments", "apps")
 _RESOURCES: dict[str, Resource[Any]] = {"Namespace": NAMESPACES, "Service": SERVICES, "Deployment": DEPLOYMENTS}
 _SERVING_WITHIN_SECONDS = 120.0
+_NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 Json = dict[str, Any]
 
@@ -103,6 +104,7 @@ def up(lab: Lab) -> None:
 
 async def _up(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
+        await _until_nodes_take_pods(client)
         for manifest in manifests(len(lab.zones) * lab.nodes_per_zone):
             metadata = manifest["metadata"]
             resource = _RESOURCES[manifest["kind"]]
@@ -114,6 +116,19 @@ async def _up(lab: Lab) -> None:
                     f"the demo does not serve: look at `zonewise lab kubectl --name {lab.name} -- get pods -n {NAMESPACE}`"
                 )
             await asyncio.sleep(0.2)
+
+
+async def _until_nodes_take_pods(client: Client) -> None:
+    """A ready node keeps its taint for a moment; pods placed meanwhile would all crowd on the others."""
+    deadline = time.monotonic() + _SERVING_WITHIN_SECONDS
+    while tainted := [node.metadata.name for node in (await client.list(NODES)).items if _is_tainted(node)]:
+        if time.monotonic() > deadline:
+            raise ZonewiseError(f"node {tainted[0]} does not take pods: is its zone cut off?")
+        await asyncio.sleep(0.1)
+
+
+def _is_tainted(node: Node) -> bool:
+    return any(taint.key == _NOT_READY_TAINT for taint in node.spec.taints)
 
 
 async def _serves(client: Client, lab: Lab) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 _REQUIREMENT = re.compile(r"^(?:require )?\s*(\S+) v\S+", re.MULTILINE)
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(k8s\.io/\S+) => \./staging/", re.MULTILINE)
+_KWOK_FOR_OLDER = "v0.7.0"  # the last that compiles with Kubernetes before 1.36, whose container runtime client differs
 _UNPUBLISHED = "v0.0.0"  # what Kubernetes' own go.mod says where its replacement decides
 
 
@@ -30,6 +31,8 @@ def rewrite(text: str, version: str, staging: Sequence[str]) -> str:
     head = re.sub(r"^require \((?:\s+\S+ \S+ // indirect)+\s*\)\n", "", text, flags=re.MULTILINE)
     head = re.sub(r"^replace \(.*?^\)\n", "", head, flags=re.MULTILINE | re.DOTALL)
     head = re.sub(r"(k8s\.io/kubernetes) v\S+", rf"\1 {version}", head)
+    if int(version.split(".")[1]) < 36:
+        head = re.sub(r"(sigs\.k8s\.io/kwok) v\S+", rf"\1 {_KWOK_FOR_OLDER}", head)
     head = re.sub(
         rf"^(\s+)({'|'.join(map(re.escape, staging))}) v\S+", rf"\1\2 {_UNPUBLISHED}", head, flags=re.MULTILINE
     )

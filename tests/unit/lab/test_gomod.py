@@ -11,6 +11,7 @@ require (
 \tk8s.io/client-go v0.36.3
 \tk8s.io/kubernetes v1.36.3
 \tk8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
+\tsigs.k8s.io/kwok v0.8.0
 )
 
 require (
@@ -41,6 +42,7 @@ require (
 \tk8s.io/client-go v0.0.0
 \tk8s.io/kubernetes v1.35.4
 \tk8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
+\tsigs.k8s.io/kwok v0.7.0
 )
 
 replace (
@@ -54,12 +56,17 @@ def test_another_version_brings_its_own_parts() -> None:
     assert gomod.rewrite(OURS, "v1.35.4", gomod.staging_modules(THEIRS)) == REWRITTEN
 
 
+def test_a_near_version_keeps_kwok() -> None:
+    assert "sigs.k8s.io/kwok v0.8.0\n" in gomod.rewrite(OURS, "v1.36.1", gomod.staging_modules(THEIRS))
+
+
 def test_what_is_required() -> None:
     expected = [
         "github.com/spf13/cobra",
         "k8s.io/client-go",
         "k8s.io/kubernetes",
         "k8s.io/utils",
+        "sigs.k8s.io/kwok",
         "cel.dev/expr",
         "k8s.io/api",
     ]

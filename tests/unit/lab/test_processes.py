@@ -2,13 +2,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lab_machine import until
 from zonewise.lab import processes
 from zonewise.lab.processes import Process
 
@@ -19,13 +19,6 @@ IGNORES_SIGTERM = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05
 def directory(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     processes.stop(processes.recorded(tmp_path), 0)
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "waited 30 s in vain"
-        time.sleep(0.01)
 
 
 def wrote(directory: Path, name: str, text: str) -> bool:
