@@ -88,5 +88,7 @@ def _write_section(name: str, text: str) -> None:
     page = DOCUMENT.read_text() if DOCUMENT.exists() else "# Benchmarks\n"
     section = f"{begin}\n{text}\n{end}"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-    page = pattern.sub(lambda _: section, page) if pattern.search(page) else f"{page.rstrip()}\n\n## {name}\n\n{section}\n"
+    page = (
+        pattern.sub(lambda _: section, page) if pattern.search(page) else f"{page.rstrip()}\n\n## {name}\n\n{section}\n"
+    )
     DOCUMENT.write_text(page)

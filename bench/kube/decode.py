@@ -1,6 +1,6 @@
 """One contestant in a process of its own: decode a recorded list of pods page by page, keep them all, say what it cost.
 
-    python -m bench.kube.decode zonewise|official|lightkube|kr8s PAGES_FILE
+python -m bench.kube.decode zonewise|official|lightkube|kr8s PAGES_FILE
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ Decoder = Callable[[bytes], list[Any]]
 
 
 def zonewise() -> Decoder:
-    import msgspec
-
-    from zonewise.kube.client import Page
+    from zonewise.kube.wire import read_page
     from zonewise.objects import Pod
 
-    decoder = msgspec.json.Decoder(Page[Pod])
-    return lambda body: list(decoder.decode(body).items)
+    return lambda body: read_page(body, Pod, "list of pods").items
 
 
 def official() -> Decoder:

@@ -26,7 +26,9 @@ def pages(count: int) -> Iterator[bytes]:
     chance = random.Random(7)
     for start in range(0, count, PAGE_SIZE):
         items = [pod(index, chance) for index in range(start, min(start + PAGE_SIZE, count))]
-        yield json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}).encode()
+        yield json.dumps(
+            {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
+        ).encode()
 
 
 def _metadata(name: str, index: int, chance: random.Random) -> dict[str, Any]:
@@ -38,17 +40,36 @@ def _metadata(name: str, index: int, chance: random.Random) -> dict[str, Any]:
         "uid": f"{chance.getrandbits(128):032x}",
         "resourceVersion": str(1_000_000 + index),
         "creationTimestamp": "2026-01-01T00:00:00Z",
-        "labels": {"app": f"web-{index % 997}", "pod-template-hash": digest, "team": f"team-{index % 40}", "tier": "front"},
+        "labels": {
+            "app": f"web-{index % 997}",
+            "pod-template-hash": digest,
+            "team": f"team-{index % 40}",
+            "tier": "front",
+        },
         "annotations": {
             "prometheus.io/scrape": "true",
             "checksum/config": f"{chance.getrandbits(256):064x}",
             "kubectl.kubernetes.io/restartedAt": "2026-01-01T00:00:00Z",
         },
         "ownerReferences": [
-            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name[:-7], "uid": f"{chance.getrandbits(128):032x}", "controller": True, "blockOwnerDeletion": True}
+            {
+                "apiVersion": "apps/v1",
+                "kind": "ReplicaSet",
+                "name": name[:-7],
+                "uid": f"{chance.getrandbits(128):032x}",
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
         ],
         "managedFields": [
-            {"manager": manager, "operation": "Update", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": _managed()}
+            {
+                "manager": manager,
+                "operation": "Update",
+                "apiVersion": "v1",
+                "time": "2026-01-01T00:00:00Z",
+                "fieldsType": "FieldsV1",
+                "fieldsV1": _managed(),
+            }
             for manager in ("kube-controller-manager", "kubelet")
         ],
     }
@@ -56,7 +77,10 @@ def _metadata(name: str, index: int, chance: random.Random) -> dict[str, Any]:
 
 def _managed() -> dict[str, Any]:
     keys = ("f:name", "f:image", "f:imagePullPolicy", "f:resources", "f:terminationMessagePath", "f:ports", "f:env")
-    return {"f:metadata": {"f:labels": {".": {}, "f:app": {}, "f:team": {}}}, "f:spec": {'k:{"name":"web"}': {key: {} for key in keys}}}
+    return {
+        "f:metadata": {"f:labels": {".": {}, "f:app": {}, "f:team": {}}},
+        "f:spec": {'k:{"name":"web"}': {key: {} for key in keys}},
+    }
 
 
 def _spec(index: int, chance: random.Random) -> dict[str, Any]:
@@ -70,7 +94,15 @@ def _spec(index: int, chance: random.Random) -> dict[str, Any]:
             {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
             for what in ("not-ready", "unreachable")
         ],
-        "volumes": [{"name": "token", "projected": {"defaultMode": 420, "sources": [{"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}]}}],
+        "volumes": [
+            {
+                "name": "token",
+                "projected": {
+                    "defaultMode": 420,
+                    "sources": [{"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}],
+                },
+            }
+        ],
         "containers": [_container(name, chance) for name in ("web", "sidecar")],
     }
 
@@ -103,7 +135,15 @@ def _status(index: int) -> dict[str, Any]:
             for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
         ],
         "containerStatuses": [
-            {"name": name, "ready": True, "restartCount": 0, "started": True, "image": name, "imageID": f"sha256:{index:064x}", "state": {"running": {"startedAt": when}}}
+            {
+                "name": name,
+                "ready": True,
+                "restartCount": 0,
+                "started": True,
+                "image": name,
+                "imageID": f"sha256:{index:064x}",
+                "state": {"running": {"startedAt": when}},
+            }
             for name in ("web", "sidecar")
         ],
     }

@@ -75,7 +75,9 @@ class Replay:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         if initial:
             end = {"resourceVersion": "1", "annotations": {"k8s.io/initial-events-end": "true"}}
-            _chunk(writer, json.dumps({"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": end}}).encode() + b"\n")
+            _chunk(
+                writer, json.dumps({"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": end}}).encode() + b"\n"
+            )
         start = time.monotonic()
         for number in range(self.rate * self.seconds):
             ahead = start + number / self.rate - time.monotonic()
@@ -84,7 +86,10 @@ class Replay:
                 await asyncio.sleep(ahead)
             kind = b"ADDED" if number < OBJECTS else b"MODIFIED"
             before, after = self.events[number % OBJECTS]
-            _chunk(writer, b'{"type":"' + kind + b'","object":' + before + str(time.monotonic_ns()).encode() + after + b"}\n")
+            _chunk(
+                writer,
+                b'{"type":"' + kind + b'","object":' + before + str(time.monotonic_ns()).encode() + after + b"}\n",
+            )
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 

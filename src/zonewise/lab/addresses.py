@@ -15,6 +15,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from itertools import islice
 from typing import NamedTuple
 
+from zonewise.errors import UsageError
+
 SLOTS = 64
 _IPV4_SPACE = IPv4Network("100.64.0.0/10")
 _IPV6_SPACE = IPv6Network("fd7a:6f6e:6500::/40")
@@ -97,7 +99,7 @@ class Plan:
         raise PlanError(f"lab {self.lab} has no namespace node {name!r}: see `zonewise lab status --name {self.lab}`")
 
 
-class PlanError(Exception):
+class PlanError(UsageError):
     """What was asked for can't be laid out; the message says what to change."""
 
 
@@ -126,6 +128,11 @@ def namespace_of(lab: str) -> str:
     return f"zw-{lab}"
 
 
+def link_of(slot: int) -> str:
+    """The host's end of the link into the lab."""
+    return f"zw{slot}"
+
+
 def pod_namespace_of(lab: str, uid: str) -> str:
     return f"{namespace_of(lab)}.pod.{uid}"
 
@@ -139,7 +146,7 @@ def plan(lab: str, slot: int, zones: Sequence[str], nodes_per_zone: int) -> Plan
     return Plan(
         lab=lab,
         namespace=namespace_of(lab),
-        link=f"zw{slot}",
+        link=link_of(slot),
         prefix=prefix,
         host=prefix.address(1),
         router=prefix.address(2),
@@ -150,7 +157,7 @@ def plan(lab: str, slot: int, zones: Sequence[str], nodes_per_zone: int) -> Plan
 def _check_room(zones: Sequence[str], nodes_per_zone: int, part_length: int) -> None:
     if len(set(zones)) != len(zones):
         raise PlanError(f"zones must have different names, not {', '.join(zones)}")
-    most = max(0, (1 << (24 - part_length)) - 1)
+    most = (1 << max(0, 24 - part_length)) - 1
     if nodes_per_zone > most:
         raise PlanError(
             f"{len(zones)} zones leave room for {most} namespace nodes in each, not {nodes_per_zone}: "

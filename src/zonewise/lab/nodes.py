@@ -7,9 +7,20 @@ slot, finds everything by namespace, and may be called after any crash.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from zonewise.errors import ZonewiseError
+from zonewise.lab import addresses, agents, kubeproxy, namespaces, network, processes, sandbox, shaping
+from zonewise.lab.addresses import Plan
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.shaping import Shaping
+
+READY_WITHIN_SECONDS = 60.0
+CONTROLLER_MANAGER_FLAGS = ("--node-monitor-period=2s", "--node-monitor-grace-period=20s")
+"""Agents beat every 4 s, so a zone that was cut off is noticed after 20 s rather than the stock 50."""
 
 
 class Lab(Protocol):
@@ -39,35 +50,93 @@ class Lab(Protocol):
         ...
 
 
+def plan_of(lab: Lab) -> Plan:
+    return addresses.plan(lab.name, lab.slot, lab.zones, lab.nodes_per_zone)
+
+
 def prepare(lab: Lab) -> None:
-    """Make the network: host link, router, zones and nodes. Needs root. Idempotent."""
-    raise NotImplementedError
+    """Make the network: host link, router, zones and nodes. Needs root. What an earlier lab of the name left is removed."""
+    network.build(plan_of(lab))
+    shaping.forget(lab.directory)
 
 
 def up(lab: Lab) -> None:
-    """Start the agents (and kube-proxy); they register their Nodes within seconds. Idempotent."""
-    raise NotImplementedError
+    """Start those agents and kube-proxies that do not run, and wait until every Node is ready."""
+    plan = plan_of(lab)
+    agents.start(_config(lab), [node.name for node in plan.nodes])
+    if lab.kube_proxy is not None:
+        for node in plan.nodes:
+            kubeproxy.start(lab.directory, lab.kube_proxy, node)
+    _await_ready(lab, {node.name for node in plan.nodes})
 
 
 def down(name: str, slot: int) -> None:
-    """End every process inside the lab's namespaces and remove namespaces, link and routes. Idempotent."""
-    raise NotImplementedError
+    """End every process inside the lab's namespaces and remove namespaces, link and routes. Fine when there are none."""
+    network.remove(name, addresses.link_of(slot))
 
 
 def cut(lab: Lab, zone: str) -> None:
     """From now on no packet enters or leaves the zone: neither to other zones nor to the API server."""
-    raise NotImplementedError
+    plan = plan_of(lab)
+    shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_cut(plan.zone(zone).name))
 
 
 def heal(lab: Lab, zone: str) -> None:
-    raise NotImplementedError
+    plan = plan_of(lab)
+    shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_healed(plan.zone(zone).name))
 
 
 def shape(lab: Lab, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
     """Delay and drop what goes between two zones, each way. Zero for both makes the path plain again."""
-    raise NotImplementedError
+    plan = plan_of(lab)
+    path = shaping.ZonePath(a, b, latency_ms, loss_percent)
+    shaping.check(plan, path)
+    shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_path(path))
+
+
+def shaped(lab: Lab) -> Shaping:
+    """Which zones are cut and which paths shaped."""
+    return shaping.read(lab.directory)
 
 
 def exec_argv(lab: Lab, pod_or_node: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` inside a node or a pod (`name`, or `namespace/name`)."""
-    raise NotImplementedError
+    for node in plan_of(lab).nodes:
+        if node.name == pod_or_node:
+            return namespaces.command(node.namespace, argv)
+    return sandbox.find(lab.name, lab.directory, plan_of(lab).nodes, pod_or_node).command(argv)
+
+
+def log_path(lab: Lab, pod: str, container: str = "") -> Path:
+    """Where the container's output is; the first container's when none is named."""
+    return sandbox.find(lab.name, lab.directory, plan_of(lab).nodes, pod).log_path(container)
+
+
+def _config(lab: Lab) -> agents.Config:
+    return agents.Config(
+        lab=lab.name,
+        slot=lab.slot,
+        zones=lab.zones,
+        nodes_per_zone=lab.nodes_per_zone,
+        directory=str(lab.directory),
+        kubeconfig=str(lab.node_kubeconfig),
+    )
+
+
+def _await_ready(lab: Lab, wanted: set[str]) -> None:
+    plane = ControlPlane.attach(lab.directory)
+    deadline = time.monotonic() + READY_WITHIN_SECONDS
+    while missing := sorted(wanted - _ready(plane.request("GET", "/api/v1/nodes")["items"])):
+        if time.monotonic() > deadline:
+            log = processes.log_path(lab.directory, agents.process_name(missing[0]))
+            raise ZonewiseError(f"nodes {', '.join(missing)} did not become ready: see {log}")
+        time.sleep(0.05)
+
+
+def _ready(nodes: Sequence[dict[str, Any]]) -> set[str]:
+    return {
+        node["metadata"]["name"]
+        for node in nodes
+        for condition in node.get("status", {}).get("conditions", ())
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    }

@@ -48,12 +48,14 @@ from zonewise.objects.discovery import (
     EndpointSlice,
     Hint,
 )
-from zonewise.objects.meta import HasMetadata, Key, Metadata, OwnerReference, View, key_of
+from zonewise.objects.events import EVENTS, Event, EventSeries
+from zonewise.objects.meta import HasMetadata, Key, Metadata, OwnerReference, View, key_of, micro_time
 from zonewise.objects.resource import Resource
 
 __all__ = [
     "CONFIG_MAPS",
     "ENDPOINT_SLICES",
+    "EVENTS",
     "LEASES",
     "NAMESPACES",
     "NODES",
@@ -70,6 +72,8 @@ __all__ = [
     "EndpointHints",
     "EndpointPort",
     "EndpointSlice",
+    "Event",
+    "EventSeries",
     "HasMetadata",
     "Hint",
     "Key",
@@ -99,4 +103,5 @@ __all__ = [
     "Taint",
     "View",
     "key_of",
+    "micro_time",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -46,3 +47,8 @@ class HasMetadata(Protocol):
 
 def key_of(viewed: HasMetadata) -> Key:
     return Key(viewed.metadata.namespace, viewed.metadata.name)
+
+
+def micro_time(wall: datetime) -> str:
+    """As the API writes times with microseconds."""
+    return wall.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

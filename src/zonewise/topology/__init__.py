@@ -22,7 +22,7 @@ from zonewise.topology.labels import (
     value_problem,
     zone_of,
 )
-from zonewise.topology.quantity import QuantityError, milli_value, value
+from zonewise.topology.quantity import QuantityError, milli_value
 from zonewise.topology.reason import Reason
 from zonewise.topology.requirement import Operator, Requirement, RequirementSpec, SelectorError
 from zonewise.topology.selector import (
@@ -66,7 +66,6 @@ __all__ = [
     "key_problem",
     "milli_value",
     "region_of",
-    "value",
     "value_problem",
     "zone_of",
 ]

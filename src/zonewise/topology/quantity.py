@@ -29,15 +29,6 @@ class QuantityError(ValueError):
 
 def milli_value(text: str) -> int:
     """Thousandths, rounded away from zero: what the scheduler counts CPU in."""
-    return _rounded(text, 3)
-
-
-def value(text: str) -> int:
-    """Whole units, rounded away from zero: what memory and counts are in."""
-    return _rounded(text, 0)
-
-
-def _rounded(text: str, decimals: int) -> int:
     text = text.strip()
     shape = _SHAPE.fullmatch(text)
     if not shape or not text or len(text) > _LONGEST:
@@ -46,9 +37,9 @@ def _rounded(text: str, decimals: int) -> int:
     # A missing number is zero upstream too: "m" and "." are quantities there.
     digits = int(whole + part or "0")
     if suffix in _BINARY:
-        amount = _ceiling(min(Fraction(digits * 2 ** _BINARY[suffix], 10 ** len(part)), Fraction(_CAP)) * 10**decimals)
+        amount = _ceiling(min(Fraction(digits * 2 ** _BINARY[suffix], 10 ** len(part)), Fraction(_CAP)) * 1000)
     else:
-        amount = _scaled(digits, _decimal_exponent(suffix, text) - len(part) + decimals)
+        amount = _scaled(digits, _decimal_exponent(suffix, text) - len(part) + 3)
     amount = min(amount, _CAP)
     return -amount if shape["sign"] == "-" else amount
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.topology.quantity import QuantityError, milli_value, value
+from zonewise.topology.quantity import QuantityError, milli_value
 
 CAP = 2**63 - 1
 MULTIPLIERS = {
@@ -93,18 +93,6 @@ def test_milli_value(text: str, millis: int) -> None:
 def test_not_a_quantity(text: str) -> None:
     with pytest.raises(QuantityError, match="is not a quantity; write"):
         milli_value(text)
-
-
-def test_whole_units_are_rounded_away_from_zero() -> None:
-    assert [value(text) for text in ("1500m", "1Ki", "1n", "-1n", "2", "16Ei", "1.5Gi")] == [
-        2,
-        1024,
-        1,
-        -1,
-        2,
-        CAP,
-        1610612736,
-    ]
 
 
 @given(

@@ -1,0 +1,350 @@
+"""`zonewise lab`: start, look at, disturb and end clusters on this machine. Everything is done by `zonewise.lab`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from zonewise.lab.state import Lab
+    from zonewise.lab.status import LabStatus
+
+_PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@click.group(
+    epilog="""\b
+Example:
+  zonewise lab up --zones 3 --nodes 2      three zones with two nodes each
+  zonewise lab kubectl -- get nodes -L topology.kubernetes.io/zone
+  zonewise lab cut zone-a                  nothing goes in or out of zone-a
+  zonewise lab heal zone-a
+  zonewise lab down                        no trace is left
+"""
+)
+def lab() -> None:
+    """A real multi-zone Kubernetes cluster on this machine.
+
+    etcd, kube-apiserver, kube-controller-manager and kube-scheduler run as processes of yours. Nodes are of two kinds:
+    namespace nodes run pods as real processes with addresses of their own (root), kwok nodes only pretend, by the
+    thousand.
+    """
+
+
+def _named(command: Callable[..., Any]) -> Callable[..., Any]:
+    option = click.option(
+        "--name", default="default", envvar="ZONEWISE_LAB", show_default=True, help="Which lab; labs run side by side."
+    )
+    return option(command)
+
+
+_output = click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it."
+)
+_kube_version = click.option(
+    "--kube-version", default="", help="Kubernetes to run, such as v1.35.4; built when it is new."
+)
+
+
+@lab.command()
+@_kube_version
+def setup(kube_version: str) -> None:
+    """Prepare this machine: system packages, and the lab's programs (built once).
+
+    `make setup` does this too. Interrupted, it goes on where it stopped.
+    """
+    from zonewise.lab import setup as preparation
+    from zonewise.lab.binaries import DEFAULT_VERSION
+    from zonewise.lab.progress import Reporter
+
+    reporter = Reporter(sys.stderr)
+    try:
+        preparation.run(kube_version or DEFAULT_VERSION, reporter)
+    finally:
+        reporter.close()
+
+
+@lab.command(
+    epilog="""\b
+Examples:
+  zonewise lab up                                    three zones, two namespace nodes in each
+  zonewise lab up --name big --nodes 0 --kwok-nodes 1000
+  zonewise lab up --controllers '*,-endpointslice-controller' --kube-proxy
+"""
+)
+@_named
+@click.option(
+    "--zones", type=click.IntRange(0, 26), default=3, show_default=True, help="How many zones; 0 for no nodes."
+)
+@click.option(
+    "--nodes", type=click.IntRange(0), default=None, help="Namespace nodes per zone.  [default: 2 as root, else 0]"
+)
+@click.option("--kwok-nodes", type=click.IntRange(0), default=0, help="Pretended nodes in all, dealt out to the zones.")
+@_kube_version
+@click.option(
+    "--controllers", default="*", help="As kube-controller-manager's --controllers: '*,-name' for all but one."
+)
+@click.option("--no-scheduler", is_flag=True, help="Run no kube-scheduler.")
+@click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every namespace node.")
+@click.option("--demo", is_flag=True, help="Also start a small application in every zone, and say what to try.")
+@_output
+def up(
+    name: str,
+    zones: int,
+    nodes: int | None,
+    kwok_nodes: int,
+    kube_version: str,
+    controllers: str,
+    no_scheduler: bool,
+    kube_proxy: bool,
+    demo: bool,
+    output: str,
+) -> None:
+    """Start a cluster and wait until it is ready.
+
+    Done already: nothing happens. Crashed before: the rest of it is removed first. Where kwok nodes stand beside namespace
+    nodes they carry the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods which should really run do not land there.
+    """
+    from zonewise.lab import addresses, build, labs
+    from zonewise.lab.binaries import DEFAULT_VERSION
+    from zonewise.lab.progress import Reporter
+    from zonewise.lab.state import Options
+
+    options = Options(
+        zones=addresses.zone_names(zones) if zones else (),
+        nodes_per_zone=_nodes_per_zone(zones, nodes),
+        kwok_nodes=kwok_nodes,
+        version=kube_version or DEFAULT_VERSION,
+        controllers=controllers,
+        scheduler=not no_scheduler,
+        kube_proxy=kube_proxy or demo,
+        demo=demo,
+    )
+    reporter = Reporter(sys.stderr)
+    try:
+        build.ensure(options.version, reporter)
+        running = labs.up(name, options, reporter.step)
+    finally:
+        reporter.close()
+    _print_up(running, output)
+
+
+def _nodes_per_zone(zones: int, nodes: int | None) -> int:
+    if nodes is not None:
+        return nodes if zones else 0
+    if zones and os.geteuid() != 0:
+        click.echo("no namespace nodes: they need root", err=True)
+        return 0
+    return 2 if zones else 0
+
+
+@lab.command()
+@_named
+@click.option("--all", "everything", is_flag=True, help="Every lab of yours.")
+def down(name: str, everything: bool) -> None:
+    """End a cluster and remove every trace of it, also after a crash."""
+    from zonewise.lab import labs, state
+
+    for each in state.names() if everything else [name]:
+        gone = labs.down(each, lambda _step: None)
+        click.echo(f"lab {each} is gone" if gone else f"there is no lab {each}", err=True)
+
+
+@lab.command()
+@_named
+@_output
+@click.pass_context
+def status(ctx: click.Context, name: str, output: str) -> None:
+    """Show a cluster's processes, zones and nodes. Exits with 1 when it is not well."""
+    from zonewise.lab import state
+    from zonewise.lab import status as statuses
+
+    found = state.find(name)
+    if found is None:
+        state.get(name)  # says so
+        return
+    seen = statuses.of(found)
+    click.echo(_json(seen) if output == "json" else _describe(seen))
+    ctx.exit(0 if seen.health is statuses.Health.READY else 1)
+
+
+@lab.command("list")
+def list_() -> None:
+    """Name your labs, one on each line."""
+    from zonewise.lab import state
+
+    for name in state.names():
+        click.echo(name)
+
+
+@lab.command()
+@_named
+def kubeconfig(name: str) -> None:
+    """Print the path of the admin's kubeconfig: `export KUBECONFIG=$(zonewise lab kubeconfig)`."""
+    click.echo(_get(name).node_kubeconfig)
+
+
+@lab.command(context_settings=_PASSED_ON)
+@_named
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def kubectl(name: str, arguments: tuple[str, ...]) -> None:
+    """Run the cluster's own kubectl: `zonewise lab kubectl -- get pods -A`."""
+    found = _get(name)
+    os.environ["KUBECONFIG"] = str(found.node_kubeconfig)
+    _become([str(found.binaries / "kubectl"), *arguments])
+
+
+@lab.command("exec", context_settings=_PASSED_ON)
+@_named
+@click.argument("target")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
+    """Run a command inside a namespace node or a pod on one.
+
+    TARGET is a node's name, a pod's, or NAMESPACE/POD: `zonewise lab exec zone-a-1 -- ip addr`.
+    """
+    from zonewise.lab import nodes
+
+    words = command[1:] if command[0] == "--" else command  # click hands the dashes on after an argument
+    _become(nodes.exec_argv(_get(name), target, words))
+
+
+@lab.command()
+@_named
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
+@click.argument("process", required=False)
+def logs(name: str, follow: bool, process: str | None) -> None:
+    """Print what a process wrote; without PROCESS, name those there are. Also works after a failed start.
+
+    NAMESPACE/POD as PROCESS is a pod on a namespace node: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
+    """
+    from zonewise.errors import ZonewiseError
+    from zonewise.lab import nodes, processes, state
+
+    directory = state.directory_of(name) / processes.LOGS
+    known = sorted(path.stem for path in directory.glob("*.log"))
+    if process is None:
+        click.echo("\n".join(known))
+    elif "/" in process:
+        _tail(nodes.log_path(_get(name), process), follow=follow)
+    elif process not in known:
+        raise ZonewiseError(f"lab {name!r} has no log of {process!r}: it has {', '.join(known) or 'none'}")
+    else:
+        _tail(directory / f"{process}.log", follow=follow)
+
+
+def _tail(path: Path, *, follow: bool) -> NoReturn:
+    _become(["tail", "-n", "+1", *(["-F"] if follow else []), str(path)])
+
+
+@lab.command()
+@_named
+@click.argument("zone")
+def cut(name: str, zone: str) -> None:
+    """Cut a zone off: no packet enters or leaves it, neither to other zones nor to the API server."""
+    from zonewise.lab import nodes
+
+    nodes.cut(_get(name), zone)
+
+
+@lab.command()
+@_named
+@click.argument("zone")
+def heal(name: str, zone: str) -> None:
+    """Undo `cut`."""
+    from zonewise.lab import nodes
+
+    nodes.heal(_get(name), zone)
+
+
+@lab.command()
+@_named
+@click.argument("zone")
+@click.argument("other")
+@click.argument("milliseconds", type=click.FloatRange(0))
+@click.option("--loss", type=click.FloatRange(0, 100), default=0.0, help="Percent of packets dropped, each way.")
+def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) -> None:
+    """Delay what goes between two zones, each way: `zonewise lab latency zone-a zone-b 5 --loss 1`.
+
+    0 makes the path plain again.
+    """
+    from zonewise.lab import nodes
+
+    nodes.shape(_get(name), zone, other, milliseconds, loss)
+
+
+@lab.command()
+@_named
+@click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Questions of each front pod.")
+def ask(name: str, count: int) -> None:
+    """Have the demo's fronts ask the catalog, and show which zone answered whom."""
+    from zonewise.lab import answers
+
+    found = _get(name)
+    click.echo(answers.table(answers.ask(found, count), found.zones))
+
+
+def _get(name: str) -> Lab:
+    from zonewise.lab import state
+
+    return state.get(name)
+
+
+def _become(argv: list[str]) -> NoReturn:
+    """Leave the process to another program: its signals, output and exit code are then its own."""
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)  # noqa: S606 - no shell is wanted
+
+
+def _print_up(running: Lab, output: str) -> None:
+    from zonewise.lab import status as statuses
+
+    seen = statuses.of(running)
+    if output == "json":
+        click.echo(_json(seen))
+        return
+    name = "" if running.name == "default" else f" --name {running.name}"
+    click.echo(_headline(seen))
+    click.echo(f"  export KUBECONFIG={seen.kubeconfig}")
+    click.echo(f"  zonewise lab kubectl{name} -- get nodes -L topology.kubernetes.io/zone")
+    if running.options.demo:
+        from zonewise.lab import answers
+
+        for line in answers.things_to_try(running):
+            click.echo(f"  {line}")
+    click.echo(f"  zonewise lab down{name}")
+
+
+def _headline(seen: LabStatus) -> str:
+    zones = f", {len(seen.zones)} zones, {seen.ready_nodes} of {seen.nodes} nodes ready" if seen.zones else ", no nodes"
+    return f"lab {seen.name} is {seen.health}: Kubernetes {seen.kube_version} at {seen.server}{zones}"
+
+
+def _describe(seen: LabStatus) -> str:
+    lines = [_headline(seen)]
+    if seen.problem:
+        lines.append(f"  problem: {seen.problem}; see `zonewise lab logs --name {seen.name}`")
+    if seen.zones:
+        lines.append(f"  {'ZONE':24} {'NAMESPACE':>9} {'KWOK':>6} {'READY':>6}")
+        lines += [
+            f"  {zone.name or '(none)':24} {zone.namespace_nodes:9} {zone.kwok_nodes:6} {zone.ready_nodes:6}{'  cut off' if zone.cut else ''}"
+            for zone in seen.zones
+        ]
+    lines.append(f"  {'PROCESS':24} {'PID':>9} {'MEMORY':>9}")
+    lines += [
+        f"  {process.name:24} {process.pid:9} {f'{process.memory_bytes >> 20} MiB' if process.running else 'ended':>9}"
+        for process in seen.processes
+    ]
+    return "\n".join(lines)
+
+
+def _json(seen: LabStatus) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(seen), indent=2).decode()

@@ -1,0 +1,43 @@
+"""Starting the agents of a lab's nodes; what they do is in `agent`, which is heavy to import and so stands apart."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from zonewise.lab import namespaces, processes
+from zonewise.lab.addresses import namespace_of
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What agents are told on their command line, as JSON."""
+
+    lab: str
+    slot: int
+    zones: tuple[str, ...]
+    nodes_per_zone: int
+    directory: str
+    kubeconfig: str
+
+
+def process_name(node: str) -> str:
+    return f"agent-{node}"
+
+
+def start(config: Config, nodes: Iterable[str]) -> None:
+    """One agent for each of these nodes that has none, forked off one process.
+
+    That process starts inside the lab's router, so that whoever removes the lab in this moment finds it there.
+    """
+    missing = [node for node in nodes if not is_running(Path(config.directory), node)]
+    if missing:
+        argv = [sys.executable, "-m", "zonewise.lab.agent", msgspec.json.encode(config).decode(), *missing]
+        namespaces.run(namespaces.command(namespace_of(config.lab), argv))
+
+
+def is_running(directory: Path, node: str) -> bool:
+    process = processes.find(directory, process_name(node))
+    return process is not None and process.running

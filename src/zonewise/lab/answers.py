@@ -1,0 +1,89 @@
+"""Which zone answers whom: every front pod of the demo asks the catalog's Service, and the answers are counted by zone.
+
+That is what topology-aware routing changes, and so what people look at before and after.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from zonewise.errors import ZonewiseError
+from zonewise.lab import namespaces, nodes, sandbox
+from zonewise.lab.nodes import Lab
+from zonewise.lab.shop import PORT, UNANSWERED
+
+NAMESPACE = "shop"
+FRONT, CATALOG = "front", "catalog"
+
+Answers = Mapping[str, Counter[str]]
+"""By the zone that asked, how often each zone answered."""
+
+
+def ask(lab: Lab, count: int) -> Answers:
+    """Have every front pod ask the catalog so often. Asked from inside the pods, so it works in a cut zone too."""
+    fronts = [
+        (node.zone, sandbox.namespace_of(lab.name, record.pod))
+        for node in nodes.plan_of(lab).nodes
+        for record in sandbox.recorded(sandbox.pods_directory(lab.directory, node.name))
+        if record.pod.metadata.namespace == NAMESPACE and record.pod.metadata.labels.get("app") == FRONT
+    ]
+    if not fronts:
+        raise ZonewiseError(f"no {FRONT} pods run in lab {lab.name}: start it with `zonewise lab up --demo`")
+    answers: dict[str, Counter[str]] = {zone: Counter() for zone in lab.zones}
+    with ThreadPoolExecutor(len(fronts)) as threads:
+        for (zone, _), counts in zip(fronts, threads.map(lambda front: _ask(front[1], count), fronts), strict=True):
+            answers[zone].update(counts)
+    return answers
+
+
+def _ask(namespace: str, count: int) -> Mapping[str, int]:
+    def exchange() -> Mapping[str, int]:
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=10 + 3 * count)
+        try:
+            connection.request("GET", f"/ask?n={count}")
+            counts: Mapping[str, int] = json.load(connection.getresponse())["answers"]
+        finally:
+            connection.close()
+        return counts
+
+    try:
+        return namespaces.inside(namespace, exchange)
+    except (OSError, http.client.HTTPException, ValueError):
+        return {UNANSWERED: count}
+
+
+def table(answers: Answers, zones: Sequence[str]) -> str:
+    """Who answered whom: a row for each zone that asked, in percent of its questions, and how much stayed at home."""
+    lost = any(counts[UNANSWERED] for counts in answers.values())
+    columns = [*zones, *([UNANSWERED] if lost else [])]
+    width = max(len(column) for column in (*columns, "asked from"))
+    lines = ["  ".join(["asked from".ljust(width), *(column.rjust(width) for column in columns), "same zone"])]
+    for zone in zones:
+        counts = answers[zone]
+        total = max(1, counts.total())
+        shares = [f"{100 * counts[column] / total:.0f} %".rjust(width) for column in columns]
+        lines.append("  ".join([zone.ljust(width), *shares, f"{100 * counts[zone] / total:.0f} %".rjust(9)]))
+    return "\n".join(lines)
+
+
+def complete(answers: Answers) -> bool:
+    """Whether every zone asked and was answered every time."""
+    return all(counts and not counts[UNANSWERED] for counts in answers.values())
+
+
+def things_to_try(lab: Lab) -> list[str]:
+    """Command lines that show what the lab can do, each with what to see."""
+    name = "" if lab.name == "default" else f" --name {lab.name}"
+    zone, other = lab.zones[0], lab.zones[-1]
+    prefer = """'{"spec":{"trafficDistribution":"PreferSameZone"}}'"""
+    tries = [
+        (f"lab ask{name}", "which zone answers whom: every zone does"),
+        (f"lab kubectl{name} -- -n {NAMESPACE} patch service {CATALOG} -p {prefer}", "ask again: answers stay at home"),
+        (f"lab latency{name} {zone} {other} 20", "20 ms each way between two zones"),
+        (f"lab cut{name} {other}", f"{other} is gone for all others; `heal` brings it back"),
+    ]
+    return [f"zonewise {command}   # {see}" for command, see in tries]

@@ -1,0 +1,139 @@
+"""The demo application of a lab: a front and a catalog, spread over all zones, that really answer each other.
+
+`up` applies it to a lab with namespace nodes and kube-proxy and waits until it serves. `shop` is what its pods run, and
+`answers` shows which zone answers whom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from zonewise.errors import ZonewiseError
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
+from zonewise.kube.patch import Apply
+from zonewise.lab import answers
+from zonewise.lab.answers import CATALOG, FRONT, NAMESPACE
+from zonewise.lab.nodes import Lab
+from zonewise.lab.shop import PORT
+from zonewise.objects import NAMESPACES, NODES, SERVICES, Node, Resource
+
+DEPLOYMENTS: Resource[dict[str, Any]] = Resource(dict[str, Any], "Deployment", "deployments", "apps")
+_RESOURCES: dict[str, Resource[Any]] = {"Namespace": NAMESPACES, "Service": SERVICES, "Deployment": DEPLOYMENTS}
+_SERVING_WITHIN_SECONDS = 120.0
+_NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+_ZONE_LABEL = "topology.kubernetes.io/zone"
+Json = dict[str, Any]
+
+
+def manifests(replicas: int) -> list[Json]:
+    """Services come first: pods find them in their environment."""
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        _service(CATALOG),
+        _service(FRONT),
+        _deployment(CATALOG, replicas, {}),
+        _deployment(FRONT, replicas, {"BACKEND": "$(CATALOG_SERVICE_HOST):$(CATALOG_SERVICE_PORT)"}),
+    ]
+
+
+def _service(name: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+    }
+
+
+def _deployment(name: str, replicas: int, environment: Mapping[str, str]) -> Json:
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": 5,
+                    "topologySpreadConstraints": [
+                        _spread(_ZONE_LABEL, labels),
+                        _spread("kubernetes.io/hostname", labels),
+                    ],
+                    "containers": [_container(environment)],
+                },
+            },
+        },
+    }
+
+
+def _spread(key: str, labels: Mapping[str, str]) -> Json:
+    return {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": labels},
+    }
+
+
+def _container(environment: Mapping[str, str]) -> Json:
+    fields = {"POD": "metadata.name", "NODE": "spec.nodeName", "ZONE": f"metadata.labels['{_ZONE_LABEL}']"}
+    return {
+        "name": "shop",
+        "image": "none",
+        "command": ["python", "-m", "zonewise.lab.shop"],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "env": [
+            *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+            *({"name": name, "value": value} for name, value in environment.items()),
+        ],
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 2},
+    }
+
+
+def up(lab: Lab) -> None:
+    """Apply the application, one pod of each kind per node, and wait until every front is answered."""
+    asyncio.run(_up(lab))
+
+
+async def _up(lab: Lab) -> None:
+    async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
+        await _until_nodes_take_pods(client)
+        for manifest in manifests(len(lab.zones) * lab.nodes_per_zone):
+            metadata = manifest["metadata"]
+            resource = _RESOURCES[manifest["kind"]]
+            await client.patch(resource, metadata["name"], Apply(manifest, force=True), metadata.get("namespace", ""))
+        deadline = time.monotonic() + _SERVING_WITHIN_SECONDS
+        while not await _serves(client, lab):
+            if time.monotonic() > deadline:
+                raise ZonewiseError(
+                    f"the demo does not serve: look at `zonewise lab kubectl --name {lab.name} -- get pods -n {NAMESPACE}`"
+                )
+            await asyncio.sleep(0.2)
+
+
+async def _until_nodes_take_pods(client: Client) -> None:
+    """A ready node keeps its taint for a moment; pods placed meanwhile would all crowd on the others."""
+    deadline = time.monotonic() + _SERVING_WITHIN_SECONDS
+    while tainted := [node.metadata.name for node in (await client.list(NODES)).items if _is_tainted(node)]:
+        if time.monotonic() > deadline:
+            raise ZonewiseError(f"node {tainted[0]} does not take pods: is its zone cut off?")
+        await asyncio.sleep(0.1)
+
+
+def _is_tainted(node: Node) -> bool:
+    return any(taint.key == _NOT_READY_TAINT for taint in node.spec.taints)
+
+
+async def _serves(client: Client, lab: Lab) -> bool:
+    for name in (CATALOG, FRONT):
+        deployment = await client.get(DEPLOYMENTS, name, NAMESPACE)
+        if deployment.get("status", {}).get("readyReplicas", 0) < deployment["spec"]["replicas"]:
+            return False
+    return answers.complete(await asyncio.to_thread(answers.ask, lab, 1))

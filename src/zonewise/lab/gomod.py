@@ -1,0 +1,53 @@
+"""The Go module's file for another Kubernetes version: text in, text out, but for asking Go what that version needs.
+
+Kubernetes publishes its parts ("staging" modules) beside itself: v1.35.4 goes with v0.35.4 of each. Its own go.mod names
+them, so the list follows the version.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_REQUIREMENT = re.compile(r"^(?:require )?\s*(\S+) v\S+", re.MULTILINE)
+_STAGING = re.compile(r"^\s*(?:replace\s+)?(k8s\.io/\S+) => \./staging/", re.MULTILINE)
+_KWOK_FOR_OLDER = "v0.7.0"  # the last that compiles with Kubernetes before 1.36, whose container runtime client differs
+_UNPUBLISHED = "v0.0.0"  # what Kubernetes' own go.mod says where its replacement decides
+
+
+def required(text: str) -> list[str]:
+    """Every module that a go.mod requires."""
+    blocks = re.findall(r"^require \((.*?)^\)|^require ([^(].*?)$", text, re.MULTILINE | re.DOTALL)
+    return [found for block in blocks for found in _REQUIREMENT.findall(block[0] or block[1])]
+
+
+def staging_modules(kubernetes_go_mod: str) -> list[str]:
+    return sorted(set(_STAGING.findall(kubernetes_go_mod)))
+
+
+def rewrite(text: str, version: str, staging: Sequence[str]) -> str:
+    """Our go.mod, asking for another Kubernetes. What is needed indirectly follows from it: `go mod tidy` finds it."""
+    part = staging_version(version)
+    head = re.sub(r"^require \((?:\s+\S+ \S+ // indirect)+\s*\)\n", "", text, flags=re.MULTILINE)
+    head = re.sub(r"^replace \(.*?^\)\n", "", head, flags=re.MULTILINE | re.DOTALL)
+    head = re.sub(r"(k8s\.io/kubernetes) v\S+", rf"\1 {version}", head)
+    if int(version.split(".")[1]) < 36:
+        head = re.sub(r"(sigs\.k8s\.io/kwok) v\S+", rf"\1 {_KWOK_FOR_OLDER}", head)
+    head = re.sub(
+        rf"^(\s+)({'|'.join(map(re.escape, staging))}) v\S+", rf"\1\2 {_UNPUBLISHED}", head, flags=re.MULTILINE
+    )
+    replacements = "".join(f"\t{module} => {module} {part}\n" for module in staging)
+    return f"{head.rstrip()}\n\nreplace (\n{replacements})\n"
+
+
+def staging_version(version: str) -> str:
+    return f"v0.{version.removeprefix('v1.')}"
+
+
+def select(module: Path, version: str, go: Callable[[Sequence[str]], str]) -> None:
+    """Make the module in this directory build that Kubernetes."""
+    fetched = json.loads(go(["mod", "download", "-json", f"k8s.io/kubernetes@{version}"]))
+    staging = staging_modules(Path(fetched["GoMod"]).read_text())
+    file = module / "go.mod"
+    file.write_text(rewrite(file.read_text(), version, staging))
+    go(["mod", "tidy"])

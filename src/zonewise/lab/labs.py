@@ -1,0 +1,199 @@
+"""A lab's life: up and down. The control plane, kwok nodes and namespace nodes come together here.
+
+`up` writes the lab's record first and marks it ready last, so whatever is found in between is the rest of a crash and is
+removed before a new start. Whatever is stopped is found through records and names, never through memory.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from zonewise.errors import UsageError, ZonewiseError
+from zonewise.lab import addresses, binaries, controlplane, nodes, processes, slots, state
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+from zonewise.lab.state import Lab, Options, Phase
+
+Progress = Callable[[str], None]
+
+
+def up(name: str, options: Options, progress: Progress) -> Lab:
+    """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first."""
+    _check(name, options)
+    built = binaries.find(options.version)
+    with state.locked(name), _ended_by_signals():
+        running = _running(name, options)
+        if running is not None:
+            _start_demo(running, progress)
+            return running
+        if state.directory_of(name).exists():
+            progress("removing the rest of a lab that crashed")
+            _remove(name)
+        return _start(name, options, built, progress)
+
+
+def down(name: str, progress: Progress) -> bool:
+    """End the lab and remove every trace of it; False when there was none."""
+    if not state.directory_of(name).exists():
+        return False
+    with state.locked(name):
+        progress(f"removing lab {name}")
+        _remove(name)
+    return True
+
+
+def _running(name: str, options: Options) -> Lab | None:
+    """The lab, if it came up and not all of it has ended since, as after a reboot. People keep things in labs: what still
+    runs is only removed when they say so.
+    """
+    lab = state.find(name)
+    found = processes.recorded(lab.directory) if lab is not None else []
+    if lab is None or lab.phase is not Phase.READY or not any(process.running for process in found):
+        return None
+    ended = [process.name for process in found if not process.running]
+    if ended or lab.options != options:
+        what = f"is broken ({', '.join(ended)} ended)" if ended else "is running with other options"
+        raise ZonewiseError(f"lab {name!r} {what}: end it first with `zonewise lab down --name {name}`")
+    return lab
+
+
+def _check(name: str, options: Options) -> None:
+    if options.kwok_nodes and not options.zones:
+        raise UsageError("kwok nodes stand in zones: ask for at least one with --zones")
+    if options.kube_proxy and not options.has_namespace_nodes:
+        raise UsageError("kube-proxy runs on namespace nodes: ask for some with --zones and --nodes")
+    if options.demo and not options.kube_proxy:
+        raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
+    if options.has_namespace_nodes and os.geteuid() != 0:
+        raise UsageError("namespace nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)")
+    if options.has_namespace_nodes:
+        addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
+
+
+def _start(name: str, options: Options, built: binaries.Binaries, progress: Progress) -> Lab:
+    directory = state.directory_of(name)
+    directory.mkdir(mode=0o700, parents=True)
+    try:
+        lab = _enter(name, directory, options, built.directory)
+        if options.has_namespace_nodes:
+            progress("laying the network")
+            nodes.prepare(lab)
+        _start_control_plane(lab, progress)
+        _add_nodes(lab, progress)
+        lab = msgspec.structs.replace(lab, phase=Phase.READY)
+        lab.save()
+        _start_demo(lab, progress)
+    except ZonewiseError:
+        _leave_for_the_reader(name)
+        raise
+    except BaseException:
+        with _deaf_to_signals():
+            _remove(name)
+        raise
+    return lab
+
+
+def _leave_for_the_reader(name: str) -> None:
+    """The error names what to look at: logs stay until the next `up` or `down`; a lab that only lacks its demo goes on."""
+    lab = state.find(name)
+    if lab is None:
+        _remove(name)
+    elif lab.phase is Phase.STARTING:
+        _remove_nodes(name)
+        controlplane.halt(lab.directory)
+
+
+def _enter(name: str, directory: Path, options: Options, built: Path) -> Lab:
+    """Claim a slot and put the lab on record."""
+    slot = slots.claim(directory)
+    if options.has_namespace_nodes:
+        _check_name_is_free(name, directory)
+    lab = Lab(name=name, directory=directory, slot=slot, binaries=built, options=options)
+    lab.save()
+    return lab
+
+
+def _check_name_is_free(name: str, directory: Path) -> None:
+    """Network namespaces are the machine's, so a name is used once on it, even with several state directories."""
+    for owner in slots.owners():
+        if owner.name == name and owner != directory and owner.exists():
+            raise ZonewiseError(f"a lab {name!r} runs already, from {owner.parent}: choose another name with --name")
+
+
+def _start_control_plane(lab: Lab, progress: Progress) -> None:
+    options = lab.options
+    wanted = {Program.SCHEDULER: options.scheduler, Program.KWOK: options.kwok_nodes > 0}
+    ControlPlane.start(
+        lab.directory,
+        version=options.version,
+        programs=tuple(program for program in Program if wanted.get(program, True)),
+        controllers=options.controllers,
+        address=str(addresses.host_addresses(lab.slot).v4) if options.has_namespace_nodes else "127.0.0.1",
+        flags={Program.CONTROLLER_MANAGER: nodes.CONTROLLER_MANAGER_FLAGS} if options.has_namespace_nodes else {},
+        progress=progress,
+    )
+
+
+def _add_nodes(lab: Lab, progress: Progress) -> None:
+    options = lab.options
+    if options.has_namespace_nodes:
+        progress(f"starting {len(options.zones) * options.nodes_per_zone} namespace nodes")
+        nodes.up(lab)
+    if options.kwok_nodes:
+        from zonewise.lab import kwok  # noqa: PLC0415 - brings the HTTP client, which a start without them does not need
+
+        progress(f"creating {options.kwok_nodes} kwok nodes")
+        tainted = options.has_namespace_nodes
+        kwok.up(lab.node_kubeconfig, kwok.manifests(options.kwok_nodes, options.zones, tainted=tainted))
+
+
+def _start_demo(lab: Lab, progress: Progress) -> None:
+    """Also for a lab that runs: a demo that failed to start is tried again."""
+    if lab.options.demo:
+        from zonewise.lab import demo  # noqa: PLC0415 - the HTTP client again
+
+        progress("starting the demo application")
+        demo.up(lab)
+
+
+def _remove(name: str) -> None:
+    """From the outside in: what uses the control plane first, the record last, so that it can be called again."""
+    _remove_nodes(name)
+    controlplane.remove(state.directory_of(name))
+
+
+def _remove_nodes(name: str) -> None:
+    lab = state.find(name)
+    if lab is not None and lab.options.has_namespace_nodes:
+        nodes.down(name, lab.slot)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end `up` as Ctrl-C does: by an exception, so that what was started is removed."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _deaf_to_signals() -> Iterator[None]:
+    """Removing takes a second; a second Ctrl-C in it must not leave half."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

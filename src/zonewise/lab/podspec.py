@@ -1,0 +1,167 @@
+"""What a node's agent reads of the pods bound to it: a view of its own, with everything that it takes to run them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from zonewise.objects import Condition, Metadata, Resource, View
+
+
+class KeyRef(View, frozen=True):
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class FieldRef(View, frozen=True):
+    field_path: str = ""
+
+
+class EnvSource(View, frozen=True):
+    field_ref: FieldRef | None = None
+    config_map_key_ref: KeyRef | None = None
+
+
+class EnvVar(View, frozen=True):
+    name: str = ""
+    value: str = ""
+    value_from: EnvSource | None = None
+
+
+class Header(View, frozen=True):
+    name: str = ""
+    value: str = ""
+
+
+class HttpGet(View, frozen=True):
+    path: str = "/"
+    port: int | str = 0
+    host: str = ""
+    scheme: str = "HTTP"
+    http_headers: tuple[Header, ...] = ()
+
+
+class TcpSocket(View, frozen=True):
+    port: int | str = 0
+    host: str = ""
+
+
+class Exec(View, frozen=True):
+    command: tuple[str, ...] = ()
+
+
+class Sleep(View, frozen=True):
+    seconds: int = 0
+
+
+class Probe(View, frozen=True):
+    http_get: HttpGet | None = None
+    tcp_socket: TcpSocket | None = None
+    exec_: Exec | None = msgspec.field(default=None, name="exec")
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    timeout_seconds: int = 1
+    success_threshold: int = 1
+    failure_threshold: int = 3
+    termination_grace_period_seconds: int | None = None
+
+
+class Hook(View, frozen=True):
+    exec_: Exec | None = msgspec.field(default=None, name="exec")
+    sleep: Sleep | None = None
+    http_get: HttpGet | None = None
+
+
+class Hooks(View, frozen=True):
+    pre_stop: Hook | None = None
+
+
+class Port(View, frozen=True):
+    name: str = ""
+    container_port: int = 0
+
+
+class Mount(View, frozen=True):
+    name: str = ""
+    mount_path: str = ""
+
+
+class Container(View, frozen=True):
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    restart_policy: str = ""
+    env: tuple[EnvVar, ...] = ()
+    ports: tuple[Port, ...] = ()
+    volume_mounts: tuple[Mount, ...] = ()
+    readiness_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    lifecycle: Hooks = Hooks()
+
+
+class ConfigMapVolume(View, frozen=True):
+    name: str = ""
+    optional: bool = False
+
+
+class Volume(View, frozen=True):
+    name: str = ""
+    empty_dir: dict[str, Any] | None = None
+    config_map: ConfigMapVolume | None = None
+
+
+class ReadinessGate(View, frozen=True):
+    condition_type: str = ""
+
+
+class Spec(View, frozen=True):
+    node_name: str = ""
+    service_account_name: str = ""
+    host_network: bool = False
+    restart_policy: str = "Always"
+    termination_grace_period_seconds: int = 30
+    enable_service_links: bool = True
+    init_containers: tuple[Container, ...] = ()
+    sent_containers: tuple[Container, ...] | None = msgspec.field(default=(), name="containers")
+    volumes: tuple[Volume, ...] = ()
+    readiness_gates: tuple[ReadinessGate, ...] = ()
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """Only the empty pod in a watch's bookmark has `null` for them."""
+        return self.sent_containers or ()
+
+
+class Status(View, frozen=True):
+    phase: str = ""
+    start_time: str | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class PodMetadata(Metadata, frozen=True):
+    deletion_grace_period_seconds: int | None = None
+
+
+class Pod(View, frozen=True):
+    metadata: PodMetadata = PodMetadata()
+    spec: Spec = Spec()
+    status: Status = Status()
+
+    @property
+    def terminating(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def all_containers(self) -> tuple[Container, ...]:
+        return self.spec.init_containers + self.spec.containers
+
+    def __str__(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+PODS = Resource(view=Pod, kind="Pod", plural="pods")

@@ -1,0 +1,38 @@
+"""Records on disk: msgspec structs as JSON, replaced in one step so that a reader or a crash never sees half of one."""
+
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def write(path: Path, record: msgspec.Struct) -> None:
+    write_private(path, msgspec.json.format(msgspec.json.encode(record, enc_hook=_encode), indent=2))
+
+
+def read(path: Path, type_: type[T]) -> T:
+    return msgspec.json.decode(path.read_bytes(), type=type_, dec_hook=_decode)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace the file in one step; nobody but its owner can read it at any moment."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    scratch.replace(path)
+
+
+def _encode(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"records hold no {type(value).__name__}")
+
+
+def _decode(type_: type, value: Any) -> Any:
+    if type_ is Path:
+        return Path(value)
+    raise NotImplementedError(f"records hold no {type_.__name__}")

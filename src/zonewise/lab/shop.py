@@ -1,0 +1,98 @@
+"""The server of the demo application: says where it runs, and asks the Service behind it how others answer.
+
+`python -m zonewise.lab.shop` answers on PORT (8080, both IP versions):
+    /            who and where it is, as JSON
+    /ask?n=100   asks BACKEND (host:port) that many times, a connection each, and counts the answers by zone
+    /healthz     200, or 503 after /fail, until /recover
+Standard library only: a pod of it is small and starts at once.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+UNANSWERED = "unanswered"
+PORT = 8080
+_ASK_TIMEOUT_SECONDS = 2.0
+
+
+def identity() -> dict[str, str]:
+    return {name.lower(): os.environ.get(name, "") for name in ("POD", "NODE", "ZONE")}
+
+
+def ask(backend: str, count: int) -> dict[str, int]:
+    """How many of so many questions each zone answered."""
+    return Counter(_answering_zone(backend) for _ in range(count))
+
+
+def _answering_zone(backend: str) -> str:
+    connection = http.client.HTTPConnection(backend, timeout=_ASK_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/")
+        return str(json.load(connection.getresponse())["zone"])
+    except (OSError, http.client.HTTPException, ValueError):
+        return UNANSWERED
+    finally:
+        connection.close()
+
+
+class Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+    request_queue_size = 128
+    healthy = True
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        match url.path:
+            case "/":
+                self._answer(200, identity())
+            case "/ask":
+                count = int(parse_qs(url.query).get("n", ["1"])[0])
+                self._answer(200, identity() | {"answers": ask(os.environ["BACKEND"], count)})
+            case "/fail" | "/recover":
+                self.server.healthy = url.path == "/recover"
+                self._answer(200, {})
+            case "/healthz":
+                self._answer(200 if self.server.healthy else 503, {})
+            case _:
+                self._answer(404, {"error": f"no {url.path} here"})
+
+    def _answer(self, status: int, body: Any) -> None:
+        content = json.dumps(body).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """One line per question would be all the log."""
+
+
+def main() -> None:
+    server = Server(("::", int(os.environ.get("PORT", PORT))), Handler)
+    # From another thread: shutdown waits for the loop, which runs in this one.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    print(f"{identity()} serves on port {server.server_port}", flush=True)  # noqa: T201 - its log
+    server.serve_forever(poll_interval=0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What is known about each lab on this machine: its record, its directory, and the lock of whoever works on it.
+
+A lab is a directory below the state root. Its record is written before anything is started, so a lab that crashed half
+way is found, named and removed like any other.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from zonewise.errors import UsageError, ZonewiseError
+from zonewise.lab import places, records
+from zonewise.lab.binaries import DEFAULT_VERSION
+
+DEFAULT_NAME = "default"
+_RECORD = "lab.json"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")  # it becomes part of network namespaces' names
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    zones: tuple[str, ...] = ()
+    nodes_per_zone: int = 0
+    kwok_nodes: int = 0
+    version: str = DEFAULT_VERSION
+    controllers: str = "*"
+    scheduler: bool = True
+    kube_proxy: bool = False
+    demo: bool = False
+
+    @property
+    def has_namespace_nodes(self) -> bool:
+        return bool(self.zones) and self.nodes_per_zone > 0
+
+
+class Lab(msgspec.Struct, frozen=True, kw_only=True):
+    """A lab's record; also what `nodes` reads of it."""
+
+    name: str
+    directory: Path
+    slot: int
+    binaries: Path
+    options: Options
+    phase: Phase = Phase.STARTING
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        return self.options.zones
+
+    @property
+    def nodes_per_zone(self) -> int:
+        return self.options.nodes_per_zone
+
+    @property
+    def node_kubeconfig(self) -> Path:
+        return self.directory / "admin.kubeconfig"
+
+    @property
+    def kube_proxy(self) -> Path | None:
+        return self.binaries / "kube-proxy" if self.options.kube_proxy else None
+
+    def save(self) -> None:
+        records.write(self.directory / _RECORD, self)
+
+
+class NoLabError(ZonewiseError):
+    pass
+
+
+class BusyError(ZonewiseError):
+    pass
+
+
+def directory_of(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"a lab's name is up to 30 lower-case letters, digits and dashes, not {name!r}")
+    return _labs() / name
+
+
+def find(name: str) -> Lab | None:
+    """The lab's record, whatever its phase; None also for a directory whose record was never written."""
+    try:
+        return records.read(directory_of(name) / _RECORD, Lab)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def get(name: str) -> Lab:
+    lab = find(name)
+    if lab is None or lab.phase is not Phase.READY:
+        others = ", ".join(each for each in names() if each != name)
+        known = f"; there is {others}" if others else ""
+        raise NoLabError(f"no lab {name!r} is running{known}: start it with `zonewise lab up --name {name}`")
+    return lab
+
+
+def names() -> list[str]:
+    labs = _labs()
+    return sorted(path.name for path in labs.iterdir() if path.is_dir()) if labs.is_dir() else []
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Alone with this lab. The lock lives beside the directory, and goes with it when the lab is gone."""
+    path = _labs() / f"{directory_of(name).name}.lock"
+    descriptor = _take(path, name)
+    try:
+        yield
+    finally:
+        if not directory_of(name).exists():
+            path.unlink(missing_ok=True)
+            _remove_empty(path.parent)
+        os.close(descriptor)
+
+
+def _take(path: Path, name: str) -> int:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(descriptor, 20).decode() or "another process"
+                os.close(descriptor)
+                raise BusyError(f"lab {name!r} is being started or stopped by process {holder}: wait for it") from None
+            if _is_at(descriptor, path):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+                return descriptor
+            os.close(descriptor)  # its last holder removed the file after we had opened it
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_empty(labs: Path) -> None:
+    with suppress(OSError):
+        labs.rmdir()
+        labs.parent.rmdir()
+
+
+def _labs() -> Path:
+    return places.state_root() / "labs"

@@ -1,0 +1,113 @@
+"""How a lab is right now: its processes, its zones and their nodes, as `zonewise lab status` shows them."""
+
+import http.client
+from collections import Counter
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from zonewise.lab import processes, shaping
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.labels import ZONE
+from zonewise.lab.programs import KWOK_ANNOTATION
+from zonewise.lab.state import Lab, Phase
+
+
+class Health(StrEnum):
+    READY = "ready"
+    STARTING = "starting"  # or left so by a crash
+    BROKEN = "broken"
+
+
+class ProcessStatus(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    pid: int
+    running: bool
+    memory_bytes: int
+
+
+class ZoneStatus(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    namespace_nodes: int = 0
+    kwok_nodes: int = 0
+    ready_nodes: int = 0
+    cut: bool = False
+
+
+class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The JSON of `-o json`; fields are only ever added."""
+
+    name: str
+    health: Health
+    problem: str = ""
+    kube_version: str
+    server: str = ""
+    kubeconfig: str = ""
+    directory: str
+    slot: int
+    zones: tuple[ZoneStatus, ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        return sum(zone.namespace_nodes + zone.kwok_nodes for zone in self.zones)
+
+    @property
+    def ready_nodes(self) -> int:
+        return sum(zone.ready_nodes for zone in self.zones)
+
+
+def of(lab: Lab) -> LabStatus:
+    found = tuple(map(_process, processes.recorded(lab.directory)))
+    status = LabStatus(
+        name=lab.name,
+        health=Health.STARTING,
+        kube_version=lab.options.version,
+        directory=str(lab.directory),
+        slot=lab.slot,
+        zones=tuple(map(ZoneStatus, lab.zones)),
+        processes=found,
+    )
+    return status if lab.phase is Phase.STARTING else _asked(lab, status)
+
+
+def _asked(lab: Lab, status: LabStatus) -> LabStatus:
+    plane = ControlPlane.attach(lab.directory)
+    status = msgspec.structs.replace(status, server=plane.server, kubeconfig=str(plane.kubeconfig))
+    ended = [process.name for process in status.processes if not process.running]
+    try:
+        plane.request("GET", "/readyz")
+        nodes = plane.request("GET", "/api/v1/nodes?resourceVersion=0")["items"]
+    except (OSError, http.client.HTTPException) as error:
+        problem = f"{', '.join(ended)} ended" if ended else f"the API server does not answer: {error}"
+        return msgspec.structs.replace(status, health=Health.BROKEN, problem=problem)
+    health, problem = (Health.BROKEN, f"{', '.join(ended)} ended") if ended else (Health.READY, "")
+    return msgspec.structs.replace(status, health=health, problem=problem, zones=_zones(lab, nodes))
+
+
+def _zones(lab: Lab, nodes: list[Any]) -> tuple[ZoneStatus, ...]:
+    cut = shaping.read(lab.directory).cut
+    return tuple(msgspec.structs.replace(zone, cut=zone.name in cut) for zone in count(lab.zones, nodes))
+
+
+def count(zones: tuple[str, ...], nodes: list[Any]) -> tuple[ZoneStatus, ...]:
+    """Nodes per zone, by kind; zones that only nodes know of come last."""
+    kinds: Counter[tuple[str, str]] = Counter()
+    for node in nodes:
+        zone = node["metadata"].get("labels", {}).get(ZONE, "")
+        kinds[zone, "kwok" if KWOK_ANNOTATION in node["metadata"].get("annotations", {}) else "namespace"] += 1
+        kinds[zone, "ready"] += _is_ready(node)
+    names = dict.fromkeys((*zones, *sorted(zone for zone, _ in kinds)))
+    return tuple(
+        ZoneStatus(name, kinds[name, "namespace"], kinds[name, "kwok"], kinds[name, "ready"]) for name in names
+    )
+
+
+def _is_ready(node: Any) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _process(process: processes.Process) -> ProcessStatus:
+    return ProcessStatus(process.name, process.pid, process.running, process.memory_bytes)

@@ -1,0 +1,131 @@
+"""Logging for every process: one line per state change, for people or as JSON, without secrets.
+
+`configure` is called once by a command that runs for long; modules hold a logger from `get_logger`. Importing this
+module imports nothing else: structlog comes with the first line that is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger, Processor
+
+Format = Literal["human", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+REDACTED = "[redacted]"
+
+_SECRET_WORD = r"token|password|passwd|secret|authorization|cookie|private_?key"  # noqa: S105 - the words, not a secret
+_SECRET_NAME = re.compile(rf"(?:^|[_\-.])(?:{_SECRET_WORD})$", re.IGNORECASE)
+_SECRET_TEXT = re.compile(
+    rf"""(?P<before>
+        Bearer\s+
+      | (?i:authorization:\s*\w+\s+)
+      | ://[^\s/:@]+:(?=[^\s/@]+@)                         # the password in a URL
+      | (?i:\b(?:{_SECRET_WORD})(?:=|["']\s*[:=]\s*)["']?) # token=..., "token": "..."
+    )[^\s"',;&)@]+
+      | \beyJ[\w\-]{{5,}}\.[\w\-]{{5,}}\.[\w\-]*           # a JSON web token
+      | -----BEGIN[A-Z ]*PRIVATE[ ]KEY-----(?s:.*?)(?:-----END[A-Z ]*PRIVATE[ ]KEY-----|\Z)
+    """,
+    re.VERBOSE,
+)
+_DEEPEST = 6
+
+
+def configure(
+    format: Format = "human",  # noqa: A002 - what users call it: --log-format
+    level: Level = "info",
+    stream: TextIO | None = None,
+) -> None:
+    """Send our lines, and the standard library's, to `stream` (stderr); colours only if it is a terminal."""
+    _configure_structlog(format, level, stream or sys.stderr)
+    logging.basicConfig(level=max(_number(level), logging.WARNING), handlers=[_Forwarder()], force=True)
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    return cast("FilteringBoundLogger", _LazyLogger(name))
+
+
+def redact(value: Any, *, name: str = "", depth: int = 0) -> Any:
+    """The value without what must not be seen: all of it if `name` says so, else what looks like a credential."""
+    match value:
+        case None | bool():
+            return value
+        case _ if _SECRET_NAME.search(name):
+            return REDACTED
+        case _ if depth > _DEEPEST:
+            return "..."
+        case int() | float():
+            return value
+        case str():
+            return _redact_text(value)
+        case Mapping():
+            return {key: redact(item, name=str(key), depth=depth + 1) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [redact(item, depth=depth + 1) for item in value]
+        case _:
+            return _redact_text(str(value))
+
+
+def _redact_text(text: str) -> str:
+    return _SECRET_TEXT.sub(lambda found: (found["before"] or "") + REDACTED, text)
+
+
+def _redact_line(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    return {name: redact(value, name=name) for name, value in line.items()}
+
+
+def _number(level: Level) -> int:
+    return logging.getLevelNamesMapping()[level.upper()]
+
+
+def _configure_structlog(form: Format, level: Level, stream: TextIO) -> None:
+    import structlog  # noqa: PLC0415 - it brings rich along: too slow for commands that do not log
+
+    render: list[Processor]
+    if form == "json":
+        stamp = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
+        render = [structlog.processors.JSONRenderer()]
+    else:
+        stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+        render = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=32, sort_keys=False)]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            stamp,
+            structlog.processors.format_exc_info,
+            _redact_line,
+            *render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_number(level)),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+
+
+class _LazyLogger:
+    """Imports structlog when it is first used, and follows `configure` whenever that is called."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        import structlog  # noqa: PLC0415 - see _configure_structlog
+
+        if not structlog.is_configured():
+            _configure_structlog("human", "warning", sys.stderr)
+        return getattr(structlog.get_logger().bind(logger=self._name), method)
+
+
+class _Forwarder(logging.Handler):
+    """Gives the lines of libraries that use the standard library's logging to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = get_logger(record.name)
+        log.log(record.levelno, record.getMessage(), exc_info=record.exc_info)

@@ -1,0 +1,229 @@
+"""Admission on a real API server: it trusts us, verdicts reach its clients, and deadlines are ours."""
+
+import asyncio
+import base64
+import subprocess
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from admission_site import CONFIG_MAP_RULE, LABEL, Site, config_map, configuration, registered, rule, site, trusted
+from fault_proxy import FaultProxy
+from waiting import eventually
+from zonewise.kube import webhooks
+from zonewise.kube.client import Client
+from zonewise.kube.errors import ApiError, Cause, DeadlineExceeded, Forbidden, ServerError, TooManyRequests, Unavailable
+from zonewise.kube.informers import Caches
+from zonewise.kube.patch import JsonPatch, MergePatch
+from zonewise.kube.review import Operation, Verdict
+from zonewise.kube.webhooks import TrustInjector
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.objects import CONFIG_MAPS, PODS, Resource
+
+POD = {"metadata": {"name": "web-0"}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+
+
+@pytest.fixture
+async def running(client: Client, namespace: str) -> AsyncIterator[Site]:
+    async with site(client, namespace) as running:
+        yield running
+
+
+@pytest.fixture
+async def validating(client: Client, namespace: str, running: Site) -> AsyncIterator[Resource[dict[str, Any]]]:
+    rules = [CONFIG_MAP_RULE, rule("pods/eviction", "CREATE")]
+    async with registered(client, configuration(namespace, running.url("judge"), rules)) as resource:
+        await trusted(client, namespace, running)
+        yield resource
+
+
+@pytest.mark.usefixtures("validating")
+async def test_a_denied_eviction_reaches_the_client_whole(client: Client, namespace: str, running: Site) -> None:
+    await client.create(PODS, POD, namespace)
+    cause = Cause(reason="ZoneBudget", message="zone a would lose its last pod", field="zone")
+    running.judge.verdict = Verdict.deny("not now", code=429, causes=[cause], retry_after_seconds=7)
+    with pytest.raises(TooManyRequests, match="denied the request: not now") as caught:
+        await client.evict("web-0", namespace)
+    assert caught.value.reason == "TooManyRequests"
+    assert caught.value.causes == (cause,)
+    assert caught.value.retry_after_seconds == 7
+    asked = running.judge.asked[-1]
+    assert (asked.operation, asked.resource.resource, asked.sub_resource) == (Operation.CREATE, "pods", "eviction")
+    assert (asked.name, asked.namespace, asked.user_info.username) == ("web-0", namespace, "admin")
+    assert asked.object is not None
+    assert asked.object["kind"] == "Eviction"
+
+
+@pytest.mark.usefixtures("validating")
+async def test_dry_runs_are_flagged(client: Client, namespace: str, running: Site) -> None:
+    await client.create(PODS, POD, namespace)
+    await client.evict("web-0", namespace, dry_run=True)
+    assert running.judge.asked[-1].dry_run
+    await client.evict("web-0", namespace)
+    assert not running.judge.asked[-1].dry_run
+
+
+@pytest.mark.usefixtures("validating")
+async def test_updates_and_deletes_carry_both_objects(client: Client, namespace: str, running: Site) -> None:
+    await client.create(CONFIG_MAPS, config_map("x"), namespace)
+    await client.patch(CONFIG_MAPS, "x", MergePatch({"data": {"a": "2"}}), namespace)
+    await client.delete(CONFIG_MAPS, "x", namespace, grace_seconds=3)
+    created, updated, deleted = running.judge.asked[-3:]
+    assert created.old_object is None
+    assert created.object is not None
+    assert updated.old_object is not None
+    assert updated.object is not None
+    assert (updated.old_object["data"], updated.object["data"]) == ({"a": "1"}, {"a": "2"})
+    assert deleted.object is None
+    assert deleted.old_object is not None
+    assert deleted.options is not None
+    assert deleted.options["gracePeriodSeconds"] == 3
+
+
+CODES = {403: Forbidden, 503: Unavailable, 500: ServerError}
+
+
+@pytest.mark.usefixtures("validating")
+@pytest.mark.parametrize(("code", "kind"), CODES.items(), ids=map(str, CODES))
+async def test_codes_become_the_clients_errors(
+    client: Client, namespace: str, running: Site, code: int, kind: type[ApiError]
+) -> None:
+    running.judge.verdict = Verdict.deny("because", code=code)
+    with pytest.raises(kind, match=r'admission webhook "judge.zonewise.dev" denied the request: because'):
+        await client.create(CONFIG_MAPS, config_map("x"), namespace, deadline_seconds=5)
+
+
+async def kubectl(cluster: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [cluster.binaries / "kubectl", "--kubeconfig", cluster.kubeconfig, *arguments]
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.usefixtures("validating")
+async def test_kubectl_shows_warnings_and_denials(cluster: ControlPlane, namespace: str, running: Site) -> None:
+    running.judge.verdict = Verdict.allow(warnings=["rack label is missing"])
+    done = await kubectl(cluster, "-n", namespace, "create", "configmap", "x")
+    assert done.returncode == 0
+    assert "Warning: rack label is missing" in done.stderr
+    running.judge.verdict = Verdict.deny("zone a is frozen")
+    done = await kubectl(cluster, "-n", namespace, "create", "configmap", "y")
+    assert done.returncode == 1
+    assert "denied the request: zone a is frozen" in done.stderr
+
+
+async def test_a_patch_is_applied(client: Client, namespace: str, running: Site) -> None:
+    body = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])
+    async with registered(client, body, mutating=True):
+        await trusted(client, namespace, running)
+        operation = {"op": "add", "path": "/data/b", "value": "from the webhook"}
+        running.judge.verdict = Verdict.allow(patch=[operation])
+        created = await client.create(CONFIG_MAPS, config_map("x"), namespace)
+    assert created.data == {"a": "1", "b": "from the webhook"}
+
+
+DEADLINES = {"our deadline": (1.0, 30), "the API server's patience": (60.0, 2)}
+
+
+@pytest.mark.parametrize(("deadline_seconds", "timeout_seconds"), DEADLINES.values(), ids=DEADLINES)
+async def test_a_stuck_webhook_answers_what_it_declared(
+    client: Client, namespace: str, deadline_seconds: float, timeout_seconds: int
+) -> None:
+    async with site(client, namespace, deadline_seconds=deadline_seconds) as running:
+        body = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE], timeoutSeconds=timeout_seconds)
+        async with registered(client, body):
+            await trusted(client, namespace, running)
+            running.judge.stuck = True
+            with pytest.raises(Unavailable, match="denied the request: no decision in time"):
+                await client.create(CONFIG_MAPS, config_map("x"), namespace, deadline_seconds=25)
+
+
+async def test_connections_are_reused(client: Client, namespace: str, running: Site) -> None:
+    async with FaultProxy(running.url("")) as proxy:
+        url = running.url("judge", proxy.port)
+        async with registered(client, configuration(namespace, url, [CONFIG_MAP_RULE])):
+            await trusted(client, namespace, running)
+            before = proxy.accepted
+            for index in range(20):
+                await client.create(CONFIG_MAPS, config_map(f"x{index}"), namespace)
+            assert len(running.judge.asked) == 20
+            assert proxy.accepted <= before + 2
+
+
+def without_trust(whole: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a configuration that are not ours."""
+    metadata = {
+        name: value
+        for name, value in whole["metadata"].items()
+        if name not in {"managedFields", "generation", "resourceVersion"}
+    }
+    webhooks = [
+        {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": None}} for webhook in whole["webhooks"]
+    ]
+    return {**whole, "metadata": metadata, "webhooks": webhooks}
+
+
+def bundles(whole: dict[str, Any]) -> set[str]:
+    return {webhook["clientConfig"].get("caBundle", "") for webhook in whole["webhooks"]}
+
+
+async def test_a_removed_bundle_comes_back_and_nothing_else_changes(
+    client: Client, namespace: str, running: Site
+) -> None:
+    body = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])
+    second = {**body["webhooks"][0], "name": "second.zonewise.dev", "objectSelector": {"matchLabels": {"a": "b"}}}
+    body["webhooks"].append(second)
+    name = body["metadata"]["name"]
+    async with registered(client, body) as resource:
+        written = await client.get(resource, name)
+
+        async def injected() -> bool:
+            found = bundles(await client.get(resource, name))
+            return len(found) == 1 and "" not in found
+
+        await eventually(injected)
+        first = await client.get(resource, name)
+        assert without_trust(first) == without_trust(written)
+        assert b"BEGIN CERTIFICATE" in base64.b64decode(bundles(first).pop())
+        await client.patch(
+            resource,
+            name,
+            JsonPatch(
+                [
+                    {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"},
+                    {"op": "replace", "path": "/webhooks/1/timeoutSeconds", "value": 3},
+                    {"op": "add", "path": "/metadata/annotations", "value": {"theirs": "kept"}},
+                ]
+            ),
+        )
+        await eventually(injected)
+        again = await client.get(resource, name)
+        assert bundles(again) == bundles(first)
+        assert again["webhooks"][1]["timeoutSeconds"] == 3
+        assert again["metadata"]["annotations"] == {"theirs": "kept"}
+
+
+async def test_configurations_of_others_are_left_alone(client: Client, namespace: str, running: Site) -> None:
+    ours = configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])
+    theirs = configuration(namespace, running.url("judge"), [rule("secrets", "CREATE")])
+    theirs["metadata"] = {"name": f"theirs-{namespace}", "labels": {LABEL: "somebody-else"}}
+    theirs["webhooks"][0]["failurePolicy"] = "Ignore"
+    async with registered(client, theirs) as resource, registered(client, ours):
+        await trusted(client, namespace, running)
+        assert bundles(await client.get(resource, theirs["metadata"]["name"])) == {""}
+
+
+async def test_a_configuration_deleted_meanwhile_is_no_error(client: Client, namespace: str) -> None:
+    body = configuration(namespace, "https://127.0.0.1:1/judge", [CONFIG_MAP_RULE])
+    async with registered(client, body), Caches(client) as caches:
+        injector = TrustInjector(client, caches, selector=f"{LABEL}={namespace}")
+        await caches.wait_synced()
+    await injector.inject(b"bundle")
+
+
+async def test_trust_is_not_claimed_before_the_configurations_were_read(
+    client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "SYNC_SECONDS", 0.05)
+    injector = TrustInjector(client, Caches(client), selector=f"{LABEL}={namespace}")
+    with pytest.raises(DeadlineExceeded, match="first list of validatingwebhookconfigurations"):
+        await injector.inject(b"bundle")

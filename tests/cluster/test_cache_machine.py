@@ -1,0 +1,185 @@
+"""A watch cache against the server over random writes, disconnects and compactions: they always end equal, in full.
+
+The API server runs without its own watch cache, so that a compaction of etcd at once means 410 for whoever was away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from cache_truth import become_equal, contents, sample
+from fault_proxy import FaultProxy
+from zonewise.kube import reflector
+from zonewise.kube.cache import Cache
+from zonewise.kube.client import Client
+from zonewise.kube.errors import AlreadyExists, NotFound
+from zonewise.kube.informers import Caches
+from zonewise.kube.patch import MergePatch
+from zonewise.kube.reflector import Change
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+from zonewise.objects import CONFIG_MAPS, NAMESPACES, ConfigMap, Key
+
+R = TypeVar("R")
+NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
+COLOURS = st.sampled_from(["red", "green", "blue"])
+NAMESPACE = "default"
+SELECTOR = "colour in (red, green)"
+
+
+def by_colour(viewed: ConfigMap) -> list[str]:
+    return [viewed.metadata.labels["colour"]]
+
+
+class World:
+    """What all examples share: the control plane, the proxy, and an event loop that runs while a rule does."""
+
+    def __init__(self, runner: asyncio.Runner, plane: ControlPlane, directory: Path) -> None:
+        self.runner = runner
+        self.plane = plane
+        self.proxy = FaultProxy(plane.server)
+        self.run(self.proxy.__aenter__())
+        self.client = self.run(Client.connect(plane.kubeconfig))
+        self.proxied = self.run(Client.connect(self.proxy.kubeconfig(plane.kubeconfig, directory)))
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        return self.runner.run(work)
+
+    def close(self) -> None:
+        self.run(self.proxied.close())
+        self.run(self.client.close())
+        self.run(self.proxy.__aexit__())
+
+
+class CacheAndServer(RuleBasedStateMachine):
+    world: ClassVar[World]
+
+    @initialize(streams_lists=st.booleans())
+    def start(self, streams_lists: bool) -> None:
+        self.replayed: dict[Key, ConfigMap] = {}
+        self.counter = 0
+        self.world.run(self._start(streams_lists))
+
+    async def _start(self, streams_lists: bool) -> None:
+        await self.world.proxy.heal()
+        await self.world.client.delete_collection(CONFIG_MAPS, NAMESPACE)
+        self.caches = Caches(self.world.proxied, silence_seconds=2.0)
+        self.cache: Cache[ConfigMap] = self.caches.of(CONFIG_MAPS, NAMESPACE, SELECTOR)
+        self.cache._reflector._streams_lists = streams_lists
+        self.cache.add_index("colour", by_colour)
+        self.cache.on_change(self.replay)
+        await self.caches.__aenter__()
+        await self.cache.wait_synced()
+
+    def replay(self, change: Change[ConfigMap]) -> None:
+        if change.new is None:
+            del self.replayed[change.key]
+        else:
+            self.replayed[change.key] = change.new
+
+    @rule(name=NAMES, colour=COLOURS)
+    def create(self, name: str, colour: str) -> None:
+        body = {"metadata": {"name": name, "labels": {"colour": colour}}}
+        self.world.run(ignoring(AlreadyExists, self.world.client.create(CONFIG_MAPS, body, NAMESPACE)))
+
+    @rule(name=NAMES, colour=COLOURS)
+    def update(self, name: str, colour: str) -> None:
+        self.counter += 1
+        patch = MergePatch({"metadata": {"labels": {"colour": colour}}, "data": {"n": str(self.counter)}})
+        self.world.run(ignoring(NotFound, self.world.client.patch(CONFIG_MAPS, name, patch, NAMESPACE)))
+
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        self.world.run(ignoring(NotFound, self.world.client.delete(CONFIG_MAPS, name, NAMESPACE)))
+
+    @rule()
+    def compact(self) -> None:
+        """After a write outside the selection, which whoever is away has not seen."""
+        marker = MergePatch({"metadata": {"annotations": {"n": str(time.monotonic_ns())}}})
+        self.world.run(self.world.client.patch(NAMESPACES, NAMESPACE, marker))
+        self.world.plane.compact()
+
+    @rule(after=st.one_of(st.none(), st.integers(0, 3000)))
+    def disconnect(self, after: int | None) -> None:
+        if after is None:
+            self.world.proxy.reset()
+        else:
+            self.world.proxy.reset_after(after)
+
+    @rule()
+    def go_silent(self) -> None:
+        self.world.proxy.go_silent()
+
+    @rule()
+    def refuse(self) -> None:
+        self.world.run(self.world.proxy.refuse())
+
+    @rule()
+    def heal(self) -> None:
+        self.world.run(self.world.proxy.heal())
+
+    @rule(seconds=st.floats(0, 0.3))
+    def time_passes(self, seconds: float) -> None:
+        self.world.run(asyncio.sleep(seconds))
+
+    @rule()
+    def settle(self) -> None:
+        self.world.run(self._settle())
+
+    async def _settle(self) -> None:
+        await self.world.proxy.heal()
+        await become_equal(self.cache, self.world.client, CONFIG_MAPS, NAMESPACE, selector=SELECTOR)
+        held = contents(self.cache)
+        assert self.replayed == held
+        for colour in ("red", "green", "blue"):
+            indexed = {Key(NAMESPACE, found.metadata.name): found for found in self.cache.by_index("colour", colour)}
+            assert indexed == {key: found for key, found in held.items() if found.metadata.labels["colour"] == colour}
+
+    def teardown(self) -> None:
+        if hasattr(self, "cache"):
+            self.world.run(self._end())
+
+    async def _end(self) -> None:
+        try:
+            await self._settle()
+        finally:
+            await self.caches.__aexit__(None, None, None)
+
+
+async def ignoring(expected: type[Exception], work: Coroutine[Any, Any, object]) -> None:
+    try:
+        await work
+    except expected:
+        return
+
+
+@pytest.fixture
+def world(private_cluster: Callable[..., ControlPlane], tmp_path: Path) -> Iterator[World]:
+    plane = private_cluster(flags={Program.APISERVER: ("--watch-cache=false",)})
+    with asyncio.Runner() as runner:
+        world = World(runner, plane, tmp_path)
+        yield world
+        world.close()
+
+
+def test_cache_and_server_end_equal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(reflector, "PAGE_SIZE", 2)
+    monkeypatch.setattr(CacheAndServer, "world", world, raising=False)
+    bounded = settings(
+        max_examples=80, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    )
+    run_state_machine_as_test(CacheAndServer, settings=bounded)
+    cache = Caches(world.client).of(CONFIG_MAPS, NAMESPACE, SELECTOR)
+    for cause in ("gone", "unreachable"):
+        assert sample("zonewise_watch_reconnects_total", cache, cause=cause) > 0
+    assert sample("zonewise_watch_relists_total", cache) > 0

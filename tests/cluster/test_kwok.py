@@ -1,0 +1,67 @@
+"""A thousand pretended nodes: a lab with them takes a Deployment and spreads it over its zones."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+import shared_cluster
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
+from zonewise.lab import kwok
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+from zonewise.objects import NODES, PODS, Resource
+
+ZONES = ("zone-a", "zone-b", "zone-c")
+DEPLOYMENTS: Resource[dict[str, Any]] = Resource(dict[str, Any], "Deployment", "deployments", "apps")
+
+
+@pytest.fixture
+async def plane(run_directory: shared_cluster.Run) -> AsyncIterator[ControlPlane]:
+    """Not the shared one: every controller in it would be busy with the nodes."""
+    plane = await asyncio.to_thread(run_directory.private, programs=tuple(Program))
+    yield plane
+    await asyncio.to_thread(run_directory.remove, plane)
+
+
+def deployment(replicas: int) -> dict[str, Any]:
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "spread"}},
+    }
+    pod = {
+        "metadata": {"labels": {"app": "spread"}},
+        "spec": {"containers": [{"name": "c", "image": "none"}], "topologySpreadConstraints": [spread]},
+    }
+    return {
+        "metadata": {"name": "spread"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "spread"}}, "template": pod},
+    }
+
+
+async def until_ready(client: Client, resource_version: str, replicas: int) -> None:
+    changes = client.watch(DEPLOYMENTS, "default", resource_version=resource_version, silence_seconds=240)
+    async with asyncio.timeout(240), aclosing(changes):
+        async for change in changes:
+            if change.object.get("status", {}).get("readyReplicas") == replicas:
+                return
+
+
+async def test_a_thousand_nodes_take_a_deployment(plane: ControlPlane) -> None:
+    await asyncio.to_thread(kwok.up, plane.kubeconfig, kwok.manifests(1000, ZONES, tainted=False))
+    async with Client(kubeconfig.load(plane.kubeconfig)) as client:
+        zones = {
+            node.metadata.name: node.metadata.labels["topology.kubernetes.io/zone"]
+            for node in (await client.list(NODES)).items
+        }
+        assert sorted(Counter(zones.values()).values()) == [333, 333, 334]
+        created = await client.create(DEPLOYMENTS, deployment(30), "default")
+        await until_ready(client, created["metadata"]["resourceVersion"], 30)
+        pods = (await client.list(PODS, "default")).items
+    assert Counter(zones[pod.spec.node_name] for pod in pods) == dict.fromkeys(ZONES, 10)

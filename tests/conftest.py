@@ -1,0 +1,72 @@
+"""The control planes that tests run against: one shared by all workers of a run, and private ones for faults."""
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+from hypothesis import settings
+
+import shared_cluster
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
+from zonewise.lab.controlplane import ControlPlane
+
+# A busy machine may take its time: what hangs is ended by pytest-timeout, not by a stopwatch per example.
+settings.register_profile("zonewise", deadline=None)
+settings.load_profile("zonewise")
+
+
+@pytest.fixture(autouse=True)
+def every_level_is_logged() -> Iterator[None]:
+    """A program that did not configure logging shows warnings only, and tests look at every line."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def run_directory() -> Iterator[shared_cluster.Run]:
+    with shared_cluster.Run.join() as run:
+        yield run
+
+
+@pytest.fixture(scope="session")
+def cluster(run_directory: shared_cluster.Run) -> ControlPlane:
+    """The control plane all tests share. Tests must not break it, and keep to their own namespace and object names."""
+    return run_directory.shared()
+
+
+@pytest.fixture
+def namespace(cluster: ControlPlane) -> Iterator[str]:
+    """A namespace of the test's own in which pods can be created; its deletion goes on after the test."""
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    cluster.wait_service_account(name)
+    yield name
+    cluster.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+async def client(cluster: ControlPlane) -> AsyncIterator[Client]:
+    async with Client(kubeconfig.load(cluster.kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture
+def private_cluster(run_directory: shared_cluster.Run) -> Iterator[Callable[..., ControlPlane]]:
+    """Starts control planes that the test may break: `private_cluster(programs=..., controllers=...)`.
+
+    The calls block: from a coroutine, use `await asyncio.to_thread(private_cluster)`.
+    """
+    started: list[ControlPlane] = []
+
+    def start(**settings: Any) -> ControlPlane:
+        started.append(run_directory.private(**settings))
+        return started[-1]
+
+    yield start
+    for plane in started:
+        run_directory.remove(plane)

@@ -1,0 +1,69 @@
+"""A lab of three zones with two nodes each, shared by the tests that ask for it, which all run in one worker."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab_pods import Pods
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
+from zonewise.lab import labs, nodes, state
+from zonewise.lab.addresses import zone_names
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.state import Lab, Options
+
+_PREFIX = "test-"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"lab", "machine"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("lab"))
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """Tests leave it as they found it: zones whole, paths plain, agents running."""
+    _remove_abandoned()
+    name = f"{_PREFIX}{os.getpid()}"
+    yield labs.up(name, Options(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True), lambda _step: None)
+    labs.down(name, lambda _step: None)
+
+
+def _remove_abandoned() -> None:
+    """Labs of test runs that were killed."""
+    for name in state.names():
+        if name.startswith(_PREFIX) and not Path("/proc", name.removeprefix(_PREFIX)).exists():
+            labs.down(name, lambda _step: None)
+
+
+@pytest.fixture
+async def lab_client(lab: Lab) -> AsyncIterator[Client]:
+    async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture
+async def pods(lab: Lab, lab_client: Client) -> AsyncIterator[Pods]:
+    """Pods in a namespace of the test's own; its deletion goes on after the test."""
+    plane = ControlPlane.attach(lab.directory)
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    plane.wait_service_account(name)
+    yield Pods(lab, lab_client, name)
+    plane.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def whole_lab(lab: Lab) -> Iterator[Lab]:
+    """The lab for a test that cuts and shapes; whatever it leaves is undone."""
+    yield lab
+    for zone in lab.zones:
+        nodes.heal(lab, zone)
+    for path in nodes.shaped(lab).paths:
+        nodes.shape(lab, path.a, path.b, 0, 0)

@@ -1,0 +1,124 @@
+"""Agents and labs as a whole: killed and started again, side by side, and gone without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from lab_pods import DEADLINE_SECONDS, Pods, addresses, connects, eventually, main_status
+from zonewise.lab import agents, answers, demo, labs, namespaces, nodes, processes
+from zonewise.lab.addresses import link_of, zone_names
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+from zonewise.lab.state import Lab, Options
+from zonewise.objects import NODES
+
+
+def kill_agent(lab: Lab, node: str) -> None:
+    process = processes.find(lab.directory, agents.process_name(node))
+    assert process is not None
+    process.signal(signal.SIGKILL)
+    assert process.wait(30)
+
+
+async def test_an_agent_that_was_killed_is_replaced_and_its_pods_run_on(lab: Lab, pods: Pods) -> None:
+    kept, doomed, dying = await asyncio.gather(
+        pods.shop("kept", "zone-b-1"),
+        pods.shop("doomed", "zone-b-1", terminationGracePeriodSeconds=0),
+        pods.shop("dying", "zone-b-1"),
+    )
+    kill_agent(lab, "zone-b-1")
+    assert connects(pods.inside(kept), addresses(doomed)[0]), "pods live without their agent"
+    await pods.delete("doomed", grace_seconds=0)
+    (pid, *_) = namespaces.pids_in([pods.inside(dying)])
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(nodes.up, lab)
+    restarted = await pods.when("dying", lambda pod: main_status(pod)["restartCount"] == 1, "was restarted")
+    assert main_status(restarted)["lastState"]["terminated"]["reason"] == "ContainerStatusUnknown"
+    await pods.released(doomed)
+    again = await pods.ready("kept")
+    assert main_status(again)["containerID"] == main_status(kept)["containerID"]
+    assert connects(pods.inside(dying), addresses(kept)[0])
+    await pods.delete("kept")
+    await pods.gone("kept")
+
+
+async def test_a_node_that_was_deleted_registers_again(lab: Lab, pods: Pods) -> None:
+    before = await pods.client.get(NODES, "zone-a-2")
+    await pods.client.delete(NODES, "zone-a-2")
+
+    async def registered() -> bool:
+        nodes_now = await pods.client.list(NODES)
+        return any(n.metadata.name == "zone-a-2" and n.metadata.uid != before.metadata.uid for n in nodes_now.items)
+
+    await eventually(registered, "the node is there again")
+    pod = await pods.shop("p", "zone-a-2")
+    assert pod["spec"]["nodeName"] == "zone-a-2"
+
+
+def _traces(lab: Lab) -> dict[str, list[str]]:
+    """What of a lab the kernel still has, wherever it may be."""
+    link = link_of(lab.slot)
+    shown = subprocess.run(["ip", "route"], check=True, capture_output=True, text=True).stdout
+    shown += subprocess.run(["ip", "-6", "route"], check=True, capture_output=True, text=True).stdout
+    return {
+        "namespaces": namespaces.of_lab(lab.name),
+        "links": [name for _, name in socket.if_nameindex() if name == link],
+        "routes": [line for line in shown.splitlines() if f" dev {link} " in f"{line} "],
+    }
+
+
+def test_a_lab_beside_another_serves_the_demo_and_leaves_no_trace(lab: Lab) -> None:
+    name = f"{lab.name}-b"
+    other = labs.up(
+        name, Options(zones=zone_names(2), nodes_per_zone=1, kube_proxy=True, demo=True), lambda _step: None
+    )
+    try:
+        _until_every_zone_answers_every_zone(other)
+        assert nodes.plan_of(lab).host != nodes.plan_of(other).host
+        assert all(_traces(other).values()), "all of these are there to be found"
+        inside = namespaces.of_lab(name)
+        pids = namespaces.pids_in(inside)
+        assert len(inside) == 1 + 2 + 2 + 4
+        assert len(pids) >= 4 + 2 + 2, "pods, agents and kube-proxies"
+        # A crash of everything that could have cleaned up: only names are left to go by.
+        for node in nodes.plan_of(other).nodes:
+            kill_agent(other, node.name)
+    finally:
+        labs.down(name, lambda _step: None)
+    assert _traces(other) == {"namespaces": [], "links": [], "routes": []}
+    assert [pid for pid in pids if _is_alive(pid)] == []
+    plane = ControlPlane.attach(lab.directory)
+    neighbour = nodes.plan_of(lab).node("zone-a-1").namespace
+    assert connects(neighbour, plane.settings.address, plane.layout.port(Program.APISERVER))
+
+
+def _until_every_zone_answers_every_zone(lab: Lab) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        counted = answers.ask(lab, 40)
+        if all(counts.keys() == set(lab.zones) for counts in counted.values()):
+            assert {zone: counts.total() for zone, counts in counted.items()} == dict.fromkeys(lab.zones, 40)
+            return
+        assert time.monotonic() < deadline, f"some zone does not answer all others: {counted}"
+
+
+def _is_alive(pid: int) -> bool:
+    """A process that ended stays on as a zombie until whoever inherited it looks."""
+    try:
+        state, _ = processes.start_time(Path(f"/proc/{pid}/stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_the_demos_manifests_spread_over_zones() -> None:
+    deployments = [m for m in demo.manifests(6) if m["kind"] == "Deployment"]
+    for deployment in deployments:
+        keys = [c["topologyKey"] for c in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]]
+        assert keys == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]

@@ -1,0 +1,82 @@
+"""A lab with namespace nodes, killed while it starts: `down` finds its namespaces, links and processes all the same."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab_machine import Machine, until
+from zonewise.lab import namespaces
+from zonewise.lab.addresses import link_of
+
+NAME = f"crash-{os.getpid()}"
+UP = ("up", "--name", NAME, "--zones", "2", "--nodes", "1")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "state")
+    yield machine
+    machine.run("down", "--all")
+    machine.assert_untouched()
+
+
+def links() -> set[str]:
+    return {link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-json", "link"]))}
+
+
+def test_killed_at_any_moment_it_leaves_nothing_after_down(machine: Machine) -> None:
+    for moment in (0.4, 0.8, 1.2, 6.0):
+        with machine.start(*UP) as up:
+            time.sleep(moment)
+            up.kill()
+            up.communicate()
+        machine.run("down", "--name", NAME)
+        machine.assert_untouched()
+
+
+def test_a_tool_that_outlives_a_killed_start_does_nothing_any_more(machine: Machine, tmp_path: Path) -> None:
+    slow = tmp_path / "ip"
+    slow.write_text(f'#!/bin/sh\nfor each in $(seq 50); do sleep 0.1; done\nexec {shutil.which("ip")} "$@"\n')
+    slow.chmod(0o755)
+    quick = machine.environ
+    machine.environ = {**quick, "PATH": f"{tmp_path}:{quick['PATH']}"}
+    with machine.start(*UP) as up:
+        until(lambda: any(str(slow) in command for command in machine.processes()))
+        up.kill()
+        up.communicate()
+    machine.environ = quick
+    machine.run("down", "--name", NAME)
+    until(lambda: not machine.processes())
+    machine.assert_untouched()
+
+
+def test_a_name_is_used_once_on_the_machine(machine: Machine, tmp_path: Path) -> None:
+    """Another state directory, the same namespaces: the second lab must not take the first one's away."""
+    shown = json.loads(machine.run(*UP, "-o", "json"))
+    other = Machine(tmp_path / "other")
+    assert f"a lab '{NAME}' runs already" in other.run(*UP, code=1)
+    assert other.processes() == []
+    assert machine.status(NAME).ready_nodes == 2
+    assert link_of(shown["slot"]) in links()
+    machine.run("down", "--name", NAME)
+    assert link_of(shown["slot"]) not in links()
+
+
+def test_interrupted_it_removes_its_network(machine: Machine) -> None:
+    with machine.start(*UP) as up:
+        until(lambda: namespaces.of_lab(NAME))
+        up.terminate()
+        up.communicate(timeout=60)
+    assert up.returncode == 1
+    machine.assert_untouched()
+
+
+def test_more_nodes_than_addresses_is_said_before_anything_is_made(machine: Machine) -> None:
+    assert "room for 63 namespace nodes" in machine.run("up", "--name", NAME, "--zones", "3", "--nodes", "500", code=2)
+    machine.assert_untouched()

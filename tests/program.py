@@ -1,0 +1,103 @@
+"""A real process under test: its words on stdout, its JSON log lines on stderr, its health over HTTP."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from typing import IO, Any
+
+PROGRAMS = Path(__file__).parent / "programs"
+PATIENCE_SECONDS = 60.0
+
+
+class Program:
+    def __init__(self, name: str, *arguments: object) -> None:
+        command = [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.words: Queue[str] = Queue()
+        self.lines: list[dict[str, Any]] = []
+        self._readers = [
+            threading.Thread(target=_each_line, args=(self.process.stdout, lambda word: self.words.put(word.strip()))),
+            threading.Thread(
+                target=_each_line, args=(self.process.stderr, lambda line: self.lines.append(_parsed(line)))
+            ),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def events(self) -> list[str]:
+        return [line["event"] for line in list(self.lines)]
+
+    def line(self, event: str) -> dict[str, Any]:
+        """The first log line of that event, waited for."""
+        return wait_for(lambda: self._find(event) or self._expect_more(event))
+
+    def _find(self, event: str) -> dict[str, Any] | None:
+        return next((line for line in list(self.lines) if line["event"] == event), None)
+
+    def _expect_more(self, event: str) -> None:
+        if not any(reader.is_alive() for reader in self._readers):
+            assert self._find(event), f"the process ended without {event!r}; it said {self.lines}"
+
+    def next_word(self) -> str:
+        return self.words.get(timeout=PATIENCE_SECONDS)
+
+    def probe(self, path: str) -> tuple[int, str]:
+        port = self.line("process started")["health_port"]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: self.probe("/readyz")[0] == 200)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> int:
+        code = self.process.wait(timeout=PATIENCE_SECONDS)
+        for reader in self._readers:
+            reader.join(PATIENCE_SECONDS)
+        return code
+
+    def remove(self) -> None:
+        self.process.kill()
+        self.end()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return value
+
+
+def _each_line(stream: IO[str], take: Callable[[str], None]) -> None:
+    for line in stream:
+        take(line)
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """What is not JSON is Python's own last word, such as a traceback."""
+    try:
+        parsed: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {"event": line.rstrip(), "level": "raw"}
+    return parsed

@@ -1,0 +1,270 @@
+"""The admission server over real TLS on loopback: deadlines, bad bodies, keep-alive, renewed certificates, shutdown."""
+
+import asyncio
+import datetime as dt
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client import REGISTRY
+
+from zonewise.kube.admission import AdmissionServer, Webhook
+from zonewise.kube.certificates import Authority
+from zonewise.kube.review import Review, Verdict
+from zonewise.kube.serving import install, server_context
+from zonewise.objects import Pod
+
+HOST = "127.0.0.1"
+FAILED = Verdict.deny("could not decide", code=503)
+DAY = dt.timedelta(days=1)
+
+
+class Decisions:
+    """A webhook that waits, fails or answers as the test says."""
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+        self.arrived = asyncio.Event()
+        self.error: Exception | None = None
+        self.cancelled = False
+
+    async def at_once(self, review: Review[Pod]) -> Verdict:
+        if self.error:
+            raise self.error
+        return Verdict.allow(warnings=[review.name])
+
+    async def when_released(self, _review: Review[Pod]) -> Verdict:
+        self.arrived.set()
+        try:
+            await self.released.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        return Verdict.deny("released")
+
+
+class Setting:
+    def __init__(self, server: AdmissionServer, decisions: Decisions, context: ssl.SSLContext) -> None:
+        self.server = server
+        self.decisions = decisions
+        self.context = context
+        self.trusting = ssl.create_default_context(cadata=AUTHORITY.certificate_pem.decode())
+
+    @property
+    def url(self) -> str:
+        return f"https://{HOST}:{self.server.port}"
+
+    def session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self.trusting))
+
+
+AUTHORITY = Authority.create(dt.datetime.now(dt.UTC), DAY)
+
+
+def new_leaf() -> Any:
+    return AUTHORITY.issue([HOST], dt.datetime.now(dt.UTC), DAY)
+
+
+@asynccontextmanager
+async def serving(deadline_seconds: float = 30.0) -> AsyncIterator[Setting]:
+    decisions, context = Decisions(), server_context()
+    install(context, new_leaf())
+    webhooks = [
+        Webhook("at-once", Pod, decisions.at_once, FAILED, deadline_seconds),
+        Webhook("when-released", Pod, decisions.when_released, FAILED, deadline_seconds),
+    ]
+    async with AdmissionServer(webhooks, context, host=HOST, port=0, body_limit_bytes=100_000) as server:
+        yield Setting(server, decisions, context)
+
+
+def question(uid: str = "u-1") -> dict[str, Any]:
+    request = {"uid": uid, "operation": "CREATE", "name": "web-0", "object": {"metadata": {"name": "web-0"}}}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def count(webhook: str, outcome: str) -> float:
+    labels = {"webhook": webhook, "outcome": outcome}
+    return REGISTRY.get_sample_value("zonewise_admission_reviews_total", labels) or 0.0
+
+
+async def ask(session: aiohttp.ClientSession, url: str, uid: str = "u-1") -> dict[str, Any]:
+    async with session.post(url, json=question(uid)) as response:
+        assert response.status == 200
+        assert response.content_type == "application/json"
+        answer: dict[str, Any] = (await response.json())["response"]
+        return answer
+
+
+async def test_a_verdict_is_answered_and_counted() -> None:
+    before = count("at-once", "allowed")
+    async with serving() as setting, setting.session() as session:
+        answer = await ask(session, f"{setting.url}/at-once", "u-77")
+    assert answer == {"uid": "u-77", "allowed": True, "warnings": ["web-0"]}
+    assert count("at-once", "allowed") == before + 1
+    assert (REGISTRY.get_sample_value("zonewise_admission_seconds_count", {"webhook": "at-once"}) or 0) >= 1
+
+
+async def test_a_late_handler_is_cancelled_and_the_declared_verdict_answered() -> None:
+    before = count("when-released", "late")
+    async with serving(deadline_seconds=0.1) as setting, setting.session() as session:
+        answer = await ask(session, f"{setting.url}/when-released")
+    assert not answer["allowed"]
+    assert answer["status"]["code"] == 503
+    assert setting.decisions.cancelled
+    assert count("when-released", "late") == before + 1
+
+
+async def test_the_api_servers_patience_counts_when_it_is_shorter() -> None:
+    async with serving(deadline_seconds=300.0) as setting, setting.session() as session:
+        answer = await ask(session, f"{setting.url}/when-released?timeout=1s")
+    assert answer["status"]["message"] == "could not decide"
+
+
+async def test_a_timeout_that_is_no_timeout_is_not_heeded() -> None:
+    async with serving() as setting, setting.session() as session:
+        assert (await ask(session, f"{setting.url}/at-once?timeout=soon"))["allowed"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), TimeoutError("a call of the handler's own")])
+async def test_a_failing_handler_gives_the_declared_verdict(error: Exception) -> None:
+    before = count("at-once", "failed")
+    async with serving() as setting, setting.session() as session:
+        setting.decisions.error = error
+        answer = await ask(session, f"{setting.url}/at-once")
+    assert answer["status"]["message"] == "could not decide"
+    assert count("at-once", "failed") == before + 1
+
+
+BAD = {
+    "not JSON": (b"{", 400, "not a readable AdmissionReview"),
+    "not a review": (b"{}", 400, "expected AdmissionReview of admission.k8s.io/v1"),
+    "too large": (b" " * 100_001, 413, "100000"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "problem"), BAD.values(), ids=BAD)
+async def test_bad_bodies_are_refused_clearly(body: bytes, status: int, problem: str) -> None:
+    before = count("at-once", "unreadable")
+    async with serving() as setting, setting.session() as session:
+        async with session.post(f"{setting.url}/at-once", data=body) as response:
+            assert response.status == status
+            assert problem in await response.text()
+        assert count("at-once", "unreadable") == before + 1
+        assert (await ask(session, f"{setting.url}/at-once"))["allowed"]
+
+
+async def test_a_body_that_never_arrives_is_not_waited_for() -> None:
+    async with serving(deadline_seconds=0.1) as setting:
+        reader, writer = await asyncio.open_connection(HOST, setting.server.port, ssl=setting.trusting)
+        writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        await writer.drain()
+        assert b"408" in await reader.readline()
+        writer.close()
+
+
+async def test_a_body_cut_off_is_counted_and_forgotten() -> None:
+    before = count("at-once", "unreadable")
+    async with serving() as setting:
+        _, writer = await asyncio.open_connection(HOST, setting.server.port, ssl=setting.trusting)
+        writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        await writer.drain()
+        writer.transport.abort()
+        async with asyncio.timeout(30):
+            while count("at-once", "unreadable") == before:  # noqa: ASYNC110 - the server notices in its own time
+                await asyncio.sleep(0.01)
+        async with setting.session() as session:
+            assert (await ask(session, f"{setting.url}/at-once"))["allowed"]
+
+
+async def test_a_port_in_use_is_an_error_that_leaves_nothing_behind() -> None:
+    async with serving() as setting:
+        with pytest.raises(OSError, match="address already in use"):
+            await AdmissionServer([], setting.context, host=HOST, port=setting.server.port).__aenter__()
+
+
+async def test_other_paths_and_methods() -> None:
+    async with serving() as setting, setting.session() as session:
+        async with session.post(f"{setting.url}/elsewhere") as response:
+            assert response.status == 404
+        async with session.get(f"{setting.url}/at-once") as response:
+            assert response.status == 405
+
+
+def tls_versions(setting: Setting, maximum: ssl.TLSVersion) -> str | None:
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate_pem.decode())
+    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    context.maximum_version = maximum
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    plain = socket.create_connection((HOST, setting.server.port))
+    with plain, context.wrap_socket(plain, server_hostname=HOST) as encrypted:
+        return encrypted.version()
+
+
+async def test_only_tls_1_2_or_newer() -> None:
+    async with serving() as setting:
+        assert await asyncio.to_thread(tls_versions, setting, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+        assert await asyncio.to_thread(tls_versions, setting, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"), pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.to_thread(tls_versions, setting, ssl.TLSVersion.TLSv1_1)
+
+
+async def connection(setting: Setting) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(HOST, setting.server.port, ssl=setting.trusting)
+
+
+def certificate_of(writer: asyncio.StreamWriter) -> bytes:
+    certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    return certificate
+
+
+async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    writer.write(b"POST /at-once HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+    await writer.drain()
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+    await reader.readexactly(int(length.split(b":")[1]))
+    return head
+
+
+async def test_connections_are_kept_and_survive_a_new_certificate() -> None:
+    async with serving() as setting:
+        old = await connection(setting)
+        assert (await exchange(*old)).startswith(b"HTTP/1.1 400")
+        install(setting.context, new_leaf())
+        assert (await exchange(*old)).startswith(b"HTTP/1.1 400")
+        new = await connection(setting)
+        assert certificate_of(new[1]) != certificate_of(old[1])
+        assert (await exchange(*new)).startswith(b"HTTP/1.1 400")
+        for _, writer in (old, new):
+            writer.close()
+
+
+async def test_leaving_finishes_what_runs_and_takes_nothing_new() -> None:
+    async with serving() as setting, setting.session() as session:
+        asking = asyncio.create_task(ask(session, f"{setting.url}/when-released"))
+        await setting.decisions.arrived.wait()
+        port = setting.server.port
+        leaving = asyncio.create_task(setting.server.__aexit__())
+        await refused(port)
+        assert not leaving.done()
+        setting.decisions.released.set()
+        assert (await asking)["status"]["message"] == "released"
+        await leaving
+        assert not setting.decisions.cancelled
+
+
+async def refused(port: int) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(HOST, port)
+            except ConnectionRefusedError:
+                return
+            except ConnectionResetError:  # it was closed while we knocked
+                continue
+            writer.close()
+            await asyncio.sleep(0.01)

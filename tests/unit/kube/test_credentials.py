@@ -1,0 +1,246 @@
+"""Identities are kept fresh: files as they rotate, exec plugins (real scripts) until what they gave expires."""
+
+import asyncio
+import io
+import json
+import os
+import pty
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zonewise.kube.access import BasicAuth, ExecPlugin, Interaction, StaticToken, TokenFile
+from zonewise.kube.credentials import Credentials, Identity, credentials_of
+from zonewise.kube.errors import ConfigError, Unauthorized
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+async def authorization(credentials: Credentials) -> str:
+    return (await credentials.current()).authorization
+
+
+@pytest.mark.parametrize(
+    ("credential", "header"),
+    [
+        (None, ""),
+        (StaticToken("t"), "Bearer t"),
+        (BasicAuth("Aladdin", "open sesame"), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
+    ],
+)
+async def test_fixed_identities(credential: StaticToken | BasicAuth | None, header: str) -> None:
+    credentials = credentials_of(credential)
+    identity = await credentials.current()
+    assert identity == Identity(header)
+    assert not credentials.refuse(identity)
+
+
+async def test_a_token_file_is_read_as_it_rotates(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("first\n")
+    credentials = credentials_of(TokenFile(path))
+    assert await authorization(credentials) == "Bearer first"
+    path.write_text("")  # in the middle of a replacement
+    assert await authorization(credentials) == "Bearer first"
+    path.write_text("the-second")
+    assert await authorization(credentials) == "Bearer the-second"
+
+
+async def test_a_refused_file_token_is_tried_again_only_if_it_changed(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("first")
+    credentials = credentials_of(TokenFile(path))
+    refused = await credentials.current()
+    assert not credentials.refuse(refused)
+    path.write_text("second")
+    assert credentials.refuse(refused)
+
+
+async def test_the_inline_token_serves_while_the_file_is_missing(tmp_path: Path) -> None:
+    credentials = credentials_of(TokenFile(tmp_path / "token", fallback="inline"))
+    assert await authorization(credentials) == "Bearer inline"
+    (tmp_path / "token").write_text("from-file")
+    assert await authorization(credentials) == "Bearer from-file"
+
+
+async def test_a_token_file_without_a_token(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="token cannot be read"):
+        await credentials_of(TokenFile(tmp_path / "token")).current()
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ConfigError, match=r"token file .*token does not hold one token"):
+        await credentials_of(TokenFile(tmp_path / "token")).current()
+    (tmp_path / "token").write_bytes(b"two\nlines\xff")
+    with pytest.raises(ConfigError, match="does not hold one token"):
+        await credentials_of(TokenFile(tmp_path / "token")).current()
+
+
+class Plugin:
+    """A real script. It counts its runs, and prints what stands in a file beside it."""
+
+    def __init__(self, folder: Path, script: str = "") -> None:
+        self.folder = folder
+        path = folder / "plugin"
+        path.write_text(
+            f'#!/bin/sh\ncd {folder}\necho x >> runs\nprintf %s "$KUBERNETES_EXEC_INFO" > info\n{script or "cat output"}\n'
+        )
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def gives(self, **status: Any) -> None:
+        self.prints(json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status}))
+
+    def prints(self, text: str) -> None:
+        (self.folder / "output").write_text(text)
+
+    @property
+    def runs(self) -> int:
+        path = self.folder / "runs"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    @property
+    def was_told(self) -> Any:
+        return json.loads((self.folder / "info").read_text())
+
+    def exec(self, **options: Any) -> ExecPlugin:
+        options = {"api_version": V1, "interaction": Interaction.NEVER, **options}
+        return ExecPlugin(command=str(self.folder / "plugin"), **options)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Plugin:
+    return Plugin(tmp_path)
+
+
+async def test_a_plugin_runs_once_for_all_who_wait(plugin: Plugin) -> None:
+    plugin.gives(token="t")
+    credentials = credentials_of(plugin.exec())
+    identities = await asyncio.gather(*(credentials.current() for _ in range(5)))
+    assert {identity.authorization for identity in identities} == {"Bearer t"}
+    assert plugin.runs == 1
+
+
+@pytest.mark.parametrize(("lasts", "runs"), [(timedelta(hours=1), 1), (timedelta(hours=-1), 2)])
+async def test_what_a_plugin_gave_is_kept_until_it_expires(plugin: Plugin, lasts: timedelta, runs: int) -> None:
+    plugin.gives(token="t", expirationTimestamp=(datetime.now(UTC) + lasts).isoformat())
+    credentials = credentials_of(plugin.exec())
+    await credentials.current()
+    await credentials.current()
+    assert plugin.runs == runs
+
+
+async def test_a_refused_identity_makes_the_plugin_run_again(plugin: Plugin) -> None:
+    plugin.gives(token="first")
+    credentials = credentials_of(plugin.exec())
+    refused = await credentials.current()
+    plugin.gives(token="second")
+    assert credentials.refuse(refused)
+    assert await authorization(credentials) == "Bearer second"
+
+
+async def test_a_late_refusal_of_the_old_identity_does_not_drop_the_new(plugin: Plugin) -> None:
+    plugin.gives(token="first")
+    credentials = credentials_of(plugin.exec())
+    refused = await credentials.current()
+    plugin.gives(token="second")
+    credentials.refuse(refused)
+    await credentials.current()
+    assert credentials.refuse(refused)
+    await credentials.current()
+    assert plugin.runs == 2
+
+
+async def test_a_plugin_may_give_a_certificate(plugin: Plugin) -> None:
+    plugin.gives(clientCertificateData="CERT", clientKeyData="KEY")
+    assert await credentials_of(plugin.exec()).current() == Identity("", b"CERT\nKEY")
+
+
+async def test_a_plugin_is_told_what_is_asked_of_it(plugin: Plugin) -> None:
+    plugin.gives(token="t")
+    await credentials_of(plugin.exec()).current()
+    assert plugin.was_told == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
+    await credentials_of(plugin.exec(cluster={"server": "https://api"}, authority=b"pem")).current()
+    told = {"server": "https://api", "certificate-authority-data": "cGVt"}
+    assert plugin.was_told["spec"] == {"interactive": False, "cluster": told}
+    await credentials_of(plugin.exec(cluster={"server": "https://api"})).current()
+    assert plugin.was_told["spec"]["cluster"] == {"server": "https://api"}
+
+
+async def test_a_plugin_gets_its_arguments_and_environment(tmp_path: Path) -> None:
+    output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": {"token": "@"}})
+    plugin = Plugin(tmp_path, f"echo '{output}' | sed \"s/@/$1-$WHO/\"")
+    credentials = credentials_of(plugin.exec(arguments=("first",), environment=(("WHO", "me"),)))
+    assert await authorization(credentials) == "Bearer first-me"
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("no JSON", "printed no ExecCredential"),
+        ('{"kind": "Pod"}', "printed Pod ; expected ExecCredential client.authentication.k8s.io/v1"),
+        ("{}", "printed no kind"),
+        (
+            '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1"}',
+            "printed ExecCredential client.authentication.k8s.io/v1beta1; expected",
+        ),
+        ('{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1"}', "neither a token nor"),
+        (
+            '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"clientKeyData": "k"}}',
+            "half of a client certificate and key",
+        ),
+    ],
+)
+async def test_what_a_plugin_prints_wrong_is_said(plugin: Plugin, output: str, says: str) -> None:
+    plugin.prints(output)
+    with pytest.raises(ConfigError, match=says):
+        await credentials_of(plugin.exec()).current()
+
+
+async def test_a_plugin_that_fails_may_work_later(tmp_path: Path) -> None:
+    plugin = Plugin(tmp_path, "[ -f output ] || { echo 'log in first' >&2; exit 3; }; cat output")
+    credentials = credentials_of(plugin.exec())
+    with pytest.raises(Unauthorized, match="failed with exit code 3: log in first"):
+        await credentials.current()
+    plugin.gives(token="t")
+    assert await authorization(credentials) == "Bearer t"
+
+
+async def test_a_plugin_that_is_not_installed() -> None:
+    plugin = ExecPlugin(command="/nowhere/get-token", api_version=V1, install_hint="apt install get-token")
+    with pytest.raises(ConfigError, match="cannot be started: No such file or directory; apt install get-token"):
+        await credentials_of(plugin).current()
+
+
+async def test_a_plugin_that_hangs_ends_with_the_call(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
+    plugin = Plugin(tmp_path, "echo $$ > pid; exec sleep 600")
+    waiting = asyncio.create_task(credentials_of(plugin.exec()).current())
+    pid = await asyncio.to_thread(lambda: (tmp_path / "pid").read_text().strip())
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+async def test_a_plugin_that_must_ask_needs_a_terminal(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    with io.StringIO() as nowhere:
+        monkeypatch.setattr(sys, "stdin", nowhere)
+        with pytest.raises(ConfigError, match="needs a terminal"):
+            await credentials_of(plugin.exec(interaction=Interaction.ALWAYS)).current()
+        plugin.gives(token="t")
+        assert await authorization(credentials_of(plugin.exec(interaction=Interaction.IF_AVAILABLE))) == "Bearer t"
+    assert plugin.was_told["spec"] == {"interactive": False}
+
+
+async def test_a_plugin_may_ask_at_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = Plugin(tmp_path)
+    plugin.gives(token="t")
+    leader, follower = pty.openpty()
+    with os.fdopen(follower) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        await credentials_of(plugin.exec(interaction=Interaction.ALWAYS)).current()
+    os.close(leader)
+    assert plugin.was_told["spec"] == {"interactive": True}

@@ -1,0 +1,123 @@
+"""An answer of the API server becomes the error of its kind, and says what was tried."""
+
+import json
+from typing import Any
+
+import pytest
+
+from zonewise.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    ServerError,
+    ServerTimeout,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+    from_answer,
+)
+
+
+def status(code: int, reason: str, **rest: Any) -> bytes:
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, **rest}
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (400, "BadRequest", BadRequest),
+        (401, "Unauthorized", Unauthorized),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", NotFound),
+        (405, "MethodNotAllowed", ApiError),
+        (409, "Conflict", Conflict),
+        (409, "AlreadyExists", AlreadyExists),
+        (410, "Expired", Gone),
+        (410, "Gone", Gone),
+        (413, "RequestEntityTooLarge", ApiError),
+        (422, "Invalid", Invalid),
+        (429, "TooManyRequests", TooManyRequests),
+        (500, "InternalError", ServerError),
+        (500, "ServerTimeout", ServerTimeout),
+        (502, "", ServerError),
+        (503, "ServiceUnavailable", Unavailable),
+        (504, "Timeout", ServerTimeout),
+        (302, "", ApiError),
+    ],
+)
+def test_each_answer_has_its_kind(code: int, reason: str, kind: type[ApiError]) -> None:
+    error = from_answer(code, status(code, reason, message="as it is"), "get of pods a/b")
+    assert type(error) is kind
+    assert (error.status, error.reason, error.message) == (code, reason, "as it is")
+
+
+def test_the_text_names_kind_action_and_message() -> None:
+    error = from_answer(409, status(409, "Conflict", message="it has been modified"), "update of leases kube-system/x")
+    assert str(error) == "conflict: update of leases kube-system/x: it has been modified"
+
+
+def test_causes_and_waiting_time_are_kept() -> None:
+    details = {
+        "name": "p",
+        "kind": "pods",
+        "causes": [{"reason": "DisruptionBudget", "message": "needs 1", "field": ""}],
+    }
+    error = from_answer(429, status(429, "TooManyRequests", details={**details, "retryAfterSeconds": 10}), "evict")
+    assert [cause.reason for cause in error.causes] == ["DisruptionBudget"]
+    assert error.retry_after_seconds == 10
+
+
+def test_the_header_wins_over_the_body() -> None:
+    error = from_answer(429, status(429, "TooManyRequests", details={"retryAfterSeconds": 10}), "list", retry_after="3")
+    assert error.retry_after_seconds == 3
+
+
+@pytest.mark.parametrize("header", ["", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "-1"])
+def test_a_header_that_is_no_number_of_seconds_is_passed_over(header: str) -> None:
+    assert from_answer(503, b"", "list", retry_after=header).retry_after_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        pytest.param(
+            b"Too many requests, please try again later.\n",
+            "Too many requests, please try again later.",
+            id="flow control",
+        ),
+        pytest.param(b"404 page not found\n", "404 page not found", id="no such path"),
+        pytest.param(b"", "HTTP status 429", id="empty"),
+        pytest.param(b'{"kind":"Pod"}', '{"kind":"Pod"}', id="another kind"),
+        pytest.param(b'{"kind":"Status","code":"x"}', '{"kind":"Status","code":"x"}', id="a Status of another shape"),
+        pytest.param(b"\xff\xfe", "��", id="not text"),
+    ],
+)
+def test_a_body_that_is_no_status_is_the_message(body: bytes, message: str) -> None:
+    error = from_answer(429, body, "list of pods")
+    assert isinstance(error, TooManyRequests)
+    assert error.message == message
+
+
+def test_a_page_of_html_is_cut() -> None:
+    assert len(from_answer(502, b"<html>" * 10_000, "list of pods").message) == 500
+
+
+def test_a_status_without_details_has_no_causes() -> None:
+    assert from_answer(422, status(422, "Invalid", details={"causes": None}), "create").causes == ()
+
+
+def test_an_unreachable_server_may_have_processed_what_was_sent() -> None:
+    assert Unreachable("reset").sent
+    assert not Unreachable("refused", sent=False).sent
+
+
+def test_errors_without_an_action_still_read_well() -> None:
+    assert str(DeadlineExceeded("no answer within 30 s")) == "deadline exceeded: no answer within 30 s"

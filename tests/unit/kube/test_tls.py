@@ -1,0 +1,145 @@
+"""TLS contexts follow the files they are made from; handshakes run in memory."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from zonewise.kube.access import Access, ClientCertificate
+from zonewise.kube.errors import ConfigError
+from zonewise.kube.tls import TlsContexts, make_context
+
+AUTHORITY = trustme.CA()
+OTHER_AUTHORITY = trustme.CA()
+SERVER = AUTHORITY.issue_cert("api.example.com")
+ALICE = AUTHORITY.issue_cert("alice@example.com", common_name="alice")
+BOB = AUTHORITY.issue_cert("bob@example.com", common_name="bob")
+
+
+def certificate(of: trustme.LeafCert) -> bytes:
+    return b"".join(blob.bytes() for blob in of.cert_chain_pems)
+
+
+def key(of: trustme.LeafCert) -> bytes:
+    return of.private_key_pem.bytes()
+
+
+def pair(of: trustme.LeafCert) -> bytes:
+    return certificate(of) + b"\n" + key(of)
+
+
+def pem(authority: trustme.CA) -> bytes:
+    return authority.cert_pem.bytes()
+
+
+def handshake(client: ssl.SSLContext, name: str = "api.example.com") -> str:
+    """Returns who the server saw."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    SERVER.configure_cert(context)
+    AUTHORITY.configure_trust(context)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(downwards, upwards, server_hostname=name)
+    there = context.wrap_bio(upwards, downwards, server_side=True)
+    waiting = [here, there]
+    while waiting:
+        side = waiting.pop(0)
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            waiting.append(side)
+    seen = there.getpeercert() or {}
+    subject = {name: value for ((name, value),) in seen.get("subject", ())}
+    return subject.get("commonName", "")
+
+
+def test_the_given_authority_is_trusted() -> None:
+    assert handshake(make_context(pem(AUTHORITY), b"", True, "it")) == ""
+    assert handshake(make_context(pem(OTHER_AUTHORITY) + pem(AUTHORITY), b"", True, "it")) == ""
+
+
+@pytest.mark.parametrize(
+    ("authority", "name"), [(OTHER_AUTHORITY, "api.example.com"), (None, "api.example.com"), (AUTHORITY, "elsewhere")]
+)
+def test_others_are_not(authority: trustme.CA | None, name: str) -> None:
+    context = make_context(pem(authority) if authority else b"", b"", True, "it")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(context, name)
+
+
+def test_without_verification_anyone_is_trusted() -> None:
+    assert handshake(make_context(b"", b"", False, "it"), "elsewhere") == ""
+
+
+def test_our_certificate_is_shown() -> None:
+    assert handshake(make_context(pem(AUTHORITY), pair(ALICE), True, "it")) == "alice"
+
+
+def encrypted(of: trustme.LeafCert) -> bytes:
+    loaded = serialization.load_pem_private_key(key(of), None)
+    secret = serialization.BestAvailableEncryption(b"password")
+    return loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret)
+
+
+@pytest.mark.parametrize(
+    ("authority", "own", "says"),
+    [
+        (b"no PEM", b"", "certificate-authority holds no certificate"),
+        (b"\xff", b"", "certificate-authority holds no certificate"),
+        (b"", certificate(ALICE) + key(BOB), "do not work together"),
+        (b"", b"no PEM", "do not work together"),
+        (b"", certificate(ALICE) + encrypted(ALICE), "do not work together"),
+    ],
+)
+def test_what_is_wrong_is_said(authority: bytes, own: bytes, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"^context 'x': .*{says}"):
+        make_context(authority, own, True, "context 'x'")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Access:
+    (tmp_path / "ca").write_bytes(pem(AUTHORITY))
+    (tmp_path / "crt").write_bytes(certificate(ALICE))
+    (tmp_path / "key").write_bytes(key(ALICE))
+    own = ClientCertificate(tmp_path / "crt", tmp_path / "key")
+    return Access(server="https://api.example.com", authority=tmp_path / "ca", certificate=own)
+
+
+def test_the_same_context_serves_while_nothing_changes(files: Access) -> None:
+    contexts = TlsContexts(files)
+    assert contexts.current() is contexts.current()
+
+
+def test_a_new_pair_is_used_once_both_are_there(files: Access, tmp_path: Path) -> None:
+    contexts = TlsContexts(files)
+    assert handshake(contexts.current()) == "alice"
+    (tmp_path / "crt").write_bytes(certificate(BOB))
+    assert handshake(contexts.current()) == "alice"
+    (tmp_path / "key").write_bytes(key(BOB))
+    assert handshake(contexts.current()) == "bob"
+
+
+def test_a_new_authority_is_trusted(files: Access, tmp_path: Path) -> None:
+    (tmp_path / "ca").write_bytes(pem(OTHER_AUTHORITY))
+    contexts = TlsContexts(files)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(contexts.current())
+    (tmp_path / "ca").write_bytes(pem(AUTHORITY))
+    assert handshake(contexts.current()) == "alice"
+
+
+def test_the_plugin_s_certificate_wins_over_the_files(files: Access) -> None:
+    contexts = TlsContexts(files)
+    assert handshake(contexts.current(pair(BOB))) == "bob"
+    assert handshake(contexts.current()) == "alice"
+
+
+def test_files_that_never_worked_are_the_user_s_to_mend(files: Access, tmp_path: Path) -> None:
+    (tmp_path / "key").unlink()
+    with pytest.raises(ConfigError, match="key cannot be read"):
+        TlsContexts(files).current()
+    (tmp_path / "key").write_bytes(key(BOB))
+    with pytest.raises(ConfigError, match="do not work together"):
+        TlsContexts(files).current()

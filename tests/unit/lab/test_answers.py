@@ -1,0 +1,28 @@
+"""The table of who answers whom, as people read it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from zonewise.lab import answers
+from zonewise.lab.shop import UNANSWERED
+
+
+def test_rows_are_who_asked_and_columns_who_answered() -> None:
+    counted = {"zone-a": Counter({"zone-a": 3, "zone-b": 1}), "zone-b": Counter({"zone-b": 8})}
+    assert answers.complete(counted)
+    assert answers.table(counted, ["zone-a", "zone-b"]).splitlines() == [
+        "asked from      zone-a      zone-b  same zone",
+        "zone-a            75 %        25 %       75 %",
+        "zone-b             0 %       100 %      100 %",
+    ]
+
+
+def test_questions_without_an_answer_have_a_column_when_there_are_any() -> None:
+    counted = {"a": Counter({"a": 1, UNANSWERED: 1}), "b": Counter[str]()}
+    assert not answers.complete(counted)
+    assert answers.table(counted, ["a", "b"]).splitlines() == [
+        "asked from           a           b  unanswered  same zone",
+        "a                 50 %         0 %        50 %       50 %",
+        "b                  0 %         0 %         0 %        0 %",
+    ]

@@ -1,0 +1,132 @@
+"""The cache of builds, with the real Go and a module small enough to build in a second."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from zonewise.errors import UsageError
+from zonewise.lab import binaries, build
+from zonewise.lab.binaries import DEFAULT_VERSION, PROGRAMS, BinariesError
+from zonewise.lab.progress import Reporter
+
+MAIN = 'package main\n\nimport "os"\n\nfunc main() { os.Stdout.WriteString(os.Args[0]) }\n'
+GO_MOD = "module small\n\ngo 1.26\n\nrequire sigs.k8s.io/kwok v0.0.0\n\nreplace sigs.k8s.io/kwok => {kwok}\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ZONEWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    kwok, sources = tmp_path / "kwok", tmp_path / "sources"
+    for file in build._STAGE_FILES:
+        (kwok / "kustomize/stage" / file).parent.mkdir(parents=True, exist_ok=True)
+        (kwok / "kustomize/stage" / file).write_text(f"name: {file}\n")
+    (kwok / "go.mod").write_text("module sigs.k8s.io/kwok\n")
+    sources.mkdir()
+    (sources / "go.mod").write_text(GO_MOD.format(kwok=kwok))
+    (sources / "main.go").write_text(MAIN)
+    return sources
+
+
+def ensure(sources: Path) -> tuple[binaries.Binaries, str]:
+    stream = io.StringIO()
+    return build.ensure(DEFAULT_VERSION, Reporter(stream), sources), stream.getvalue()
+
+
+def test_a_build_is_made_once_and_complete(sources: Path) -> None:
+    built, said = ensure(sources)
+    assert "building Kubernetes v1.36.3 with go1." in said
+    for program in PROGRAMS:
+        assert subprocess.check_output([built.path(program)], text=True).endswith(f"/{program}")
+    assert built.stages.read_text().count("---\nname: ") == 5
+    assert ensure(sources) == (built, "")
+    assert sorted(path.suffix for path in built.directory.parent.iterdir() if path != built.directory) == [".lock"]
+
+
+def test_changed_sources_are_another_build(sources: Path) -> None:
+    before = binaries.build_directory(DEFAULT_VERSION, sources)
+    (sources / "main.go").write_text(MAIN + "// changed\n")
+    assert binaries.build_directory(DEFAULT_VERSION, sources) != before
+    assert binaries.build_directory("v1.35.4", sources).name.startswith("v1.35.4-")
+
+
+def test_two_builds_at_once_are_one(sources: Path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        (one, said_one), (two, said_two) = threads.map(ensure, [sources, sources])
+    assert one == two
+    assert (said_one + said_two).count("building Kubernetes") == 1
+
+
+def test_a_killed_build_leaves_nothing_that_looks_finished(sources: Path, cache: Path, tmp_path: Path) -> None:
+    slow = tmp_path / "bin"
+    slow.mkdir()
+    (slow / "go").write_text('#!/bin/sh\n[ "$1" = build ] && exec sleep 100\nexec real-go "$@"\n')
+    (slow / "go").chmod(0o755)
+    go = subprocess.check_output(["sh", "-c", "PATH=$PATH:/usr/local/go/bin command -v go"], text=True).strip()
+    (slow / "real-go").symlink_to(go)
+    program = f"""
+import sys, pathlib
+from zonewise.lab import build, progress
+build.ensure({DEFAULT_VERSION!r}, progress.Reporter(sys.stderr), pathlib.Path({str(sources)!r}))
+"""
+    victim = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PATH": f"{slow}:{os.environ['PATH']}"},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(cache.glob("control-plane/zonewise-build-*/result")):
+        assert time.monotonic() < deadline, "the build did not begin"
+        time.sleep(0.02)
+    os.killpg(victim.pid, signal.SIGKILL)
+    victim.wait()
+    assert not binaries.build_directory(DEFAULT_VERSION, sources).exists()
+    built, _ = ensure(sources)
+    assert Path(built.path("kubectl")).exists()
+    assert not list(cache.glob("control-plane/zonewise-build-*"))
+
+
+def test_go_that_is_missing(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build, "GO_HOME", tmp_path / "nowhere")
+    with pytest.raises(BinariesError, match=r"Go 1\.26 or newer is needed .* https://go\.dev/dl/"):
+        ensure(sources)
+
+
+def test_go_that_is_too_old(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOTOOLCHAIN", "local")
+    (sources / "go.mod").write_text((sources / "go.mod").read_text().replace("go 1.26", "go 1.99.0"))
+    with pytest.raises(BinariesError, match=r"Go 1\.99 or newer is needed: install it"):
+        ensure(sources)
+
+
+def test_code_that_does_not_compile_is_shown(sources: Path, cache: Path) -> None:
+    (sources / "main.go").write_text("package main\n\nfunc main() { undefinedThing() }\n")
+    with pytest.raises(BinariesError, match=r"`go build` failed: .*undefinedThing"):
+        ensure(sources)
+    assert not binaries.build_directory(DEFAULT_VERSION, sources).exists()
+
+
+def test_what_is_not_built_says_how_to_build_it() -> None:
+    with pytest.raises(
+        BinariesError, match=r"v1\.35\.4 is not built yet: run `zonewise lab setup --kube-version v1\.35\.4`"
+    ):
+        binaries.find("v1.35.4")
+
+
+@pytest.mark.parametrize("version", ["1.36.3", "v1.36", "latest", "v1.36.3/../x"])
+def test_versions_look_like_versions(version: str) -> None:
+    with pytest.raises(UsageError, match=r"looks like v1\.36\.3"):
+        binaries.build_directory(version)

@@ -1,0 +1,134 @@
+"""Variables, references and command lines of containers, as Kubernetes documents them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from zonewise.lab import environment
+from zonewise.lab.addresses import plan
+from zonewise.lab.environment import ContainerConfigError, Surroundings
+from zonewise.lab.podspec import Pod
+from zonewise.objects import Service
+
+NODE = plan("lab", 0, ("a",), 1).nodes[0]
+ZONE = "topology.kubernetes.io/zone"
+SERVICES = msgspec.convert(
+    [
+        {
+            "metadata": {"name": "big-shop"},
+            "spec": {"clusterIP": "10.96.0.9", "ports": [{"name": "web-ui", "port": 80}, {"name": "x", "port": 81}]},
+        },
+        {"metadata": {"name": "headless"}, "spec": {"clusterIP": "None", "ports": [{"port": 80}]}},
+    ],
+    list[Service],
+)
+AROUND = Surroundings(
+    host=NODE.address,
+    addresses=NODE.pods.address(7),
+    topology={ZONE: "a"},
+    api_server=("100.64.0.1", 6443),
+    services=SERVICES,
+    config_maps={"settings": {"colour": "blue"}},
+)
+
+
+def variables(*env: dict[str, Any], labels: dict[str, str] | None = None, **spec: Any) -> dict[str, str]:
+    pod = _pod(env, labels or {}, spec)
+    return environment.variables(pod, pod.spec.containers[0], AROUND)
+
+
+def _pod(env: tuple[dict[str, Any], ...], labels: dict[str, str], spec: dict[str, Any]) -> Pod:
+    metadata = {"name": "p", "namespace": "n", "uid": "u", "labels": labels, "annotations": {"note": "hi"}}
+    container = {"name": "c", "command": ["x"], "env": env, "volumeMounts": [{"name": "files", "mountPath": "/f"}]}
+    volumes = [{"name": "files", "configMap": {"name": "mounted"}}, {"name": "other", "configMap": {"name": "unused"}}]
+    body = {"nodeName": "a-1", "serviceAccountName": "sa", "containers": [container], "volumes": volumes, **spec}
+    return msgspec.convert({"metadata": metadata, "spec": body}, Pod)
+
+
+def field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+FIELDS = {
+    "metadata.name": "p",
+    "metadata.namespace": "n",
+    "metadata.uid": "u",
+    "metadata.annotations['note']": "hi",
+    "metadata.labels['absent']": "",
+    "spec.nodeName": "a-1",
+    "spec.serviceAccountName": "sa",
+    "status.hostIP": "100.64.128.10",
+    "status.podIP": "100.64.129.7",
+    "status.podIPs": "100.64.129.7,fd7a:6f6e:6500:101::7",
+}
+
+
+@pytest.mark.parametrize(("path", "value"), FIELDS.items(), ids=FIELDS)
+def test_fields_of_the_pod(path: str, value: str) -> None:
+    assert variables(field("F", path))["F"] == value
+
+
+def test_a_pod_knows_its_zone_from_its_label_or_else_from_its_node() -> None:
+    path = f"metadata.labels['{ZONE}']"
+    assert variables(field("Z", path))["Z"] == "a"
+    assert variables(field("Z", path), labels={ZONE: "b"})["Z"] == "b"
+
+
+def test_services_are_linked_unless_the_pod_says_no() -> None:
+    found = variables()
+    assert found["BIG_SHOP_SERVICE_HOST"] == "10.96.0.9"
+    assert found["BIG_SHOP_SERVICE_PORT"] == "80"
+    assert found["BIG_SHOP_SERVICE_PORT_WEB_UI"] == "80"
+    assert found["BIG_SHOP_SERVICE_PORT_X"] == "81"
+    assert not any(name.startswith("HEADLESS") for name in found)
+    assert variables(enableServiceLinks=False) == {
+        "HOSTNAME": "p",
+        "KUBERNETES_SERVICE_HOST": "100.64.0.1",
+        "KUBERNETES_SERVICE_PORT": "6443",
+    }
+
+
+EXPANSIONS = {
+    "a variable": ("$(A)", "1"),
+    "within text": ("x$(A)y$(B)", "x1y2"),
+    "unknown stays": ("$(NOPE)", "$(NOPE)"),
+    "an escape": ("$$(A)", "$(A)"),
+    "a lone dollar": ("$A $", "$A $"),
+    "a shell's braces": ("${A}", "${A}"),
+}
+
+
+@pytest.mark.parametrize(("text", "expanded"), EXPANSIONS.values(), ids=EXPANSIONS)
+def test_expansion(text: str, expanded: str) -> None:
+    assert environment.expand(text, {"A": "1", "B": "2"}) == expanded
+
+
+def test_later_variables_see_earlier_ones_and_commands_see_all() -> None:
+    pod = _pod(({"name": "A", "value": "1"}, {"name": "B", "value": "$(A)2"}), {}, {})
+    container = msgspec.structs.replace(pod.spec.containers[0], command=("run", "$(B)"), args=("$(HOSTNAME)",))
+    found = environment.variables(pod, container, AROUND)
+    assert environment.command_line(container, found) == ["run", "12", "p"]
+
+
+def test_values_from_config_maps() -> None:
+    def reference(key: str, **more: Any) -> dict[str, Any]:
+        return {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": key, **more}}}
+
+    assert variables(reference("colour"))["C"] == "blue"
+    assert "C" not in variables(reference("size", optional=True))
+    with pytest.raises(ContainerConfigError, match="variable C: no key size in configmap settings"):
+        variables(reference("size"))
+    pod = _pod((reference("colour"),), {}, {})
+    assert environment.config_maps_of(pod, pod.spec.containers[0]) == {"settings", "mounted"}
+
+
+def test_what_the_lab_does_not_know_is_said() -> None:
+    with pytest.raises(ContainerConfigError, match=r"fieldRef spec\.priority is unknown"):
+        variables(field("F", "spec.priority"))
+    with pytest.raises(
+        ContainerConfigError, match="variable S: the lab knows value, fieldRef and configMapKeyRef only"
+    ):
+        variables({"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})

@@ -1,0 +1,154 @@
+"""Reports of a pod as the kubelet makes them: phases, conditions, and the state of each container."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from zonewise.lab import podstatus
+from zonewise.lab.addresses import plan
+from zonewise.lab.health import ProbeKind, Tally
+from zonewise.lab.lifecycle import ContainerState, Ended, Problem
+from zonewise.lab.podspec import Pod
+from zonewise.lab.podstatus import Json
+
+NODE = plan("lab", 0, ("a",), 1).nodes[0]
+POD = NODE.pods.address(7)
+NOW = 1_700_000_000.0
+RUNNING = ContainerState(started_at=NOW - 60)
+DONE = ContainerState(ended=Ended(0, NOW - 60, NOW - 1), crashes=1)
+BROKEN = ContainerState(ended=Ended(3, NOW - 60, NOW - 1), crashes=2, restarts=1)
+INIT = [{"name": "i", "command": ["x"]}]
+
+
+def pod(
+    *, conditions: tuple[dict[str, str], ...] = (), phase: str = "Pending", container: Json | None = None, **spec: Any
+) -> Pod:
+    made = {"name": "c", "image": "none", "command": ["x"], **(container or {})}
+    metadata = {"name": "p", "namespace": "default", "uid": "u"}
+    status = {"phase": phase, "conditions": conditions}
+    return msgspec.convert({"metadata": metadata, "spec": {"containers": [made], **spec}, "status": status}, Pod)
+
+
+def report(made: Pod, **states: ContainerState) -> Json:
+    return podstatus.report(made, states, host=NODE.address, addresses=POD, since=NOW - 90, now=NOW)
+
+
+def conditions(status: Json) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in status["conditions"]}
+
+
+PHASES: dict[str, tuple[Pod, dict[str, ContainerState], str]] = {
+    "before anything runs": (pod(), {}, "Pending"),
+    "while it initializes": (pod(initContainers=INIT), {"i": RUNNING}, "Pending"),
+    "while it runs": (pod(), {"c": RUNNING}, "Running"),
+    "between restarts": (pod(), {"c": BROKEN}, "Running"),
+    "done well": (pod(restartPolicy="Never"), {"c": DONE}, "Succeeded"),
+    "done badly": (pod(restartPolicy="Never"), {"c": BROKEN}, "Failed"),
+    "initialized badly": (pod(initContainers=INIT, restartPolicy="Never"), {"i": BROKEN}, "Failed"),
+    "there is no way back": (pod(phase="Failed"), {"c": RUNNING}, "Failed"),
+}
+
+
+@pytest.mark.parametrize(("made", "states", "phase"), PHASES.values(), ids=PHASES)
+def test_phase(made: Pod, states: dict[str, ContainerState], phase: str) -> None:
+    assert report(made, **states)["phase"] == phase
+
+
+STATES: dict[str, tuple[Pod, dict[str, ContainerState], Json]] = {
+    "not started": (pod(), {}, {"waiting": {"reason": "ContainerCreating"}}),
+    "behind an init container": (pod(initContainers=INIT), {"i": RUNNING}, {"waiting": {"reason": "PodInitializing"}}),
+    "running": (pod(), {"c": RUNNING}, {"running": {"startedAt": podstatus.timestamp(NOW - 60)}}),
+    "misconfigured": (
+        pod(),
+        {"c": ContainerState(problem=Problem("CreateContainerConfigError", "no key"))},
+        {"waiting": {"reason": "CreateContainerConfigError", "message": "no key"}},
+    ),
+    "crashing": (
+        pod(),
+        {"c": BROKEN},
+        {
+            "waiting": {
+                "reason": "CrashLoopBackOff",
+                "message": "back-off 10s restarting failed container=c pod=default/p",
+            }
+        },
+    ),
+    "over": (
+        pod(restartPolicy="Never"),
+        {"c": DONE},
+        {
+            "terminated": {
+                "exitCode": 0,
+                "reason": "Completed",
+                "startedAt": podstatus.timestamp(NOW - 60),
+                "finishedAt": podstatus.timestamp(NOW - 1),
+            }
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "states", "state"), STATES.values(), ids=STATES)
+def test_container_state(made: Pod, states: dict[str, ContainerState], state: Json) -> None:
+    assert report(made, **states)["containerStatuses"][0]["state"] == state
+
+
+def test_a_container_without_a_command_says_what_to_do() -> None:
+    waiting = report(pod(container={"command": []}))["containerStatuses"][0]["state"]["waiting"]
+    assert waiting["reason"] == "NoCommand"
+    assert "give the container a command" in waiting["message"]
+
+
+def test_how_the_last_run_ended_stays_visible() -> None:
+    status = report(
+        pod(), c=ContainerState(started_at=NOW, ended=Ended(137, NOW - 9, NOW - 5, unseen=True), restarts=4)
+    )
+    (container,) = status["containerStatuses"]
+    assert container["restartCount"] == 4
+    assert container["lastState"]["terminated"]["reason"] == "ContainerStatusUnknown"
+    assert container["lastState"]["terminated"]["signal"] == 9
+
+
+def test_readiness_is_of_the_containers_and_of_the_gates() -> None:
+    probed = pod(container={"readinessProbe": {"tcpSocket": {"port": 1}}})
+    ready = ContainerState(started_at=NOW, tallies={ProbeKind.READINESS: Tally(passing=True)})
+    assert conditions(report(probed, c=RUNNING)) == {
+        "PodScheduled": "True",
+        "PodReadyToStartContainers": "True",
+        "Initialized": "True",
+        "ContainersReady": "False",
+        "Ready": "False",
+    }
+    assert conditions(report(probed, c=ready))["Ready"] == "True"
+    gate = [{"conditionType": "example.com/in"}]
+    assert conditions(report(pod(readinessGates=gate), c=RUNNING))["Ready"] == "False"
+    opened = pod(readinessGates=gate, conditions=({"type": "example.com/in", "status": "True"},))
+    assert conditions(report(opened, c=RUNNING))["Ready"] == "True"
+
+
+def test_a_transition_keeps_its_moment_until_the_next() -> None:
+    known = ({"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"},)
+    (same,) = [c for c in report(pod(conditions=known), c=RUNNING)["conditions"] if c["type"] == "Ready"]
+    (other,) = [c for c in report(pod(conditions=known), c=BROKEN)["conditions"] if c["type"] == "Ready"]
+    assert same["lastTransitionTime"] == "2020-01-01T00:00:00Z"
+    assert other["lastTransitionTime"] == podstatus.timestamp(NOW)
+
+
+def test_addresses_are_told_in_both_families() -> None:
+    status = report(pod(), c=RUNNING)
+    assert (status["hostIP"], status["podIP"]) == ("100.64.128.10", "100.64.129.7")
+    assert status["podIPs"] == [{"ip": "100.64.129.7"}, {"ip": "fd7a:6f6e:6500:101::7"}]
+
+
+def test_only_news_is_sent() -> None:
+    status = report(pod(), c=RUNNING)
+    told = pod(conditions=tuple({"type": c["type"], "status": c["status"]} for c in status["conditions"]))
+    later = podstatus.report(told, {"c": RUNNING}, host=NODE.address, addresses=POD, since=NOW - 90, now=NOW + 9)
+    assert podstatus.tells_news(told, None, status)
+    assert not podstatus.tells_news(told, status, later)
+    assert podstatus.tells_news(told, status, report(told, c=BROKEN))
+    doubted = pod(conditions=({"type": "Ready", "status": "False"},))
+    assert podstatus.tells_news(doubted, status, status), "the controller manager has declared the pod unready"

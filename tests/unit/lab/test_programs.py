@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from zonewise.lab import programs
+from zonewise.lab.programs import Layout, Program, Settings
+
+LAYOUT = Layout(Path("/lab"), Path("/dev/shm/data"), Path("/bin"), 3)
+CONTROLLERS = {
+    "all": ("*", True),
+    "all but another": ("*,-endpointslice-controller", True),
+    "all but it": ("*,-serviceaccount-controller", False),
+    "only it": ("serviceaccount-controller", True),
+    "only another": ("namespace-controller", False),
+}
+
+
+@pytest.mark.parametrize(("controllers", "expected"), CONTROLLERS.values(), ids=CONTROLLERS.keys())
+def test_which_controllers_run(controllers: str, expected: bool) -> None:
+    settings = Settings(version="v1.36.3", controllers=controllers)
+    assert settings.runs("serviceaccount-controller") is expected
+
+
+def test_no_controller_runs_without_the_controller_manager() -> None:
+    settings = Settings(version="v1.36.3", programs=(Program.ETCD, Program.APISERVER))
+    assert not settings.runs("serviceaccount-controller")
+
+
+def test_more_flags_come_last_so_that_they_win() -> None:
+    settings = Settings(version="v1.36.3", flags={Program.APISERVER: ("--profiling=true",)})
+    command = programs.command(Program.APISERVER, settings, LAYOUT)
+    assert command[0] == "/bin/kube-apiserver"
+    assert command[-1] == "--profiling=true"
+    assert command.index("--profiling=false") < len(command) - 1
+
+
+ADDRESSES = {
+    "loopback can't be advertised": ("127.0.0.1", "--endpoint-reconciler-type=none"),
+    "a lab's address is": ("100.64.0.1", "--advertise-address=100.64.0.1"),
+}
+
+
+@pytest.mark.parametrize(("address", "flag"), ADDRESSES.values(), ids=ADDRESSES.keys())
+def test_where_the_api_server_says_it_is(address: str, flag: str) -> None:
+    command = programs.command(Program.APISERVER, Settings(version="v1.36.3", address=address), LAYOUT)
+    assert flag in command
+    assert f"--bind-address={address}" in command
+
+
+def test_no_two_programs_share_a_port() -> None:
+    ports = [LAYOUT.port(program) for program in Program]
+    assert len(set(ports)) == len(ports)

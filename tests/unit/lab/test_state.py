@@ -1,0 +1,70 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from zonewise.errors import UsageError
+from zonewise.lab import places, state
+from zonewise.lab.state import BusyError, Lab, NoLabError, Options, Phase
+
+
+@pytest.fixture(autouse=True)
+def state_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ZONEWISE_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def make(name: str, **changes: object) -> Lab:
+    directory = state.directory_of(name)
+    directory.mkdir(parents=True)
+    options = Options(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True)
+    lab = Lab(name=name, directory=directory, slot=3, binaries=Path("/bin"), options=options, **changes)  # type: ignore[arg-type]
+    lab.save()
+    return lab
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "-dash", "dash-", "dot.ted", "../up", "a" * 31])
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="lower-case letters"):
+        state.directory_of(name)
+
+
+def test_a_record_comes_back_as_it_was_written() -> None:
+    lab = make("one", phase=Phase.READY)
+    assert state.find("one") == lab
+    assert state.get("one").kube_proxy == Path("/bin/kube-proxy")
+    assert state.names() == ["one"]
+
+
+def test_half_written_and_unknown_labs_are_none() -> None:
+    assert state.find("never") is None
+    make("broken").directory.joinpath("lab.json").write_text('{"name": ')
+    assert state.find("broken") is None
+
+
+def test_a_lab_that_is_not_up_is_told_apart_from_others() -> None:
+    make("other", phase=Phase.READY)
+    make("half")
+    with pytest.raises(NoLabError, match=r"no lab 'half' is running; there is other: start it with .* --name half"):
+        state.get("half")
+
+
+def test_one_at_a_time_works_on_a_lab() -> None:
+    with (
+        state.locked("one"),
+        pytest.raises(BusyError, match=f"'one' is being started or stopped by process {os.getpid()}"),
+        state.locked("one"),
+    ):
+        pass
+    with state.locked("one"), state.locked("two"):
+        pass
+
+
+def test_the_lock_goes_with_the_lab() -> None:
+    with state.locked("one"):
+        lab = make("one")
+    assert state.directory_of("one").with_name("one.lock").exists()
+    with state.locked("one"):
+        lab.directory.joinpath("lab.json").unlink()
+        lab.directory.rmdir()
+    assert not places.state_root().exists()
