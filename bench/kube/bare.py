@@ -31,7 +31,7 @@ def start() -> float:
         begin = time.monotonic()
         running += [_start(plane, program) for program in (Program.ETCD, Program.APISERVER)]
         _await(plane, "/readyz")
-        running += [_start(plane, program) for program in (Program.CONTROLLER_MANAGER, Program.SCHEDULER, Program.KWOK)]
+        running += [_start(plane, program) for program in (Program.CONTROLLER_MANAGER, Program.SCHEDULER)]
         _await(plane, "/api/v1/namespaces/default/serviceaccounts/default")
         return time.monotonic() - begin
     finally:
