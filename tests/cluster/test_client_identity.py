@@ -15,7 +15,7 @@ from whoami import whoami
 from zonewise.kube import kubeconfig
 from zonewise.kube.access import Access
 from zonewise.kube.client import Client
-from zonewise.kube.errors import ConfigError, DeadlineExceeded, Forbidden, Unauthorized, Untrusted
+from zonewise.kube.errors import DeadlineExceeded, Forbidden, Unauthorized, Untrusted
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.pki import Authority, KeyPair
 from zonewise.objects import CONFIG_MAPS, PODS, SERVICE_ACCOUNTS
@@ -219,5 +219,5 @@ async def test_an_exec_plugin_that_hangs_does_not_outlast_the_deadline(cluster: 
 async def test_an_exec_plugin_that_is_missing_is_said_in_one_line(cluster: ControlPlane, tmp_path: Path) -> None:
     user = {"exec": {"apiVersion": V1, "command": "./none", "interactiveMode": "Never", "installHint": "make install"}}
     async with Client(access(cluster, tmp_path, user)) as client:
-        with pytest.raises(ConfigError, match="none' cannot be started: No such file or directory; make install"):
+        with pytest.raises(Unauthorized, match="none' cannot be started: No such file or directory; make install"):
             await client.version()

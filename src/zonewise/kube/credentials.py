@@ -11,13 +11,14 @@ import os
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
 from zonewise.kube.access import BasicAuth, Credential, ExecPlugin, Interaction, StaticToken, TokenFile
 from zonewise.kube.errors import ConfigError, Unauthorized
 from zonewise.kube.rotation import RotatedFile, content_of, source_of
+from zonewise.kube.tls import make_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class _PluginStatus(msgspec.Struct, frozen=True, rename="camel"):
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
-    expiration_timestamp: datetime | None = None
+    expiration_timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 class _PluginOutput(msgspec.Struct, frozen=True, rename="camel"):
@@ -116,14 +117,21 @@ class FromPlugin:
     async def current(self) -> Identity:
         async with self._lock:
             if self._identity is None or (self._expires and self._expires <= datetime.now(UTC)):
-                status = read_plugin_output(await run_plugin(self._plugin), self._plugin)
-                self._identity, self._expires = identity_of(status), status.expiration_timestamp
+                self._identity, self._expires = await self._ask()
             return self._identity
 
     def refuse(self, identity: Identity) -> bool:
         if identity == self._identity:
             self._identity = None
         return True
+
+    async def _ask(self) -> tuple[Identity, datetime | None]:
+        """What is wrong with a plugin now may pass: unlike a wrong kubeconfig it fails one call, not the process."""
+        try:
+            status = read_plugin_output(await run_plugin(self._plugin), self._plugin)
+            return identity_of(status, self._plugin), status.expiration_timestamp
+        except ConfigError as error:
+            raise Unauthorized(str(error)) from error
 
 
 async def run_plugin(plugin: ExecPlugin) -> bytes:
@@ -179,7 +187,7 @@ def exec_info(plugin: ExecPlugin, interactive: bool) -> str:
 def read_plugin_output(output: bytes, plugin: ExecPlugin) -> _PluginStatus:
     try:
         read = msgspec.json.decode(output, type=_PluginOutput)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # of msgspec, or of text that is not UTF-8
         raise ConfigError(f"exec plugin {plugin.command!r} printed no ExecCredential: {error}") from error
     if read.kind != "ExecCredential" or read.api_version != plugin.api_version:
         raise ConfigError(
@@ -191,12 +199,13 @@ def read_plugin_output(output: bytes, plugin: ExecPlugin) -> _PluginStatus:
         raise ConfigError(f"exec plugin {plugin.command!r} gave half of a client certificate and key")
     if not status.token and not status.client_key_data:
         raise ConfigError(f"exec plugin {plugin.command!r} gave neither a token nor a client certificate")
+    if status.token and (" " in status.token or not status.token.isprintable()):
+        raise ConfigError(f"exec plugin {plugin.command!r} gave a token with spaces or line breaks")
     return status
 
 
-def identity_of(status: _PluginStatus) -> Identity:
+def identity_of(status: _PluginStatus, plugin: ExecPlugin) -> Identity:
     pair = (status.client_certificate_data, status.client_key_data)
-    return Identity(
-        authorization=f"Bearer {status.token}" if status.token else "",
-        certificate="\n".join(pair).encode() if all(pair) else b"",
-    )
+    certificate = "\n".join(pair).encode() if all(pair) else b""
+    make_context(b"", certificate, verify=False, origin=f"exec plugin {plugin.command!r}")  # fails if it is unusable
+    return Identity(authorization=f"Bearer {status.token}" if status.token else "", certificate=certificate)

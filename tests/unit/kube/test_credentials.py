@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from zonewise.kube.access import BasicAuth, ExecPlugin, Interaction, StaticToken, TokenFile
 from zonewise.kube.credentials import Credentials, Identity, credentials_of
@@ -78,6 +79,10 @@ async def test_a_token_file_without_a_token(tmp_path: Path) -> None:
         await credentials_of(TokenFile(tmp_path / "token")).current()
 
 
+def credential(**status: Any) -> str:
+    return json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status})
+
+
 class Plugin:
     """A real script. It counts its runs, and prints what stands in a file beside it."""
 
@@ -90,10 +95,10 @@ class Plugin:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def gives(self, **status: Any) -> None:
-        self.prints(json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status}))
+        self.prints(credential(**status))
 
     def prints(self, text: str) -> None:
-        (self.folder / "output").write_text(text)
+        (self.folder / "output").write_text(text, errors="surrogateescape")
 
     @property
     def runs(self) -> int:
@@ -153,8 +158,10 @@ async def test_a_late_refusal_of_the_old_identity_does_not_drop_the_new(plugin: 
 
 
 async def test_a_plugin_may_give_a_certificate(plugin: Plugin) -> None:
-    plugin.gives(clientCertificateData="CERT", clientKeyData="KEY")
-    assert await credentials_of(plugin.exec()).current() == Identity("", b"CERT\nKEY")
+    issued = trustme.CA().issue_cert("me@example.com")
+    certificate, key = issued.cert_chain_pems[0].bytes(), issued.private_key_pem.bytes()
+    plugin.gives(clientCertificateData=certificate.decode(), clientKeyData=key.decode())
+    assert await credentials_of(plugin.exec()).current() == Identity("", certificate + b"\n" + key)
 
 
 async def test_a_plugin_is_told_what_is_asked_of_it(plugin: Plugin) -> None:
@@ -190,12 +197,21 @@ async def test_a_plugin_gets_its_arguments_and_environment(tmp_path: Path) -> No
             '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"clientKeyData": "k"}}',
             "half of a client certificate and key",
         ),
+        (credential(clientCertificateData="c", clientKeyData="k"), "client certificate and key do not work together"),
+        (credential(token="a\nb"), "a token with spaces or line breaks"),
+        (credential(token="t", expirationTimestamp="2030-01-01T00:00:00"), "printed no ExecCredential"),
+        ('{"kind": "\udcff"}', "printed no ExecCredential"),
     ],
 )
-async def test_what_a_plugin_prints_wrong_is_said(plugin: Plugin, output: str, says: str) -> None:
+async def test_what_a_plugin_prints_wrong_is_said_and_may_be_right_the_next_time(
+    plugin: Plugin, output: str, says: str
+) -> None:
+    credentials = credentials_of(plugin.exec())
     plugin.prints(output)
-    with pytest.raises(ConfigError, match=says):
-        await credentials_of(plugin.exec()).current()
+    with pytest.raises(Unauthorized, match=says):
+        await credentials.current()
+    plugin.gives(token="t")
+    assert await authorization(credentials) == "Bearer t"
 
 
 async def test_a_plugin_that_fails_may_work_later(tmp_path: Path) -> None:
@@ -207,10 +223,22 @@ async def test_a_plugin_that_fails_may_work_later(tmp_path: Path) -> None:
     assert await authorization(credentials) == "Bearer t"
 
 
-async def test_a_plugin_that_is_not_installed() -> None:
-    plugin = ExecPlugin(command="/nowhere/get-token", api_version=V1, install_hint="apt install get-token")
-    with pytest.raises(ConfigError, match="cannot be started: No such file or directory; apt install get-token"):
-        await credentials_of(plugin).current()
+async def test_a_plugin_that_is_not_installed_may_be_later(tmp_path: Path) -> None:
+    command = str(tmp_path / "plugin")
+    credentials = credentials_of(ExecPlugin(command=command, api_version=V1, install_hint="apt install get-token"))
+    with pytest.raises(Unauthorized, match="cannot be started: No such file or directory; apt install get-token"):
+        await credentials.current()
+    Plugin(tmp_path).gives(token="t")
+    assert await authorization(credentials) == "Bearer t"
+
+
+async def test_an_authority_that_is_away_fails_only_the_call(plugin: Plugin, tmp_path: Path) -> None:
+    plugin.gives(token="t")
+    credentials = credentials_of(plugin.exec(cluster={"server": "https://api"}, authority=tmp_path / "ca"))
+    with pytest.raises(Unauthorized, match="ca cannot be read"):
+        await credentials.current()
+    (tmp_path / "ca").write_bytes(b"pem")
+    assert await authorization(credentials) == "Bearer t"
 
 
 async def test_a_plugin_that_hangs_ends_with_the_call(tmp_path: Path) -> None:
@@ -228,7 +256,7 @@ async def test_a_plugin_that_hangs_ends_with_the_call(tmp_path: Path) -> None:
 async def test_a_plugin_that_must_ask_needs_a_terminal(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
     with io.StringIO() as nowhere:
         monkeypatch.setattr(sys, "stdin", nowhere)
-        with pytest.raises(ConfigError, match="needs a terminal"):
+        with pytest.raises(Unauthorized, match="needs a terminal"):
             await credentials_of(plugin.exec(interaction=Interaction.ALWAYS)).current()
         plugin.gives(token="t")
         assert await authorization(credentials_of(plugin.exec(interaction=Interaction.IF_AVAILABLE))) == "Bearer t"
