@@ -52,12 +52,12 @@ class ExecPlugin:
     """A command that prints an ExecCredential (client.authentication.k8s.io)."""
 
     command: str
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = field(default=(), repr=False)
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     api_version: str
     interaction: Interaction = Interaction.IF_AVAILABLE
     install_hint: str = ""
-    cluster: Mapping[str, object] | None = None
+    cluster: Mapping[str, object] | None = field(default=None, repr=False)
     """Passed on to the plugin, with the CA, where the kubeconfig asks for it."""
     authority: Material | None = None
 
@@ -73,7 +73,7 @@ class Access:
     """The CA to trust; the system's own when absent."""
     verify: bool = True
     tls_server_name: str = ""
-    proxy_url: str = ""
+    proxy_url: str = field(default="", repr=False)
     compression: bool = True
     certificate: ClientCertificate | None = None
     credential: Credential | None = None

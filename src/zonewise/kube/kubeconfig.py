@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
+from yarl import URL
+
 from zonewise.kube.access import (
     Access,
     BasicAuth,
@@ -28,7 +30,7 @@ from zonewise.kube.access import (
 )
 from zonewise.kube.errors import ConfigError
 from zonewise.kube.kubefile import Cluster, Context, Exec, File, User, parse
-from zonewise.kube.proxy import environment_proxy
+from zonewise.kube.proxy import environment_proxy, proxy_of, without_userinfo
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -125,13 +127,18 @@ def _choice(entries: Mapping[str, Placed[Any]]) -> str:
 def _server(server: str, origin: str) -> str:
     parts = urlsplit(server)
     if parts.scheme not in {"https", "http"} or not parts.hostname:
-        raise ConfigError(f"{origin}: server {server!r} is not a URL; expected https://HOST[:PORT]")
+        raise ConfigError(f"{origin}: server {without_userinfo(server)!r} is not a URL; expected https://HOST[:PORT]")
     return parts._replace(query="", fragment="").geturl().rstrip("/")
 
 
 def _proxy(url: str, origin: str) -> str:
-    if url and urlsplit(url).scheme not in {"http", "https"}:
-        raise ConfigError(f"{origin}: proxy-url {url!r} is not supported; use an http:// or https:// proxy")
+    try:
+        proxy, _ = proxy_of(url)
+    except ValueError:  # its text holds the URL, and so maybe a password
+        proxy = URL()
+    if proxy is not None and (proxy.scheme not in {"http", "https"} or not proxy.host):
+        shown = without_userinfo(url)
+        raise ConfigError(f"{origin}: proxy-url {shown!r} is not supported; use http://HOST:PORT or https://HOST:PORT")
     return url
 
 
@@ -285,14 +292,15 @@ def in_cluster(root: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] | No
         if not file.exists():
             raise ConfigError(f"in a cluster, but {file} is missing; is automountServiceAccountToken off?")
     namespace = root / "namespace"
+    origin = f"service account {root}"
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     return Access(
         server=server,
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         authority=root / "ca.crt",
-        proxy_url=environment_proxy(server, environment),
+        proxy_url=_proxy(environment_proxy(server, environment), origin),
         credential=TokenFile(root / "token"),
-        origin=f"service account {root}",
+        origin=origin,
     )
 
 

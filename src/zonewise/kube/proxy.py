@@ -1,10 +1,16 @@
-"""Which HTTP proxy the environment asks for: HTTPS_PROXY, HTTP_PROXY and NO_PROXY as Go's tools read them; pure."""
+"""Which HTTP proxy the environment asks for: HTTPS_PROXY, HTTP_PROXY and NO_PROXY as Go's tools read them; pure.
+
+A proxy's URL may hold a password, which is sent to the proxy and shown to nobody.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
+
+from aiohttp import encode_basic_auth
+from yarl import URL
 
 
 def environment_proxy(server: str, environment: Mapping[str, str]) -> str:
@@ -20,6 +26,22 @@ def environment_proxy(server: str, environment: Mapping[str, str]) -> str:
     if any(_covers(rule.strip().lower(), host, port) for rule in exempt.split(",")):
         return ""
     return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def without_userinfo(url: str) -> str:
+    """What may be shown of a URL, even of one that is not well formed."""
+    scheme, mark, rest = url.rpartition("://")
+    return scheme + mark + rest.rpartition("@")[2]
+
+
+def proxy_of(url: str) -> tuple[URL | None, dict[str, str]]:
+    """Where the proxy is and the headers it wants: errors tell the URL, so the password must not be in it."""
+    if not url:
+        return None, {}
+    proxy = URL(url)
+    if proxy.user is None and proxy.password is None:
+        return proxy, {}
+    return proxy.with_user(None), {"Proxy-Authorization": encode_basic_auth(proxy.user or "", proxy.password or "")}
 
 
 def _is_loopback(host: str) -> bool:

@@ -19,6 +19,7 @@ from zonewise import __version__
 from zonewise.kube.access import Access
 from zonewise.kube.credentials import Identity, credentials_of
 from zonewise.kube.errors import Unreachable, Untrusted
+from zonewise.kube.proxy import proxy_of
 from zonewise.kube.tls import TlsContexts
 from zonewise.kube.verbs import Call
 from zonewise.log import get_logger
@@ -48,6 +49,7 @@ class Transport:
         self.access = access
         self._credentials = credentials_of(access.credential)
         self._tls = TlsContexts(access) if access.server.startswith("https://") else None
+        self._proxy, self._proxy_headers = proxy_of(access.proxy_url)
         self._session: aiohttp.ClientSession | None = None
         self._warnings: set[str] = set()
 
@@ -87,7 +89,8 @@ class Transport:
                 headers=self._headers(call, identity),
                 ssl=self._tls.current(identity.certificate) if self._tls else True,
                 server_hostname=self.access.tls_server_name or None,
-                proxy=self.access.proxy_url or None,
+                proxy=self._proxy,
+                proxy_headers=self._proxy_headers,
                 allow_redirects=False,
                 read_bufsize=READ_BUFFER_BYTES,
             )
@@ -96,6 +99,8 @@ class Transport:
 
     def _headers(self, call: Call, identity: Identity) -> CIMultiDict[str]:
         headers = CIMultiDict(self.access.impersonation)
+        if self._tls is None:  # then the proxy reads the request itself, else only a CONNECT before it
+            headers.update(self._proxy_headers)
         headers["Accept"] = "application/json"
         headers["User-Agent"] = f"zonewise/{__version__}"
         if not self.access.compression:

@@ -197,9 +197,27 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
         {"username": "u", "password": secret},
         {"client-certificate-data": encoded, "client-key-data": encoded},
         {"exec": {**EXEC, "env": [{"name": "A", "value": secret}]}},
+        {"exec": {**EXEC, "args": ["--password", secret]}},
+        {"exec": {**EXEC, "provideClusterInfo": True}},
     ]
     for user in users:
-        assert secret not in repr(loaded(tmp_path, config({}, user)))
+        assert secret not in repr(loaded(tmp_path, config({"proxy-url": f"http://joe:{secret}@proxy"}, user)))
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "socks5://joe:s3cret@p",
+        "joe:s3cret@p:80",
+        "http://joe:s3cret@",
+        "http://joe:s3/cret@p:80",
+        "http://j%3Ae:s3cret@p",
+    ],
+)
+def test_the_password_of_a_wrong_proxy_is_not_shown(tmp_path: Path, proxy: str) -> None:
+    with pytest.raises(ConfigError, match=r"proxy-url '.*' is not supported; use http://HOST:PORT") as caught:
+        loaded(tmp_path, config({"proxy-url": proxy}, {}))
+    assert "s3" not in str(caught.value)
 
 
 def test_a_context_can_be_named(tmp_path: Path) -> None:

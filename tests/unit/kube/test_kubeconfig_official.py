@@ -17,6 +17,7 @@ from typing import Any
 import kubernetes.client
 import kubernetes.config
 import pytest
+import trustme
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,7 +208,9 @@ def test_an_exec_plugin_s_token(tmp_path: Path, version: str) -> None:
 
 
 def test_an_exec_plugin_s_certificate(tmp_path: Path) -> None:
-    status = {"clientCertificateData": "CERT", "clientKeyData": "KEY"}
+    issued = trustme.CA().issue_cert("me@example.com")
+    certificate, key = issued.cert_chain_pems[0].bytes().decode(), issued.private_key_pem.bytes().decode()
+    status = {"clientCertificateData": certificate, "clientKeyData": key}
     path = exec_config(tmp_path, "client.authentication.k8s.io/v1", status)
     official = theirs(str(path), "it")
     identity = asyncio.run(credentials_of(kubeconfig.load(path).credential).current())

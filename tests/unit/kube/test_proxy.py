@@ -1,8 +1,9 @@
 """The environment's proxy settings, as Go's tools read them."""
 
 import pytest
+from yarl import URL
 
-from zonewise.kube.proxy import environment_proxy
+from zonewise.kube.proxy import environment_proxy, proxy_of, without_userinfo
 
 SERVER = "https://api.example.com:6443"
 PROXY = "http://proxy:3128"
@@ -37,3 +38,31 @@ PROXY = "http://proxy:3128"
 )
 def test_environment(server: str, environment: dict[str, str], proxy: str) -> None:
     assert environment_proxy(server, environment) == proxy
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (PROXY, PROXY),
+        ("http://joe:hunter2@proxy:3128", PROXY),
+        ("socks5://joe:hun/t@er2@proxy:3128", "socks5://proxy:3128"),
+        ("joe:hunter2@proxy:3128", "proxy:3128"),
+        ("", ""),
+    ],
+)
+def test_who_asks_the_proxy_is_not_shown(url: str, shown: str) -> None:
+    assert without_userinfo(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "headers"),
+    [
+        ("", None, {}),
+        (PROXY, URL(PROXY), {}),
+        ("http://joe@proxy:3128", URL(PROXY), {"Proxy-Authorization": "Basic am9lOg=="}),
+        ("http://joe:hunter2@proxy:3128", URL(PROXY), {"Proxy-Authorization": "Basic am9lOmh1bnRlcjI="}),
+        ("http://joe:%40%C3%BC@proxy:3128", URL(PROXY), {"Proxy-Authorization": "Basic am9lOkDDvA=="}),
+    ],
+)
+def test_a_password_goes_to_the_proxy_in_a_header(url: str, proxy: URL | None, headers: dict[str, str]) -> None:
+    assert proxy_of(url) == (proxy, headers)

@@ -1,14 +1,18 @@
 """What a failure of the network means, and how a vanished peer is noticed."""
 
+import asyncio
 import socket
 import ssl
+import traceback
 
 import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
+from zonewise.kube.access import Access
 from zonewise.kube.errors import Unreachable, Untrusted
-from zonewise.kube.transport import _keepalive_socket, _unreachable
+from zonewise.kube.transport import Transport, _keepalive_socket, _unreachable
+from zonewise.kube.verbs import Call
 
 KEY = ConnectionKey("api", 6443, True, True, None, None, None)
 
@@ -33,6 +37,41 @@ def test_what_a_failure_means(error: Exception, kind: type[Unreachable], sent: b
     assert (type(unreachable), unreachable.sent) == (kind, sent)
     assert str(unreachable).startswith(f"{kind.kind}: get of pods a/b: ")
     assert unreachable.message
+
+
+async def answer_or_error(transport: Transport) -> str:
+    try:
+        answer = await transport.send(Call(verb="get", method="GET", path="/version"))
+    except Unreachable as error:
+        return "".join(traceback.format_exception(error))
+    answer.release()
+    return repr(answer)
+
+
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [
+        pytest.param("https://api:6443", "http://127.0.0.1", id="CONNECT"),
+        pytest.param("http://api", "", id="plain HTTP"),
+    ],
+)
+async def test_a_proxy_is_told_the_password_and_nobody_else(server: str, says: str) -> None:
+    heads = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        access = Access(server=server, proxy_url=f"http://joe:hunter2@127.0.0.1:{port}")
+        async with Transport(access) as transport:
+            told = await answer_or_error(transport)
+    assert b"Proxy-Authorization: Basic am9lOmh1bnRlcjI=" in heads[0]
+    assert "407" in told
+    assert says in told
+    assert "hunter2" not in told
 
 
 def test_a_vanished_peer_is_noticed_within_30_seconds() -> None:
