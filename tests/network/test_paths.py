@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from lab_pods import Pods, addresses, condition, connects, eventually
-from zonewise.lab import namespaces, nodes
+from zonewise.lab import labs, namespaces, nodes, status
 from zonewise.lab.addresses import PlanError
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
+from zonewise.lab.shaping import Shaping
 from zonewise.lab.state import Lab
+from zonewise.lab.status import Health
 from zonewise.objects import NODES
 
 
@@ -123,6 +126,18 @@ async def test_latency_is_added_each_way_and_taken_away_again(whole_lab: Lab, po
     nodes.shape(whole_lab, "zone-a", "zone-b", 0, 0)
     for address in addresses(far):
         assert _round_trip(inside, address) < 0.080
+    seen = status.of(whole_lab)
+    assert seen.health is not Health.BROKEN, seen.problem
+    assert all(process.running for process in seen.processes), "a delay line that is no longer wanted is not missed"
+    assert labs.up(whole_lab.name, whole_lab.options, lambda _step: None) == whole_lab
+
+
+def test_who_cuts_at_the_same_time_as_others_is_not_forgotten(whole_lab: Lab) -> None:
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda zone: nodes.cut(whole_lab, zone), whole_lab.zones))
+        assert nodes.shaped(whole_lab).cut == set(whole_lab.zones)
+        list(threads.map(lambda zone: nodes.heal(whole_lab, zone), whole_lab.zones))
+    assert nodes.shaped(whole_lab) == Shaping()
 
 
 def _round_trip(namespace: str, address: str) -> float:

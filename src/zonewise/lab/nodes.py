@@ -7,18 +7,21 @@ slot, finds everything by namespace, and may be called after any crash.
 
 from __future__ import annotations
 
+import http.client
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from zonewise.errors import ZonewiseError
-from zonewise.lab import addresses, agents, kubeproxy, namespaces, network, processes, sandbox, shaping
+from zonewise.errors import UsageError, ZonewiseError
+from zonewise.lab import addresses, agents, kubeproxy, namespaces, network, processes, sandbox, shaping, state
 from zonewise.lab.addresses import Plan
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.shaping import Shaping
 
 READY_WITHIN_SECONDS = 60.0
+_OTHERS_SHAPE_WITHIN_SECONDS = 60.0
 CONTROLLER_MANAGER_FLAGS = ("--node-monitor-period=2s", "--node-monitor-grace-period=20s")
 """Agents beat every 4 s, so a zone that was cut off is noticed after 20 s rather than the stock 50."""
 
@@ -75,23 +78,36 @@ def down(name: str, slot: int) -> None:
     network.remove(name, addresses.link_of(slot))
 
 
-def cut(lab: Lab, zone: str) -> None:
-    """From now on no packet enters or leaves the zone: neither to other zones nor to the API server."""
-    plan = plan_of(lab)
-    shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_cut(plan.zone(zone).name))
+def cut(lab: Lab, zone: str) -> bool:
+    """From now on no packet enters or leaves the zone: neither to other zones nor to the API server. False: so before."""
+    with _shaping_alone(lab) as plan:
+        before = shaping.read(lab.directory)
+        shaping.apply(plan, lab.directory, before.with_cut(plan.zone(zone).name))
+        return zone not in before.cut
 
 
-def heal(lab: Lab, zone: str) -> None:
-    plan = plan_of(lab)
-    shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_healed(plan.zone(zone).name))
+def heal(lab: Lab, zone: str) -> bool:
+    """Undo `cut`; False when the zone was not cut off."""
+    with _shaping_alone(lab) as plan:
+        before = shaping.read(lab.directory)
+        shaping.apply(plan, lab.directory, before.with_healed(plan.zone(zone).name))
+        return zone in before.cut
 
 
 def shape(lab: Lab, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
     """Delay and drop what goes between two zones, each way. Zero for both makes the path plain again."""
-    plan = plan_of(lab)
     path = shaping.ZonePath(a, b, latency_ms, loss_percent)
-    shaping.check(plan, path)
-    shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_path(path))
+    with _shaping_alone(lab) as plan:
+        shaping.check(plan, path)
+        shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_path(path))
+
+
+@contextmanager
+def _shaping_alone(lab: Lab) -> Iterator[Plan]:
+    """What is wanted is read, changed and written back, so one at a time; whoever waited looks whether the lab is there."""
+    with state.locked(lab.name, _OTHERS_SHAPE_WITHIN_SECONDS):
+        state.get(lab.name)
+        yield plan_of(lab)
 
 
 def shaped(lab: Lab) -> Shaping:
@@ -101,10 +117,15 @@ def shaped(lab: Lab) -> Shaping:
 
 def exec_argv(lab: Lab, pod_or_node: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` inside a node or a pod (`name`, or `namespace/name`)."""
-    for node in plan_of(lab).nodes:
+    found = plan_of(lab).nodes
+    for node in found:
         if node.name == pod_or_node:
             return namespaces.command(node.namespace, argv)
-    return sandbox.find(lab.name, lab.directory, plan_of(lab).nodes, pod_or_node).command(argv)
+    try:
+        return sandbox.find(lab.name, lab.directory, found, pod_or_node).command(argv)
+    except sandbox.NoPodError as error:
+        known = ", ".join(node.name for node in found) or "none"
+        raise UsageError(f"{error}, and no such node: the namespace nodes are {known}") from None
 
 
 def log_path(lab: Lab, pod: str, container: str = "") -> Path:
@@ -126,11 +147,20 @@ def _config(lab: Lab) -> agents.Config:
 def _await_ready(lab: Lab, wanted: set[str]) -> None:
     plane = ControlPlane.attach(lab.directory)
     deadline = time.monotonic() + READY_WITHIN_SECONDS
-    while missing := sorted(wanted - _ready(plane.request("GET", "/api/v1/nodes")["items"])):
+    while missing := sorted(wanted - _ready(_listed(plane))):
         if time.monotonic() > deadline:
             log = processes.log_path(lab.directory, agents.process_name(missing[0]))
             raise ZonewiseError(f"nodes {', '.join(missing)} did not become ready: see {log}")
         time.sleep(0.05)
+
+
+def _listed(plane: ControlPlane) -> Sequence[dict[str, Any]]:
+    """None while the API server, on a busy machine, does not answer: there is time to ask again."""
+    try:
+        found: Sequence[dict[str, Any]] = plane.request("GET", "/api/v1/nodes")["items"]
+    except (OSError, http.client.HTTPException):
+        return ()
+    return found
 
 
 def _ready(nodes: Sequence[dict[str, Any]]) -> set[str]:

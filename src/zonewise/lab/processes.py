@@ -174,6 +174,14 @@ def close(directory: Path, grace_seconds: float) -> None:
     stop(recorded(directory), grace_seconds)
 
 
+def dismiss(directory: Path, name: str, grace_seconds: float) -> None:
+    """Stop it because it is no longer wanted: without its record nobody misses it. Fine when it was never started."""
+    process = find(directory, name)
+    if process is not None:
+        stop([process], grace_seconds)
+    (directory / RECORDS / name).unlink(missing_ok=True)
+
+
 def _read(record: Path) -> Process | None:
     deadline = time.monotonic() + _RECORD_WRITTEN_WITHIN_SECONDS
     while True:

@@ -42,6 +42,10 @@ def directory_of(pods: Path, pod: Pod) -> Path:
     return pods / f"{pod.metadata.namespace}_{pod.metadata.name}_{pod.metadata.uid}"
 
 
+class NoPodError(UsageError):
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a pod runs, for whoever wants to look inside."""
@@ -72,7 +76,7 @@ def find(lab: str, lab_directory: Path, nodes: Iterable[NodePlan], name: str) ->
                 spec = record.pod.spec
                 names = tuple(container.name for container in spec.containers + spec.init_containers)
                 return Place(directory_of(pods, record.pod), inner, names)
-    raise UsageError(f"no pod {namespace or 'default'}/{pod_name} runs on a namespace node of lab {lab}")
+    raise NoPodError(f"no pod {namespace or 'default'}/{pod_name} runs on a namespace node of lab {lab}")
 
 
 def save(directory: Path, record: PodRecord) -> None:

@@ -119,9 +119,7 @@ def _delay_line_runs(directory: Path) -> bool:
 
 
 def _restart_delay_line(plan: Plan, directory: Path, shaping: Shaping) -> None:
-    running = processes.find(directory, _DELAY_LINE)
-    if running is not None:
-        processes.stop([running], 1.0)
+    processes.dismiss(directory, _DELAY_LINE, 1.0)
     if shaping.slow:
         latencies = [str(path.latency_ms) for path in shaping.slow]
         argv = namespaces.command(plan.namespace, [sys.executable, "-m", "zonewise.lab.delay", *latencies])

@@ -7,6 +7,7 @@ way is found, named and removed like any other.
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -19,6 +20,8 @@ from zonewise.lab import places, records
 from zonewise.lab.binaries import DEFAULT_VERSION
 
 DEFAULT_NAME = "default"
+_BRIEFLY_SECONDS = 0.2  # as long as somebody who only looks (`is_held`) may be in the way
+_POLL_SECONDS = 0.02
 _RECORD = "lab.json"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")  # it becomes part of network namespaces' names
 
@@ -101,8 +104,8 @@ def get(name: str) -> Lab:
     lab = find(name)
     if lab is None or lab.phase is not Phase.READY:
         others = ", ".join(each for each in names() if each != name)
-        known = f"; there is {others}" if others else ""
-        raise NoLabError(f"no lab {name!r} is running{known}: start it with `zonewise lab up --name {name}`")
+        known = f", or choose one of yours with --name: {others}" if others else ""
+        raise NoLabError(f"no lab {name!r} is running: start {name!r} with `zonewise lab up --name {name}`{known}")
     return lab
 
 
@@ -112,10 +115,10 @@ def names() -> list[str]:
 
 
 @contextmanager
-def locked(name: str) -> Iterator[None]:
+def locked(name: str, patience_seconds: float = _BRIEFLY_SECONDS) -> Iterator[None]:
     """Alone with this lab. The lock lives beside the directory, and goes with it when the lab is gone."""
-    path = _labs() / f"{directory_of(name).name}.lock"
-    descriptor = _take(path, name)
+    path = _lock_of(name)
+    descriptor = _take(path, name, time.monotonic() + patience_seconds)
     try:
         yield
     finally:
@@ -125,22 +128,52 @@ def locked(name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _take(path: Path, name: str) -> int:
+def is_held(name: str) -> bool:
+    """Whether somebody works on this lab right now."""
+    try:
+        descriptor = os.open(_lock_of(name), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_of(name: str) -> Path:
+    return _labs() / f"{directory_of(name).name}.lock"
+
+
+def _take(path: Path, name: str, deadline: float) -> int:
     while True:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(descriptor, 20).decode() or "another process"
-                os.close(descriptor)
-                raise BusyError(f"lab {name!r} is being started or stopped by process {holder}: wait for it") from None
-            if _is_at(descriptor, path):
+            if not _lock(descriptor, fcntl.LOCK_EX):
+                _wait_for_holder(descriptor, name, deadline)
+            elif _is_at(descriptor, path):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, str(os.getpid()).encode())
                 return descriptor
-            os.close(descriptor)  # its last holder removed the file after we had opened it
+            os.close(descriptor)  # held, or its last holder removed the file after we had opened it
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for_holder(descriptor: int, name: str, deadline: float) -> None:
+    if time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        return
+    holder = os.read(descriptor, 20).decode()
+    os.close(descriptor)
+    who = f"process {holder}" if holder else "another process"
+    raise BusyError(f"lab {name!r} is being started, stopped or shaped by {who}: wait for it")
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

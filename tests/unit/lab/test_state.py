@@ -1,4 +1,6 @@
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,19 +47,44 @@ def test_half_written_and_unknown_labs_are_none() -> None:
 def test_a_lab_that_is_not_up_is_told_apart_from_others() -> None:
     make("other", phase=Phase.READY)
     make("half")
-    with pytest.raises(NoLabError, match=r"no lab 'half' is running; there is other: start it with .* --name half"):
+    with pytest.raises(NoLabError, match=r"start 'half' with .* --name half`, or choose .* --name: other$"):
         state.get("half")
 
 
 def test_one_at_a_time_works_on_a_lab() -> None:
     with (
         state.locked("one"),
-        pytest.raises(BusyError, match=f"'one' is being started or stopped by process {os.getpid()}"),
+        pytest.raises(BusyError, match=f"'one' is being started, stopped or shaped by process {os.getpid()}"),
         state.locked("one"),
     ):
         pass
     with state.locked("one"), state.locked("two"):
         pass
+
+
+def test_who_is_patient_comes_next() -> None:
+    order: list[str] = []
+
+    def wait() -> None:
+        with state.locked("one", 60):
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as thread:
+        with state.locked("one"):
+            waiting = thread.submit(wait)
+            time.sleep(0.1)
+            order.append("first")
+        waiting.result()
+    assert order == ["first", "second"]
+
+
+def test_whether_a_lab_is_held_can_be_seen() -> None:
+    assert not state.is_held("one")
+    with state.locked("one"):
+        assert state.is_held("one")
+        assert state.is_held("one")
+        make("one")
+    assert not state.is_held("one")
 
 
 def test_the_lock_goes_with_the_lab() -> None:
