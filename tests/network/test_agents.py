@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from lab_pods import DEADLINE_SECONDS, Pods, addresses, connects, eventually, main_status
-from zonewise.lab import agents, answers, demo, labs, namespaces, nodes, processes
+from zonewise.lab import agents, answers, demo, labs, namespaces, nodes, processes, sandbox
 from zonewise.lab.addresses import link_of, zone_names
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
@@ -46,6 +46,28 @@ async def test_an_agent_that_was_killed_is_replaced_and_its_pods_run_on(lab: Lab
     assert connects(pods.inside(dying), addresses(kept)[0])
     await pods.delete("kept")
     await pods.gone("kept")
+
+
+async def test_trouble_with_one_pod_ends_neither_the_agent_nor_its_other_pods(lab: Lab, pods: Pods) -> None:
+    sick, well = await asyncio.gather(pods.shop("sick", "zone-b-2"), pods.shop("well", "zone-b-2"))
+    kill_agent(lab, "zone-b-2")
+    place = sandbox.find(lab.name, lab.directory, nodes.plan_of(lab).nodes, f"{pods.namespace}/sick")
+    record = place.directory / processes.RECORDS / place.containers[0]
+    known = record.read_text()
+    record.write_text("not what a process writes\n")
+    await asyncio.to_thread(nodes.up, lab)
+    await pods.shop("new", "zone-b-2")
+    assert main_status(await pods.ready("well"))["containerID"] == main_status(well)["containerID"]
+    log = processes.log_path(lab.directory, agents.process_name("zone-b-2"))
+    await eventually(lambda: _says(log, "pod worker failed"), "the agent says what is wrong")
+    record.write_text(known)
+    await pods.delete("sick")
+    await pods.gone("sick")
+    await pods.released(sick)
+
+
+async def _says(log: Path, text: str) -> bool:
+    return text in await asyncio.to_thread(log.read_text)
 
 
 async def test_a_node_that_was_deleted_registers_again(lab: Lab, pods: Pods) -> None:

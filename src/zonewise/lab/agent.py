@@ -32,7 +32,7 @@ from zonewise.lab import addresses, namespaces, processes, registration, sandbox
 from zonewise.lab.addresses import NodePlan, Plan
 from zonewise.lab.agents import Config, process_name
 from zonewise.lab.launch import API_DEADLINE_SECONDS, Node, Services
-from zonewise.lab.pods import PodWorker
+from zonewise.lab.pods import RETRY_SECONDS, PodWorker
 from zonewise.lab.podspec import PODS, Pod
 from zonewise.lab.sandbox import PodRecord
 from zonewise.objects import LEASES, NODES, key_of
@@ -81,9 +81,19 @@ class Agent:
     def _employ(self, record: PodRecord) -> PodWorker:
         uid = record.pod.metadata.uid
         worker = self._workers[uid] = PodWorker(self._node, record)
-        task = self._tasks.create_task(worker.run(), name=f"pod {record.pod}")
+        task = self._tasks.create_task(_keep_working(worker), name=f"pod {record.pod}")
         task.add_done_callback(lambda _: self._workers.pop(uid))
         return worker
+
+
+async def _keep_working(worker: PodWorker) -> None:
+    """What goes wrong with one pod must end neither the node's agent nor the care for this pod."""
+    while True:
+        try:
+            return await worker.run()
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("pod worker failed, and starts again", pod=str(worker.pod))
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 async def serve(config: Config, name: str) -> None:
