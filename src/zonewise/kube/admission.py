@@ -18,7 +18,9 @@ from typing import Any, Final, Generic, Self, TypeVar
 from aiohttp import web
 from prometheus_client import Counter, Histogram
 
+from zonewise.errors import ZonewiseError
 from zonewise.kube import review
+from zonewise.kube.listening import listen
 from zonewise.kube.review import Review, ReviewError, Verdict
 from zonewise.log import get_logger
 
@@ -78,12 +80,13 @@ class AdmissionServer:
         self._address = (host, port)
         self._body_limit_bytes = body_limit_bytes
         self._runner: web.AppRunner | None = None
+        self._port: int | None = None
 
     @property
     def port(self) -> int:
         """The port listened on, also where 0 was asked for."""
-        assert self._runner is not None, "the server is not running"
-        return int(self._runner.addresses[0][1])
+        assert self._port is not None, "the server is not running"
+        return self._port
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=self._body_limit_bytes)
@@ -93,10 +96,9 @@ class AdmissionServer:
             application, access_log=None, keepalive_timeout=KEEP_ALIVE_SECONDS, shutdown_timeout=longest + 1.0
         )
         await self._runner.setup()
-        host, port = self._address
         try:
-            await web.TCPSite(self._runner, host, port, ssl_context=self._context).start()
-        except OSError:
+            self._port = await listen(self._runner, "admission", *self._address, self._context)
+        except ZonewiseError:
             await self._runner.cleanup()
             raise
         log.info("admission server listens", port=self.port, webhooks=[webhook.name for webhook in self._webhooks])

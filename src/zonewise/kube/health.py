@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
-from zonewise.errors import ZonewiseError
+from zonewise.kube.listening import listen
 
 Check = Callable[[], str | None]
 """What is wrong, in one line, or None; must answer from memory and at once."""
@@ -91,22 +91,16 @@ def _report(probe: str, checks: Mapping[str, Check], exclude: Collection[str]) -
 
 
 @asynccontextmanager
-async def serve(health: Health, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Answer probes and scrapes; yields the port, which is a free one if none was asked for."""
+async def serve(
+    health: Health, host: str | None = None, port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Answer probes and scrapes, without a host on all addresses; yields the port, a free one if none was asked for."""
     runner = web.AppRunner(_application(health), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await _listen(web.TCPSite(runner, host, port, ssl_context=tls))
-        yield runner.addresses[0][1]
+        yield await listen(runner, "health and metrics", host, port, tls)
     finally:
         await runner.cleanup()
-
-
-async def _listen(site: web.TCPSite) -> None:
-    try:
-        await site.start()
-    except OSError as error:
-        raise ZonewiseError(f"health and metrics: {error.strerror}; choose a free address and port") from error
 
 
 def _application(health: Health) -> web.Application:

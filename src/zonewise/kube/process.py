@@ -34,9 +34,9 @@ EXIT_FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where `/livez`, `/readyz` and `/metrics` are served."""
+    """Where `/livez`, `/readyz` and `/metrics` are served: by default on all addresses, as kubelets probe the pod's."""
 
-    host: str = "0.0.0.0"  # noqa: S104 - kubelets probe the pod's address
+    host: str | None = None
     port: int = 0
     tls: ssl.SSLContext | None = None
 

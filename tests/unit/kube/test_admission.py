@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from prometheus_client import REGISTRY
 
+from zonewise.errors import ZonewiseError
 from zonewise.kube.admission import AdmissionServer, Webhook
 from zonewise.kube.certificates import Authority
 from zonewise.kube.review import Review, Verdict
@@ -180,9 +181,11 @@ async def test_a_body_cut_off_is_counted_and_forgotten() -> None:
             assert (await ask(session, f"{setting.url}/at-once"))["allowed"]
 
 
-async def test_a_port_in_use_is_an_error_that_leaves_nothing_behind() -> None:
+async def test_a_port_in_use_is_told_in_one_line_and_leaves_nothing_behind() -> None:
     async with serving() as setting:
-        with pytest.raises(OSError, match="address already in use"):
+        with pytest.raises(
+            ZonewiseError, match=r"^admission: .*address already in use; choose a free address and port$"
+        ):
             await AdmissionServer([], setting.context, host=HOST, port=setting.server.port).__aenter__()
 
 
