@@ -124,9 +124,9 @@ class _Endpoint(Generic[T]):
             self._count(Outcome.UNREADABLE, started)
             log.warning("review refused", webhook=self._webhook.name, status=error.status, problem=error.text)
             raise
-        verdict, outcome = await self._judge(asked, deadline)
+        answer, outcome = await self._judge(asked, deadline)
         self._count(outcome, started)
-        return web.Response(body=review.answer(asked.uid, verdict), content_type="application/json")
+        return web.Response(body=answer, content_type="application/json")
 
     async def _read(self, request: web.Request, deadline: float) -> Review[T]:
         try:
@@ -139,17 +139,19 @@ class _Endpoint(Generic[T]):
         except TimeoutError as error:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time") from error
 
-    async def _judge(self, asked: Review[T], deadline: float) -> tuple[Verdict, Outcome]:
+    async def _judge(self, asked: Review[T], deadline: float) -> tuple[bytes, Outcome]:
+        """A verdict counts once it is encoded: a patch may hold what JSON can't say."""
         patience = asyncio.timeout_at(deadline)
         try:
             async with patience:
                 verdict = await self._webhook.decide(asked)
+            answer = review.answer(asked.uid, verdict)
         except Exception as error:  # whatever it is, the API server waits for an answer
             outcome = Outcome.LATE if patience.expired() else Outcome.FAILED
             failed = error if outcome is Outcome.FAILED else None
             log.warning("review not decided", webhook=self._webhook.name, outcome=outcome, exc_info=failed)
-            return self._webhook.on_failure, outcome
-        return verdict, Outcome.ALLOWED if verdict.allowed else Outcome.DENIED
+            return review.answer(asked.uid, self._webhook.on_failure), outcome
+        return answer, Outcome.ALLOWED if verdict.allowed else Outcome.DENIED
 
     def _count(self, outcome: Outcome, started: float) -> None:
         _REVIEWS.labels(self._webhook.name, outcome).inc()

@@ -31,12 +31,13 @@ class Decisions:
         self.released = asyncio.Event()
         self.arrived = asyncio.Event()
         self.error: Exception | None = None
+        self.patch: list[dict[str, Any]] = []
         self.cancelled = False
 
     async def at_once(self, review: Review[Pod]) -> Verdict:
         if self.error:
             raise self.error
-        return Verdict.allow(warnings=[review.name])
+        return Verdict.allow(warnings=[review.name], patch=self.patch)
 
     async def when_released(self, _review: Review[Pod]) -> Verdict:
         self.arrived.set()
@@ -128,6 +129,15 @@ async def test_the_api_servers_patience_counts_when_it_is_shorter() -> None:
 async def test_a_timeout_that_is_no_timeout_is_not_heeded() -> None:
     async with serving() as setting, setting.session() as session:
         assert (await ask(session, f"{setting.url}/at-once?timeout=soon"))["allowed"]
+
+
+async def test_a_verdict_that_json_cannot_say_is_a_failure() -> None:
+    before = count("at-once", "failed"), count("at-once", "allowed")
+    async with serving() as setting, setting.session() as session:
+        setting.decisions.patch = [{"op": "add", "path": "/x", "value": object()}]
+        answer = await ask(session, f"{setting.url}/at-once")
+    assert answer["status"]["message"] == "could not decide"
+    assert (count("at-once", "failed"), count("at-once", "allowed")) == (before[0] + 1, before[1])
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), TimeoutError("a call of the handler's own")])
