@@ -123,6 +123,8 @@ class ServerTimeout(ServerError):
 
 
 class Unavailable(ServerError):
+    """The server says that it is away, or a proxy before it does."""
+
     kind = "unavailable"
 
 
@@ -163,6 +165,7 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     410: Gone,
     422: Invalid,
     429: TooManyRequests,
+    502: Unavailable,
     503: Unavailable,
     504: ServerTimeout,
 }
@@ -200,6 +203,6 @@ def from_answer(http_status: int, body: bytes, action: str, retry_after: str = "
 def read_status(body: bytes) -> Status | None:
     try:
         status = msgspec.json.decode(body, type=Status)
-    except msgspec.DecodeError:
+    except ValueError:  # of msgspec, or of text that is not UTF-8
         return None
     return status if status.kind == "Status" else None

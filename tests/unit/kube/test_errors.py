@@ -47,7 +47,8 @@ def status(code: int, reason: str, **rest: Any) -> bytes:
         (429, "TooManyRequests", TooManyRequests),
         (500, "InternalError", ServerError),
         (500, "ServerTimeout", ServerTimeout),
-        (502, "", ServerError),
+        (501, "", ServerError),
+        (502, "", Unavailable),
         (503, "ServiceUnavailable", Unavailable),
         (504, "Timeout", ServerTimeout),
         (302, "", ApiError),
@@ -98,6 +99,7 @@ def test_a_header_that_is_no_number_of_seconds_is_passed_over(header: str) -> No
         pytest.param(b'{"kind":"Pod"}', '{"kind":"Pod"}', id="another kind"),
         pytest.param(b'{"kind":"Status","code":"x"}', '{"kind":"Status","code":"x"}', id="a Status of another shape"),
         pytest.param(b"\xff\xfe", "��", id="not text"),
+        pytest.param(b'{"kind":"\xff"}', '{"kind":"�"}', id="JSON of no text"),
     ],
 )
 def test_a_body_that_is_no_status_is_the_message(body: bytes, message: str) -> None:

@@ -23,6 +23,7 @@ from zonewise.kube.errors import (
     Undecodable,
     Unreachable,
     Untrusted,
+    from_answer,
 )
 from zonewise.kube.retry import FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS, delay_before_retry
 
@@ -41,6 +42,7 @@ def delay(error: ApiError, **given: Any) -> float | None:
         pytest.param(Unreachable("reset"), True, False, id="reset after sending"),
         pytest.param(Untrusted("bad certificate", sent=False), False, False, id="certificate not trusted"),
         pytest.param(TooManyRequests("busy"), True, True, id="429"),
+        pytest.param(from_answer(502, b"bad gateway", "get"), True, False, id="502"),
         pytest.param(Unavailable("starting"), True, False, id="503"),
         pytest.param(ServerTimeout("slow"), True, False, id="504"),
         pytest.param(ServerError("broken"), False, False, id="500"),
