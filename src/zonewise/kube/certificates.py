@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
@@ -133,8 +134,8 @@ class Authorities:
         try:
             certificates = x509.load_pem_x509_certificates(bundle) if bundle else []
             keys = [_load_key(pem) for pem in _split_keys(data.get(KEYS_FIELD, b""))]
-        except ValueError as error:
-            raise CertificateError(f"{CERTIFICATES_FIELD} or {KEYS_FIELD} is not PEM: {error}") from error
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # a TypeError tells of an encrypted key
+            raise CertificateError(f"{CERTIFICATES_FIELD} or {KEYS_FIELD} is not plain PEM: {error}") from error
         by_public_key = {_public_bytes(key.public_key()): key for key in keys}
         return cls(tuple(_pair(certificate, by_public_key) for certificate in certificates))
 

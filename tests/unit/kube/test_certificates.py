@@ -90,12 +90,16 @@ def broken_secrets() -> dict[str, dict[str, bytes]]:
     rsa_key = rsa.generate_private_key(65537, 2048).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    encrypted_key = Authority.create(NOW, DAY).key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    )
     return {
         "certificate is not PEM": {**good, CERTIFICATES_FIELD: b"certificate"},
         "key is not PEM": {**good, KEYS_FIELD: b"key"},
         "key is missing": {CERTIFICATES_FIELD: good[CERTIFICATES_FIELD]},
         "key of another": {**good, KEYS_FIELD: other[KEYS_FIELD]},
         "key of another kind": {**good, KEYS_FIELD: rsa_key},
+        "key is encrypted": {**good, KEYS_FIELD: encrypted_key},
     }
 
 
