@@ -1,5 +1,6 @@
 """A lab with namespace nodes, killed while it starts: `down` finds its namespaces, links and processes all the same."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from lab_machine import Machine, until
-from zonewise.lab import namespaces
+from zonewise.kube.errors import ConfigError
+from zonewise.lab import labs, namespaces, state
 from zonewise.lab.addresses import link_of
+from zonewise.lab.state import Options
 
 NAME = f"crash-{os.getpid()}"
 UP = ("up", "--name", NAME, "--zones", "2", "--nodes", "1")
@@ -66,6 +69,29 @@ def test_a_name_is_used_once_on_the_machine(machine: Machine, tmp_path: Path) ->
     assert link_of(shown["slot"]) in links()
     machine.run("down", "--name", NAME)
     assert link_of(shown["slot"]) not in links()
+
+
+def test_a_lab_whose_demo_fails_goes_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZONEWISE_STATE", str(machine.state))
+    machine.names.add(NAME)
+    options = Options(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True, demo=True)
+    kubeconfig = state.directory_of(NAME) / "admin.kubeconfig"
+
+    def refuse(step: str) -> None:
+        if "demo" in step:
+            raise OSError(errno.ENOSPC, "no room for what is said of it")
+
+    def lose_kubeconfig(step: str) -> None:
+        if "demo" in step:
+            kubeconfig.rename(kubeconfig.with_suffix(".away"))
+
+    with pytest.raises(OSError, match="no room"):
+        labs.up(NAME, options, refuse)
+    begun = machine.status(NAME).processes
+    with pytest.raises(ConfigError, match=r"admin\.kubeconfig"):
+        labs.up(NAME, options, lose_kubeconfig)
+    kubeconfig.with_suffix(".away").rename(kubeconfig)
+    assert [process.pid for process in machine.status(NAME).processes] == [process.pid for process in begun]
 
 
 def test_interrupted_it_removes_its_network(machine: Machine) -> None:

@@ -39,7 +39,7 @@ class StartError(ZonewiseError):
     pass
 
 
-class StatusError(http.client.HTTPException):
+class StatusError(ZonewiseError, http.client.HTTPException):
     """The server's answer was a status of 400 or more; the text has it."""
 
 

@@ -55,7 +55,10 @@ def _condition(kind: str, status: str, reason: str) -> dict[str, str]:
 
 def up(kubeconfig_path: Path, nodes: Sequence[dict[str, Any]]) -> None:
     """Create them all; they are ready from the start and kwok keeps them so."""
-    asyncio.run(_create(kubeconfig_path, nodes))
+    try:
+        asyncio.run(_create(kubeconfig_path, nodes))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group  # one says what is wrong as well as all of them
 
 
 async def _create(path: Path, nodes: Sequence[dict[str, Any]]) -> None:

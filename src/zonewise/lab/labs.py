@@ -19,6 +19,16 @@ from zonewise.lab.programs import Program
 from zonewise.lab.state import Lab, Options, Phase
 
 Progress = Callable[[str], None]
+_FLAGS = {
+    "zones": "--zones",
+    "nodes_per_zone": "--nodes",
+    "kwok_nodes": "--kwok-nodes",
+    "version": "--kube-version",
+    "controllers": "--controllers",
+    "scheduler": "the scheduler",
+    "kube_proxy": "--kube-proxy",
+    "demo": "--demo",
+}
 
 
 def up(name: str, options: Options, progress: Progress) -> Lab:
@@ -56,9 +66,28 @@ def _running(name: str, options: Options) -> Lab | None:
         return None
     ended = [process.name for process in found if not process.running]
     if ended or lab.options != options:
-        what = f"is broken ({', '.join(ended)} ended)" if ended else "is running with other options"
+        what = f"is broken ({', '.join(ended)} ended)" if ended else f"is running {_differences(lab.options, options)}"
         raise ZonewiseError(f"lab {name!r} {what}: end it first with `zonewise lab down --name {name}`")
     return lab
+
+
+def _differences(running: Options, asked: Options) -> str:
+    """Which options differ, in the words of the command line."""
+    before, after = msgspec.to_builtins(running), msgspec.to_builtins(asked)
+    shown = [
+        f"{_FLAGS[key]} {_shown(before[key])}, not {_shown(after[key])}" for key in before if before[key] != after[key]
+    ]
+    return f"with other options: {'; '.join(shown)}"
+
+
+def _shown(value: object) -> str:
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case list() | tuple():
+            return str(len(value))
+        case _:
+            return str(value)
 
 
 def _check(name: str, options: Options) -> None:
@@ -87,7 +116,7 @@ def _start(name: str, options: Options, built: binaries.Binaries, progress: Prog
         lab = msgspec.structs.replace(lab, phase=Phase.READY)
         lab.save()
         _start_demo(lab, progress)
-    except ZonewiseError:
+    except Exception:
         _leave_for_the_reader(name)
         raise
     except BaseException:
