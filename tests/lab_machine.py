@@ -36,6 +36,13 @@ class Machine:
         assert process.returncode == code, f"{arguments}: {output}{messages}"
         return output if code == 0 else messages
 
+    def output(self, *arguments: str, code: int) -> str:
+        """What it printed, of a command that says by its exit code how things are."""
+        with self.start(*arguments) as process:
+            output, messages = process.communicate(timeout=240)
+        assert process.returncode == code, f"{arguments}: {output}{messages}"
+        return output
+
     def status(self, name: str, *, code: int = 0) -> LabStatus:
         with self.start("status", "--name", name, "-o", "json") as process:
             output, messages = process.communicate(timeout=60)

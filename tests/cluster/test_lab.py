@@ -40,7 +40,10 @@ def test_up_use_and_down(machine: Machine) -> None:
 
     assert machine.run(*arguments, "--controllers", "*,-endpointslice-controller"), "a second time changes nothing"
     assert machine.status("one").processes[0].pid == shown.processes[0].pid
-    assert "running with other options" in machine.run(*arguments, code=1)
+    assert (
+        "running with other options: --zones 2, not 1; --controllers *,-endpointslice-controller, not *: end it first"
+        in machine.run(*arguments, "--zones", "1", code=1)
+    )
 
     path = machine.run("kubeconfig", "--name", "one").strip()
     assert path == shown.kubeconfig
@@ -83,6 +86,7 @@ def test_a_process_that_ended_is_seen_and_the_lab_is_kept(machine: Machine) -> N
 def test_interrupted_it_removes_what_it_started(machine: Machine) -> None:
     with machine.start("up", "--name", "short", "--zones", "0") as up:
         until(lambda: any("kube-apiserver" in command for command in machine.processes()))
+        assert machine.status("short", code=1).health is Health.STARTING
         up.send_signal(signal.SIGINT)
         up.communicate(timeout=60)
     assert up.returncode == 1
@@ -104,7 +108,8 @@ def test_up_after_a_crash_starts_anew(machine: Machine) -> None:
         until(lambda: any("kube-apiserver" in command for command in machine.processes()))
         up.kill()
         up.communicate()
-    assert machine.status("again", code=1).health is Health.STARTING
+    crashed = machine.status("again", code=1)
+    assert (crashed.health, crashed.problem) == (Health.BROKEN, "its start failed or was killed")
     assert "no lab 'again' is running" in machine.run("kubeconfig", "--name", "again", code=1)
     machine.run("up", "--name", "again", "--zones", "0")
     seen = machine.status("again")
@@ -117,6 +122,7 @@ def test_a_failed_start_names_the_program_and_keeps_its_log(machine: Machine) ->
     assert re.search(r"kube-controller-manager ended: .*no-such-controller", messages)
     assert len(messages.strip().splitlines()[-1].split("zonewise: ")) == 2
     assert machine.processes() == []
+    assert "lab bad is broken: Kubernetes v1.36.3, no nodes" in machine.output("status", "--name", "bad", code=1)
     assert "no-such-controller" in machine.run("logs", "--name", "bad", "kube-controller-manager")
 
 
@@ -132,6 +138,14 @@ USAGE = {
 @pytest.mark.parametrize(("arguments", "message"), USAGE.values(), ids=USAGE.keys())
 def test_wrong_use_is_one_line_and_exit_code_2(machine: Machine, arguments: list[str], message: str) -> None:
     assert message in machine.run(*arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    "command", [["logs"], ["kubeconfig"], ["status"], ["cut", "zone-a"]], ids=lambda words: words[0]
+)
+def test_without_a_lab_every_command_says_how_to_start_it(machine: Machine, command: list[str]) -> None:
+    said = machine.run(*command, "--name", "nope", code=1)
+    assert said == "zonewise: no lab 'nope' is running: start 'nope' with `zonewise lab up --name nope`\n"
 
 
 def test_down_without_a_lab_is_fine(machine: Machine) -> None:

@@ -8,8 +8,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from click.testing import CliRunner
 
 from lab_pods import Pods, addresses, condition, connects, eventually
+from zonewise.cli.main import cli
 from zonewise.lab import labs, namespaces, nodes, status
 from zonewise.lab.addresses import PlanError
 from zonewise.lab.controlplane import ControlPlane
@@ -61,6 +63,8 @@ async def test_nodes_of_a_cut_zone_become_unready_and_recover(whole_lab: Lab, po
     nodes.cut(whole_lab, "zone-c")
     await eventually(unready, "both nodes of zone-c are NotReady")
     assert await _ready(pods, "zone-a-1") == "True"
+    seen = await asyncio.to_thread(status.of, whole_lab)
+    assert (seen.health, seen.problem) == (Health.DEGRADED, "not ready: 2 of 2 nodes in zone-c (cut off)")
     await pods.when(
         "victim", lambda pod: condition(pod, "Ready") == "False", "is declared unready by the control plane"
     )
@@ -149,6 +153,20 @@ def _round_trip(namespace: str, address: str) -> float:
         return time.monotonic() - begun
 
     return min(namespaces.inside(namespace, measure) for _ in range(5))
+
+
+def test_each_change_is_said_in_one_line(whole_lab: Lab) -> None:
+    said = {
+        "cut zone-b": "zone-b is cut off: nothing enters or leaves it\n",
+        "cut  zone-b": "zone-b was cut off before\n",
+        "heal zone-b": "zone-b is healed: it is no longer cut off\n",
+        "heal  zone-b": "zone-b was not cut off\n",
+        "latency zone-a zone-b 2.5 --loss 1": "the path between zone-a and zone-b is now 2.5 ms and 1 % loss each way\n",
+        "latency zone-a zone-b 0": "the path between zone-a and zone-b is now plain\n",
+    }
+    for line, expected in said.items():
+        done = CliRunner().invoke(cli, ["lab", *line.split(), "--name", whole_lab.name])
+        assert (done.exit_code, done.output) == (0, expected), line
 
 
 def test_what_is_not_there_can_not_be_cut_or_shaped(lab: Lab) -> None:

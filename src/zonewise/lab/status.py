@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zonewise.lab import processes, shaping
+from zonewise.lab import processes, shaping, state
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.labels import ZONE
 from zonewise.lab.programs import KWOK_ANNOTATION
@@ -16,7 +16,8 @@ from zonewise.lab.state import Lab, Phase
 
 class Health(StrEnum):
     READY = "ready"
-    STARTING = "starting"  # or left so by a crash
+    STARTING = "starting"
+    DEGRADED = "degraded"  # it runs, and not all of its nodes are ready
     BROKEN = "broken"
 
 
@@ -33,6 +34,10 @@ class ZoneStatus(msgspec.Struct, frozen=True, rename="camel"):
     kwok_nodes: int = 0
     ready_nodes: int = 0
     cut: bool = False
+
+    @property
+    def nodes(self) -> int:
+        return self.namespace_nodes + self.kwok_nodes
 
 
 class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -51,7 +56,7 @@ class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def nodes(self) -> int:
-        return sum(zone.namespace_nodes + zone.kwok_nodes for zone in self.zones)
+        return sum(zone.nodes for zone in self.zones)
 
     @property
     def ready_nodes(self) -> int:
@@ -59,8 +64,19 @@ class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def of(lab: Lab) -> LabStatus:
+    if lab.phase is Phase.READY:
+        return _asked(lab, _recorded(lab))
+    if state.is_held(lab.name):
+        return _recorded(lab)
+    since = state.find(lab.name)
+    if since is not None and since.phase is Phase.READY:  # it came up while we looked
+        return _asked(since, _recorded(since))
+    return msgspec.structs.replace(_recorded(lab), health=Health.BROKEN, problem="its start failed or was killed")
+
+
+def _recorded(lab: Lab) -> LabStatus:
     found = tuple(map(_process, processes.recorded(lab.directory)))
-    status = LabStatus(
+    return LabStatus(
         name=lab.name,
         health=Health.STARTING,
         kube_version=lab.options.version,
@@ -69,7 +85,6 @@ def of(lab: Lab) -> LabStatus:
         zones=tuple(map(ZoneStatus, lab.zones)),
         processes=found,
     )
-    return status if lab.phase is Phase.STARTING else _asked(lab, status)
 
 
 def _asked(lab: Lab, status: LabStatus) -> LabStatus:
@@ -82,8 +97,19 @@ def _asked(lab: Lab, status: LabStatus) -> LabStatus:
     except (OSError, http.client.HTTPException) as error:
         problem = f"{', '.join(ended)} ended" if ended else f"the API server does not answer: {error}"
         return msgspec.structs.replace(status, health=Health.BROKEN, problem=problem)
-    health, problem = (Health.BROKEN, f"{', '.join(ended)} ended") if ended else (Health.READY, "")
-    return msgspec.structs.replace(status, health=health, problem=problem, zones=_zones(lab, nodes))
+    zones = _zones(lab, nodes)
+    health, problem = (Health.BROKEN, f"{', '.join(ended)} ended") if ended else judge(zones)
+    return msgspec.structs.replace(status, health=health, problem=problem, zones=zones)
+
+
+def judge(zones: tuple[ZoneStatus, ...]) -> tuple[Health, str]:
+    """Whether all nodes are ready, and if not, where."""
+    lacking = [
+        f"{zone.nodes - zone.ready_nodes} of {zone.nodes} nodes in {zone.name or 'no zone'}{' (cut off)' if zone.cut else ''}"
+        for zone in zones
+        if zone.ready_nodes < zone.nodes
+    ]
+    return (Health.DEGRADED, f"not ready: {', '.join(lacking)}") if lacking else (Health.READY, "")
 
 
 def _zones(lab: Lab, nodes: list[Any]) -> tuple[ZoneStatus, ...]:

@@ -1,5 +1,7 @@
+import pytest
+
 from zonewise.lab.kwok import manifests
-from zonewise.lab.status import ZoneStatus, count
+from zonewise.lab.status import Health, ZoneStatus, count, judge
 
 
 def test_nodes_are_counted_by_zone_and_kind() -> None:
@@ -12,6 +14,25 @@ def test_nodes_are_counted_by_zone_and_kind() -> None:
         ZoneStatus("zone-c"),
         ZoneStatus("", 1, 0, 0),
     )
+
+
+JUDGED = {
+    "no nodes": ((), (Health.READY, "")),
+    "all ready": ((ZoneStatus("zone-a", 2, 1, 3), ZoneStatus("zone-b")), (Health.READY, "")),
+    "a zone cut off": (
+        (ZoneStatus("zone-a", 2, 0, 2), ZoneStatus("zone-b", 2, 0, 0, cut=True)),
+        (Health.DEGRADED, "not ready: 2 of 2 nodes in zone-b (cut off)"),
+    ),
+    "here and there": (
+        (ZoneStatus("zone-a", 2, 5, 6), ZoneStatus("", 1)),
+        (Health.DEGRADED, "not ready: 1 of 7 nodes in zone-a, 1 of 1 nodes in no zone"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("zones", "expected"), JUDGED.values(), ids=JUDGED)
+def test_a_lab_is_well_when_all_its_nodes_are(zones: tuple[ZoneStatus, ...], expected: tuple[Health, str]) -> None:
+    assert judge(zones) == expected
 
 
 def test_kwok_nodes_are_dealt_out_evenly_and_differ_in_size() -> None:
