@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from zonewise.cli.completion import lab_names, zone_names
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -39,7 +41,12 @@ def lab() -> None:
 
 def _named(command: Callable[..., Any]) -> Callable[..., Any]:
     option = click.option(
-        "--name", default="default", envvar="ZONEWISE_LAB", show_default=True, help="Which lab; labs run side by side."
+        "--name",
+        default="default",
+        envvar="ZONEWISE_LAB",
+        show_default=True,
+        shell_complete=lab_names,
+        help="Which lab; labs run side by side.",
     )
     return option(command)
 
@@ -108,8 +115,9 @@ def up(
 ) -> None:
     """Start a cluster and wait until it is ready.
 
-    Done already: nothing happens. Crashed before: the rest of it is removed first. Where kwok nodes stand beside namespace
-    nodes they carry the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods which should really run do not land there.
+    Done already: nothing happens, or you are told which options differ. Crashed before: the rest of it is removed first.
+    Where kwok nodes stand beside namespace nodes they carry the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods
+    which should really run do not land there.
     """
     from zonewise.lab import addresses, build, labs
     from zonewise.lab.binaries import DEFAULT_VERSION
@@ -161,7 +169,7 @@ def down(name: str, everything: bool) -> None:
 @_output
 @click.pass_context
 def status(ctx: click.Context, name: str, output: str) -> None:
-    """Show a cluster's processes, zones and nodes. Exits with 1 when it is not well."""
+    """Show a cluster's processes, zones and nodes. Exits with 1 when a process ended or a node is not ready."""
     from zonewise.lab import state
     from zonewise.lab import status as statuses
 
@@ -194,7 +202,10 @@ def kubeconfig(name: str) -> None:
 @_named
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def kubectl(name: str, arguments: tuple[str, ...]) -> None:
-    """Run the cluster's own kubectl: `zonewise lab kubectl -- get pods -A`."""
+    """Run the cluster's own kubectl: `zonewise lab kubectl -- get pods -A`.
+
+    --name comes before the dashes, what follows them is kubectl's: `zonewise lab kubectl --name big -- get pods -A`.
+    """
     found = _get(name)
     os.environ["KUBECONFIG"] = str(found.node_kubeconfig)
     _become([str(found.binaries / "kubectl"), *arguments])
@@ -227,6 +238,8 @@ def logs(name: str, follow: bool, process: str | None) -> None:
     from zonewise.errors import ZonewiseError
     from zonewise.lab import nodes, processes, state
 
+    if state.find(name) is None:
+        state.get(name)  # says so
     directory = state.directory_of(name) / processes.LOGS
     known = sorted(path.stem for path in directory.glob("*.log"))
     if process is None:
@@ -245,28 +258,30 @@ def _tail(path: Path, *, follow: bool) -> NoReturn:
 
 @lab.command()
 @_named
-@click.argument("zone")
+@click.argument("zone", shell_complete=zone_names)
 def cut(name: str, zone: str) -> None:
     """Cut a zone off: no packet enters or leaves it, neither to other zones nor to the API server."""
     from zonewise.lab import nodes
 
-    nodes.cut(_get(name), zone)
+    changed = nodes.cut(_get(name), zone)
+    click.echo(f"{zone} is cut off: nothing enters or leaves it" if changed else f"{zone} was cut off before")
 
 
 @lab.command()
 @_named
-@click.argument("zone")
+@click.argument("zone", shell_complete=zone_names)
 def heal(name: str, zone: str) -> None:
     """Undo `cut`."""
     from zonewise.lab import nodes
 
-    nodes.heal(_get(name), zone)
+    changed = nodes.heal(_get(name), zone)
+    click.echo(f"{zone} is healed: it is no longer cut off" if changed else f"{zone} was not cut off")
 
 
 @lab.command()
 @_named
-@click.argument("zone")
-@click.argument("other")
+@click.argument("zone", shell_complete=zone_names)
+@click.argument("other", shell_complete=zone_names)
 @click.argument("milliseconds", type=click.FloatRange(0))
 @click.option("--loss", type=click.FloatRange(0, 100), default=0.0, help="Percent of packets dropped, each way.")
 def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) -> None:
@@ -277,6 +292,8 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
     from zonewise.lab import nodes
 
     nodes.shape(_get(name), zone, other, milliseconds, loss)
+    what = f"{milliseconds:g} ms and {loss:g} % loss each way" if milliseconds or loss else "plain"
+    click.echo(f"the path between {zone} and {other} is now {what}")
 
 
 @lab.command()
@@ -323,7 +340,8 @@ def _print_up(running: Lab, output: str) -> None:
 
 def _headline(seen: LabStatus) -> str:
     zones = f", {len(seen.zones)} zones, {seen.ready_nodes} of {seen.nodes} nodes ready" if seen.zones else ", no nodes"
-    return f"lab {seen.name} is {seen.health}: Kubernetes {seen.kube_version} at {seen.server}{zones}"
+    place = f" at {seen.server}" if seen.server else ""
+    return f"lab {seen.name} is {seen.health}: Kubernetes {seen.kube_version}{place}{zones}"
 
 
 def _describe(seen: LabStatus) -> str:

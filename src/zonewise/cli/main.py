@@ -69,9 +69,36 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; what a person can act on is shown as one line, a traceback only if ZONEWISE_DEBUG is set."""
     try:
         cli.main(args=arguments, prog_name="zonewise")
-    except ZonewiseError as error:
-        if os.environ.get("ZONEWISE_DEBUG"):
+    except Exception as error:
+        text = _one_line(error)
+        if text is None or os.environ.get("ZONEWISE_DEBUG"):
             raise
-        print(f"zonewise: {error}", file=sys.stderr)  # noqa: T201 - the last word before leaving
-        sys.exit(error.exit_code)
+        _give_up_output()
+        print(f"zonewise: {text}", file=sys.stderr)  # noqa: T201 - the last word before leaving
+        sys.exit(error.exit_code if isinstance(error, ZonewiseError) else 1)
     raise AssertionError("click leaves by SystemExit")
+
+
+def _one_line(error: Exception) -> str | None:
+    """What to say of it; None for a bug of ours. A reader of our output who has left is click's business: it says nothing."""
+    import subprocess
+
+    match error:
+        case ZonewiseError():
+            return str(error)
+        case OSError(strerror=str(reason), filename=None):
+            return reason
+        case OSError(strerror=str(reason), filename=place):
+            return f"{os.fsdecode(place) if isinstance(place, bytes) else place}: {reason}"
+        case OSError() | subprocess.TimeoutExpired():
+            return str(error)
+        case _:
+            return None
+
+
+def _give_up_output() -> None:
+    """What can't be written would be tried again, and complained about, when the interpreter leaves."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

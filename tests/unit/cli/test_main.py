@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import IO
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import zonewise
 from zonewise.cli.main import COMMANDS, cli, main
 from zonewise.errors import UsageError, ZonewiseError
+from zonewise.lab import state
+from zonewise.lab.state import Lab, Options
 
 
 def test_help_names_every_command_and_imports_none() -> None:
@@ -41,18 +48,97 @@ def test_unknown_command_suggests_the_nearest_one() -> None:
     assert "Did you mean 'lab'?" in result.output
 
 
-@pytest.mark.parametrize(("error", "code"), [(ZonewiseError("no such zone"), 1), (UsageError("no such flag"), 2)])
-def test_what_a_person_can_act_on_is_one_line(
-    error: ZonewiseError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
+FAILURE: list[Exception] = []
+"""What `zonewise fail` raises."""
 
-    monkeypatch.setattr(cli, "main", fail)
+
+@click.command()
+def fail() -> None:
+    """Registered by tests as a command among ours."""
+    raise FAILURE[-1]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "failing_command", sys.modules[__name__])
+    monkeypatch.setitem(COMMANDS, "fail", ("failing_command:fail", "Fail."))
+
+
+SAID = {
+    "something is wrong": (ZonewiseError("no such zone"), 1, "no such zone"),
+    "asked in a wrong way": (UsageError("no such flag"), 2, "no such flag"),
+    "a file": (PermissionError(errno.EACCES, "Permission denied", "/proc/x"), 1, "/proc/x: Permission denied"),
+    "no file": (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device"),
+    "only words": (TimeoutError("timed out"), 1, "timed out"),
+    "a tool that hangs": (subprocess.TimeoutExpired(["ip"], 60), 1, "Command '['ip']' timed out after 60 seconds"),
+}
+
+
+@pytest.mark.parametrize(("error", "code", "said"), SAID.values(), ids=SAID)
+@pytest.mark.usefixtures("failing")
+def test_what_a_person_can_act_on_is_one_line(
+    error: Exception, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    FAILURE.append(error)
     with pytest.raises(SystemExit) as left:
-        main([])
+        main(["fail"])
     assert left.value.code == code
-    assert capsys.readouterr().err == f"zonewise: {error}\n"
+    assert capsys.readouterr().err == f"zonewise: {said}\n"
+
+
+@pytest.mark.usefixtures("failing")
+def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    FAILURE.append(KeyError("bug"))
+    with pytest.raises(KeyError):
+        main(["fail"])
+    FAILURE.append(ZonewiseError("shown in full to who asks for it"))
+    monkeypatch.setenv("ZONEWISE_DEBUG", "1")
+    with pytest.raises(ZonewiseError):
+        main(["fail"])
+
+
+REFUSED = {
+    "a state directory that can't be made": (["up", "--zones", "0"], {"ZONEWISE_STATE": "/proc/x"}, "/proc/x"),
+    "a state directory that is a file": (["status"], {"ZONEWISE_STATE": "/etc/passwd"}, "/etc/passwd"),
+    "a cache that can't be made": (["up", "--zones", "0"], {"ZONEWISE_CACHE": "/proc/x"}, "/proc/x"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "environment", "place"), REFUSED.values(), ids=REFUSED)
+def test_what_the_system_refuses_is_one_line(
+    arguments: list[str], environment: dict[str, str], place: str, tmp_path: Path
+) -> None:
+    done = _zonewise(["lab", *arguments], {"ZONEWISE_STATE": str(tmp_path), **environment})
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"zonewise: {place}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_full_disk_and_a_reader_who_left(tmp_path: Path) -> None:
+    (tmp_path / "labs" / "one").mkdir(parents=True)
+    environment = {"ZONEWISE_STATE": str(tmp_path)}
+    with Path("/dev/full").open("w") as full:
+        done = _zonewise(["lab", "list"], environment, full)
+    assert (done.returncode, done.stderr) == (1, "zonewise: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = _zonewise(["lab", "list"], environment, pipe)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def _zonewise(
+    arguments: list[str], environment: dict[str, str], output: IO[str] | int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
+    probe = "from zonewise.cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", probe, *arguments],
+        env={**os.environ, **environment},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -62,8 +148,26 @@ def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
     assert "_ZONEWISE_COMPLETE" in result.output
 
 
-def test_completion_completes() -> None:
-    environment = {"_ZONEWISE_COMPLETE": "bash_complete", "COMP_WORDS": "zonewise la", "COMP_CWORD": "1"}
-    probe = "import sys; from zonewise.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "plain,lab"
+COMPLETED = {
+    "a command": ("la", ["lab"]),
+    "a lab": ("lab status --name o", ["one", "other"]),
+    "a zone": ("lab cut --name one zone-", ["zone-a", "zone-b"]),
+    "a second zone": ("lab latency --name one zone-a zone-", ["zone-b"]),
+    "a zone of a lab that is not there": ("lab heal zone-", []),
+    "a zone of a lab that can't be": ("lab heal --name Big zone-", []),
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), COMPLETED.values(), ids=COMPLETED)
+def test_completion_completes(line: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZONEWISE_STATE", str(tmp_path))
+    for name in ("one", "other"):
+        directory = state.directory_of(name)
+        directory.mkdir(parents=True)
+        options = Options(zones=("zone-a", "zone-b"))
+        Lab(name=name, directory=directory, slot=0, binaries=tmp_path, options=options).save()
+    words = ["zonewise", *line.split()]
+    asked = {"_ZONEWISE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = _zonewise([], asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [f"plain,{word}" for word in expected]
