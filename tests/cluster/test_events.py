@@ -1,6 +1,8 @@
 """Events on a real API server, read back as people read them: with kubectl."""
 
 import asyncio
+import base64
+import json
 import re
 import subprocess
 import uuid
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, Never
 
 import pytest
+import yaml
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
@@ -197,6 +200,34 @@ async def test_while_the_server_is_away_events_wait(
     events = {event.note: event.series.count for event in await stored(client, web) if event.series}
     assert events == {"note 0": 3, "note 1": 2}
     assert [line["event"] for line in lines] == ["events wait for the server"], "said once"
+
+
+def user_of_a_plugin(cluster: ControlPlane, folder: Path) -> tuple[Path, str]:
+    """A kubeconfig whose plugin prints the file `output`, and what makes it the admin's."""
+    document = yaml.safe_load(cluster.kubeconfig.read_text())
+    admin = document["users"][0]["user"]
+    pair = {
+        "clientCertificateData": base64.b64decode(admin["client-certificate-data"]).decode(),
+        "clientKeyData": base64.b64decode(admin["client-key-data"]).decode(),
+    }
+    version = "client.authentication.k8s.io/v1"
+    plugin = {"apiVersion": version, "command": "cat", "args": [str(folder / "output")], "interactiveMode": "Never"}
+    document["users"][0]["user"] = {"exec": plugin}
+    (folder / "config").write_text(yaml.safe_dump(document))
+    return folder / "config", json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": pair})
+
+
+async def test_while_nobody_says_who_we_are_events_wait(
+    cluster: ControlPlane, client: Client, web: ObjectReference, tmp_path: Path
+) -> None:
+    path, credential = user_of_a_plugin(cluster, tmp_path)
+    with capture_logs() as lines:
+        async with Client(kubeconfig.load(path)) as unknown, recording(unknown) as recorder:
+            recorder.record(web, Severity.NORMAL, "Reason", "note")
+            await eventually(lambda: lines)
+            (tmp_path / "output").write_text(credential)
+            await eventually(lambda: stored(client, web))
+    assert [line["event"] for line in lines] == ["events wait for the server"]
 
 
 async def test_an_event_whose_answer_was_lost_is_not_written_twice(

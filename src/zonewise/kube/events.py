@@ -27,6 +27,7 @@ from zonewise.kube.errors import (
     NotFound,
     ServerError,
     TooManyRequests,
+    Unauthorized,
     Unreachable,
 )
 from zonewise.kube.patch import MergePatch
@@ -38,7 +39,7 @@ __all__ = ["Limits", "Recorder", "Severity", "reference_to"]
 
 _log = log.get_logger(__name__)
 
-_PASSING = (Unreachable, DeadlineExceeded, ServerError, TooManyRequests)
+_PASSING = (Unreachable, DeadlineExceeded, ServerError, TooManyRequests, Unauthorized)
 _EVENTS_PER_SECOND = 10
 _EVENTS_AT_ONCE = 25
 _WRITE_SECONDS = 10.0
