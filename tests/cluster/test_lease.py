@@ -143,18 +143,20 @@ async def test_the_leaders_work_ends_when_somebody_else_is_named_holder(client: 
 
 async def test_a_leader_whose_lease_was_deleted_makes_it_anew_and_leads_on(client: Client, namespace: str) -> None:
     term = Term()
-    async with Candidacy(client, namespace, term.lead, identity="me"):
-        await eventually(lambda: term.running)
-        old = await stored(client, namespace)
-        await client.delete(LEASES, "x", namespace)
+    with capture_logs() as lines:
+        async with Candidacy(client, namespace, term.lead, identity="me"):
+            await eventually(lambda: term.running)
+            old = await stored(client, namespace)
+            await client.delete(LEASES, "x", namespace)
 
-        async def made_anew() -> bool:
-            with suppress(NotFound):
-                return (await stored(client, namespace)).metadata.uid != old.metadata.uid
-            return False
+            async def made_anew() -> bool:
+                with suppress(NotFound):
+                    return (await stored(client, namespace)).metadata.uid != old.metadata.uid
+                return False
 
-        await eventually(made_anew)
-        assert (term.begun, term.ended) == (1, 0)
+            await eventually(made_anew)
+            assert (term.begun, term.ended) == (1, 0)
+    assert not [line for line in lines if "not found" in line.get("trouble", "")], "a deletion is no failed call"
 
 
 async def test_what_others_add_to_the_lease_stays_and_does_not_disturb(client: Client, namespace: str) -> None:

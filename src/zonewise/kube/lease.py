@@ -197,10 +197,16 @@ class Leadership:
         return await self._client.create(LEASES, body, self._namespace)
 
     async def _replace(self, version: str, spec: LeaseSpec) -> Lease:
-        """A patch that names a resource version applies to no other; fields that we do not write stay as they are."""
+        """A patch that names a resource version applies to no other; fields that we do not write stay as they are.
+
+        A lease that was deleted has no such version any more: a conflict, like every other change before ours.
+        """
         fields = {"holderIdentity": None, **msgspec.to_builtins(spec)}
         patch = MergePatch({"metadata": {"resourceVersion": version}, "spec": fields})
-        return await self._client.patch(LEASES, self._name, patch, self._namespace)
+        try:
+            return await self._client.patch(LEASES, self._name, patch, self._namespace)
+        except NotFound as error:
+            raise Conflict(error.message, action=error.action) from error
 
     async def _release(self) -> None:
         """Only what was claimed in this process may be held without our knowing, as when an answer was lost."""
