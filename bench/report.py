@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "bench"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 
 
@@ -46,10 +47,19 @@ def median(runs: Iterable[dict[str, float]], name: str) -> float:
     return statistics.median(run[name] for run in runs)
 
 
+def measured(part: str, measure: Callable[[], list[Row]], *, anew: bool) -> list[Row]:
+    """A part's rows: measured and kept, or as they were kept when only other parts are wanted anew."""
+    kept = BUILD / "parts" / f"{part}.json"
+    if anew or not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps([asdict(row) for row in measure()]))
+    return [Row(**row) for row in json.loads(kept.read_text())]
+
+
 def publish(name: str, command: str, rows: Sequence[Row], notes: str = "") -> None:
     table = _table(rows)
     print(table)
-    target = ROOT / "build" / "bench" / f"{name}.json"
+    target = BUILD / f"{name}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "name": name,

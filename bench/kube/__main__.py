@@ -13,14 +13,21 @@ from typing import Any
 
 from bench.kube import bare
 from bench.kube.pods import pages
-from bench.report import Row, interleave, median, publish
+from bench.report import Row, interleave, measured, median, publish
 
 PODS = 50_000
 RATE, SECONDS = 2_000, 15
 
 
-def main() -> None:
-    publish("kube", "make bench-kube", [*decoding(), *watching(), *starting(), *command_line()], NOTES)
+def main(chosen: list[str]) -> None:
+    """All parts; or those named on the command line, and of the others what they gave last time."""
+    parts = {"decoding": decoding, "watching": watching, "starting": starting, "commands": command_line}
+    rows = [
+        row
+        for part, measure in parts.items()
+        for row in measured(f"kube-{part}", measure, anew=not chosen or part in chosen)
+    ]
+    publish("kube", "make bench-kube", rows, NOTES)
 
 
 NOTES = """\
@@ -165,4 +172,4 @@ def _middle(runs: list[dict[str, Any]], name: str, figure: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -22,6 +22,7 @@ from bench.kube.pods import pod
 
 SENT = "bench.zonewise.dev/sent"
 OBJECTS = 5_000
+READERS_LAST_SECONDS = 2.0
 
 
 async def main(directory: Path, rate: int, seconds: int) -> None:
@@ -32,7 +33,8 @@ async def main(directory: Path, rate: int, seconds: int) -> None:
     replay = Replay(rate, seconds)
     server = await asyncio.start_server(replay.serve, "127.0.0.1", 0, ssl=tls)
     _write_kubeconfig(directory, server.sockets[0].getsockname()[1])
-    await replay.finished.wait()
+    async with server:
+        await server.serve_forever()
 
 
 def _write_kubeconfig(directory: Path, port: int) -> None:
@@ -53,7 +55,6 @@ def _write_kubeconfig(directory: Path, port: int) -> None:
 class Replay:
     def __init__(self, rate: int, seconds: int) -> None:
         self.rate, self.seconds = rate, seconds
-        self.finished = asyncio.Event()
         chance = random.Random(11)
         self.events = [_split_at_stamp(pod(index, chance)) for index in range(OBJECTS)]
 
@@ -62,14 +63,14 @@ class Replay:
             while request := await _request_line(reader):
                 if "watch=" in request:
                     await self._watch(writer, initial="sendInitialEvents" in request)
-                    self.finished.set()
                     return
                 _respond(writer, b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}')
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
-            self.finished.set()
+            return
         finally:
             writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
     async def _watch(self, writer: asyncio.StreamWriter, *, initial: bool) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -92,6 +93,7 @@ class Replay:
             )
         writer.write(b"0\r\n\r\n")
         await writer.drain()
+        await asyncio.sleep(READERS_LAST_SECONDS)
 
 
 def _split_at_stamp(content: dict) -> tuple[bytes, bytes]:
