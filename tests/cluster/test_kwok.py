@@ -11,6 +11,7 @@ import pytest
 import shared_cluster
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
+from zonewise.kube.errors import Invalid
 from zonewise.lab import kwok
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
@@ -65,3 +66,9 @@ async def test_a_thousand_nodes_take_a_deployment(plane: ControlPlane) -> None:
         await until_ready(client, created["metadata"]["resourceVersion"], 30)
         pods = (await client.list(PODS, "default")).items
     assert Counter(zones[pod.spec.node_name] for pod in pods) == dict.fromkeys(ZONES, 10)
+
+
+def test_nodes_that_are_refused_are_one_error(cluster: ControlPlane) -> None:
+    nodes = [{"metadata": {"name": f"Refused_{index}"}} for index in range(3)]
+    with pytest.raises(Invalid, match="Refused_"):
+        kwok.up(cluster.kubeconfig, nodes)

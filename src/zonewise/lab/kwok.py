@@ -55,19 +55,19 @@ def _condition(kind: str, status: str, reason: str) -> dict[str, str]:
 
 def up(kubeconfig_path: Path, nodes: Sequence[dict[str, Any]]) -> None:
     """Create them all; they are ready from the start and kwok keeps them so."""
-    try:
-        asyncio.run(_create(kubeconfig_path, nodes))
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from group  # one says what is wrong as well as all of them
+    asyncio.run(_create(kubeconfig_path, nodes))
 
 
 async def _create(path: Path, nodes: Sequence[dict[str, Any]]) -> None:
-    places = asyncio.Semaphore(_CONCURRENT)
+    """The first error stands for all. Workers end by themselves: one cancelled while it connects would leave its socket."""
+    remaining = iter(nodes)
 
-    async def create(client: Client, node: dict[str, Any]) -> None:
-        async with places:
+    async def work(client: Client) -> None:
+        for node in remaining:
             await client.create(NODES, node)
 
-    async with Client(kubeconfig.load(path)) as client, asyncio.TaskGroup() as tasks:
-        for node in nodes:
-            tasks.create_task(create(client, node))
+    async with Client(kubeconfig.load(path)) as client:
+        ended = await asyncio.gather(*(work(client) for _ in range(_CONCURRENT)), return_exceptions=True)
+    for error in ended:
+        if error is not None:
+            raise error
