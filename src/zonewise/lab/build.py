@@ -56,11 +56,21 @@ def _build(version: str, sources: Path, directory: Path, reporter: Reporter) -> 
         if version != DEFAULT_VERSION:
             gomod.select(module, version, go.run)
         _compile(go, version, result / BINARY, reporter)
-        _write_stages(go, result / STAGES)
         for program in PROGRAMS:
             (result / program).symlink_to(BINARY)
+        if version == DEFAULT_VERSION:
+            _write_stages(go, result / STAGES)
+        else:
+            _borrow_kwok(ensure(DEFAULT_VERSION, reporter, sources), result)
         result.rename(directory)
     reporter.step(f"Kubernetes {version} is in {directory}")
+
+
+def _borrow_kwok(default: Binaries, result: Path) -> None:
+    """See gomod for why. Builds stand side by side, so the links are relative."""
+    (result / "kwok").unlink()
+    for name in ("kwok", STAGES):
+        (result / name).symlink_to(Path("..", default.directory.name, name))
 
 
 def _scratch_prefix(directory: Path) -> str:
@@ -103,7 +113,7 @@ class Go:
             finally:
                 process.terminate()  # of no effect once it ended; on Ctrl-C nothing goes on compiling behind our back
             if process.returncode != 0:
-                raise BinariesError(f"`go {arguments[0]}` failed: {' '.join(messages[-3:])}")
+                raise BinariesError(f"`go {arguments[0]}` failed: {' '.join(_complaints(messages)[:3])}")
             output.seek(0)
             return output.read()
 
@@ -116,6 +126,11 @@ class Go:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+
+def _complaints(messages: Sequence[str]) -> list[str]:
+    """What is neither a package that was compiled (one word) nor a module that was fetched."""
+    return [line for line in messages if " " in line and not line.startswith("go: downloading")]
 
 
 def _wanted(module: Path) -> str:

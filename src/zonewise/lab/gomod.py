@@ -1,7 +1,8 @@
-"""The Go module's file for another Kubernetes version: text in, text out, but for asking Go what that version needs.
+"""The Go module for another Kubernetes version: text in, text out, but for asking Go what that version needs.
 
 Kubernetes publishes its parts ("staging" modules) beside itself: v1.35.4 goes with v0.35.4 of each. Its own go.mod names
-them, so the list follows the version.
+them, so the list follows the version. kwok is left out: each release of it compiles with few versions of those parts, and
+as it only talks to the API server, the one of our default build serves all.
 """
 
 import json
@@ -11,7 +12,6 @@ from pathlib import Path
 
 _REQUIREMENT = re.compile(r"^(?:require )?\s*(\S+) v\S+", re.MULTILINE)
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(k8s\.io/\S+) => \./staging/", re.MULTILINE)
-_KWOK_FOR_OLDER = "v0.7.0"  # the last that compiles with Kubernetes before 1.36, whose container runtime client differs
 _UNPUBLISHED = "v0.0.0"  # what Kubernetes' own go.mod says where its replacement decides
 
 
@@ -31,8 +31,7 @@ def rewrite(text: str, version: str, staging: Sequence[str]) -> str:
     head = re.sub(r"^require \((?:\s+\S+ \S+ // indirect)+\s*\)\n", "", text, flags=re.MULTILINE)
     head = re.sub(r"^replace \(.*?^\)\n", "", head, flags=re.MULTILINE | re.DOTALL)
     head = re.sub(r"(k8s\.io/kubernetes) v\S+", rf"\1 {version}", head)
-    if int(version.split(".")[1]) < 36:
-        head = re.sub(r"(sigs\.k8s\.io/kwok) v\S+", rf"\1 {_KWOK_FOR_OLDER}", head)
+    head = re.sub(r"^\s+sigs\.k8s\.io/kwok v\S+\n", "", head, flags=re.MULTILINE)
     head = re.sub(
         rf"^(\s+)({'|'.join(map(re.escape, staging))}) v\S+", rf"\1\2 {_UNPUBLISHED}", head, flags=re.MULTILINE
     )
@@ -50,4 +49,5 @@ def select(module: Path, version: str, go: Callable[[Sequence[str]], str]) -> No
     staging = staging_modules(Path(fetched["GoMod"]).read_text())
     file = module / "go.mod"
     file.write_text(rewrite(file.read_text(), version, staging))
+    (module / "kwok.go").write_text('package main\n\nfunc runKwok() { panic("kwok is in the default build") }\n')
     go(["mod", "tidy"])

@@ -42,7 +42,6 @@ require (
 \tk8s.io/client-go v0.0.0
 \tk8s.io/kubernetes v1.35.4
 \tk8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
-\tsigs.k8s.io/kwok v0.7.0
 )
 
 replace (
@@ -54,10 +53,6 @@ replace (
 
 def test_another_version_brings_its_own_parts() -> None:
     assert gomod.rewrite(OURS, "v1.35.4", gomod.staging_modules(THEIRS)) == REWRITTEN
-
-
-def test_a_near_version_keeps_kwok() -> None:
-    assert "sigs.k8s.io/kwok v0.8.0\n" in gomod.rewrite(OURS, "v1.36.1", gomod.staging_modules(THEIRS))
 
 
 def test_what_is_required() -> None:
