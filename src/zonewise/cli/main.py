@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
     "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
+    "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),
 }
 """Name to where it lives and its line in the help, so that `--help` imports none of them."""
 

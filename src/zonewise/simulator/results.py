@@ -40,11 +40,25 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     losses: tuple[Loss, ...] = ()
 
 
-class Table(msgspec.Struct, frozen=True):
+class Judged(msgspec.Struct, frozen=True):
+    """One input of the user's own, and the total of each algorithm on it; none where a zone is left without endpoints."""
+
+    name: str
+    zones: tuple[str, ...]
+    nodes: tuple[int, ...]
+    endpoints: tuple[int, ...]
+    totals: dict[str, float | None]
+
+
+class Table(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`upper_bound` is a mean total that no assignment of any kind exceeds."""
+
     dataset: str
     inputs: int
     rows: tuple[Row, ...]
     about: str = ""
+    upper_bound: float | None = None
+    judged: tuple[Judged, ...] = ()
 
 
 class Results(msgspec.Struct, frozen=True):

@@ -27,10 +27,10 @@ class Score(NamedTuple):
 class Weights(NamedTuple):
     """What a point of each part of the score counts in the total, in percent."""
 
-    in_zone: float = 45
-    highest: float = 20
-    mean: float = 20
-    slices: float = 15
+    in_zone: float = 45.0
+    highest: float = 20.0
+    mean: float = 20.0
+    slices: float = 15.0
 
 
 STANDARD: Final = Weights()
@@ -61,7 +61,7 @@ def measure(groups: int, total: int, ratio: Numbers, traffic: list[float], w: Wo
             reach += w.sizes[group] * w.weight[group * zones + zone]
             own += w.composition[group * zones + zone] * w.weight[group * zones + zone]
         if reach == 0:
-            unreached += 1
+            unreached += 1 if ratio[zone] > 0 else 0
             continue
         part = ratio[zone] / reach
         in_zone += part * own

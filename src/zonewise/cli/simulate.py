@@ -1,0 +1,338 @@
+"""`zonewise simulate`: judge the algorithms on data sets, on your own cluster, and under churn."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.errors import UsageError
+
+if TYPE_CHECKING:
+    from zonewise.routing.algorithms import Algorithm, Weights
+    from zonewise.routing.tuning import Start
+    from zonewise.simulator.inputs import Input
+    from zonewise.simulator.reproduce import Publication
+    from zonewise.simulator.results import Table
+    from zonewise.simulator.runners import Runner
+    from zonewise.simulator.tasks import Partial, Rules, Task
+
+CHURN = "churn"
+DATASETS = ("representative", "small", "medium", "large", "all-pairings", CHURN)
+ALGORITHMS = ("balanced", "require", "local", "local-shared", "local-weighted", "local-opt", "optimal")
+USUAL = ",".join(name for name in ALGORITHMS if name != "require")
+FORMATS = ("table", "json", "csv", "html")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise simulate                            hand-picked shapes, all algorithms
+  zonewise simulate large --jobs 2             39 million inputs
+  zonewise simulate --reproduce                the two published tables, side by side with what we get
+  zonewise simulate -f services.csv            your own numbers: nodes.ZONE and endpoints.ZONE per line
+  zonewise simulate -f dump.yaml -o html > report.html
+  zonewise simulate --from-cluster             every Service of the cluster that kubectl talks to
+  zonewise simulate churn                      what change costs, and what padding and laziness save
+""",
+)
+@click.argument("dataset", type=click.Choice(DATASETS), required=False)
+@click.option("--algorithms", default=USUAL, show_default=True, help="Which ones, separated by commas.")
+@click.option(
+    "--starting-threshold",
+    default="3x",
+    show_default=True,
+    help="Below so many endpoints `local` is balanced: a number, or 3x for three times the zones.",
+)
+@click.option(
+    "--overload-threshold", default="50%", show_default=True, help="What no endpoint may reach above an even share."
+)
+@click.option(
+    "--weights",
+    default="45,20,20,15",
+    show_default=True,
+    help="What in-zone, highest overload, mean overload and slices count, in percent.",
+)
+@click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="How many processes.")
+@click.option("--dask", metavar="ADDRESS", help="Sweep on the Dask cluster whose scheduler is there.")
+@click.option(
+    "--reproduce",
+    type=click.Choice(["all", "large", "small"]),
+    is_flag=False,
+    flag_value="all",
+    help="The published tables: algorithms on `large`, starting thresholds on `small`, or both.",
+)
+@click.option(
+    "-f", "--file", "file", type=click.Path(path_type=Path), help="Your own inputs: CSV, or a dump of a cluster."
+)
+@click.option("--from-cluster", is_flag=True, help="The Services of a live cluster.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="With --from-cluster.")
+@click.option("--context", help="With --from-cluster.")
+@click.option("--trace", "trace", metavar="FILE|NAME", help="Replay one trace: a file of yours, or one built in.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The directory where an interrupted sweep is kept. [default: the user's cache]",
+)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print it.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
+def simulate(dataset: str | None, **options: Any) -> None:
+    """Judge the routing algorithms: how much traffic stays in its zone, at what overload, with how many slices.
+
+    A sweep that is interrupted goes on where it was when the same command is given again.
+    """
+    _one_source(dataset, options)
+    if dataset == CHURN or options["trace"]:
+        _deliver(_churn(options), options["out"])
+        return
+    tables = tuple(_tables(dataset or "representative", options))
+    _deliver(_shown(tables, options["output"]), options["out"])
+
+
+def _one_source(dataset: str | None, options: dict[str, Any]) -> None:
+    names = {"file": "-f", "from_cluster": "--from-cluster", "reproduce": "--reproduce", "trace": "--trace"}
+    given = ([dataset] if dataset and dataset != CHURN else []) + [
+        said for name, said in names.items() if options[name]
+    ]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} both say what to judge: give one of them")
+
+
+def _tables(dataset: str, options: dict[str, Any]) -> Iterator[Table]:
+    from zonewise.simulator.datasets import RANGED, REPRESENTATIVE
+    from zonewise.simulator.inputs import read
+    from zonewise.simulator.reproduce import PUBLICATIONS
+    from zonewise.simulator.tasks import dataset_tasks, own_tasks
+
+    if options["reproduce"]:
+        wanted = PUBLICATIONS if options["reproduce"] == "all" else [options["reproduce"]]
+        yield from (_published(PUBLICATIONS[name], options) for name in wanted)
+        return
+    rules = _rules(options)
+    if options["file"]:
+        source = str(options["file"])
+        yield _swept(own_tasks(read(_text(options["file"]), source), rules), source, "", rules, options)
+    elif options["from_cluster"]:
+        found = _live(options)
+        yield _swept(own_tasks(found, rules), "cluster", "Services with ready endpoints", rules, options)
+    elif dataset in RANGED:
+        chosen = RANGED[dataset]
+        yield _swept(dataset_tasks(chosen, rules), chosen.name, chosen.about, rules, options)
+    else:
+        yield _swept(own_tasks(REPRESENTATIVE, rules), dataset, "Hand-picked shapes", rules, options)
+
+
+def _published(publication: Publication, options: dict[str, Any]) -> Table:
+    from zonewise.simulator.tally import with_published
+    from zonewise.simulator.tasks import dataset_tasks
+
+    chosen, rules = publication.dataset, publication.rules
+    table = _swept(dataset_tasks(chosen, rules), chosen.name, chosen.about, rules, options)
+    return with_published(table, publication.published)
+
+
+def _swept(tasks: Sequence[Task], name: str, about: str, rules: Rules, options: dict[str, Any]) -> Table:
+    from zonewise.simulator.cache import directory
+    from zonewise.simulator.checkpoint import file_for, sweep
+    from zonewise.simulator.tally import tally
+
+    run = _runner(tasks, options)
+    file = file_for(tasks, options["checkpoint"] or directory())
+    with _progress(name, sum(task.inputs for task in tasks)) as notice:
+        try:
+            partials = sweep(tasks, run, file, notice)
+        except KeyboardInterrupt:
+            click.echo(f"stopped; the same command goes on from here ({file})", err=True)
+            sys.exit(130)
+        except OSError as error:
+            raise UsageError(
+                f"{file.parent} can't keep the sweep: {error.strerror}; choose another --checkpoint"
+            ) from error
+    return tally(name, about, rules, partials)
+
+
+def _runner(tasks: Sequence[Task], options: dict[str, Any]) -> Runner:
+    from zonewise.simulator.runners import in_processes, on_dask, one_by_one
+
+    if options["dask"]:
+        return on_dask(options["dask"])
+    if any(task.chunk for task in tasks):
+        _compile(tasks[0].rules)
+    return in_processes(options["jobs"]) if options["jobs"] > 1 and len(tasks) > 1 else one_by_one
+
+
+def _compile(rules: Rules) -> None:
+    """Before any clock runs, and once for all processes: they read the cache that this fills."""
+    try:
+        from zonewise.simulator.chunkwork import warm
+    except ModuleNotFoundError as error:
+        raise UsageError(f"data sets need the package `{error.name}`: pip install 'zonewise[simulator]'") from error
+    begin = time.monotonic()
+    told = False
+    for contestant in rules.contestants:
+        if not told and time.monotonic() - begin > 3 and sys.stderr.isatty():
+            click.echo("compiling the algorithms, once for this version ...", err=True)
+            told = True
+        warm(contestant.algorithm)
+
+
+@contextmanager
+def _progress(name: str, inputs: int) -> Iterator[Callable[[Partial], None]]:
+    """A bar with rate and time left, on a terminal only; what was done by an earlier run counts at once."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    rate = TextColumn("{task.completed:,.0f} of {task.total:,.0f}  {task.fields[rate]}")
+    bar = Progress(
+        TextColumn(name), BarColumn(), rate, TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    )
+    with bar:
+        line = bar.add_task(name, total=inputs, rate="")
+
+        def notice(partial: Partial) -> None:
+            bar.advance(line, partial.inputs)
+            speed = bar.tasks[line].finished_speed or bar.tasks[line].speed
+            bar.update(line, rate=f"{speed:,.0f}/s" if speed else "")
+
+        yield notice
+
+
+def _churn(options: dict[str, Any]) -> str:
+    from zonewise.simulator import tables, traces
+    from zonewise.simulator.churn import Way, replay
+    from zonewise.simulator.report import html
+    from zonewise.simulator.results import Results
+
+    wanted = options["trace"]
+    if wanted is None:
+        replayed = [traces.built_in(name) for name in traces.BUILT_IN]
+    elif wanted in traces.BUILT_IN:
+        replayed = [traces.built_in(wanted)]
+    else:
+        replayed = [traces.read(_text(Path(wanted)), wanted)]
+    preferring = [
+        algorithm for algorithm in _algorithms(options["algorithms"]) if algorithm not in ("balanced", "require")
+    ]
+    _, overload = _tuning(options)
+    found = [replay(trace, one, way, overload) for trace in replayed for one in preferring for way in Way]
+    match options["output"]:
+        case "json":
+            return tables.as_json(Results(()), found)
+        case "csv":
+            return tables.churn_csv(found)
+        case "html":
+            return html(Results(()), found)
+        case _:
+            return tables.churn_text(found)
+
+
+def _shown(made: tuple[Table, ...], output: str) -> str:
+    from zonewise.simulator import tables
+    from zonewise.simulator.results import Results
+
+    results = Results(made)
+    match output:
+        case "json":
+            return tables.as_json(results)
+        case "csv":
+            return tables.as_csv(results)
+        case "html":
+            from zonewise.simulator.report import html
+
+            return html(results)
+        case _:
+            return tables.text(results)
+
+
+def _deliver(text: str, out: Path | None) -> None:
+    """All of it or nothing: a reader never sees half a file."""
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=out.parent, delete=False) as made:
+            made.write(text)
+        Path(made.name).replace(out)
+    except OSError as error:
+        raise UsageError(f"{out} can't be written: {error.strerror}") from error
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} can't be read: not UTF-8 at byte {error.start}") from error
+
+
+def _live(options: dict[str, Any]) -> list[Input]:
+    import asyncio
+
+    return asyncio.run(_read_cluster(options["kubeconfig"], options["context"]))
+
+
+async def _read_cluster(kubeconfig: Path | None, context: str | None) -> list[Input]:
+    from zonewise.kube.client import Client
+    from zonewise.objects import ENDPOINT_SLICES, NODES
+    from zonewise.simulator.inputs import from_cluster
+
+    async with await Client.connect(kubeconfig, context) as client:
+        nodes, slices = await client.list(NODES), await client.list(ENDPOINT_SLICES)
+    found = from_cluster(nodes.items, slices.items)
+    if not found:
+        raise UsageError("the cluster has no Service with ready endpoints in a zone: nothing to judge")
+    return found
+
+
+def _rules(options: dict[str, Any]) -> Rules:
+    from zonewise.simulator.tasks import Contestant, Rules
+
+    start, overload = _tuning(options)
+    contestants = tuple(Contestant(one.value, one, start) for one in _algorithms(options["algorithms"]))
+    return Rules(contestants, overload, _weights(options["weights"]))
+
+
+def _tuning(options: dict[str, Any]) -> tuple[Start, float]:
+    """Read as a Service's annotations are."""
+    from zonewise.routing.tuning import OVERLOAD_THRESHOLD, STARTING_THRESHOLD, read_tuning
+
+    said = {STARTING_THRESHOLD: options["starting_threshold"], OVERLOAD_THRESHOLD: options["overload_threshold"]}
+    tuning, problems = read_tuning(said)
+    for problem in problems:
+        name = problem.annotation.removeprefix("zonewise.dev/")
+        raise UsageError(f"--{name} is {problem.value!r}; write {problem.allowed}")
+    assert tuning.overload is not None
+    return tuning.start, tuning.overload
+
+
+def _algorithms(text: str) -> list[Algorithm]:
+    from zonewise.routing.algorithms import Algorithm
+
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in ALGORITHMS:
+            raise UsageError(f"--algorithms: {name!r} is none; known are {', '.join(ALGORITHMS)}")
+    return [Algorithm(name) for name in names]
+
+
+def _weights(text: str) -> Weights:
+    from zonewise.routing.algorithms import Weights
+
+    parts = text.split(",")
+    if len(parts) != 4 or not all(re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", part.strip()) for part in parts):
+        raise UsageError(f"--weights is {text!r}; write four numbers such as 45,20,20,15")
+    weights = Weights(*map(float, parts))
+    if abs(sum(weights) - 100) > 1e-6:
+        raise UsageError(f"--weights is {text!r}, which adds up to {sum(weights):g}; it must be 100")
+    return weights

@@ -1,0 +1,55 @@
+"""Who does the tasks: this process, several of this machine, or a Dask cluster. All yield partials as they are done."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from zonewise.errors import UsageError
+from zonewise.simulator.tasks import Partial, Task
+from zonewise.simulator.work import perform
+
+Runner = Callable[[Sequence[Task]], Iterator[Partial]]
+
+
+def one_by_one(tasks: Sequence[Task]) -> Iterator[Partial]:
+    return map(perform, tasks)
+
+
+def in_processes(jobs: int) -> Runner:
+    def run(tasks: Sequence[Task]) -> Iterator[Partial]:
+        # Spawned, not forked: a fork would copy the threads of the progress bar half-way.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(min(jobs, len(tasks) or 1), context, _ignore_interrupt)
+        try:
+            for future in as_completed([pool.submit(perform, task) for task in tasks]):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    return run
+
+
+def on_dask(address: str) -> Runner:
+    try:
+        import distributed  # noqa: PLC0415 - an extra, and slow to import
+    except ModuleNotFoundError as error:
+        raise UsageError("--dask needs the package `distributed`: pip install 'zonewise[dask]'") from error
+
+    def run(tasks: Sequence[Task]) -> Iterator[Partial]:
+        try:
+            client = distributed.Client(address, timeout=10)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--dask {address}: no scheduler answers there: {error}") from error
+        with client:
+            for _, partial in distributed.as_completed(client.map(perform, tasks, pure=False), with_results=True):
+                yield partial
+
+    return run
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C reaches every process of the terminal; the first one tells the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
