@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
-WORKERS ?= 4
+WORKERS ?= 3
 BENCHES := $(patsubst bench/%/__main__.py,%,$(wildcard bench/*/__main__.py))
 
 .PHONY: help
