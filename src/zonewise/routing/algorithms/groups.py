@@ -55,14 +55,14 @@ class Groups:
 
 
 def read(answer: int, zones: int, w: Workspace) -> Groups:
-    """What an algorithm wrote; rows that the same zones consume with the same weights are one group."""
+    """What an algorithm wrote, in zone order; rows that the same zones consume with the same weights are one group."""
     found: dict[tuple[float, ...], tuple[int, ...]] = {}
     for row in range(0, max(answer, 1) * zones, zones):
         composition = tuple(w.composition[row : row + zones])
         weights = tuple(map(float, w.weight[row : row + zones]))
         if any(composition):
             found[weights] = tuple(map(add, found.get(weights, (0,) * zones), composition))
-    groups = tuple(Group(composition, weights) for weights, composition in found.items())
+    groups = tuple(Group(found[weights], weights) for weights in sorted(found, reverse=True))
     return Groups(groups, Downgrade(answer) if answer < 0 else None)
 
 

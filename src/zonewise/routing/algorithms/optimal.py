@@ -1,7 +1,8 @@
 """`optimal`: the best score under the overload limit with groups that one or several zones consume, without weights.
 
-Starts with every zone by itself and joins blocks step by step towards balanced. On the way it settles the sizes of
-every partition whose bound beats the best found so far. For up to three zones that looks at all partitions.
+Every partition of the zones into blocks has a bound; where that beats the best found so far, its sizes are settled.
+Up to five zones all partitions are looked at. With more, blocks are joined step by step on the most promising path from
+every zone by itself towards balanced.
 """
 
 from __future__ import annotations
@@ -26,9 +27,27 @@ from zonewise.routing.algorithms.workspace import Counts, Numbers, Workspace, cl
 
 MOST_HINTS: Final = 8
 """An endpoint may carry hints for so many zones; a group for more has to be for all, without hints."""
+ALL_PARTITIONS_TO: Final = 5
+"""Zones; there are 52 partitions of five, and 203 of six."""
 ALL_PAIRS_TO: Final = 4
 """Up to so many blocks every pair is joined and settled, beyond it only the most promising pair."""
+MOST_TO_JOIN: Final = 8
+"""Blocks beyond so many are joined by demand alone."""
 INFEASIBLE: Final = 1e6
+
+
+def next_partition(q: Search, goal: Goal) -> int:
+    """The partition in `block` becomes the next of all, in the order of restricted growth; its blocks, 0 at the end."""
+    for at in range(goal.zones - 1, 0, -1):
+        highest = 0
+        for before in range(at):
+            highest = max(highest, q.block[before])
+        if q.block[at] <= highest:
+            q.block[at] += 1
+            for after in range(at + 1, goal.zones):
+                q.block[after] = 0
+            return max(highest, q.block[at]) + 1
+    return 0
 
 
 def join_pair(first: int, second: int, blocks: int, q: Search, goal: Goal) -> bool:
@@ -88,6 +107,51 @@ def join_best(blocks: int, best: float, q: Search, goal: Goal) -> tuple[bool, fl
     return True, best
 
 
+def try_all(best: float, q: Search, goal: Goal) -> float:
+    """All but the first and the last, which are balanced and every zone by itself."""
+    for at in range(goal.zones):
+        q.block[at] = 0
+    blocks = next_partition(q, goal)
+    while 0 < blocks < goal.zones:
+        best = consider(blocks, promise(blocks, q, goal), best, q, goal)
+        blocks = next_partition(q, goal)
+    return best
+
+
+def join_lightest(blocks: int, q: Search, goal: Goal) -> bool:
+    """The two blocks on the path with the least demand become one; whether hints can express that."""
+    copy(q.path, q.block, goal.zones)
+    add_up(blocks, q, goal)
+    first = 0
+    second = 1
+    if q.demand[second] < q.demand[first]:
+        first = 1
+        second = 0
+    for block in range(2, blocks):
+        if q.demand[block] < q.demand[first]:
+            second = first
+            first = block
+        elif q.demand[block] < q.demand[second]:
+            second = block
+    possible = join_pair(min(first, second), max(first, second), blocks, q, goal)
+    if possible:
+        copy(q.block, q.path, goal.zones)
+    return possible
+
+
+def join_all(best: float, q: Search, goal: Goal) -> float:
+    copy(q.block, q.path, goal.zones)
+    blocks = goal.zones
+    going = True
+    while going and blocks > MOST_TO_JOIN:
+        going = join_lightest(blocks, q, goal)
+        blocks -= 1
+    while going and blocks > 2:
+        going, best = join_best(blocks, best, q, goal)
+        blocks -= 1
+    return best
+
+
 def write_groups(zones: int, q: Search, goal: Goal, w: Workspace) -> int:
     """Own endpoints first, in order of demand; then what is left over goes where it is missing. How many groups."""
     blocks = 0
@@ -132,13 +196,11 @@ def optimal(
     best = weights.in_zone * kept_at_home(0, goal.endpoints, q) + price(1.0, slices_of(goal.endpoints), goal)
     for at in range(goal.zones):
         q.block[at] = at
-        q.path[at] = at
     best = consider(goal.zones, promise(goal.zones, q, goal), best, q, goal)
-    blocks = goal.zones
-    going = True
-    while going and blocks > 2:
-        going, best = join_best(blocks, best, q, goal)
-        blocks -= 1
+    if goal.zones <= ALL_PARTITIONS_TO:
+        try_all(best, q, goal)
+    else:
+        join_all(best, q, goal)
     if q.best_block[0] < 0:
         spread(endpoints, w)
         return 1

@@ -8,10 +8,14 @@ and after each of them single endpoints move again.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from zonewise.routing.algorithms.blocks import TIE, Goal, Search, price, score, worth
 from zonewise.routing.algorithms.score import SLICE_CAPACITY, slices_of
 from zonewise.routing.algorithms.workspace import Counts, Ints
+
+
+MOST_CUTS: Final = 8
 
 
 def copy(source: Counts, target: Ints, count: int) -> None:
@@ -144,7 +148,7 @@ def imports(blocks: int, sizes: Ints, q: Search) -> bool:
 
 
 def level(blocks: int, sizes: Ints, levelled: Ints, best: float, q: Search, goal: Goal) -> float:
-    """Tries the highest load there is, and each that one endpoint less would make; climbs from the best."""
+    """Tries the highest load there is, and each that an importing block would have with one less; then climbs."""
     reached = best
     chosen = 0.0
     if not imports(blocks, sizes, q):
@@ -152,7 +156,7 @@ def level(blocks: int, sizes: Ints, levelled: Ints, best: float, q: Search, goal
     for at in range(blocks + 1):
         load = 1.0
         if at < blocks:
-            if sizes[at] <= q.fewest[at]:
+            if sizes[at] <= max(q.fewest[at], q.own[at]):
                 continue
             load = q.demand[at] / (sizes[at] - 1)
         for block in range(blocks):
@@ -211,7 +215,8 @@ def settle(blocks: int, known: float, ceiling: float, q: Search, goal: Goal) -> 
     slices = 0
     for block in range(blocks):
         slices += slices_of(q.chain[block])
-    while slices > fewest_slices and ceiling > max(best, known) + TIE:
+    last = max(slices - MOST_CUTS, fewest_slices)
+    while slices > last and ceiling > max(best, known) + TIE:
         if not best_cut(blocks, q.chain, q.trial, q.scratch, q, goal):
             break
         copy(q.trial, q.chain, blocks)
