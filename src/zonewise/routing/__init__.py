@@ -8,6 +8,7 @@ kube-proxy makes of such hints.
 from zonewise.routing.cluster import NODE_NAME, Cluster
 from zonewise.routing.decide import HintsForm, decide
 from zonewise.routing.decision import Choice, Decision, choose
+from zonewise.routing.drain import DRAIN_ZONE, NO_DRAIN, Drain, drained_zones
 from zonewise.routing.forecast import Forecast, forecast
 from zonewise.routing.policy import Policy, Reading, read_policy
 from zonewise.routing.reason import Code, Reason, Subject
@@ -16,12 +17,15 @@ from zonewise.routing.stockproxy import ProxyChoice, stock_choice
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 
 __all__ = [
+    "DRAIN_ZONE",
     "EVERYONE",
     "NODE_NAME",
+    "NO_DRAIN",
     "Choice",
     "Cluster",
     "Code",
     "Decision",
+    "Drain",
     "Expression",
     "Forecast",
     "HintsForm",
@@ -34,6 +38,7 @@ __all__ = [
     "Tier",
     "choose",
     "decide",
+    "drained_zones",
     "express",
     "forecast",
     "read_policy",

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from zonewise.objects import Endpoint, Node
+from zonewise.routing.drain import NodeDrains, drained_by_nodes
 from zonewise.routing.hints import cpu_shares
 from zonewise.routing.reason import Reason
 from zonewise.topology import ZONE, DomainCapacities, capacities_by_domain, domain_of, is_control_plane, is_ready
@@ -69,6 +70,10 @@ class Cluster:
     @cached_property
     def capacities(self) -> DomainCapacities:
         return capacities_by_domain(self.nodes.values())
+
+    @cached_property
+    def node_drains(self) -> NodeDrains:
+        return drained_by_nodes(self.nodes.values())
 
     @cached_property
     def cpu_shares(self) -> Mapping[str, float] | Reason:

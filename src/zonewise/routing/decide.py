@@ -7,6 +7,7 @@ follows from the arguments alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -15,6 +16,7 @@ from zonewise.objects import Endpoint, Service
 from zonewise.routing.cluster import Cluster
 from zonewise.routing.decision import Decision
 from zonewise.routing.distribution import distribution_tiers
+from zonewise.routing.drain import NO_DRAIN, Drain, drained_reason, not_drained_reason, split
 from zonewise.routing.endpoints import Usable, usable
 from zonewise.routing.hints import hint_strictly
 from zonewise.routing.keys import key_reason, key_tiers
@@ -51,11 +53,33 @@ def decide(
     previous: Decision | Memory = NOTHING_REMEMBERED,
     *,
     hints: HintsForm = HintsForm.STABLE,
+    drained: Drain = NO_DRAIN,
 ) -> Decision:
     """`endpoints` are those of one address family; `previous` is the last decision, or what slices recall of it."""
     reading = read_policy(service)
     memory = _memory(previous, reading)
     found = usable(endpoints)
+    if drained is NO_DRAIN:
+        return _decide(reading, found, cluster, memory, hints)
+    stay, leave = split(found.by_address, cluster.homes(found.by_address, ZONE), drained)
+    used = Usable(stay, found.draining) if stay else found
+    decision = replace(_decide(reading, used, cluster, memory, hints), drain=drained)
+    if not leave:
+        return decision
+    if not stay:
+        return replace(decision, reasons=_with_drain(decision, not_drained_reason(drained, len(leave))))
+    reason = drained_reason(drained, len(leave), len(stay), service)
+    return replace(decision, drained=leave, reasons=_with_drain(decision, reason))
+
+
+def _with_drain(decision: Decision, reason: Reason) -> tuple[Reason, ...]:
+    """The policy speaks first, where there is one."""
+    if isinstance(decision.reading.policy, NoPolicy):
+        return (reason, *decision.reasons)
+    return (*decision.reasons, reason)
+
+
+def _decide(reading: Reading, found: Usable, cluster: Cluster, memory: Memory, hints: HintsForm) -> Decision:
     match reading.policy:
         case _ if not found.by_address:
             return _decided(reading, found, (EVERYONE,), NO_ENDPOINT_READY)

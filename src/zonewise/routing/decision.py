@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zonewise.objects import Endpoint
 from zonewise.routing.cluster import Cluster
+from zonewise.routing.drain import NO_DRAIN, Drain
 from zonewise.routing.policy import Reading
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
@@ -20,7 +21,7 @@ class Decision:
     """Tiers are tried in order; `walls`, if any, are domains that no traffic leaves, whatever the tiers say.
 
     `endpoints` are those that take traffic, by address. The first of `reasons` is the answer to "why"; more follow
-    where more than one level had a say.
+    where more than one level had a say, or a zone is drained: `drained` are the endpoints that take no traffic for it.
     """
 
     reading: Reading
@@ -28,6 +29,8 @@ class Decision:
     tiers: tuple[Tier, ...]
     reasons: tuple[Reason, ...]
     walls: Tier | None = None
+    drained: Mapping[str, Endpoint] = field(default_factory=dict)
+    drain: Drain = NO_DRAIN
 
     @property
     def reason(self) -> Reason:
@@ -35,7 +38,7 @@ class Decision:
 
     @property
     def complaints(self) -> tuple[Reason, ...]:
-        return self.reading.complaints
+        return (*self.reading.complaints, *self.drain.complaints)
 
     @property
     def memory(self) -> Memory:

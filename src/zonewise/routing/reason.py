@@ -43,6 +43,10 @@ class Code(StrEnum):
     ENDPOINT_WITHOUT_ZONE = "EndpointWithoutZone"
     ENDPOINT_WITHOUT_NODE = "EndpointWithoutNode"
 
+    # What became of a drain.
+    ZONE_DRAINED = "ZoneDrained"
+    NOT_DRAINED = "NotDrained"
+
     # What one client gets.
     CHOSEN = "Chosen"
     NONE_REACHABLE = "NoneReachable"

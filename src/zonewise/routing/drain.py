@@ -1,0 +1,166 @@
+"""Which zones traffic is asked to leave, and who asks: `zonewise.dev/drain-zone` on a Service, its namespace, or nodes.
+
+`decide` then leaves the endpoints of these zones out as long as there are others, and `express` hints them for nobody.
+The annotation names a zone, or several with commas between. On a node it can only name the node's own zone; one such
+node is enough, so that a node that joins the zone later does not end the drain. A bad value drains nothing and is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from zonewise.objects import Endpoint, Node, Service, key_of
+from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.topology import value_problem, zone_of
+
+DRAIN_ZONE: Final = "zonewise.dev/drain-zone"
+
+_SHOWN: Final = 80
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Who drains each zone, by its name, and complaints about what the Service or its namespace says."""
+
+    zones: Mapping[str, tuple[Subject, ...]] = field(default_factory=dict, hash=False)
+    complaints: tuple[Reason, ...] = ()
+
+
+NO_DRAIN: Final = Drain()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrains:
+    """What all nodes say, and the zones there are; made once per change of the nodes."""
+
+    drain: Drain = NO_DRAIN
+    zones: frozenset[str] = frozenset()
+
+
+def drained_by_nodes(nodes: Iterable[Node]) -> NodeDrains:
+    zones: dict[str, list[Subject]] = {}
+    known: set[str] = set()
+    complaints: list[Reason] = []
+    for node in nodes:
+        own = zone_of(node.metadata.labels)
+        known.add(own or "")
+        if (text := node.metadata.annotations.get(DRAIN_ZONE)) is None:
+            continue
+        subject = Subject("Node", node.metadata.name)
+        if own in _named(text):
+            zones.setdefault(own, []).append(subject)
+        if _named(text) != {own}:
+            complaints.append(_not_its_own(text, subject, own))
+    drained = {zone: tuple(sorted(by)) for zone, by in sorted(zones.items())}
+    return NodeDrains(Drain(drained, tuple(sorted(complaints, key=str))), frozenset(known - {""}))
+
+
+def drained_zones(service: Service, namespace_annotations: Mapping[str, str], node_drains: NodeDrains) -> Drain:
+    said = [
+        (subject, text)
+        for subject, annotations in (
+            (Subject("Service", str(key_of(service))), service.metadata.annotations),
+            (Subject("Namespace", service.metadata.namespace), namespace_annotations),
+        )
+        if (text := annotations.get(DRAIN_ZONE)) is not None
+    ]
+    if not said:
+        return NO_DRAIN if not node_drains.drain.zones else Drain(node_drains.drain.zones)
+    zones = dict(node_drains.drain.zones)
+    for subject, text in said:
+        for zone in sorted(_valid(text)):
+            zones[zone] = (subject, *zones.get(zone, ()))
+    complaints = [complaint for subject, text in said for complaint in _complaints(text, subject, node_drains.zones)]
+    return Drain(zones, tuple(complaints))
+
+
+def split(
+    endpoints: Mapping[str, Endpoint], homes: Mapping[str, str | None], drain: Drain
+) -> tuple[dict[str, Endpoint], dict[str, Endpoint]]:
+    """The endpoints that stay in use, and those that traffic leaves, by address."""
+    stay: dict[str, Endpoint] = {}
+    leave: dict[str, Endpoint] = {}
+    for address, endpoint in endpoints.items():
+        (leave if homes[address] in drain.zones else stay)[address] = endpoint
+    return stay, leave
+
+
+def drained_reason(drain: Drain, left: int, used: int, service: Service) -> Reason:
+    zones, by = _who(drain)
+    sentence = f"{_zones(zones)} drained by {by}: {left} endpoints there get no traffic, {used} elsewhere take it"
+    if kept := [name for name, value in _traffic_policies(service) if value == "Local"]:
+        sentence += f"; what {' and '.join(kept)} Local keeps on its node is not moved"
+    facts = {"zones": zones, "drained_endpoints": left, "endpoints": used}
+    remedy = f"remove {DRAIN_ZONE} to let traffic return"
+    return Reason(Code.ZONE_DRAINED, sentence, facts, _blame(drain), remedy)
+
+
+def not_drained_reason(drain: Drain, endpoints: int) -> Reason:
+    zones, by = _who(drain)
+    sentence = (
+        f"{_zones(zones)} not drained, though {by} asks for it: all {endpoints} endpoints are there, so traffic stays"
+    )
+    remedy = "run an endpoint in another zone"
+    return Reason(Code.NOT_DRAINED, sentence, {"zones": zones, "endpoints": endpoints}, _blame(drain), remedy)
+
+
+def _who(drain: Drain) -> tuple[tuple[str, ...], str]:
+    subjects = _blame(drain)
+    more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
+    return tuple(sorted(drain.zones)), f"{subjects[0]}{more}"
+
+
+def _blame(drain: Drain) -> tuple[Subject, ...]:
+    return tuple(dict.fromkeys(subject for by in drain.zones.values() for subject in by))
+
+
+def _zones(zones: tuple[str, ...]) -> str:
+    return f"zone {zones[0]} is" if len(zones) == 1 else f"zones {', '.join(zones)} are"
+
+
+def _traffic_policies(service: Service) -> tuple[tuple[str, str], ...]:
+    spec = service.spec
+    return (
+        ("internalTrafficPolicy", spec.internal_traffic_policy),
+        ("externalTrafficPolicy", spec.external_traffic_policy),
+    )
+
+
+def _named(text: str) -> set[str]:
+    return {zone.strip() for zone in text.split(",")}
+
+
+def _valid(text: str) -> set[str]:
+    return {zone for zone in _named(text) if zone and not value_problem(zone)}
+
+
+def _complaints(text: str, subject: Subject, known: frozenset[str]) -> Iterator[Reason]:
+    """One for names that can be no zone, one for zones that no node is in, however many the value has."""
+    valid = _valid(text)
+    if bad := sorted(_named(text) - valid):
+        yield _complaint(
+            Code.INVALID_VALUE, text, subject, f"names no zone with {_shown(bad[0])} and drains nothing so"
+        )
+    if unknown := sorted(valid - known):
+        names = ", ".join(unknown[:_NAMED])
+        yield _complaint(Code.NO_EFFECT, text, subject, f"has no effect for {names}: no node is in such a zone")
+
+
+def _complaint(code: Code, text: str, subject: Subject, problem: str) -> Reason:
+    sentence = f"{DRAIN_ZONE} of {subject}: {_shown(text)} {problem}"
+    remedy = "write the name of a zone, or several with commas between"
+    return Reason(code, sentence, {"where": DRAIN_ZONE, "value": text}, (subject,), remedy)
+
+
+def _not_its_own(text: str, subject: Subject, own: str | None) -> Reason:
+    place = f"is in zone {own}" if own else "says no zone"
+    sentence = f"{DRAIN_ZONE} of {subject}: {_shown(text)} names another zone, and the node {place}"
+    remedy = "annotate nodes with their own zone only; use a Service or a Namespace for others"
+    return Reason(Code.NO_EFFECT, sentence, {"where": DRAIN_ZONE, "value": text}, (subject,), remedy)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
