@@ -58,7 +58,10 @@ class ContainerPort(View, frozen=True):
 
 
 class Container(View, frozen=True):
+    """Only init containers have a restart policy of their own; one that always restarts is a sidecar."""
+
     ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str | None = None
 
 
 class PodIP(View, frozen=True):
@@ -71,6 +74,7 @@ class PodSpec(View, frozen=True):
     subdomain: str = ""
     host_network: bool = False
     containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
 
 
 class PodStatus(View, frozen=True):

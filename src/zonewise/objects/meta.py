@@ -13,6 +13,7 @@ class View(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
 
 
 class OwnerReference(View, frozen=True):
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -24,6 +25,8 @@ class Metadata(View, frozen=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

@@ -1,0 +1,96 @@
+"""A slice as it should be, and the writes that make it so: the whole body of a new one, a merge patch of an old one.
+
+`plan` makes drafts; the controller sends what `body_of` and `patch_of` say. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, OwnerReference, Service
+
+_LONGEST_NAME: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Labels and annotations are all that the slice should have."""
+
+    service: Service
+    address_type: str
+    ports: tuple[EndpointPort, ...]
+    endpoints: tuple[Endpoint, ...]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    existing: EndpointSlice
+    draft: Draft
+
+
+def body_of(draft: Draft) -> dict[str, Any]:
+    service = draft.service.metadata
+    return {
+        "metadata": {
+            "generateName": name_prefix(service.name),
+            "namespace": service.namespace,
+            "labels": dict(draft.labels),
+            "annotations": dict(draft.annotations),
+            "ownerReferences": [_owner_of(draft.service)],
+        },
+        "addressType": draft.address_type,
+        "ports": msgspec.to_builtins(draft.ports),
+        "endpoints": msgspec.to_builtins(draft.endpoints),
+    }
+
+
+def patch_of(existing: EndpointSlice, draft: Draft) -> dict[str, Any]:
+    """A merge patch with what differs; it fails if somebody else wrote the slice since `existing` was read."""
+    before = existing.metadata
+    patch: dict[str, Any] = {"metadata": {"resourceVersion": before.resource_version}}
+    if labels := _difference(before.labels, draft.labels):
+        patch["metadata"]["labels"] = labels
+    if annotations := _difference(before.annotations, draft.annotations):
+        patch["metadata"]["annotations"] = annotations
+    if frozenset(existing.ports or ()) != frozenset(draft.ports):
+        patch["ports"] = msgspec.to_builtins(draft.ports)
+    if (existing.endpoints or ()) != draft.endpoints:
+        patch["endpoints"] = msgspec.to_builtins(draft.endpoints)
+    return patch
+
+
+def is_owned_by(existing: EndpointSlice, service: Service) -> bool:
+    """A slice of an earlier Service of the same name is not: its owner had another uid."""
+    return any(_refers_to(owner, service) for owner in existing.metadata.owner_references)
+
+
+def name_prefix(service_name: str) -> str:
+    """With a dash, unless that makes the name too long."""
+    return f"{service_name}-" if len(service_name) < _LONGEST_NAME else service_name
+
+
+def _refers_to(owner: OwnerReference, service: Service) -> bool:
+    return owner.uid == service.metadata.uid and owner.kind == "Service" and owner.api_version == "v1"
+
+
+def _owner_of(service: Service) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "name": service.metadata.name,
+        "uid": service.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    """As RFC 7386 says it: null for what goes."""
+    changed: dict[str, str | None] = {key: value for key, value in after.items() if before.get(key) != value}
+    return changed | {key: None for key in before if key not in after}
