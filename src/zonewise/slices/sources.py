@@ -27,6 +27,7 @@ from zonewise.objects import (
     Service,
 )
 from zonewise.routing import Cluster
+from zonewise.slices.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER, service_key
 from zonewise.slices.relevance import (
     is_drain_mark,
     moves_endpoints,
@@ -37,9 +38,7 @@ from zonewise.slices.relevance import (
 )
 from zonewise.slices.selection import PodsByLabel, ServicesBySelector
 
-SERVICE_NAME: Final = "kubernetes.io/service-name"
-MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
-STOCK_MANAGER: Final = "endpointslice-controller.k8s.io"
+__all__ = ["MANAGED_BY", "SERVICE_NAME", "STOCK_MANAGER", "Cause", "Mode", "Sources", "service_key"]
 
 _OF_SERVICE: Final = "service"
 
@@ -119,7 +118,7 @@ class Sources:
         keys = self._pods_by_label.matching(service.metadata.namespace, selector)
         return [pod for key in keys if (pod := self.pods.get(key)) is not None]
 
-    def drained_zones(self, service: Service) -> frozenset[str]:  # noqa: ARG002, PLR6301 - read when routing can
+    def drained_zones(self, service: Service) -> frozenset[str]:  # noqa: ARG002 - read when routing can
         """The zones that the Service, its namespace or nodes say its traffic is to leave."""
         return frozenset()
 
@@ -207,11 +206,6 @@ class Sources:
             return
         touched = [service_key(seen) for seen in (change.old, change.new) if seen is not None]
         self._mark(dict.fromkeys(key for key in touched if key.name), Cause.SLICES)
-
-
-def service_key(viewed: EndpointSlice) -> Key:
-    """The Service that a slice is for; without a name where it says none."""
-    return Key(viewed.metadata.namespace, viewed.metadata.labels.get(SERVICE_NAME, ""))
 
 
 def _service_of(viewed: EndpointSlice) -> tuple[str]:

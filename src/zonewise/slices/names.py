@@ -1,0 +1,17 @@
+"""The labels by which slices are found, and the Service that a slice is for. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zonewise.objects import EndpointSlice, Key
+
+SERVICE_NAME: Final = "kubernetes.io/service-name"
+MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
+STOCK_MANAGER: Final = "endpointslice-controller.k8s.io"
+"""Kept in mode own, too: consumers and other controllers look for it."""
+
+
+def service_key(viewed: EndpointSlice) -> Key:
+    """The Service that a slice is for; without a name where it says none."""
+    return Key(viewed.metadata.namespace, viewed.metadata.labels.get(SERVICE_NAME, ""))
