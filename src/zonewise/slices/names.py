@@ -11,6 +11,9 @@ MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 STOCK_MANAGER: Final = "endpointslice-controller.k8s.io"
 """Kept in mode own, too: consumers and other controllers look for it."""
 
+STATE: Final = "zonewise.dev/routing"
+"""The annotation in which a Service says how it is routed, and why."""
+
 
 def service_key(viewed: EndpointSlice) -> Key:
     """The Service that a slice is for; without a name where it says none."""

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from zonewise.objects import Condition, HasMetadata, Node, Pod, Service
-from zonewise.routing import read_policy
+from zonewise.routing import DRAIN_ZONE, read_policy
 from zonewise.routing.policy import NoPolicy
+from zonewise.slices.names import STATE
 from zonewise.topology import is_ready, zone_of
 
-DRAIN_ZONE: Final = "zonewise.dev/drain-zone"
-
 _ENDED: Final = ("Succeeded", "Failed")
+
+
+def service_matters(old: Service | None, new: Service | None) -> bool:
+    """The state that we write into a Service's annotation, and its load balancer's, make no other slices of it."""
+    if old is None or new is None:
+        return old is not new
+    before, after = old.metadata, new.metadata
+    return (
+        old.spec != new.spec
+        or before.uid != after.uid
+        or before.labels != after.labels
+        or before.deletion_timestamp != after.deletion_timestamp
+        or _said(before.annotations) != _said(after.annotations)
+    )
+
+
+def _said(annotations: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in annotations.items() if name != STATE}
 
 
 def pod_matters(old: Pod, new: Pod) -> bool:
@@ -57,7 +75,3 @@ def wants_routing(service: Service) -> bool:
 
 def names_drain(viewed: HasMetadata | None) -> str | None:
     return None if viewed is None else viewed.metadata.annotations.get(DRAIN_ZONE)
-
-
-def is_drain_mark(node: Node | None) -> bool:
-    return names_drain(node) is not None

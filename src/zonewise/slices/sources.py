@@ -26,14 +26,14 @@ from zonewise.objects import (
     Pod,
     Service,
 )
-from zonewise.routing import Cluster
+from zonewise.routing import Cluster, Drain, drained_zones
 from zonewise.slices.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER, service_key
 from zonewise.slices.relevance import (
-    is_drain_mark,
     moves_endpoints,
     names_drain,
     pod_matters,
     routing_matters,
+    service_matters,
     wants_routing,
 )
 from zonewise.slices.selection import PodsByLabel, ServicesBySelector
@@ -82,7 +82,7 @@ class Sources:
         self._pods_by_node: dict[str, dict[Key, None]] = {}
         self._services_by_selector = ServicesBySelector()
         self._routed: dict[Key, None] = {}
-        self._draining_nodes: dict[str, Node] = {}
+        self._draining_nodes: set[str] = set()
         self.slices.add_index(_OF_SERVICE, _service_of)
         self._follow()
 
@@ -118,9 +118,11 @@ class Sources:
         keys = self._pods_by_label.matching(service.metadata.namespace, selector)
         return [pod for key in keys if (pod := self.pods.get(key)) is not None]
 
-    def drained_zones(self, service: Service) -> frozenset[str]:  # noqa: ARG002 - read when routing can
+    def drained_zones(self, service: Service) -> Drain:
         """The zones that the Service, its namespace or nodes say its traffic is to leave."""
-        return frozenset()
+        namespace = self.namespaces.get(Key("", service.metadata.namespace))
+        annotations = namespace.metadata.annotations if namespace is not None else {}
+        return drained_zones(service, annotations, self.cluster().node_drains)
 
     def _mark(self, services: Iterable[Key], cause: Cause) -> None:
         for key in services:
@@ -128,15 +130,12 @@ class Sources:
                 handler(key, cause)
 
     def _service_changed(self, change: Change[Service]) -> None:
-        if change.new is None:
-            self._services_by_selector.remove(change.key)
-            self._routed.pop(change.key, None)
-        else:
-            self._services_by_selector.put(change.key, change.new.spec.selector)
-            if wants_routing(change.new):
-                self._routed[change.key] = None
-            else:
-                self._routed.pop(change.key, None)
+        if not service_matters(change.old, change.new):
+            return
+        self._services_by_selector.put(change.key, change.new.spec.selector if change.new else None)
+        self._routed.pop(change.key, None)
+        if change.new is not None and wants_routing(change.new):
+            self._routed[change.key] = None
         self._mark((change.key,), Cause.SERVICE)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
@@ -174,16 +173,15 @@ class Sources:
         if not routing_matters(change.old, change.new):
             return
         self._cluster = None
-        if is_drain_mark(change.new):
-            assert change.new is not None
-            self._draining_nodes[change.key.name] = change.new
+        if names_drain(change.new) is None:
+            self._draining_nodes.discard(change.key.name)
         else:
-            self._draining_nodes.pop(change.key.name, None)
+            self._draining_nodes.add(change.key.name)
         self._mark(self._touched_by(change), Cause.NODES)
 
     def _touched_by(self, change: Change[Node]) -> Collection[Key]:
         """Drained zones concern every Service; else those that ask for routing, and those with pods on the node."""
-        if self._draining_nodes or is_drain_mark(change.old):
+        if self._draining_nodes or names_drain(change.old) is not None:
             return self.services.keys()
         touched = dict(self._routed)
         if moves_endpoints(change.old, change.new):
