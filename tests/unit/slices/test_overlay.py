@@ -1,0 +1,231 @@
+"""Hints laid over slices that somebody else writes: what they say, and that they come to rest at once."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.routing.build import cluster, endpoint, node, service
+from zonewise.objects import Endpoint, EndpointSlice, Metadata, Service, key_of
+from zonewise.routing import Cluster, HintsForm
+from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
+from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
+from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
+from zonewise.slices.overlay import Overlay, as_remembered, is_stock, overlay
+from zonewise.topology import HOSTNAME, REGION, ZONE
+
+AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
+THREE = cluster({"a": 2, "b": 2, "c": 2}, region="r")
+
+
+def slice_of(name: str, endpoints: Iterable[Endpoint], family: str = "IPv4", **metadata: Any) -> EndpointSlice:
+    labels = {MANAGED_BY: STOCK_MANAGER}
+    named = Metadata(name=name, namespace="shop", **{"labels": labels, **metadata})
+    return EndpointSlice(metadata=named, address_type=family, endpoints=tuple(endpoints))
+
+
+def laid(found: EndpointSlice, answer: Overlay) -> EndpointSlice:
+    """As the API server carries out the answer's operations."""
+    body = msgspec.to_builtins(found)
+    for operation in answer.operations_on(found):
+        _, field, index, name = operation["path"].split("/")
+        assert (field, name) == ("endpoints", "hints")
+        if operation["op"] == "remove":
+            del body["endpoints"][int(index)]["hints"]
+        else:
+            body["endpoints"][int(index)]["hints"] = operation["value"]
+    return msgspec.convert(body, EndpointSlice)
+
+
+def stripped(found: EndpointSlice) -> EndpointSlice:
+    """As the stock controller writes it."""
+    bare = tuple(msgspec.structs.replace(each, hints=None) for each in found.endpoints or ())
+    return msgspec.structs.replace(found, endpoints=bare)
+
+
+def said(found: EndpointSlice) -> dict[str, str]:
+    """`zones/nodes` by address."""
+    return {
+        each.addresses[
+            0
+        ]: f"{'+'.join(h.name for h in each.hints.for_zones)}/{'+'.join(h.name for h in each.hints.for_nodes)}"
+        if each.hints
+        else ""
+        for each in found.endpoints or ()
+    }
+
+
+ONE_EACH = (endpoint("A", "a1", "a"), endpoint("B", "b1", "b"), endpoint("C", "c1", "c"))
+
+CASES = {
+    # name: Service, endpoints, what they say afterwards
+    "nothing asked": (service(), ONE_EACH, {"A": "", "B": "", "C": ""}),
+    "zone preferred": (service({SAME_ZONE: "Prefer"} | AT_ONCE), ONE_EACH, {"A": "a/", "B": "b/", "C": "c/"}),
+    "below the start": (service({SAME_ZONE: "Prefer"}), ONE_EACH, {"A": "", "B": "", "C": ""}),
+    "zone required": (service({SAME_ZONE: "Require"}), ONE_EACH[:2], {"A": "a/", "B": "b/"}),
+    "node required": (service({SAME_NODE: "Require"}), ONE_EACH[:2], {"A": "/a1", "B": "/b1"}),
+    "automatic": (service({OLD_HINTS: "auto"}), ONE_EACH, {"A": "a/", "B": "b/", "C": "c/"}),
+    "as the stock controller distributes": (
+        service(traffic_distribution="PreferSameNode"),
+        ONE_EACH[:2],
+        {"A": "a/a1", "B": "b/b1"},
+    ),
+    "a word nobody knows": (service({SAME_ZONE: "prefer"}), ONE_EACH, {"A": "", "B": "", "C": ""}),
+    "hints of an end that is not ready go": (
+        service({SAME_ZONE: "Require"}),
+        (ONE_EACH[0], endpoint("B", "b1", "b", ready=False, zones=["b"])),
+        {"A": "a/", "B": ""},
+    ),
+    "hints that nobody asks for go": (service(), (endpoint("A", "a1", "a", zones=["b"]),), {"A": ""}),
+    "other hints are replaced": (
+        service({SAME_ZONE: "Require"}),
+        (endpoint("A", "a1", "a", zones=["b"], nodes=["b1"]),),
+        {"A": "a/"},
+    ),
+    "an endpoint without an address says nothing": (service({SAME_ZONE: "Require"}), (), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_laid_over(name: str) -> None:
+    asked, endpoints, expected = CASES[name]
+    found = slice_of("web-1", endpoints)
+    assert said(laid(found, overlay(asked, [found], THREE))) == expected
+
+
+def test_families_are_decided_one_by_one() -> None:
+    asked = service({SAME_ZONE: "Require"})
+    slices = [
+        slice_of("four", [endpoint("10.0.0.1", "a1", "a")]),
+        slice_of("six", [endpoint("fd::1", "b1", "b")], "IPv6"),
+    ]
+    answer = overlay(asked, slices, THREE)
+    assert set(answer.decisions) == set(answer.expressions) == {"IPv4", "IPv6"}
+    assert [said(laid(found, answer)) for found in slices] == [{"10.0.0.1": "a/"}, {"fd::1": "b/"}]
+
+
+def test_a_slice_without_endpoints_is_left_as_it_is() -> None:
+    empty = EndpointSlice(metadata=Metadata(name="web-0", namespace="shop"), endpoints=None)
+    assert overlay(service({SAME_ZONE: "Require"}), [empty], THREE).operations_on(empty) == ()
+
+
+def test_who_asks_for_nothing_is_silent() -> None:
+    found = slice_of("web-1", ONE_EACH)
+    assert overlay(service(), [found], THREE).is_silent
+    assert overlay(service(), [], THREE).is_silent
+    assert not overlay(service({SAME_ZONE: "Balanced"}), [found], THREE).is_silent
+    assert not overlay(service({SAME_ZONE: "Require"}), [found], THREE).is_silent
+
+
+def test_only_slices_of_the_stock_controller_that_stay_are_overlaid() -> None:
+    assert is_stock(slice_of("web-1", ()))
+    assert not is_stock(slice_of("web-1", (), deletion_timestamp="2026-01-01T00:00:00Z"))
+    assert not is_stock(slice_of("web-1", (), labels={MANAGED_BY: "somebody.example"}))
+    assert not is_stock(slice_of("web-1", (), labels={}))
+
+
+def test_an_endpoint_that_moves_to_another_slice_takes_its_hints_along() -> None:
+    before = slice_of("web-1", [endpoint("A", "a1", "a", zones=["b"])])
+    moved = as_remembered(slice_of("", [endpoint("A", "a1", "a"), endpoint("B", "b1", "b")]), [before])
+    assert said(moved) == {"A": "b/", "B": ""}
+    of_another_family = as_remembered(slice_of("", [endpoint("A")], "IPv6"), [before])
+    assert said(of_another_family) == {"A": ""}
+
+
+ZONES = "abcd"
+ANNOTATIONS = st.one_of(
+    st.just({}),
+    st.sampled_from(["Prefer", "Require", "Balanced", "PREFER"]).map(lambda word: {SAME_ZONE: word}),
+    st.builds(
+        lambda levels, algorithm, tuning: {**levels, ALGORITHM: algorithm, **tuning},
+        st.dictionaries(
+            st.sampled_from([SAME_NODE, SAME_ZONE, SAME_REGION]), st.sampled_from(["Prefer", "Require"]), min_size=1
+        ),
+        st.sampled_from(sorted(PREFER_ALGORITHMS)),
+        st.sampled_from([AT_ONCE, {}, {STARTING_THRESHOLD: "2", PADDING: "2"}, {OVERLOAD_THRESHOLD: "10%", **AT_ONCE}]),
+    ),
+    st.just({OLD_HINTS: "auto"}),
+    st.lists(st.sampled_from([HOSTNAME, ZONE, REGION, "rack"]), min_size=1, max_size=3, unique=True).map(
+        lambda keys: {TOPOLOGY_KEYS: json.dumps([*keys, "*"])}
+    ),
+)
+SERVICES = st.builds(
+    lambda annotations, distribution: service(annotations, traffic_distribution=distribution),
+    ANNOTATIONS,
+    st.sampled_from([None, None, "PreferClose", "PreferSameNode"]),
+)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    counts = draw(st.lists(st.integers(0, 3), min_size=4, max_size=4))
+    return Cluster.of(
+        node(
+            f"{zone}{number}",
+            draw(st.sampled_from([zone, zone, zone, zone, zone, zone, None])),
+            region="west" if zone in "ab" else "east",
+            cpu=draw(st.sampled_from(["4", "4", "8", None])),
+        )
+        for zone, count in zip(ZONES, counts, strict=True)
+        for number in range(count)
+    )
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> list[EndpointSlice]:
+    """Up to three slices of two families, with whatever hints somebody left there."""
+    places = draw(st.lists(st.sampled_from(ZONES), max_size=14))
+    endpoints = [
+        endpoint(
+            f"{zone}-{number}",
+            f"{zone}{draw(st.integers(0, 2))}",
+            zone,
+            ready=draw(st.sampled_from([True, True, True, False])),
+            serving=True,
+            terminating=draw(st.booleans()),
+            zones=draw(st.lists(st.sampled_from(ZONES + "x"), max_size=3, unique=True)),
+        )
+        for number, zone in enumerate(places)
+    ]
+    cut = draw(st.integers(0, len(endpoints)))
+    return [slice_of("one", endpoints[:cut]), slice_of("two", endpoints[cut:]), slice_of("six", endpoints[::2], "IPv6")]
+
+
+@given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm))
+def test_laying_it_over_again_changes_nothing(
+    asked: Service, found: list[EndpointSlice], nodes: Cluster, form: HintsForm
+) -> None:
+    answer = overlay(asked, found, nodes, hints=form)
+    rested = [laid(each, answer) for each in found]
+    again = overlay(asked, rested, nodes, hints=form)
+    assert [again.operations_on(each) for each in rested] == [(), (), ()]
+
+
+@given(SERVICES, slices(), clusters(), st.randoms(use_true_random=False))
+def test_the_order_of_slices_does_not_matter(
+    asked: Service, found: list[EndpointSlice], nodes: Cluster, chance: Any
+) -> None:
+    shuffled = chance.sample(found, len(found))
+    assert overlay(asked, found, nodes).hints == overlay(asked, shuffled, nodes).hints
+
+
+@given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm))
+def test_a_slice_reviewed_alone_gets_what_all_together_got(
+    asked: Service, found: list[EndpointSlice], nodes: Cluster, form: HintsForm
+) -> None:
+    """The stock controller writes one slice after the other without hints, and each comes back as it stood."""
+    answer = overlay(asked, found, nodes, hints=form)
+    rested = [laid(each, answer) for each in found]
+    for written in rested:
+        assert laid(stripped(written), _reviewed(asked, stripped(written), rested, nodes, form)) == written
+
+
+def _reviewed(
+    asked: Service, written: EndpointSlice, stored: Sequence[EndpointSlice], nodes: Cluster, form: HintsForm
+) -> Overlay:
+    others = [each for each in stored if key_of(each) != key_of(written)]
+    return overlay(asked, [*others, as_remembered(written, stored)], nodes, hints=form)
