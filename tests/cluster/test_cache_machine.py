@@ -176,7 +176,7 @@ def test_cache_and_server_end_equal(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reflector, "PAGE_SIZE", 2)
     monkeypatch.setattr(CacheAndServer, "world", world, raising=False)
     bounded = settings(
-        max_examples=80, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+        max_examples=50, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
     )
     run_state_machine_as_test(CacheAndServer, settings=bounded)
     cache = Caches(world.client).of(CONFIG_MAPS, NAMESPACE, SELECTOR)

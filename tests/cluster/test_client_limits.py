@@ -261,7 +261,7 @@ async def test_what_the_server_forgot_is_gone(private_cluster: Callable[..., Con
         old = (await client.list(NAMESPACES)).resource_version
         pages = client.pages(NAMESPACES, page_size=2)
         await anext(pages)
-        crawling = client.limited("crawling-list", qps=0.1, burst=1)
+        crawling = client.limited("crawling-list", qps=0.25, burst=1)
         listing = asyncio.create_task(crawling.list(NAMESPACES, page_size=2, deadline_seconds=120))
         await eventually(lambda: counted("zonewise_kube_requests_total", purpose="crawling-list", code="200") == 1)
         await client.create(NAMESPACES, {"metadata": {"name": "later"}})

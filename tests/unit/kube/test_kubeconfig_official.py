@@ -175,7 +175,7 @@ def write(root: Path, documents: list[tuple[dict[str, Any], dict[str, bytes]]]) 
     return ":".join(map(str, paths))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(kubeconfigs())
 def test_generated_files(documents: list[tuple[dict[str, Any], dict[str, bytes]]]) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -221,4 +221,4 @@ class ListWatch(RuleBasedStateMachine):
 
 
 TestListWatch = ListWatch.TestCase
-TestListWatch.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestListWatch.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
