@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from zonewise.kube.errors import Cause
+from zonewise.kube.wire import UNREADABLE
 from zonewise.objects import View
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ def decoder_for(view: type[T]) -> msgspec.json.Decoder[AdmissionReview[T]]:
 def read(body: bytes, decoder: msgspec.json.Decoder[AdmissionReview[T]]) -> Review[T]:
     try:
         review = decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ReviewError(f"the body is not a readable {KIND}: {error}") from error
     if (review.api_version, review.kind) != (API_VERSION, KIND):
         raise ReviewError(

@@ -77,6 +77,9 @@ class _Bookmark(msgspec.Struct, frozen=True):
     object: _BookmarkObject
 
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+"""What a decoder raises at bytes that are no JSON of its type; text that is not UTF-8 is the second."""
+
 _decoders: dict[Any, Any] = {}
 
 
@@ -94,7 +97,7 @@ def event_decoder(view: type[T]) -> msgspec.json.Decoder[WatchEvent[T]]:
 def read_object(body: bytes, view: type[T], action: str) -> T:
     try:
         read: T = _decoder(view).decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise _undecodable(error, view, action) from error
     return read
 
@@ -102,7 +105,7 @@ def read_object(body: bytes, view: type[T], action: str) -> T:
 def read_page(body: bytes, view: type[T], action: str) -> Page[T]:
     try:
         page: _ListBody[T] = _decoder(_ListBody[view]).decode(body)  # type: ignore[valid-type]
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise _undecodable(error, view, action) from error
     meta = page.metadata
     return Page(page.items or [], meta.resource_version, meta.continue_, meta.remaining_item_count)
@@ -111,7 +114,7 @@ def read_page(body: bytes, view: type[T], action: str) -> Page[T]:
 def read_event(line: bytes, decoder: msgspec.json.Decoder[WatchEvent[T]], action: str) -> WatchEvent[T]:
     try:
         event = decoder.decode(line)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise _error_event(line, action) or _undecodable(error, decoder.type, action) from error
     match event.type:
         case EventType.BOOKMARK:
@@ -126,12 +129,12 @@ def read_event(line: bytes, decoder: msgspec.json.Decoder[WatchEvent[T]], action
 def _error_event(line: bytes, action: str) -> ApiError | None:
     try:
         event = msgspec.json.decode(line, type=_ErrorEvent)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return from_status(event.object, action) if event.type == EventType.ERROR else None
 
 
-def _undecodable(error: msgspec.DecodeError, view: Any, action: str) -> Undecodable:
+def _undecodable(error: Exception, view: Any, action: str) -> Undecodable:
     return Undecodable(f"does not fit {getattr(view, '__name__', view)}: {error}", action=action)
 
 

@@ -105,6 +105,8 @@ def shape(lab: Lab, a: str, b: str, latency_ms: float, loss_percent: float) -> N
 @contextmanager
 def _shaping_alone(lab: Lab) -> Iterator[Plan]:
     """What is wanted is read, changed and written back, so one at a time; whoever waited looks whether the lab is there."""
+    if not (lab.zones and lab.nodes_per_zone):
+        raise UsageError(f"lab {lab.name!r} has no network between zones: start one with `zonewise lab up --zones 3`")
     with state.locked(lab.name, _OTHERS_SHAPE_WITHIN_SECONDS):
         state.get(lab.name)
         yield plan_of(lab)

@@ -110,8 +110,13 @@ def get(name: str) -> Lab:
 
 
 def names() -> list[str]:
-    labs = _labs()
-    return sorted(path.name for path in labs.iterdir() if path.is_dir()) if labs.is_dir() else []
+    """A place that can't hold labs is an error, not an empty list."""
+    try:
+        return sorted(path.name for path in _labs().iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"{_labs()} can't be read ({error.strerror}): set ZONEWISE_STATE to a directory") from error
 
 
 @contextmanager

@@ -56,6 +56,7 @@ def test_a_question_may_be_read_whole() -> None:
 
 UNREADABLE = {
     "not JSON": (b"{", "not a readable AdmissionReview"),
+    "not UTF-8": (b'{"kind": "\xff"}', "not a readable AdmissionReview"),
     "empty": (b"", "not a readable AdmissionReview"),
     "not an object": (b"[]", "not a readable AdmissionReview"),
     "another kind": (b"{}", "expected AdmissionReview of admission.k8s.io/v1"),

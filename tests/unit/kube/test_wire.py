@@ -80,6 +80,7 @@ def test_an_error_event_is_raised(code: int, reason: str, kind: type[ApiError]) 
         pytest.param(b'{"type":"RENAMED","object":{}}', "RENAMED", id="unknown event"),
         pytest.param(b'{"type":"ERROR","object":{"metadata":{}, "code": "x"}}', "without a Status", id="no Status"),
         pytest.param(b"<html>", "malformed", id="not JSON"),
+        pytest.param(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}', "can't decode", id="not UTF-8"),
     ],
 )
 def test_what_does_not_fit_says_where(text: bytes, says: str) -> None:

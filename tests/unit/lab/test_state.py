@@ -95,3 +95,11 @@ def test_the_lock_goes_with_the_lab() -> None:
         lab.directory.joinpath("lab.json").unlink()
         lab.directory.rmdir()
     assert not places.state_root().exists()
+
+
+def test_a_place_that_can_not_hold_labs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("ZONEWISE_STATE", str(file))
+    with pytest.raises(UsageError, match=r"file/labs can't be read \(Not a directory\): set ZONEWISE_STATE"):
+        state.names()
