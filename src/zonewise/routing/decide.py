@@ -16,7 +16,7 @@ from zonewise.objects import Endpoint, Service
 from zonewise.routing.cluster import Cluster
 from zonewise.routing.decision import Decision
 from zonewise.routing.distribution import distribution_tiers
-from zonewise.routing.drain import NO_DRAIN, Drain, drained_reason, not_drained_reason, split
+from zonewise.routing.drain import NO_DRAIN, NOBODY, Drain, drained_reason, not_drained_reason, split
 from zonewise.routing.endpoints import Usable, usable
 from zonewise.routing.hints import hint_strictly
 from zonewise.routing.keys import key_reason, key_tiers
@@ -60,10 +60,10 @@ def decide(
     memory = _memory(previous, reading)
     found = usable(endpoints)
     if drained is NO_DRAIN:
-        return _decide(reading, found, cluster, memory, hints)
+        return _decide(reading, found, cluster, _after_drain(memory, found), hints)
     stay, leave = split(found.by_address, cluster.homes(found.by_address, ZONE), drained)
     used = Usable(stay, found.draining) if stay else found
-    decision = replace(_decide(reading, used, cluster, memory, hints), drain=drained)
+    decision = replace(_decide(reading, used, cluster, _after_drain(memory, used), hints), drain=drained)
     if not leave:
         return decision
     if not stay:
@@ -107,6 +107,14 @@ def _memory(previous: Decision | Memory, reading: Reading) -> Memory:
     if not isinstance(previous, Decision):
         return previous
     return previous.memory if previous.reading.policy == reading.policy else NOTHING_REMEMBERED
+
+
+def _after_drain(memory: Memory, found: Usable) -> Memory:
+    """When endpoints come back from a drain, what was lent for its time is forgotten, and only that it had started."""
+    zones = memory.get(ZONE, {})
+    if NOBODY in zones.values() and any(zones.get(address) == NOBODY for address in found.by_address):
+        return {key: {} for key in memory}
+    return memory
 
 
 def _decided(reading: Reading, found: Usable, tiers: tuple[Tier, ...], reason: Reason) -> Decision:

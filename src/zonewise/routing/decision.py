@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from zonewise.objects import Endpoint
 from zonewise.routing.cluster import Cluster
-from zonewise.routing.drain import NO_DRAIN, Drain
+from zonewise.routing.drain import NO_DRAIN, NOBODY, Drain
 from zonewise.routing.policy import Reading
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
@@ -43,7 +43,8 @@ class Decision:
     @property
     def memory(self) -> Memory:
         """What the next decision starts from."""
-        return {tier.key: tier.consumers for tier in self.tiers if tier is not EVERYONE}
+        nobody = dict.fromkeys(self.drained, NOBODY)
+        return {tier.key: {**tier.consumers, **nobody} for tier in self.tiers if tier is not EVERYONE}
 
 
 @dataclass(frozen=True, slots=True)

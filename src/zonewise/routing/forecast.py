@@ -49,10 +49,11 @@ def forecast(decision: Decision, cluster: Cluster) -> Forecast:
 def _alike(decision: Decision, cluster: Cluster) -> Iterator[list[str]]:
     """The client nodes, those together that get the same."""
     asked = (*decision.tiers, decision.walls) if decision.walls else decision.tiers
-    domains = [cluster.domains(tier.key) for tier in asked if tier is not EVERYONE]
+    served = [(cluster.domains(tier.key), tier.by_domain) for tier in asked if tier is not EVERYONE]
     alike: dict[tuple[str | None, ...], list[str]] = {}
     for name in cluster.clients:
-        alike.setdefault(tuple(found.get(name) for found in domains), []).append(name)
+        gets = tuple(domain if (domain := found.get(name)) in there else None for found, there in served)
+        alike.setdefault(gets, []).append(name)
     yield from alike.values()
 
 

@@ -3,6 +3,9 @@
 A stock proxy knows an endpoint's nodes and zones: it uses those of its own node if all endpoints have such hints, else
 those of its zone if all have such, else all. No walls, no other labels, no weights. `express` comes as near as that
 allows and tells what is lost; `recall` reads what the last decision was, so that a controller needs no other memory.
+
+Endpoints of a drained zone are hinted for a zone that nobody is in: so every endpoint has hints, which proxies ask for.
+A proxy that finds no hint for its own zone uses all endpoints, so while a zone is drained every zone is hinted for.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from typing import Final
 from zonewise.objects import Endpoint, EndpointHints, Hint
 from zonewise.routing.cluster import NODE_NAME, Cluster
 from zonewise.routing.decision import Decision
+from zonewise.routing.drain import DRAINED, DRAINED_EVENLY
+from zonewise.routing.endpoints import is_ready
 from zonewise.routing.load import Consumers, consumed_by, names
 from zonewise.routing.reason import Code, Reason
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
@@ -42,6 +47,9 @@ def express(decision: Decision, cluster: Cluster) -> Expression:
     losses = list(_inexpressible(decision, sayable))
     nodes = _all_or_none(decision, _names(decision, sayable, cluster, _NODE_KEYS, NODE_NAME), "node", losses)
     zones = _all_or_none(decision, _names(decision, sayable, cluster, _ZONE_KEYS, ZONE), "zone", losses)
+    evenly = not zones
+    if decision.drained:
+        zones = _for_every_zone(decision, zones, cluster, losses)
     made: dict[tuple[tuple[str, ...], tuple[str, ...]], EndpointHints] = {}
     hints: dict[str, EndpointHints] = {}
     for address in decision.endpoints if nodes or zones else ():
@@ -49,6 +57,9 @@ def express(decision: Decision, cluster: Cluster) -> Expression:
         if said not in made:
             made[said] = EndpointHints(for_zones=_hints(said[0]), for_nodes=_hints(said[1]))
         hints[address] = made[said]
+    nobody = (DRAINED_EVENLY if evenly else DRAINED,)
+    for_nobody = EndpointHints(for_zones=_hints(nobody), for_nodes=_hints(nobody if nodes else ()))
+    hints.update(dict.fromkeys(decision.drained if zones else (), for_nobody))
     return Expression(hints, tuple(losses))
 
 
@@ -60,6 +71,8 @@ def recall(endpoints: Iterable[Endpoint], cluster: Cluster) -> Memory:
         if endpoint.addresses and endpoint.hints and endpoint.hints.for_zones:
             if endpoint.hints not in meaning:
                 meaning[endpoint.hints] = zone_consumers(endpoint.hints)
+                if DRAINED_EVENLY in names(meaning[endpoint.hints]):
+                    return {}
             zones[endpoint.addresses[0]] = meaning[endpoint.hints]
     if not zones:
         return {}
@@ -119,6 +132,30 @@ def _all_or_none(decision: Decision, said: Names, word: str, losses: list[Reason
     else:
         losses.append(_loss(f"an endpoint is for more than {MOST_HINTS} {word}s, more than hints can name"))
     return {}
+
+
+def _for_every_zone(decision: Decision, said: Names, cluster: Cluster, losses: list[Reason]) -> Names:
+    """`said` with all endpoints added for the zones that none is for, as far as there is room for names."""
+    missing = sorted(set(cluster.domains(ZONE).values()) - {zone for zones in said.values() for zone in zones})
+    if nowhere := sorted(name for name in cluster.nodes if name not in cluster.domains(ZONE)):
+        losses.append(
+            _loss(f"{len(nowhere)} nodes say no zone, among them {nowhere[0]}, and use drained endpoints too")
+        )
+    found: dict[str, tuple[str, ...]] = {}
+    first = 0
+    for address in decision.endpoints:
+        own = said.get(address, ())
+        room = min(MOST_HINTS - len(own), len(missing))
+        turn = (*missing[first:], *missing[:first])[:room]
+        first = (first + room) % max(1, len(missing))
+        found[address] = tuple(sorted({*own, *turn}))
+    if not any(map(is_ready, decision.endpoints.values())):
+        losses.append(_loss("stock proxies ignore hints while no endpoint is ready"))
+    if unsaid := set(missing) - {zone for zones in found.values() for zone in zones}:
+        losses.append(_loss(f"hints have no room for {', '.join(sorted(unsaid))}, which use drained endpoints too"))
+    elif any(len({*said.get(address, ()), *missing}) > MOST_HINTS for address in found):
+        losses.append(_loss(f"an endpoint can be for {MOST_HINTS} zones at most, so some zones use a part of them"))
+    return found if all(found.values()) else {}
 
 
 def _inexpressible(decision: Decision, sayable: Sequence[Tier]) -> Iterator[Reason]:

@@ -1,0 +1,338 @@
+"""A zone that traffic leaves: who may ask for it, what every policy makes of it, and that stock proxies obey."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.routing.build import cluster, endpoint, endpoints, node, service
+from zonewise.objects import (
+    Endpoint,
+    EndpointHints,
+    EndpointPort,
+    EndpointSlice,
+    Metadata,
+    Node,
+    Service,
+    ServicePort,
+)
+from zonewise.routing import (
+    DRAIN_ZONE,
+    Cluster,
+    Code,
+    Decision,
+    Drain,
+    Expression,
+    HintsForm,
+    Subject,
+    choose,
+    decide,
+    drained_zones,
+    express,
+    forecast,
+    recall,
+    stock_choice,
+)
+from zonewise.routing.drain import DRAINED, DRAINED_EVENLY
+from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
+from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
+from zonewise.topology import HOSTNAME, ZONE
+
+AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
+THREE = cluster({"a": 1, "b": 1, "c": 1}, region="r")
+NINE = endpoints({"a": 3, "b": 3, "c": 3})
+MANY = cluster({f"z{number:02}": 1 for number in range(12)})
+BY_SERVICE = Subject("Service", "shop/web")
+
+
+def marked(found: Node, value: str) -> Node:
+    return Node(
+        metadata=Metadata(name=found.metadata.name, labels=found.metadata.labels, annotations={DRAIN_ZONE: value}),
+        status=found.status,
+    )
+
+
+def drain(*zones: str) -> Drain:
+    return Drain(dict.fromkeys(zones, (BY_SERVICE,)))
+
+
+SAID: dict[str, tuple[str | None, str | None, list[Node], dict[str, list[str]]]] = {
+    # name: on the Service, on the namespace, nodes, who drains which zone
+    "nobody": (None, None, [], {}),
+    "the Service": ("a", None, [], {"a": ["Service shop/web"]}),
+    "the namespace": (None, "b", [], {"b": ["Namespace shop"]}),
+    "two of them, one zone": ("a", "a", [], {"a": ["Namespace shop", "Service shop/web"]}),
+    "a list with spaces": (" a , b", None, [], {"a": ["Service shop/web"], "b": ["Service shop/web"]}),
+    "one node of the zone": (None, None, [marked(node("a9", "a"), "a")], {"a": ["Node a9"]}),
+    "a node of another zone": (None, None, [marked(node("b9", "b"), "a")], {}),
+    "a node names its own and another": (None, None, [marked(node("b9", "b"), "a,b")], {"b": ["Node b9"]}),
+    "a node without a zone": (None, None, [marked(node("x9"), "a")], {}),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_who_drains(name: str) -> None:
+    on_service, on_namespace, nodes, expected = SAID[name]
+    where = Cluster.of([*THREE.nodes.values(), *nodes])
+    found = drained_zones(annotated(on_service), namespace(on_namespace), where.node_drains)
+    assert {zone: sorted(map(str, by)) for zone, by in found.zones.items()} == expected
+    assert not found.complaints
+
+
+def annotated(value: str | None, **spec: object) -> Service:
+    return service({} if value is None else {DRAIN_ZONE: value}, **spec)
+
+
+def namespace(value: str | None) -> dict[str, str]:
+    return {} if value is None else {DRAIN_ZONE: value}
+
+
+BAD = {
+    "empty": ("", Code.INVALID_VALUE, "''"),
+    "a comma too many": ("a,", Code.INVALID_VALUE, "'a,'"),
+    "no name of a zone": ("zone a!", Code.INVALID_VALUE, "'zone a!'"),
+    "a megabyte": ("x" * 1_000_000, Code.INVALID_VALUE, "xxx..."),
+    "a zone that no node is in": ("A", Code.NO_EFFECT, "no node is in such a zone"),
+    "a hundred thousand zones": (",".join(map(str, range(100_000))), Code.NO_EFFECT, "no node is in such a zone"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("on_service", [True, False])
+def test_bad_values_are_told_once_and_break_nothing(name: str, on_service: bool) -> None:
+    text, code, words = BAD[name]
+    written = annotated(text if on_service else None)
+    found = drained_zones(written, {} if on_service else {DRAIN_ZONE: text}, THREE.node_drains)
+    decision = decide(written, NINE, THREE, drained=found)
+    (complaint,) = decision.complaints
+    assert (complaint.code, complaint.blame[0].kind) == (code, "Service" if on_service else "Namespace")
+    assert words in complaint.sentence
+    assert len(complaint.sentence) < 400
+    assert len(choose(decision, THREE, "a1").shares) == (6 if name == "a comma too many" else 9)
+
+
+def test_a_node_that_names_another_zone_is_told() -> None:
+    where = Cluster.of([*THREE.nodes.values(), marked(node("b9", "b"), "a")])
+    (complaint,) = where.node_drains.drain.complaints
+    assert (complaint.blame, complaint.code) == ((Subject("Node", "b9"),), Code.NO_EFFECT)
+    assert "the node is in zone b" in complaint.sentence
+
+
+# What every policy makes of it.
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "nothing asked": {},
+    "keys, hard": {"annotations": {TOPOLOGY_KEYS: json.dumps([ZONE])}},
+    "keys, soft": {"annotations": {TOPOLOGY_KEYS: json.dumps([HOSTNAME, ZONE, "*"])}},
+    "balanced": {"annotations": {SAME_ZONE: "Balanced"}},
+    "zone required": {"annotations": {SAME_ZONE: "Require"}},
+    "node required": {"annotations": {SAME_NODE: "Require"}},
+    "zone preferred": {"annotations": {SAME_ZONE: "Prefer"} | AT_ONCE},
+    "zone preferred, too few": {"annotations": {SAME_ZONE: "Prefer"}},
+    "node preferred": {"annotations": {SAME_NODE: "Prefer"}},
+    "region preferred": {"annotations": {SAME_REGION: "Prefer"} | AT_ONCE},
+    "hints": {"annotations": {OLD_HINTS: "Auto"}},
+    "distribution by zone": {"traffic_distribution": "PreferSameZone"},
+    "distribution by node": {"traffic_distribution": "PreferSameNode"},
+}
+HARD = {"keys, hard", "zone required", "node required"}
+
+
+def asked(name: str) -> Service:
+    said = dict(POLICIES[name])
+    return service(said.pop("annotations", {}), cluster_ip="10.96.0.1", **said)
+
+
+def stock(decision: Decision, expression: Expression, where: Cluster, written: Service) -> dict[str, set[str]]:
+    """What a stock proxy on every node would use, by node."""
+    everything = {**decision.endpoints, **decision.drained}
+    hinted = tuple(with_hints(found, expression.hints.get(address)) for address, found in sorted(everything.items()))
+    metadata = Metadata(name="web-1", namespace="shop", labels={"kubernetes.io/service-name": "web"})
+    slices = [EndpointSlice(metadata=metadata, endpoints=hinted, ports=(EndpointPort(name="http", port=1),))]
+    return {
+        name: {
+            target.rpartition(":")[0]
+            for target in stock_choice(written, ServicePort(name="http"), slices, client).cluster
+        }
+        for name, client in where.nodes.items()
+    }
+
+
+def with_hints(found: Endpoint, hints: EndpointHints | None) -> Endpoint:
+    return Endpoint(
+        addresses=found.addresses,
+        node_name=found.node_name,
+        zone=found.zone,
+        conditions=found.conditions,
+        hints=hints,
+    )
+
+
+@pytest.mark.parametrize("hints", HintsForm)
+@pytest.mark.parametrize("name", POLICIES)
+def test_nobody_uses_a_drained_zone(name: str, hints: HintsForm) -> None:
+    """Neither those who follow the decision nor stock proxies, whose clients in the drained zone go elsewhere."""
+    decision = decide(asked(name), NINE, THREE, hints=hints, drained=drain("a"))
+    expression = express(decision, THREE)
+    assert set(expression.hints) == {found.addresses[0] for found in NINE}
+    for client, used in stock(decision, expression, THREE, asked(name)).items():
+        chosen = set(choose(decision, THREE, client).shares)
+        assert not any(address.startswith("a") for address in chosen | used)
+        assert used
+        assert chosen or (name in HARD and client == "a1")
+        if not expression.losses:
+            assert used == chosen
+    assert Code.ZONE_DRAINED in {reason.code for reason in decision.reasons}
+    assert forecast(decision, THREE).cut_off == (("a1",) if name in HARD else ())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_all_is_as_before_when_the_drain_ends(name: str) -> None:
+    written = asked(name)
+    before = decide(written, NINE, THREE)
+    during = decide(written, NINE, THREE, before, drained=drain("a"))
+    hinted = [with_hints(found, express(during, THREE).hints[found.addresses[0]]) for found in NINE]
+    for memory in (recall(hinted, THREE), during):
+        after = decide(written, hinted, THREE, memory)
+        assert after.reason.code is before.reason.code
+        assert {name: set(choose(after, THREE, name).shares) for name in THREE.nodes} == {
+            name: set(choose(before, THREE, name).shares) for name in THREE.nodes
+        }
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_where_no_endpoint_is_elsewhere_traffic_stays_and_the_reason_says_so(name: str) -> None:
+    there = endpoints({"a": 3})
+    decision = decide(asked(name), there, THREE, drained=drain("a"))
+    undrained = decide(asked(name), there, THREE)
+    assert (decision.tiers, decision.endpoints, decision.drained) == (undrained.tiers, undrained.endpoints, {})
+    (reason,) = [reason for reason in decision.reasons if reason.code is Code.NOT_DRAINED]
+    assert reason.sentence == (
+        "zone a is not drained, though Service shop/web asks for it: all 3 endpoints are there, so traffic stays"
+    )
+    assert express(decision, THREE).hints == express(undrained, THREE).hints
+
+
+def test_a_drain_of_a_zone_without_endpoints_changes_nothing() -> None:
+    there = endpoints({"b": 3, "c": 3})
+    decision = decide(service(), there, THREE, drained=drain("a"))
+    assert (decision.reason.code, express(decision, THREE).hints) == (Code.NO_POLICY, {})
+
+
+def test_the_reason_says_who_drains_how_many_endpoints_and_what_is_not_moved() -> None:
+    by = Drain({"a": (BY_SERVICE, Subject("Node", "a1"))})
+    written = service({SAME_ZONE: "Balanced"}, internal_traffic_policy="Local")
+    reason = decide(written, NINE, THREE, drained=by).reasons[-1]
+    assert reason.sentence == (
+        "zone a is drained by Service shop/web and 1 more: 3 endpoints there get no traffic, 6 elsewhere take it; "
+        "what internalTrafficPolicy Local keeps on its node is not moved"
+    )
+    assert reason.blame == (BY_SERVICE, Subject("Node", "a1"))
+
+
+def test_without_a_policy_the_drain_is_the_reason() -> None:
+    assert decide(service(), NINE, THREE, drained=drain("a", "b")).reason.sentence.startswith(
+        "zones a, b are drained by Service shop/web: 6 endpoints"
+    )
+
+
+def words(hints: EndpointHints) -> str:
+    return "+".join(hint.name for hint in hints.for_zones)
+
+
+EXPRESSED: dict[str, tuple[Service, Iterable[str], Mapping[str, str]]] = {
+    "spread evenly, the others are for all zones": (
+        service(),
+        "a",
+        {"a-1": DRAINED_EVENLY, "b-1": "a+b+c", "c-1": "a+b+c"},
+    ),
+    "by the policy's own assignment": (
+        service({SAME_ZONE: "Require"}),
+        "a",
+        {"a-1": DRAINED, "b-1": "a+b", "c-1": "a+c"},
+    ),
+    "two zones": (service(traffic_distribution="PreferClose"), "ab", {"a-1": DRAINED, "b-1": DRAINED, "c-1": "a+b+c"}),
+}
+
+
+@pytest.mark.parametrize("name", EXPRESSED)
+def test_hints(name: str) -> None:
+    written, zones, expected = EXPRESSED[name]
+    decision = decide(written, endpoints({"a": 1, "b": 1, "c": 1}), THREE, drained=drain(*zones))
+    assert {address: words(hints) for address, hints in express(decision, THREE).hints.items()} == expected
+
+
+def test_more_zones_than_an_endpoint_has_room_for_are_shared_out_and_told() -> None:
+    there = endpoints({"z00": 1, "z01": 2, "z02": 1})
+    decision = decide(service(), there, MANY, drained=drain("z00"))
+    expression = express(decision, MANY)
+    assert all(len(hints.for_zones) <= 8 for hints in expression.hints.values())
+    assert [loss.sentence for loss in expression.losses] == [
+        "an endpoint can be for 8 zones at most, so some zones use a part of them"
+    ]
+    assert not any("z00-1" in used for used in stock(decision, expression, MANY, asked("nothing asked")).values())
+
+
+def test_zones_that_cannot_be_named_are_told() -> None:
+    decision = decide(service(), endpoints({"z00": 1, "z01": 1}), MANY, drained=drain("z00"))
+    (loss,) = express(decision, MANY).losses
+    assert loss.sentence == "hints have no room for z08, z09, z10, z11, which use drained endpoints too"
+
+
+LOST = {
+    "a node without a zone": (
+        Cluster.of([*THREE.nodes.values(), node("x1")]),
+        NINE,
+        "1 nodes say no zone, among them x1, and use drained endpoints too",
+    ),
+    "only terminating endpoints": (
+        THREE,
+        [endpoint(f"{zone}-1", f"{zone}1", zone, ready=False, serving=True, terminating=True) for zone in "abc"],
+        "stock proxies ignore hints while no endpoint is ready",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_stock_proxies_will_not_do_is_told(name: str) -> None:
+    where, there, sentence = LOST[name]
+    assert [loss.sentence for loss in express(decide(service(), there, where, drained=drain("a")), where).losses] == [
+        sentence
+    ]
+
+
+def test_a_preference_goes_on_through_a_drain_and_a_restart() -> None:
+    """Ten endpoints are too few to start at nine with a padding of three, and so are six; both may go on from seven."""
+    written = service({SAME_ZONE: "Prefer"})
+    first = decide(written, endpoints({"a": 4, "b": 4, "c": 4}), THREE)
+    there = endpoints({"a": 3, "b": 4, "c": 4})
+    during = decide(written, there, THREE, first, drained=drain("a"))
+    assert (during.reasons[0].code, during.reasons[1].code) == (Code.PREFERRED, Code.ZONE_DRAINED)
+    hinted = [with_hints(found, express(during, THREE).hints[found.addresses[0]]) for found in there]
+    restarted = decide(written, hinted, THREE, recall(hinted, THREE), drained=drain("a"))
+    assert express(restarted, THREE).hints == express(during, THREE).hints
+    after = decide(written, hinted, THREE, recall(hinted, THREE))
+    assert after.reason.code is Code.PREFERRED
+    assert {"a-1", "a-2", "a-3"} <= set(choose(after, THREE, "a1").shares)
+
+
+PLACES = st.lists(st.sampled_from(sorted(THREE.nodes)), min_size=1, max_size=20)
+
+
+@given(st.sampled_from(sorted(POLICIES)), PLACES, st.sets(st.sampled_from("abc")), st.sampled_from(HintsForm))
+def test_endpoints_are_used_or_drained_never_lost(
+    name: str, places: list[str], zones: set[str], hints: HintsForm
+) -> None:
+    there = [endpoint(f"{place}.{number}", place, place[0]) for number, place in enumerate(places)]
+    decision = decide(asked(name), there, THREE, hints=hints, drained=drain(*zones))
+    assert {**decision.endpoints, **decision.drained}.keys() == {found.addresses[0] for found in there}
+    assert decision.endpoints
+    expression = express(decision, THREE)
+    if decision.drained:
+        assert set(expression.hints) == set(decision.endpoints) | set(decision.drained)
+        for used in stock(decision, expression, THREE, asked(name)).values():
+            assert used
+            assert not used & set(decision.drained)
