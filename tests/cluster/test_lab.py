@@ -52,6 +52,7 @@ def test_up_use_and_down(machine: Machine) -> None:
     assert len(nodes["items"]) == 5
     assert "NotFound" in machine.run("kubectl", "--name", "one", "get", "pod", "none", code=1)
     assert machine.run("list") == "one\n"
+    assert "has no network between zones" in machine.run("cut", "--name", "one", "zone-a", code=2)
 
     assert "kube-controller-manager" in machine.run("logs", "--name", "one").splitlines()
     log = machine.run("logs", "--name", "one", "kube-controller-manager")
