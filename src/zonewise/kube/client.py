@@ -82,6 +82,12 @@ class Client:
         """The same pool, writing only while `guard` allows it; it is asked right before each write is sent."""
         return self._calling(self._caller.guarded(guard))
 
+    def named(self, field_manager: str) -> Self:
+        """The same pool, writing under another field manager's name."""
+        other = copy.copy(self)
+        other.field_manager = field_manager
+        return other
+
     def _calling(self, caller: Caller) -> Self:
         other = copy.copy(self)
         other._caller = caller  # noqa: SLF001 - our own copy

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Key, Servic
 from zonewise.routing import NO_DRAIN, Cluster, Decision, Drain, Expression, HintsForm, decide, express, recall
 from zonewise.routing.policy import NoPolicy
 from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
+
+FIELD_MANAGER: Final = "zonewise-overlay"
+"""Under which the overlay controller writes; the webhook lets its requests pass."""
 
 Hints = tuple[EndpointHints | None, ...]
 Operations = tuple[Mapping[str, Any], ...]
