@@ -46,6 +46,7 @@ class Code(StrEnum):
     # What became of a drain.
     ZONE_DRAINED = "ZoneDrained"
     NOT_DRAINED = "NotDrained"
+    DRAIN_ENDED = "DrainEnded"
 
     # What one client gets.
     CHOSEN = "Chosen"

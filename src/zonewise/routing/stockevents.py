@@ -25,6 +25,8 @@ _MESSAGES: Final[Mapping[Code, str]] = {
     Code.ENDPOINT_WITHOUT_ZONE: "One or more endpoints do not have a zone specified",
 }
 
+STOCK_CODES: Final = frozenset(_MESSAGES)
+
 
 class StockEvent(NamedTuple):
     type: str
