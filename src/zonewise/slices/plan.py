@@ -6,12 +6,24 @@ deletes. Nothing is remembered between two calls but what stands in the slices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
 
-from zonewise.objects import EndpointSlice
-from zonewise.routing import Decision, Expression
-from zonewise.slices.draft import Draft, Update
+from zonewise.objects import EndpointPort, EndpointSlice, Pod, Service
+from zonewise.routing import NO_DRAIN, Cluster, Decision, Drain, Expression, HintsForm, express
+from zonewise.routing.policy import AutomaticHints
+from zonewise.slices.draft import Draft, Update, is_owned_by
+from zonewise.slices.families import Family, families_of
+from zonewise.slices.metadata import STARTED, annotations_for, labels_for
+from zonewise.slices.moves import Moves, count_moves, receivers_first
+from zonewise.slices.placement import PLACEHOLDER, Body, Placement, place, reuse
+from zonewise.slices.pods import ByPorts, endpoints_of
+from zonewise.slices.routed import route
+from zonewise.slices.strict import carry_hints, hint_bodies
+
+MOST_PER_SLICE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +49,166 @@ class SlicesPlan:
     @property
     def writes(self) -> int:
         return len(self.creates) + len(self.updates) + len(self.deletes)
+
+
+def has_slices(service: Service) -> bool:
+    """Whether the slices of the Service are a controller's to write: those without a selector are their owner's."""
+    return service.spec.selector is not None and service.spec.type != "ExternalName"
+
+
+def plan_slices(
+    service: Service,
+    pods: Iterable[Pod],
+    cluster: Cluster,
+    existing: Sequence[EndpointSlice],
+    *,
+    most_per_slice: int = MOST_PER_SLICE,
+    hints: HintsForm = HintsForm.STABLE,
+    drained: Drain = NO_DRAIN,
+    trigger_time: str | None = None,
+) -> SlicesPlan:
+    """`existing` are the slices of this Service that carry our manager label, an earlier Service's included."""
+    if not has_slices(service):
+        return SlicesPlan()
+    families = families_of(service)
+    found = endpoints_of(service, pods, cluster, families)
+    by_family, strays = _sort_out(service, existing, families)
+    task = _Task(service, cluster, most_per_slice, hints, drained, trigger_time)
+    parts = [task.plan(family, found.by_family[family], by_family[family]) for family in families]
+    return _together(service, parts, strays, found.without_node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The plan for one family."""
+
+    family: Family
+    decision: Decision
+    expression: Expression
+    creates: list[Draft]
+    updates: list[Update]
+    deletes: list[EndpointSlice]
+    moves: Moves
+    endpoints: int
+    desired_slices: int
+    slices: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    service: Service
+    cluster: Cluster
+    most: int
+    form: HintsForm
+    drained: Drain
+    trigger_time: str | None
+
+    def plan(self, family: Family, by_ports: ByPorts, slices: Sequence[EndpointSlice]) -> _Part:
+        routed = route(self.service, by_ports, slices, self.cluster, self.form, self.drained)
+        decision, expression = routed.decision, routed.expression
+        labels_of = self._labels(grouped=routed.grouped)
+        sizes = [len(endpoints) for endpoints in routed.wanted.values()]
+        strictly = self._hints_follow_slices(decision)
+        if strictly:
+            carry_hints(slices, routed.wanted)
+        placement = place(slices, routed.wanted, labels_of, self.most)
+        if strictly:
+            decision = hint_bodies(placement.bodies, self.cluster, decision)
+            expression = express(decision, self.cluster)
+        if not placement.bodies:
+            placement.bodies.append(Body(PLACEHOLDER, []))
+        deletes = reuse(placement, labels_of)
+        _let_remember(placement.bodies, routed.started)
+        creates, updates = self._drafts(family, by_ports, placement, labels_of, routed.started)
+        desired_slices = sum(-(-size // self.most) for size in sizes) or 1
+        return _Part(
+            family, decision, expression, creates, updates, deletes,
+            count_moves(placement), sum(sizes), desired_slices, len(placement.bodies),
+        )  # fmt: skip
+
+    def _hints_follow_slices(self, decision: Decision) -> bool:
+        policy = decision.reading.policy
+        return self.form is HintsForm.STRICT and isinstance(policy, AutomaticHints) and not decision.drained
+
+    def _labels(self, *, grouped: bool) -> Callable[[str], Mapping[str, str]]:
+        return cache(lambda group: labels_for(self.service, group if grouped else None))
+
+    def _drafts(
+        self,
+        family: Family,
+        by_ports: ByPorts,
+        placement: Placement,
+        labels_of: Callable[[str], Mapping[str, str]],
+        started: str,
+    ) -> tuple[list[Draft], list[Update]]:
+        ports_of = {frozenset(ports): ports for ports in by_ports}
+        changed = [body for body in placement.bodies if body.changed]
+
+        def draft(body: Body) -> Draft:
+            return Draft(
+                self.service,
+                family.value,
+                _ports_of(body, ports_of),
+                tuple(body.endpoints),
+                labels_of(body.bucket.group),
+                annotations_for(body.existing, self.trigger_time, started),
+            )
+
+        creates = [draft(body) for body in changed if body.existing is None]
+        updated = receivers_first(placement, [body for body in changed if body.existing is not None])
+        return creates, [Update(body.existing, draft(body)) for body in updated if body.existing is not None]
+
+
+def _ports_of(
+    body: Body, ports_of: Mapping[frozenset[EndpointPort], tuple[EndpointPort, ...]]
+) -> tuple[EndpointPort, ...]:
+    """In the order that the slice has, if these are its ports."""
+    if body.existing and frozenset(body.existing.ports or ()) == body.bucket.ports:
+        return body.existing.ports or ()
+    return ports_of.get(body.bucket.ports, ())
+
+
+def _let_remember(bodies: Sequence[Body], started: str) -> None:
+    """One slice is enough to remember what has started; none may say what is no longer so."""
+    said = [body.existing.metadata.annotations.get(STARTED, "") if body.existing else "" for body in bodies]
+    for body, keys in zip(bodies, said, strict=True):
+        body.changed = body.changed or keys not in {"", started}
+    if started and not any(body.changed or keys == started for body, keys in zip(bodies, said, strict=True)):
+        bodies[0].changed = True
+
+
+def _sort_out(
+    service: Service, existing: Sequence[EndpointSlice], families: Sequence[Family]
+) -> tuple[dict[str, list[EndpointSlice]], list[EndpointSlice]]:
+    """The Service's own slices by family, in order of name, and those that have to go whatever they hold."""
+    by_family: dict[str, list[EndpointSlice]] = {family: [] for family in families}
+    strays: list[EndpointSlice] = []
+    for found in sorted(existing, key=lambda found: found.metadata.name):
+        if found.metadata.deletion_timestamp is not None:
+            continue
+        if found.address_type in by_family and is_owned_by(found, service):
+            by_family[found.address_type].append(found)
+        else:
+            strays.append(found)
+    return by_family, strays
+
+
+def _together(
+    service: Service, parts: Sequence[_Part], strays: Sequence[EndpointSlice], without_node: tuple[str, ...]
+) -> SlicesPlan:
+    """Nothing is created for a Service that is going: the garbage collector would have to delete it again."""
+    going = service.metadata.deletion_timestamp is not None
+    return SlicesPlan(
+        creates=() if going else tuple(draft for part in parts for draft in part.creates),
+        updates=tuple(update for part in parts for update in part.updates),
+        deletes=(*(found for part in parts for found in part.deletes), *strays),
+        decisions={part.family: part.decision for part in parts},
+        expressions={part.family: part.expression for part in parts},
+        added=sum(part.moves.added for part in parts),
+        removed=sum(part.moves.removed for part in parts),
+        reallocated=sum(part.moves.reallocated for part in parts),
+        desired_endpoints=sum(part.endpoints for part in parts),
+        desired_slices=sum(part.desired_slices for part in parts),
+        slices=sum(part.slices for part in parts),
+        pods_without_node=without_node,
+    )

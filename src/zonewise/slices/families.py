@@ -1,0 +1,56 @@
+"""The address families of a Service, and addresses in the one spelling that slices use. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from zonewise.objects import Service
+
+
+class Family(StrEnum):
+    """The values are the address types of slices."""
+
+    IPV4 = "IPv4"
+    IPV6 = "IPv6"
+
+
+def is_headless(service: Service) -> bool:
+    return service.spec.cluster_ip in {"", "None"}
+
+
+def families_of(service: Service) -> tuple[Family, ...]:
+    """What the Service says; else its cluster IP's, and both for a headless one: it may be older than the field."""
+    said = tuple(dict.fromkeys(Family(family) for family in service.spec.ip_families if family in set(Family)))
+    if said:
+        return said
+    if is_headless(service):
+        return (Family.IPV4, Family.IPV6)
+    known = canonical(service.spec.cluster_ip)
+    return (known[0],) if known else (Family.IPV4,)
+
+
+@lru_cache(maxsize=65536)
+def canonical(address: str) -> tuple[Family, str] | None:
+    """The family and usual spelling, None for what is no address.
+
+    As upstream reads it: zeros may lead the parts of an IPv4 address, and one that IPv6 wraps counts as IPv4.
+    """
+    try:
+        parsed = ip_address(_without_leading_zeros(address))
+    except ValueError:
+        return None
+    match parsed:
+        case IPv4Address():
+            return Family.IPV4, str(parsed)
+        case IPv6Address(ipv4_mapped=IPv4Address() as wrapped):
+            return Family.IPV4, str(wrapped)
+        case _:
+            return (Family.IPV6, str(parsed)) if not parsed.scope_id else None
+
+
+def _without_leading_zeros(address: str) -> str:
+    if ":" in address:
+        return address
+    return ".".join(part.lstrip("0") or "0" if part.isdecimal() else part for part in address.split("."))

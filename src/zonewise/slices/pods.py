@@ -1,0 +1,94 @@
+"""Endpoints as a Service's pods make them, before routing has its say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from zonewise.objects import Endpoint, EndpointConditions, ObjectReference, Pod, PodIP, Service
+from zonewise.routing import Cluster
+from zonewise.slices.families import Family, canonical
+from zonewise.slices.ports import Ports, port_resolver
+from zonewise.topology import ZONE
+
+_ENDED: Final = ("Succeeded", "Failed")
+
+_CONDITIONS: Final = {
+    said: EndpointConditions(ready=said[0], serving=said[1], terminating=said[2])
+    for said in product((False, True), repeat=3)
+}
+
+ByPorts = dict[Ports, list[Endpoint]]
+
+
+@dataclass(frozen=True, slots=True)
+class PodEndpoints:
+    """`without_node` are the pods left out because nobody knows their node (any more)."""
+
+    by_family: Mapping[Family, ByPorts]
+    without_node: tuple[str, ...]
+
+
+def endpoints_of(service: Service, pods: Iterable[Pod], cluster: Cluster, families: Iterable[Family]) -> PodEndpoints:
+    found: dict[Family, ByPorts] = {family: {} for family in families}
+    without_node: list[str] = []
+    ports_of = port_resolver(service)
+    zones, nodes = cluster.domains(ZONE), cluster.nodes
+    publish = service.spec.publish_not_ready_addresses
+    for pod in pods:
+        if not _belongs(pod):
+            continue
+        node_name = pod.spec.node_name
+        if node_name not in nodes and not publish:
+            without_node.append(pod.metadata.name)
+            continue
+        ports = ports_of(pod)
+        for family, addresses in _addresses(pod.status.pod_ips):
+            if (by_ports := found.get(family)) is not None:
+                endpoint = _endpoint(pod, service, addresses, zones.get(node_name))
+                by_ports.setdefault(ports, []).append(endpoint)
+    return PodEndpoints(found, tuple(sorted(without_node)))
+
+
+def _belongs(pod: Pod) -> bool:
+    status = pod.status
+    return status.phase not in _ENDED and bool(status.pod_ips or status.pod_ip)
+
+
+def _addresses(ips: tuple[PodIP, ...]) -> Iterable[tuple[Family, tuple[str, ...]]]:
+    if len(ips) == 1:
+        known = canonical(ips[0].ip)
+        return ((known[0], (known[1],)),) if known else ()
+    by_family: dict[Family, list[str]] = {}
+    for ip in ips:
+        if known := canonical(ip.ip):
+            by_family.setdefault(known[0], []).append(known[1])
+    return [(family, tuple(sorted(addresses))) for family, addresses in by_family.items()]
+
+
+def _endpoint(pod: Pod, service: Service, addresses: tuple[str, ...], zone: str | None) -> Endpoint:
+    metadata, spec = pod.metadata, pod.spec
+    serving, terminating = _is_ready(pod), metadata.deletion_timestamp is not None
+    ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
+    return Endpoint(
+        addresses=addresses,
+        conditions=_CONDITIONS[ready, serving, terminating],
+        hostname=spec.hostname if spec.hostname and _answers_for(service, pod) else None,
+        node_name=spec.node_name or None,
+        zone=zone,
+        target_ref=ObjectReference(kind="Pod", namespace=metadata.namespace, name=metadata.name, uid=metadata.uid),
+    )
+
+
+def _is_ready(pod: Pod) -> bool:
+    for condition in pod.status.conditions:
+        if condition.type == "Ready":
+            return condition.status == "True"
+    return False
+
+
+def _answers_for(service: Service, pod: Pod) -> bool:
+    """A pod has a DNS name of its own under the headless Service that it names as its subdomain."""
+    return pod.spec.subdomain == service.metadata.name and pod.metadata.namespace == service.metadata.namespace
