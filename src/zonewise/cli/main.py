@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
+    "controller": ("zonewise.cli.controller:controller", "Keep EndpointSlices: who serves whom, as each Service asks."),
     "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
     "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),
+    "webhook": ("zonewise.cli.webhook:webhook", "Lay hints over the slices that the stock controller writes."),
 }
 """Name to where it lives and its line in the help, so that `--help` imports none of them."""
 

@@ -1,0 +1,126 @@
+"""`zonewise controller`: the process that keeps EndpointSlices as decided. Everything is done by `zonewise.slices`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+METRICS_PORT = 10261
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise controller                             instead of the stock controller, with the kubeconfig at hand
+  zonewise controller --mode overlay              beside the stock controller: hints on its slices
+  zonewise controller --hints strict              automatic hints exactly as the stock controller computes them
+  zonewise controller --batch-seconds 0.5         fewer writes while many pods change
+  kubectl get lease -n kube-system zonewise-endpointslices    which replica leads
+"""
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["own", "overlay"]),
+    default="own",
+    show_default=True,
+    help="Who writes slices: this process alone, or the stock controller, on whose slices hints are put.",
+)
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="[default: in-cluster, else what kubectl uses]")
+@click.option("--context", help="Which one of the kubeconfig.")
+@click.option(
+    "--leader-elect/--no-leader-elect",
+    default=True,
+    show_default=True,
+    help="Work only while holding a lease, so that replicas can stand by. Without it, run exactly one.",
+)
+@click.option("--lease-namespace", default="kube-system", show_default=True, help="Where the lease is.")
+@click.option(
+    "--lease-seconds",
+    type=click.IntRange(3, 600),
+    default=15,
+    show_default=True,
+    help="How long a leader that vanished without a word is waited for.",
+)
+@click.option(
+    "--endpoints-per-slice",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="The most endpoints a slice gets. Fewer make smaller updates and more slices.",
+)
+@click.option(
+    "--batch-seconds",
+    type=click.FloatRange(0, 60),
+    default=0.0,
+    show_default=True,
+    help="How long to wait after a pod's change for more of them. Saves writes, costs freshness.",
+)
+@click.option(
+    "--hints",
+    type=click.Choice(["stable", "strict"]),
+    default="stable",
+    show_default=True,
+    help="Automatic hints without flapping, or exactly as the stock controller computes them.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 200), default=8, show_default=True, help="How many Services are synced at once."
+)
+@click.option(
+    "--kube-api-qps", type=click.FloatRange(0), default=0, show_default=True, help="Writes per second; 0 for no limit."
+)
+@click.option("--kube-api-burst", type=click.IntRange(1), default=100, show_default=True, help="With --kube-api-qps.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=METRICS_PORT,
+    show_default=True,
+    help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
+)
+@click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def controller(**options: Any) -> None:
+    """Keep the cluster's EndpointSlices: who serves whom, by zone, node or any label, as each Service asks.
+
+    In mode own it takes the place of the stock controller, which must be off: start kube-controller-manager with
+    --controllers=*,-endpointslice-controller, or the two undo each other's work.
+
+    Everything it knows is in the cluster: it may be killed and started again at any moment. SIGTERM ends it in good
+    order and hands the lease over at once; a second one ends it where it stands.
+    """
+    from zonewise import log
+    from zonewise.kube import process
+    from zonewise.slices import program
+
+    log.configure(options["log_format"], options["log_level"])
+    chosen = _program_options(options)
+    access = program.access_of(chosen)
+    listen = process.Listen(port=options["metrics_port"])
+    sys.exit(process.run(lambda health: program.live(access, chosen, health), listen=listen))
+
+
+def _program_options(options: dict[str, Any]) -> Any:
+    from zonewise.routing import HintsForm
+    from zonewise.slices.controller import Settings
+    from zonewise.slices.program import Lead, Options
+    from zonewise.slices.sources import Mode
+
+    lead = Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+    return Options(
+        mode=Mode(options["mode"]),
+        kubeconfig=options["kubeconfig"],
+        context=options["context"],
+        lead=lead if options["leader_elect"] else None,
+        settings=Settings(
+            endpoints_per_slice=options["endpoints_per_slice"],
+            batch_seconds=options["batch_seconds"],
+            hints=HintsForm(options["hints"]),
+            workers=options["workers"],
+        ),
+        writes_per_second=options["kube_api_qps"],
+        writes_at_once=options["kube_api_burst"],
+    )

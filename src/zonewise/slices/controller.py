@@ -1,0 +1,150 @@
+"""The EndpointSlice controller: keeps the slices of every Service as decided from its pods and the nodes (mode own).
+
+`sources` says which Service changed and what is known about it, `plan` decides, `writes` writes. The slices themselves
+are all the memory there is, so that a controller that is killed loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from zonewise.kube.client import Client
+from zonewise.kube.controller import Controller
+from zonewise.kube.election import NotLeader
+from zonewise.kube.errors import ApiError, Conflict
+from zonewise.kube.events import Recorder, Severity, reference_to
+from zonewise.kube.informers import Caches
+from zonewise.kube.queue import Backoff, WorkQueue
+from zonewise.objects import SERVICES, EndpointSlice, Key, Service
+from zonewise.routing import Cluster, HintsForm
+from zonewise.slices.metrics import SYNCS_BY_RESULT, Result, Totals, observe
+from zonewise.slices.plan import SlicesPlan, plan_slices
+from zonewise.slices.reporting import Reporter
+from zonewise.slices.sources import Cause, Mode, Sources
+from zonewise.slices.triggers import TriggerTimes
+from zonewise.slices.writes import Writer
+from zonewise.slices.written import Written
+
+QUEUE: Final = "endpoint_slice"
+_BACKOFF: Final = Backoff(first_seconds=0.005, longest_seconds=10.0)
+_REPAIR_SECONDS: Final = 1.0
+"""The least time between two reactions to what others do to a Service's slices, so that two who disagree can't race."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    endpoints_per_slice: int = 100
+    batch_seconds: float = 0.0
+    hints: HintsForm = HintsForm.STABLE
+    workers: int = 5
+
+
+_DEFAULTS: Final = Settings()
+
+
+class SliceController:
+    """Made before `caches` run; `run` works until cancelled, and may be run again with every new leadership."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        recorder: Recorder,
+        settings: Settings = _DEFAULTS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._recorder = recorder
+        self._reporter = Reporter(client, recorder, stock_events=settings.hints is HintsForm.STRICT)
+        self._clock = clock
+        self._written = Written(lambda: self.sources.slices.resource_version)
+        self.sources = Sources(caches, Mode.OWN, self._written.is_echo)
+        self._writer = Writer(client, self._written)
+        self._triggers = TriggerTimes()
+        self._totals = Totals()
+        self._repaired_at: dict[Key, float] = {}
+        self._queue: WorkQueue[Key] = WorkQueue(QUEUE, backoff=_BACKOFF)
+        self._controller = Controller(QUEUE, self._queue, self._reconcile, workers=settings.workers)
+        self.sources.on_service_dirty(self._enqueue)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def _enqueue(self, service: Key, cause: Cause) -> None:
+        match cause:
+            case Cause.PODS:
+                self._queue.add_after(service, self._settings.batch_seconds)
+            case Cause.SLICES:
+                self._queue.add_after(service, self._seconds_until_repair(service))
+            case _:
+                self._queue.add(service)
+
+    def _seconds_until_repair(self, service: Key) -> float:
+        """The first at once: a slice that somebody deleted is missed."""
+        now = self._clock()
+        due = max(now, self._repaired_at.get(service, float("-inf")) + _REPAIR_SECONDS)
+        self._repaired_at[service] = due
+        return max(due - now, self._settings.batch_seconds)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        service = self.sources.services.get(key)
+        if service is None:
+            self._forget(key)
+            return None
+        if service.spec.type == "ExternalName" or service.spec.selector is None:
+            return None
+        try:
+            await self._sync(key, service)
+        except (asyncio.CancelledError, NotLeader, Conflict):
+            raise
+        except Exception as error:
+            self._note_failure(service, error)
+            raise
+        SYNCS_BY_RESULT[Result.SUCCESS].inc()
+        return None
+
+    async def _sync(self, key: Key, service: Service) -> None:
+        cluster = self.sources.cluster()
+        plan = self._plan(key, service, cluster)
+        if plan.writes and await self._writer.perform(key, plan):
+            self._enqueue(key, Cause.SLICES)
+        self._totals.note(service, plan)
+        observe(service, plan)
+        await self._reporter.report(service, plan.decisions, plan.expressions, cluster)
+
+    def _plan(self, key: Key, service: Service, cluster: Cluster) -> SlicesPlan:
+        pods = self.sources.pods_of(service)
+        return plan_slices(
+            service,
+            pods,
+            cluster,
+            self._existing(key),
+            most_per_slice=self._settings.endpoints_per_slice,
+            hints=self._settings.hints,
+            drained=self.sources.drained_zones(service),
+            trigger_time=self._triggers.since(service, pods),
+        )
+
+    def _existing(self, key: Key) -> list[EndpointSlice]:
+        known = self._written.merge(key, self.sources.slices_of(key))
+        return [seen for seen in known if seen.metadata.deletion_timestamp is None]
+
+    def _forget(self, key: Key) -> None:
+        self._triggers.forget(key)
+        self._written.forget(key)
+        self._totals.forget(key)
+        self._reporter.forget(key)
+        self._repaired_at.pop(key, None)
+
+    def _note_failure(self, service: Service, error: Exception) -> None:
+        SYNCS_BY_RESULT[Result.ERROR].inc()
+        if isinstance(error, ApiError):
+            note = f"the EndpointSlices could not be written and will be tried again: {error}"
+            self._recorder.record(
+                reference_to(SERVICES, service), Severity.WARNING, "FailedToUpdateEndpointSlices", note
+            )
