@@ -75,7 +75,8 @@ def prefer(
     """
     in_order = dict(sorted(demand.items()))
     placed = {address: home if (home := homes[address]) in in_order else OUTSIDE for address in sorted(homes)}
-    case = _Case(in_order, placed, limits, settle(previous or {}, placed, in_order), level)
+    settled = settle(previous or {}, placed, in_order)
+    case = _Case(in_order, placed, limits, settled, compose(settled, placed), level)
     active = previous is not None
     if why_not := case.why_not_possible():
         return case.spread_evenly(why_not, started=active)
@@ -96,12 +97,13 @@ class _Case:
     homes: Mapping[str, str]
     limits: Limits
     settled: Mapping[str, Consumers]
+    composed: Composition
     level: str
 
     def repaired(self) -> Preference | None:
         """The last assignment with what is new, and the fewest moves that break no threshold; None if there are none."""
         free = Counter(home for address, home in self.homes.items() if address not in self.settled)
-        draft = Draft(self.demand, compose(self.settled, self.homes), free)
+        draft = Draft(self.demand, self.composed, free)
         if draft.loads().within(self.limits.keep_overload) or draft.repair(self.limits.overload):
             return self._preferred(draft.composition(), "kept")
         return None
@@ -109,7 +111,7 @@ class _Case:
     def fresh(self) -> Preference | None:
         """The algorithm's assignment; None where it spreads evenly, or breaks the threshold."""
         counts = Counter(self.homes.values())
-        composition = afresh(self.limits.algorithm, self.demand, counts, self.limits.overload)
+        composition = afresh(self.limits.algorithm, self.demand, counts, self.limits.overload, self.composed)
         if not composition or not loads(sizes_of(composition), self.demand).within(self.limits.overload):
             return None
         return self._preferred(composition, "afresh")

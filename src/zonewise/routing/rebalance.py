@@ -9,21 +9,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from zonewise.routing.algorithms import Algorithm, assign
+from zonewise.routing.algorithms import Algorithm, Group, Groups, assign
 from zonewise.routing.load import Composition, Consumers, Loads, Share, consumed_by, is_overload, loads, names, sizes_of
 
 OUTSIDE: Final = ""
 """The home of endpoints outside the domains in question."""
 
 
-def afresh(algorithm: Algorithm, demand: Mapping[str, int], homes: Counter[str], threshold: float) -> Composition:
+def afresh(
+    algorithm: Algorithm, demand: Mapping[str, int], homes: Counter[str], threshold: float, settled: Composition
+) -> Composition:
     """What the algorithm makes of these endpoints, empty where it spreads them evenly.
 
-    Endpoints from outside count where they are needed most.
+    Endpoints from outside count where they are needed most. An algorithm that weighs moves is told what is `settled`.
     """
     guests = _place_guests(demand, homes)
     own = [homes[domain] + guests[domain] for domain in demand]
-    answer = assign(algorithm, list(demand.values()), own, threshold=threshold, starting_factor=0)
+    previous = _as_groups(settled, demand, guests) if settled else None
+    answer = assign(algorithm, list(demand.values()), own, threshold=threshold, starting_factor=0, previous=previous)
     if answer.is_balanced:
         return {}
     made: Composition = {}
@@ -34,6 +37,21 @@ def afresh(algorithm: Algorithm, demand: Mapping[str, int], homes: Counter[str],
     for domain, count in guests.items():
         _admit_guests(made, domain, count)
     return made
+
+
+def _as_groups(settled: Composition, demand: Mapping[str, int], guests: Counter[str]) -> Groups:
+    """Settled endpoints by domain; those from outside count as the domain's whose guests they are."""
+    unnamed = Counter(guests)
+    groups = []
+    for consumers, homes in settled.items():
+        own = {domain: homes.get(domain, 0) for domain in demand}
+        for domain in demand:
+            taken = min(unnamed[domain], sum(homes.values()) - sum(own.values()))
+            own[domain] += taken
+            unnamed[domain] -= taken
+        weights = dict(consumers)
+        groups.append(Group(tuple(own.values()), tuple(weights.get(domain, 0.0) for domain in demand)))
+    return Groups(tuple(groups))
 
 
 def _place_guests(demand: Mapping[str, int], homes: Counter[str]) -> Counter[str]:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from zonewise.routing.algorithms import Algorithm
@@ -46,13 +47,14 @@ class Churn:
 
 def replay(trace: Trace, algorithm: Algorithm, way: Way, overload: float = 0.5) -> Churn:
     limits = Limits(algorithm, DEFAULT_START, 0 if way is Way.FULL else PADDING, overload, overload, way is Way.LAZY)
-    shelf, last, answers, flips = Shelf(), None, [], 0
-    for number, situation in enumerate(trace.situations):
-        answer = prefer(situation.nodes, situation.homes, limits, last)
-        flips += number > 0 and (answer.consumers is None) != (last is None)
-        last = answer.consumers
-        shelf.put(last if last is not None else dict.fromkeys(situation.homes, EVERYONE), first=number == 0)
+    shelf = Shelf()
+    answers: list[Preference] = []
+    for situation in trace.situations:
+        answer = prefer(situation.nodes, situation.homes, limits, answers[-1].memory if answers else None)
+        consumers = answer.consumers or dict.fromkeys(situation.homes, EVERYONE)
+        shelf.put(consumers, first=not answers)
         answers.append(answer)
+    flips = sum(bool(before.consumers) != bool(after.consumers) for before, after in pairwise(answers))
     return _sum(trace, algorithm, way, shelf, answers, flips)
 
 

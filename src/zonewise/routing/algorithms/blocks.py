@@ -145,14 +145,16 @@ def price(highest_load: float, slices: int, goal: Goal) -> float:
     return w.mean + w.highest * (2 - highest_load) + w.slices * slices_of(goal.endpoints) / slices
 
 
-def score(blocks: int, sizes: Counts, q: Search, goal: Goal) -> float:
+def score(blocks: int, sizes: Counts, weighed: Counts, q: Search, goal: Goal) -> float:
+    """What these sizes score; of blocks whose size was `weighed`, the worth is known."""
     own = 0.0
     highest_load = 1.0
     slices = 0
     for block in range(blocks):
-        own += worth(block, sizes[block], q, goal)
-        highest_load = max(highest_load, q.demand[block] / sizes[block])
-        slices += slices_of(sizes[block])
+        size = sizes[block]
+        own += q.worth[block] if size == weighed[block] else worth(block, size, q, goal)
+        highest_load = max(highest_load, q.demand[block] / size)
+        slices += slices_of(size)
     return own + price(highest_load, slices, goal)
 
 

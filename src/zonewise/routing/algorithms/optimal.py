@@ -2,7 +2,7 @@
 
 Every partition of the zones into blocks has a bound; where that beats the best found so far, its sizes are settled.
 Up to five zones all partitions are looked at. With more, blocks are joined step by step on the most promising path from
-every zone by itself towards balanced.
+every zone by itself towards balanced; zones without endpoints may also share right away.
 """
 
 from __future__ import annotations
@@ -118,6 +118,24 @@ def try_all(best: float, q: Search, goal: Goal) -> float:
     return best
 
 
+def share_empty(q: Search, goal: Goal) -> int:
+    """Zones without endpoints share a block, as many as hints can express; every other has its own. How many blocks."""
+    blocks = 0
+    shared = -1
+    sharing = 0
+    for at in range(goal.zones):
+        if q.supply[at] == 0:
+            if sharing % MOST_HINTS == 0:
+                shared = blocks
+                blocks += 1
+            q.block[at] = shared
+            sharing += 1
+        else:
+            q.block[at] = blocks
+            blocks += 1
+    return blocks
+
+
 def join_lightest(blocks: int, q: Search, goal: Goal) -> bool:
     """The two blocks on the path with the least demand become one; whether hints can express that."""
     copy(q.path, q.block, goal.zones)
@@ -139,8 +157,11 @@ def join_lightest(blocks: int, q: Search, goal: Goal) -> bool:
     return possible
 
 
-def join_all(best: float, q: Search, goal: Goal) -> float:
+def join_some(best: float, q: Search, goal: Goal) -> float:
+    """Those on the path from every zone by itself, and the one in which only zones without endpoints share."""
     copy(q.block, q.path, goal.zones)
+    blocks = share_empty(q, goal)
+    best = consider(blocks, promise(blocks, q, goal), best, q, goal)
     blocks = goal.zones
     going = True
     while going and blocks > MOST_TO_JOIN:
@@ -200,7 +221,7 @@ def optimal(
     if goal.zones <= ALL_PARTITIONS_TO:
         try_all(best, q, goal)
     else:
-        join_all(best, q, goal)
+        join_some(best, q, goal)
     if q.best_block[0] < 0:
         spread(endpoints, w)
         return 1

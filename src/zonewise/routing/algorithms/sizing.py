@@ -14,8 +14,9 @@ from zonewise.routing.algorithms.blocks import TIE, Goal, Search, price, score, 
 from zonewise.routing.algorithms.score import SLICE_CAPACITY, slices_of
 from zonewise.routing.algorithms.workspace import Counts, Ints
 
-
 MOST_CUTS: Final = 8
+ONE_START_TO: Final = 3
+"""Blocks; with so many, rounding off leads to the best."""
 
 
 def copy(source: Counts, target: Ints, count: int) -> None:
@@ -40,6 +41,23 @@ def round_off(blocks: int, q: Search, goal: Goal) -> None:
                 chosen = block
         q.sizes[chosen] += step
         left -= step
+
+
+def round_up(blocks: int, sizes: Ints, q: Search, goal: Goal) -> None:
+    """What each block expects, rounded up; then one by one from who bears it best, so that the highest load is lowest."""
+    over = -goal.endpoints
+    for block in range(blocks):
+        sizes[block] = max(math.ceil(q.demand[block] - TIE), q.fewest[block])
+        over += sizes[block]
+    while over > 0:
+        chosen = -1
+        lowest = math.inf
+        for block in range(blocks):
+            if sizes[block] > q.fewest[block] and q.demand[block] < lowest * (sizes[block] - 1):
+                chosen = block
+                lowest = q.demand[block] / (sizes[block] - 1)
+        sizes[chosen] -= 1
+        over -= 1
 
 
 def weigh(block: int, size: int, q: Search, goal: Goal) -> None:
@@ -108,24 +126,48 @@ def best_step(blocks: int, sizes: Ints, q: Search, goal: Goal) -> tuple[int, int
     return giver, taker, now
 
 
+def shift(giver: int, taker: int, count: int, sizes: Ints, q: Search, goal: Goal) -> None:
+    sizes[giver] -= count
+    sizes[taker] += count
+    weigh(giver, sizes[giver], q, goal)
+    weigh(taker, sizes[taker], q, goal)
+
+
+def longest_stride(giver: int, taker: int, sizes: Ints, q: Search) -> int:
+    """How many endpoints may go at once: past the end of a slice every one counts differently."""
+    until_freed = (sizes[giver] - 1) % SLICE_CAPACITY + 1
+    until_full = max(-sizes[taker] % SLICE_CAPACITY, 1)
+    return int(min(sizes[giver] - q.fewest[giver], until_freed, until_full))
+
+
 def climb(blocks: int, sizes: Ints, q: Search, goal: Goal) -> float:
-    """Single endpoints move while that gains; the score then."""
+    """Single endpoints move while that gains, twice as many each time the same two blocks go on; the score then."""
     for block in range(blocks):
         weigh(block, sizes[block], q, goal)
     giver, taker, now = best_step(blocks, sizes, q, goal)
+    stride = 1
     while giver >= 0:
-        sizes[giver] -= 1
-        sizes[taker] += 1
-        weigh(giver, sizes[giver], q, goal)
-        weigh(taker, sizes[taker], q, goal)
+        before = now
+        source = giver
+        target = taker
+        shift(source, target, stride, sizes, q, goal)
         giver, taker, now = best_step(blocks, sizes, q, goal)
+        if stride > 1 and now <= before + TIE:
+            shift(target, source, stride, sizes, q, goal)
+            giver, taker, now = best_step(blocks, sizes, q, goal)
+            stride = 1
+        elif giver == source and taker == target:
+            stride = min(2 * stride, longest_stride(giver, taker, sizes, q))
+        else:
+            stride = 1
     return now
 
 
-def level_to(load: float, blocks: int, sizes: Ints, levelled: Ints, q: Search) -> None:
-    """Importing blocks shrink to this load, for the good of those that could keep more of their own endpoints."""
+def level_to(load: float, blocks: int, sizes: Ints, levelled: Ints, q: Search) -> bool:
+    """Importing blocks shrink to this load, for the good of those that could keep more of their own; whether any does."""
     copy(sizes, levelled, blocks)
     taker = 0
+    changed = False
     for block in range(blocks):
         free = sizes[block] - max(q.own[block], q.fewest[block], math.ceil(q.demand[block] / load - TIE))
         while free > 0 and taker < blocks:
@@ -133,8 +175,10 @@ def level_to(load: float, blocks: int, sizes: Ints, levelled: Ints, q: Search) -
             levelled[taker] += count
             levelled[block] -= count
             free -= count
+            changed = changed or count > 0
             if free > 0:
                 taker += 1
+    return changed
 
 
 def imports(blocks: int, sizes: Ints, q: Search) -> bool:
@@ -148,24 +192,23 @@ def imports(blocks: int, sizes: Ints, q: Search) -> bool:
 
 
 def level(blocks: int, sizes: Ints, levelled: Ints, best: float, q: Search, goal: Goal) -> float:
-    """Tries the highest load there is, and each that an importing block would have with one less; then climbs."""
-    reached = best
-    chosen = 0.0
+    """After a climb: tries the highest load there is, and each that an importing block would have with one less."""
     if not imports(blocks, sizes, q):
         return best
+    reached = best
+    chosen = 0.0
+    _, highest, _ = two_highest(blocks, sizes, q)
     for at in range(blocks + 1):
-        load = 1.0
+        load = highest
         if at < blocks:
-            if sizes[at] <= max(q.fewest[at], q.own[at]):
+            if sizes[at] <= max(q.fewest[at], q.own[at]) or q.demand[at] <= highest * (sizes[at] - 1):
                 continue
             load = q.demand[at] / (sizes[at] - 1)
-        for block in range(blocks):
-            load = max(load, q.demand[block] / sizes[block])
-        level_to(load, blocks, sizes, levelled, q)
-        found = score(blocks, levelled, q, goal)
-        if found > reached + TIE:
-            reached = found
-            chosen = load
+        if level_to(load, blocks, sizes, levelled, q):
+            found = score(blocks, levelled, sizes, q, goal)
+            if found > reached + TIE:
+                reached = found
+                chosen = load
     if chosen == 0:
         return best
     level_to(chosen, blocks, sizes, levelled, q)
@@ -191,12 +234,14 @@ def best_cut(blocks: int, sizes: Ints, cut: Ints, trial: Ints, q: Search, goal: 
     """The best way to bring one block down to full slices; whether there is one."""
     best = -math.inf
     for block in range(blocks):
+        q.worth[block] = worth(block, sizes[block], q, goal)
+    for block in range(blocks):
         if (sizes[block] - 1) // SLICE_CAPACITY * SLICE_CAPACITY < max(q.fewest[block], 1):
             continue
         for receiver in range(blocks):
             if receiver != block:
                 has_rest = cut_to(block, receiver, blocks, sizes, trial, q)
-                found = score(blocks, trial, q, goal)
+                found = score(blocks, trial, sizes, q, goal)
                 if found > best + TIE:
                     best = found
                     copy(trial, cut, blocks)
@@ -205,12 +250,25 @@ def best_cut(blocks: int, sizes: Ints, cut: Ints, trial: Ints, q: Search, goal: 
     return best > -math.inf
 
 
+def start_again(blocks: int, best: float, q: Search, goal: Goal) -> float:
+    """From the lowest highest load, which single steps don't reach where several blocks share the highest."""
+    round_up(blocks, q.trial, q, goal)
+    found = climb(blocks, q.trial, q, goal)
+    found = level(blocks, q.trial, q.scratch, found, q, goal)
+    if found <= best + TIE:
+        return best
+    copy(q.trial, q.sizes, blocks)
+    return found
+
+
 def settle(blocks: int, known: float, ceiling: float, q: Search, goal: Goal) -> float:
     """The best score found, with its sizes in `sizes`; no cuts are tried where they cannot beat what is `known`."""
     round_off(blocks, q, goal)
     best = climb(blocks, q.sizes, q, goal)
     copy(q.sizes, q.chain, blocks)
     best = level(blocks, q.sizes, q.scratch, best, q, goal)
+    if blocks > ONE_START_TO:
+        best = start_again(blocks, best, q, goal)
     fewest_slices = max(slices_of(goal.endpoints), blocks)
     slices = 0
     for block in range(blocks):
