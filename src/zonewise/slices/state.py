@@ -30,7 +30,7 @@ _IN_FORCE: Final = frozenset(
     {Code.TOPOLOGY_KEYS, Code.REQUIRED, Code.PREFERRED, Code.HINTED, Code.DISTRIBUTED, Code.ZONE_DRAINED}
 )
 DRAIN_CODES: Final = frozenset({Code.ZONE_DRAINED, Code.NOT_DRAINED})
-_VISIBLE: Final = 0.05
+_VISIBLE: Final = 0.1
 """Figures that moved by less are not worth a write,"""
 _FEW: Final = 0.25
 """nor is a number of endpoints."""
