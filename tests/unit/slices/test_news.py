@@ -143,11 +143,11 @@ def test_the_annotation_stays_as_it_is(name: str) -> None:
 CHANGED = {
     "another code": (PREFER, TWELVE, PREFER, {"a": 2, "b": 2, "c": 2}, 1),
     "another policy": (PREFER, TWELVE, service({SAME_ZONE: "Require"}), TWELVE, 2),
-    "another share, as it is": (
-        service({SAME_ZONE: "Prefer"} | AT_ONCE),
-        {"a": 9, "b": 9, "c": 9},
-        service({SAME_ZONE: "Prefer"} | AT_ONCE),
-        {"a": 9, "b": 9, "c": 6},
+    "other figures": (
+        service({SAME_ZONE: "Require"}),
+        {"a": 3, "b": 3, "c": 3},
+        service({SAME_ZONE: "Require"}),
+        {"a": 3, "b": 3, "c": 2},
         0,
     ),
     "many more endpoints": (PREFER, {"a": 2, "b": 2, "c": 2}, PREFER, {"a": 3, "b": 3, "c": 3}, 0),
