@@ -43,6 +43,8 @@ class Expression:
 
 
 def express(decision: Decision, cluster: Cluster) -> Expression:
+    if decision.tiers[0] is EVERYONE and not decision.walls and not decision.drained:
+        return Expression({}, ())
     sayable = _sayable(decision)
     losses = list(_inexpressible(decision, sayable))
     nodes = _all_or_none(decision, _names(decision, sayable, cluster, _NODE_KEYS, NODE_NAME), "node", losses)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint
-from zonewise.routing import NODE_NAME, Cluster, Decision, Expression, Memory, Policy, Tier, recall
+from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
+from zonewise.routing import NODE_NAME, Cluster, Decision, Expression, Memory, Policy, Tier, read_policy, recall
 from zonewise.routing.load import Consumers, consumed_by, names
 from zonewise.routing.policy import AutomaticHints, SameDomain, Strength
 from zonewise.routing.slicehints import MOST_HINTS
@@ -38,8 +38,11 @@ def group_of(zones: Sequence[str]) -> str:
             return SHARED
 
 
-def remember(slices: Iterable[EndpointSlice], policy: Policy, cluster: Cluster) -> Memory:
+def remember(slices: Sequence[EndpointSlice], service: Service, cluster: Cluster) -> Memory:
     """What the slices tell of the last decision; those written for a policy of another kind tell nothing."""
+    if not any(map(_may_tell, slices)):
+        return {}
+    policy = read_policy(service).policy
     grouped = is_grouped(policy)
     if not grouped and not isinstance(policy, AutomaticHints):
         return {}
@@ -57,6 +60,10 @@ def unremembered(decision: Decision, expression: Expression) -> str:
     if not is_grouped(decision.reading.policy) or expression.hints:
         return ""
     return ",".join(key for key in decision.memory if key in {ZONE, REGION})
+
+
+def _may_tell(found: EndpointSlice) -> bool:
+    return CONSUMER in found.metadata.labels or any(endpoint.hints for endpoint in found.endpoints or ())
 
 
 def _by_label(slices: Iterable[EndpointSlice]) -> dict[str, Consumers]:

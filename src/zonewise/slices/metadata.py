@@ -10,11 +10,9 @@ from typing import Final
 
 from zonewise.objects import EndpointSlice, Service
 from zonewise.slices.families import is_headless
+from zonewise.slices.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER
 
-SERVICE_NAME: Final = "kubernetes.io/service-name"
-MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 HEADLESS: Final = "service.kubernetes.io/headless"
-STOCK_MANAGER: Final = "endpointslice-controller.k8s.io"
 CONSUMER: Final = "zonewise.dev/consumer"
 TRIGGER_TIME: Final = "endpoints.kubernetes.io/last-change-trigger-time"
 STARTED: Final = "zonewise.dev/started"

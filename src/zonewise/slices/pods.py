@@ -32,7 +32,7 @@ class PodEndpoints:
 
 
 def endpoints_of(service: Service, pods: Iterable[Pod], cluster: Cluster, families: Iterable[Family]) -> PodEndpoints:
-    found: dict[Family, ByPorts] = {family: {} for family in families}
+    found: dict[Family, list[tuple[Ports, Endpoint]]] = {family: [] for family in families}
     without_node: list[str] = []
     ports_of = port_resolver(service)
     zones, nodes = cluster.domains(ZONE), cluster.nodes
@@ -46,10 +46,22 @@ def endpoints_of(service: Service, pods: Iterable[Pod], cluster: Cluster, famili
             continue
         ports = ports_of(pod)
         for family, addresses in _addresses(pod.status.pod_ips):
-            if (by_ports := found.get(family)) is not None:
-                endpoint = _endpoint(pod, service, addresses, zones.get(node_name))
-                by_ports.setdefault(ports, []).append(endpoint)
-    return PodEndpoints(found, tuple(sorted(without_node)))
+            if family in found:
+                found[family].append((ports, _endpoint(pod, service, addresses, zones.get(node_name))))
+    by_family = {family: _by_ports(endpoints) for family, endpoints in found.items()}
+    return PodEndpoints(by_family, tuple(sorted(without_node)))
+
+
+def _by_ports(found: Iterable[tuple[Ports, Endpoint]]) -> ByPorts:
+    """Pods that share an answer about their ports follow each other, and hashing it for each of them would cost."""
+    by_ports: ByPorts = {}
+    last: Ports | None = None
+    together: list[Endpoint] = []
+    for ports, endpoint in found:
+        if ports is not last:
+            last, together = ports, by_ports.setdefault(ports, [])
+        together.append(endpoint)
+    return by_ports
 
 
 def _belongs(pod: Pod) -> bool:

@@ -17,7 +17,6 @@ from zonewise.routing import (
     HintsForm,
     decide,
     express,
-    read_policy,
 )
 from zonewise.routing.endpoints import is_marked_ready
 from zonewise.routing.policy import Distribution, TrafficDistribution
@@ -48,12 +47,11 @@ def route(
     form: HintsForm,
     drained: Drain,
 ) -> Routed:
-    policy = read_policy(service).policy
-    memory = remember(slices, policy, cluster)
+    memory = remember(slices, service, cluster)
     endpoints = [endpoint for found in by_ports.values() for endpoint in found]
     decision = decide(service, endpoints, cluster, memory, hints=form, drained=drained)
     expression = express(decision, cluster)
-    hints = expression.hints
+    hints, policy = expression.hints, decision.reading.policy
     if is_grouped(policy):
         waiting = {
             address: endpoint
