@@ -99,6 +99,14 @@ class ServicePort(View, frozen=True):
     app_protocol: str | None = None
 
 
+class ClientIPConfig(View, frozen=True):
+    timeout_seconds: int = 10800
+
+
+class SessionAffinityConfig(View, frozen=True):
+    client_ip: ClientIPConfig = msgspec.field(default=ClientIPConfig(), name="clientIP")
+
+
 class ServiceSpec(View, frozen=True):
     type: str = "ClusterIP"
     selector: dict[str, str] | None = None
@@ -106,12 +114,17 @@ class ServiceSpec(View, frozen=True):
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
     cluster_ips: tuple[str, ...] = msgspec.field(default=(), name="clusterIPs")
     external_ips: tuple[str, ...] = msgspec.field(default=(), name="externalIPs")
+    external_name: str = ""
     ip_families: tuple[str, ...] = ()
     internal_traffic_policy: str = "Cluster"
     external_traffic_policy: str = ""
     traffic_distribution: str | None = None
     topology_keys: tuple[str, ...] = ()
     publish_not_ready_addresses: bool = False
+    session_affinity: str = "None"
+    session_affinity_config: SessionAffinityConfig = SessionAffinityConfig()
+    load_balancer_source_ranges: tuple[str, ...] = ()
+    health_check_node_port: int = 0
 
 
 class LoadBalancerIngress(View, frozen=True):

@@ -1,0 +1,209 @@
+"""The cluster as records: takes Services, nodes and namespaces as they are now, gives the updates that follow.
+
+Level-based: whoever calls may call twice, and says what is, not what happened. Pure: the watcher performs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from zonewise.dns import feed, records
+from zonewise.dns.clients import Places, places
+from zonewise.dns.message import Type
+from zonewise.dns.names import below, dashed, is_v4, to_wire
+from zonewise.dns.pods import PodRecords, pod_answer
+from zonewise.dns.service import Domain, Published, Records, is_headless, publish, rows_of
+from zonewise.dns.table import Update
+from zonewise.dns.views import Profile, Profiles, View, decisions, view
+from zonewise.objects import Endpoint, EndpointSlice, Key, Node, Service
+from zonewise.routing import Cluster
+from zonewise.routing.endpoints import is_ready
+
+NOTHING = Published()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    domain: Domain
+    pods: PodRecords = PodRecords.DISABLED
+    servers: tuple[bytes, ...] = ()
+    """Addresses of this server, for the name server's record."""
+
+
+class Catalog:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.viewed: dict[Key, Profile] = {}
+        """Services whose answers depend on where nodes are: to be set again when nodes change."""
+        self._published: dict[Key, Published] = {}
+        self._pointers: dict[bytes, dict[Key, tuple[bytes, ...]]] = {}
+        self._virtual: dict[bytes, bytes] = {}
+        self._profiles = Profiles(Cluster.of(()))
+        self._used: Counter[int] = Counter()
+        self._places = Places({}, {})
+        self._namespaces: frozenset[str] = frozenset()
+        self._pods: dict[bytes, Records] = {}
+        self._serial = 0
+
+    @property
+    def size(self) -> int:
+        return sum(len(found.names) + len(found.wild) for found in self._published.values())
+
+    def set_service(self, key: Key, service: Service | None, slices: Sequence[EndpointSlice]) -> list[Update]:
+        """`slices` are those labelled for the Service."""
+        rows = rows_of(slices, self.settings.domain)
+        seen = self._view(service, slices) if service and rows and is_headless(service) else None
+        new = publish(service, rows, seen, self.settings.domain) if service else NOTHING
+        old = self._published.pop(key, NOTHING)
+        if service:
+            self._published[key] = new
+        before, after = self._use(key, seen)
+        updates = [*before, *feed.name_updates("names", _changes(old.names, new.names))]
+        updates += feed.name_updates("wild", _changes(old.wild, new.wild))
+        return [*updates, *self._set_pointers(key, old, new), *after]
+
+    def set_nodes(self, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> list[Update]:
+        """`pods` are nodes by the addresses of pods that no range covers. `viewed` Services have to be set again."""
+        self._profiles.renew(Cluster.of(nodes))
+        return self.set_places(nodes, pods)
+
+    def set_places(self, nodes: Iterable[Node], pods: Mapping[bytes, str]) -> list[Update]:
+        found = places(nodes, pods)
+        if found == self._places:
+            return []
+        self._places = found
+        return [feed.places_update(found)]
+
+    def set_namespaces(self, namespaces: Iterable[str]) -> list[Update]:
+        old, self._namespaces = self._namespace_names(), frozenset(namespaces)
+        updates = list(feed.name_updates("names", _changes(old, self._namespace_names())))
+        return [*updates, self._pods_update()] if updates else []
+
+    def set_pods(self, pods: Iterable[tuple[str, str]]) -> list[Update]:
+        """Namespaces and addresses, where pods are answered for one by one."""
+        old, self._pods = self._pods, {}
+        for namespace, address in pods:
+            content = pod_answer(dashed(address).encode(), self.settings.domain.ttl)
+            name = below(self._under("pod"), dashed(address), namespace)
+            if content and name:
+                self._pods[name] = content
+        return list(feed.name_updates("names", _changes(old, self._pods)))
+
+    def set_serial(self, serial: int) -> list[Update]:
+        """Said in every denial; secondaries, which there are none of, would compare it."""
+        self._serial = serial
+        domain = self.settings.domain
+        own = {domain.wire: self._static()[domain.wire]}
+        authority = records.authority(domain.wire, serial, domain.ttl)
+        return [("authority", authority), *feed.name_updates("names", own.items())]
+
+    def snapshot(self) -> Iterator[Update]:
+        """Everything, for a process that knows nothing yet."""
+        yield from self.set_serial(self._serial)
+        yield feed.places_update(self._places)
+        yield from map(feed.profile_update, {profile.id: profile for profile in self.viewed.values()}.values())
+        yield self._pods_update()
+        yield from feed.name_updates("names", {**self._static(), **self._namespace_names(), **self._pods}.items())
+        for published in self._published.values():
+            yield from feed.name_updates("names", published.names.items())
+            yield from feed.name_updates("wild", published.wild.items())
+        yield from self._pointer_updates({*self._pointers, *self._virtual})
+
+    def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> View | None:
+        return view(decisions(service, _families(slices), self._profiles.cluster), self._profiles)
+
+    def _use(self, key: Key, seen: View | None) -> tuple[list[Update], list[Update]]:
+        """A profile is told before the first name that needs it, and forgotten after the last."""
+        before: list[Update] = []
+        old = self.viewed.pop(key, None)
+        if seen:
+            self.viewed[key] = seen.profile
+            before = [] if self._used[seen.profile.id] else [feed.profile_update(seen.profile)]
+            self._used[seen.profile.id] += 1
+        if old is None:
+            return before, []
+        self._used[old.id] -= 1
+        return before, [("forget", old.id)] if not self._used[old.id] else []
+
+    def _set_pointers(self, key: Key, old: Published, new: Published) -> Iterator[Update]:
+        touched = {
+            address
+            for address in {*old.reverse, *new.reverse, *old.virtual, *new.virtual}
+            if old.reverse.get(address) != new.reverse.get(address)
+            or old.virtual.get(address) != new.virtual.get(address)
+        }
+        for address in touched:
+            self._set_pointer(key, address, old, new)
+        yield from self._pointer_updates(touched)
+
+    def _set_pointer(self, key: Key, address: bytes, old: Published, new: Published) -> None:
+        found = self._pointers.setdefault(address, {})
+        found.pop(key, None)
+        if targets := new.reverse.get(address):
+            found[key] = targets
+        if not found:
+            del self._pointers[address]
+        if name := new.virtual.get(address):
+            self._virtual[address] = name
+        elif self._virtual.get(address) == old.virtual.get(address):  # another Service may have got the address since
+            self._virtual.pop(address, None)
+
+    def _pointer_updates(self, addresses: Iterable[bytes]) -> Iterator[Update]:
+        changes = [(to_wire(ip_address(address).reverse_pointer), self._pointer(address)) for address in addresses]
+        yield from feed.name_updates("names", changes, foreign=True)
+
+    def _pointer(self, address: bytes) -> Records | None:
+        if name := self._virtual.get(address):
+            targets: tuple[bytes, ...] = (name,)
+        else:
+            by_service = self._pointers.get(address, {})
+            targets = tuple(target for key in sorted(by_service) for target in by_service[key])
+        return {Type.PTR: records.pointers(targets, self.settings.domain.ttl)} if targets else None
+
+    def _under(self, kind: str) -> bytes:
+        return to_wire(kind)[:-1] + self.settings.domain.wire
+
+    def _static(self) -> dict[bytes, Records]:
+        domain = self.settings.domain
+        servers = self.settings.servers
+        families = {Type.A: [ip for ip in servers if is_v4(ip)], Type.AAAA: [ip for ip in servers if not is_v4(ip)]}
+        return {
+            domain.wire: {
+                Type.SOA: records.start_of_authority(domain.wire, self._serial, domain.ttl),
+                Type.NS: records.name_server(domain.wire, domain.ttl, servers),
+            },
+            self._under("svc"): {},
+            self._under("pod"): {},
+            self._under("dns"): {},
+            self._under("ns.dns"): {kind: records.addresses(ips, domain.ttl) for kind, ips in families.items() if ips},
+            self._under("dns-version"): {Type.TXT: records.schema_version()},
+        }
+
+    def _namespace_names(self) -> dict[bytes, Records]:
+        """They exist, though nothing but names below them is to be had."""
+        kinds = ("svc",) if self.settings.pods is PodRecords.DISABLED else ("svc", "pod")
+        found = (below(self._under(kind), namespace) for kind in kinds for namespace in sorted(self._namespaces))
+        return {name: {} for name in found if name}
+
+    def _pods_update(self) -> Update:
+        insecure = self.settings.pods is PodRecords.INSECURE
+        found = [below(self._under("pod"), namespace) for namespace in sorted(self._namespaces)] if insecure else []
+        return ("pods", [name for name in found if name], self.settings.domain.ttl)
+
+
+def _changes(old: Mapping[bytes, Records], new: Mapping[bytes, Records]) -> list[feed.Change]:
+    """New names before old ones go: a name that moved is never missing."""
+    changed: list[feed.Change] = [(name, found) for name, found in new.items() if old.get(name) != found]
+    return changed + [(name, None) for name in old if name not in new]
+
+
+def _families(slices: Iterable[EndpointSlice]) -> list[list[Endpoint]]:
+    """The ready endpoints of each address family. DNS never falls back to those that terminate."""
+    found: dict[str, list[Endpoint]] = {}
+    for each in slices:
+        ready = [endpoint for endpoint in each.endpoints or () if is_ready(endpoint)]
+        found.setdefault(each.address_type, []).extend(ready)
+    return [found[family] for family in sorted(found) if family != "FQDN"]

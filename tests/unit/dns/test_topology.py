@@ -1,0 +1,117 @@
+"""Headless answers by where the client is: every policy, asked from three zones and from nowhere."""
+
+from __future__ import annotations
+
+import dns.edns
+import dns.message
+import dns.rcode
+import pytest
+
+from dns_world import World, endpoint, headless, node, nodes, slice_of, told
+from zonewise.dns.reply import LARGEST, Sender, respond
+
+KEYS = "zonewise.dev/topology-keys"
+SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
+SAME_NODE = "endpointslice.kubernetes.io/same-node"
+
+IN_A, IN_B, IN_C, NOWHERE = "10.0.11.99", "10.0.21.99", "10.0.31.99", "203.0.113.9"
+"""Clients on zone-a-1, zone-b-1, zone-c-1, and outside the cluster."""
+
+A1, A2, B1 = "10.0.11.1", "10.0.12.1", "10.0.21.1"
+ENDPOINTS = [endpoint(A1, "zone-a-1"), endpoint(A2, "zone-a-2"), endpoint(B1, "zone-b-1")]
+EVERY = [A1, A2, B1]
+
+POLICIES = [
+    ("none", {}, {}, {IN_A: EVERY, IN_B: EVERY, IN_C: EVERY}),
+    ("hard keys", {KEYS: '["topology.kubernetes.io/zone"]'}, {}, {IN_A: [A1, A2], IN_B: [B1], IN_C: []}),
+    (
+        "soft keys",
+        {KEYS: '["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]'},
+        {},
+        {IN_A: [A1], IN_B: [B1], IN_C: EVERY, "10.0.22.9": [B1]},
+    ),
+    ("hard host names", {KEYS: '["kubernetes.io/hostname"]'}, {}, {IN_A: [A1], IN_B: [B1], "10.0.22.9": []}),
+    ("same zone required", {SAME_ZONE: "Require"}, {}, {IN_A: [A1, A2], IN_B: [B1], IN_C: []}),
+    ("same node required", {SAME_NODE: "Require"}, {}, {IN_A: [A1], IN_B: [B1], "10.0.22.9": []}),
+    ("balanced", {SAME_ZONE: "Balanced"}, {}, {IN_A: EVERY, IN_B: EVERY, IN_C: EVERY}),
+    ("preferred close", {}, {"trafficDistribution": "PreferClose"}, {IN_A: [A1, A2], IN_B: [B1], IN_C: EVERY}),
+    (
+        "preferred same node",
+        {},
+        {"trafficDistribution": "PreferSameNode"},
+        {IN_A: [A1], "10.0.12.9": [A2], IN_B: [B1], "10.0.22.9": [B1], IN_C: EVERY},
+    ),
+    ("a node's own address", {SAME_ZONE: "Require"}, {}, {"192.168.2.1": [B1], "::ffff:192.168.1.1": [A1, A2]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec", "expected"), [case[1:] for case in POLICIES], ids=[case[0] for case in POLICIES]
+)
+def test_each_policy_from_each_zone(
+    annotations: dict[str, str], spec: dict[str, str], expected: dict[str, list[str]]
+) -> None:
+    world = World().put(headless("db", annotations=annotations, **spec), slice_of("db", ENDPOINTS))
+    for client, addresses in (expected | {NOWHERE: EVERY}).items():
+        reply = world.ask("db.shop.svc.cluster.local.", client=client)
+        assert told(reply) == [f"A {address}" for address in addresses], client
+        assert reply.rcode() == dns.rcode.NOERROR, "a hard rule leaves no data, but the name exists"
+        ports = world.ask("_http._tcp.db.shop.svc.cluster.local.", "SRV", client=client)
+        assert len(told(ports)) == len(addresses)
+        assert told(world.ask("10-0-21-1.db.shop.svc.cluster.local.", client=client)) == [f"A {B1}"], "named, so meant"
+
+
+def test_automatic_hints_and_prefer_split_by_zone() -> None:
+    spread = [endpoint(f"10.0.{z}1.{n}", f"zone-{zone}-1") for z, zone in enumerate("abc", 1) for n in range(1, 7)]
+    for asked in ({"service.kubernetes.io/topology-mode": "Auto"}, {SAME_ZONE: "Prefer"}):
+        world = World().put(headless("db", annotations=asked), slice_of("db", spread))
+        for z, client in enumerate((IN_A, IN_B, IN_C), 1):
+            found = told(world.ask("db.shop.svc.cluster.local.", client=client))
+            assert found == [f"A 10.0.{z}1.{n}" for n in range(1, 7)], asked
+
+
+def test_both_families_of_a_dual_stack_service_follow_the_rule() -> None:
+    world = World()
+    world.put(
+        headless("db", annotations={SAME_ZONE: "Require"}),
+        slice_of("db", ENDPOINTS),
+        slice_of("db", [endpoint("fd00:21::1", "zone-b-1"), endpoint("fd00:31::1", "zone-c-1")], family="IPv6"),
+    )
+    expected = {IN_A: [], IN_B: ["fd00:21::1"], IN_C: ["fd00:31::1"], "fd00:22::9": ["fd00:21::1"]}
+    for client, addresses in expected.items():
+        assert told(world.ask("db.shop.svc.cluster.local.", "AAAA", client=client)) == [f"AAAA {a}" for a in addresses]
+    assert len(told(world.ask("db.shop.svc.cluster.local.", "SRV", client=IN_B))) == 2
+
+
+def test_a_relabelled_node_moves_its_clients() -> None:
+    world = World().put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
+    assert told(world.ask("db.shop.svc.cluster.local.", client=IN_C)) == []
+    moved = [found for found in nodes() if found.metadata.name != "zone-c-1"]
+    moved.append(node("zone-c-1", "zone-b", ["10.0.31.0/24"], "192.168.3.1"))
+    world.apply(world.catalog.set_nodes(moved, {}))
+    for key in list(world.catalog.viewed):
+        assert key.name == "db"
+    world.put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
+    assert told(world.ask("db.shop.svc.cluster.local.", client=IN_C)) == [f"A {B1}"]
+
+
+def test_near_and_far_answers_are_counted() -> None:
+    soft = {KEYS: '["topology.kubernetes.io/zone", "*"]'}
+    world = World().put(headless("db", annotations=soft), slice_of("db", ENDPOINTS))
+    for client in (IN_A, IN_B, IN_C, NOWHERE):
+        world.ask("db.shop.svc.cluster.local.", client=client)
+    assert (world.tally.near, world.tally.far) == (2, 2)
+
+
+def test_only_named_forwarders_may_speak_for_others() -> None:
+    world = World().put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
+    option = dns.edns.ECSOption(IN_B, 32)
+    query = dns.message.make_query("db.shop.svc.cluster.local.", "A", use_edns=0, options=[option]).to_wire()
+    for forwards, expected in ((False, EVERY), (True, [B1])):
+        written = respond(world.table, query, Sender("", forwards), LARGEST)
+        assert isinstance(written, bytes)
+        reply = dns.message.from_wire(written)
+        assert told(reply) == [f"A {address}" for address in expected]
+        (echoed,) = reply.options
+        assert isinstance(echoed, dns.edns.ECSOption)
+        assert (echoed.address, echoed.scopelen) == (IN_B, 32), "the answer holds for this client alone"

@@ -1,0 +1,211 @@
+"""Packets: what comes back of them, how large a reply may be, and what hostile ones do."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import dns.edns
+import dns.flags
+import dns.message
+import dns.rcode
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dns_world import World, endpoint, headless, service, slice_of, told
+from zonewise.dns import names
+from zonewise.dns.message import Query, Rcode, Refusal, read
+from zonewise.dns.reply import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, respond
+
+MANY = [f"10.0.{z}1.{n}" for z in (1, 2, 3) for n in range(1, 61)]
+HEAD = struct.Struct(">HHHHHH")
+
+
+def make() -> World:
+    world = World()
+    world.put(headless("many"), slice_of("many", [endpoint(address) for address in MANY]))
+    soft = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
+    near = [endpoint("10.0.11.1", "zone-a-1"), endpoint("10.0.21.1", "zone-b-1")]
+    world.put(headless("near", annotations=soft), slice_of("near", near))
+    world.put(service("web", clusterIPs=["10.96.0.1"], ports=[{"name": "http", "port": 80}]))
+    world.put(service("away", type="ExternalName", externalName="example.com"))
+    return world
+
+
+WORLD = make()
+QUERY = dns.message.make_query("web.shop.svc.cluster.local.", "A", id=7).to_wire()
+
+
+def test_the_clients_spelling_comes_back() -> None:
+    query = dns.message.make_query("WeB.sHop.SVC.clusTER.local.", "A").to_wire()
+    for reply in (WORLD.quick(query, Sender()), respond(WORLD.table, query, Sender(), LARGEST)):
+        assert isinstance(reply, bytes)
+        assert query[12:] in reply
+        assert told(dns.message.from_wire(reply)) == ["A 10.96.0.1"]
+
+
+SIZES = [("no EDNS", None, 512), ("too small", 100, 512), ("some", 700, 700), ("more than we send", 4096, 1232)]
+
+
+@pytest.mark.parametrize(("payload", "largest"), [case[1:] for case in SIZES], ids=[case[0] for case in SIZES])
+@pytest.mark.parametrize(("kind", "name"), [("A", "many"), ("SRV", "many"), ("SRV", "_http._tcp.many")])
+def test_replies_over_udp_fit_and_say_when_something_is_missing(
+    kind: str, name: str, payload: int | None, largest: int
+) -> None:
+    edns: dict[str, Any] = {} if payload is None else {"use_edns": 0, "payload": payload}
+    query = dns.message.make_query(f"{name}.shop.svc.cluster.local.", kind, **edns).to_wire()
+    for written in (WORLD.quick(query, Sender()), respond(WORLD.table, query, Sender(), OUR_UDP_BYTES)):
+        assert isinstance(written, bytes)
+        assert len(written) <= largest
+        reply = dns.message.from_wire(written)
+        assert reply.flags & dns.flags.TC
+        assert kind == "SRV" or len(told(reply)) == (largest - len(query) - (16 if payload else 0)) // 16 or told(reply)
+    whole = dns.message.from_wire(bytes(respond(WORLD.table, query, Sender(), LARGEST)))  # type: ignore[arg-type]
+    assert not whole.flags & dns.flags.TC
+    assert len(told(whole)) == len(MANY)
+
+
+def test_the_order_of_records_changes_and_all_come_first() -> None:
+    world = World().put(headless("few"), slice_of("few", [endpoint(address) for address in MANY[:5]]))
+    query = dns.message.make_query("few.shop.svc.cluster.local.", "A").to_wire()
+    firsts = {dns.message.from_wire(world.quick(query, Sender()) or b"").answer[0][0].to_text() for _ in range(5)}
+    assert firsts == set(MANY[:5])
+    turned = [respond(world.table, query, Sender(), LARGEST, turn) for turn in range(5)]
+    assert len({bytes(reply) for reply in turned if isinstance(reply, bytes)}) == 5
+
+
+REFUSED = [
+    ("a reply", QUERY[:2] + b"\x81" + QUERY[3:], None),
+    ("too short", QUERY[:11], None),
+    ("nothing", b"", None),
+    ("an update", QUERY[:2] + b"\x29\0" + QUERY[4:], Rcode.NOTIMP),
+    ("no question", QUERY[:2] + HEAD.pack(0, 0, 0, 0, 0, 0)[:10], Rcode.FORMERR),
+    ("two questions", QUERY[:4] + b"\0\2" + QUERY[6:], Rcode.FORMERR),
+    ("an answer in a query", QUERY[:6] + b"\0\1" + QUERY[8:], Rcode.FORMERR),
+    ("an authority in a query", QUERY[:8] + b"\0\1" + QUERY[10:], Rcode.FORMERR),
+    ("an additional record that is not there", QUERY[:10] + b"\0\1" + QUERY[12:], Rcode.FORMERR),
+    ("cut within the name", QUERY[:20], Rcode.FORMERR),
+    ("cut within the type", QUERY[:-3], Rcode.FORMERR),
+    ("bytes behind the end", QUERY + b"x", Rcode.FORMERR),
+    ("a pointer to itself", QUERY[:12] + b"\xc0\x0c\0\1\0\1", Rcode.FORMERR),
+    ("a label of 64", QUERY[:12] + b"\x40" + b"x" * 64 + b"\0\0\1\0\1", Rcode.FORMERR),
+    ("a name of 256", QUERY[:12] + b"\x3fxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" * 4 + b"\0\0\1\0\1", Rcode.FORMERR),
+    ("EDNS of the future", QUERY[:10] + b"\0\1" + QUERY[12:] + b"\0\0\x29\x10\0\0\1\0\0\0\0", Rcode.BADVERS),
+    ("EDNS twice", QUERY[:10] + b"\0\2" + QUERY[12:] + b"\0\0\x29\x10\0\0\0\0\0\0\0" * 2, Rcode.FORMERR),
+    ("EDNS of another owner", QUERY[:10] + b"\0\1" + QUERY[12:] + b"\1x\0\0\x29\x10\0\0\0\0\0\0\0", Rcode.FORMERR),
+    ("EDNS with half an option", QUERY[:10] + b"\0\1" + QUERY[12:] + b"\0\0\x29\x10\0\0\0\0\0\0\4\0\x08\0\x08", Rcode.FORMERR),
+    ("a subnet with bits behind its prefix", QUERY[:10] + b"\0\1" + QUERY[12:] + b"\0\0\x29\x10\0\0\0\0\0\0\x09\0\x08\0\5\0\1\4\0\xff", Rcode.FORMERR),
+    ("another class", QUERY[:-1] + b"\3", Rcode.REFUSED),
+    ("a zone transfer", QUERY[:-4] + b"\0\xfc\0\1", Rcode.REFUSED),
+    ("a transfer of what is not there", QUERY[:13] + b"X" + QUERY[14:-4] + b"\0\xfb\0\1", Rcode.REFUSED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("packet", "rcode"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_what_is_no_query_for_us_is_refused_or_ignored(packet: bytes, rcode: Rcode | None) -> None:
+    written = respond(WORLD.table, packet, Sender(), OUR_UDP_BYTES)
+    assert written == WORLD.quick(packet, Sender())
+    assert isinstance(written, bytes)
+    if rcode is None:
+        assert written == b""
+    else:
+        reply = dns.message.from_wire(written)
+        assert reply.rcode() == rcode
+        assert reply.id == 7
+        assert len(written) <= len(packet) + 11
+
+
+def test_a_name_that_only_looks_like_ours_is_not() -> None:
+    """The bytes of our domain, but inside a label."""
+    inside = b"\x0fx\x07cluster\x05local"
+    packet = QUERY[:12] + inside + b"\0\0\1\0\1"
+    assert isinstance(read(packet), Query)
+    assert WORLD.quick(packet, Sender()) is None
+    assert isinstance(respond(WORLD.table, packet, Sender(), LARGEST), Elsewhere)
+    with_zero = QUERY[:12] + b"\x03a\0b" + names.to_wire("cluster.local") + b"\0\1\0\1"
+    reply = dns.message.from_wire(WORLD.quick(with_zero, Sender()) or b"")
+    assert reply.rcode() == dns.rcode.NXDOMAIN
+    assert reply.question[0].name.labels[0] == b"a\0b"
+
+
+def test_options_we_do_not_know_do_no_harm() -> None:
+    cookie = dns.edns.GenericOption(10, b"12345678")
+    query = dns.message.make_query("web.shop.svc.cluster.local.", "A", use_edns=0, options=[cookie], want_dnssec=True)
+    reply = dns.message.from_wire(WORLD.quick(query.to_wire(), Sender()) or b"")
+    assert told(reply) == ["A 10.96.0.1"]
+    assert reply.ednsflags & dns.flags.DO
+
+
+NAMES = st.sampled_from(
+    ["web.shop.svc", "WEB.shop.svc", "near.shop.svc", "many.shop.svc", "_http._tcp.web.shop.svc", "away.shop.svc",
+     "none.shop.svc", "shop.svc", "svc", "", "zone-a.pin._zone.near.shop.svc", "x.pin._zone.near.shop.svc", "dns-version"]
+)  # fmt: skip
+
+
+@given(
+    name=NAMES,
+    kind=st.sampled_from(["A", "AAAA", "SRV", "TXT", "NS", "SOA", "MX", "PTR", "ANY", "HTTPS", "CNAME"]),
+    edns=st.sampled_from([None, 0, 512, 600, 1232, 65535]),
+    flags=st.sampled_from([0, dns.flags.RD, dns.flags.RD | dns.flags.AD, dns.flags.CD]),
+    node=st.sampled_from(["", "zone-a-1", "zone-b-2", "zone-c-1", "gone"]),
+    dnssec=st.booleans(),
+)
+def test_both_ways_of_replying_send_the_same(
+    name: str, kind: str, edns: int | None, flags: int, node: str, dnssec: bool
+) -> None:
+    options: dict[str, Any] = {} if edns is None else {"use_edns": 0, "payload": edns, "want_dnssec": dnssec}
+    query = dns.message.make_query(f"{name}.cluster.local.".lstrip("."), kind, **options)
+    query.flags = flags  # type: ignore[assignment]
+    careful = respond(WORLD.table, query.to_wire(), Sender(node), OUR_UDP_BYTES)
+    quick = WORLD.quick(query.to_wire(), Sender(node))
+    if quick is None:
+        assert isinstance(careful, Elsewhere)
+        return
+    assert isinstance(careful, bytes)
+    assert len(quick) == len(careful)
+    assert sorted(quick) == sorted(careful) or "many" in name, "the same but for the order of records"
+    reply = dns.message.from_wire(quick)
+    assert query.is_response(reply)
+    assert (reply.edns == 0) == (edns is not None)
+
+
+@given(st.binary(max_size=700))
+@example(QUERY)
+def test_no_packet_breaks_us(packet: bytes) -> None:
+    _must_hold(packet)
+
+
+@given(st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255)), max_size=4), st.integers(0, 60), st.booleans())
+def test_no_damaged_query_breaks_us(damage: list[tuple[int, int]], cut: int, edns: bool) -> None:
+    query = dns.message.make_query("web.shop.svc.cluster.local.", "A", **({"use_edns": 0} if edns else {}))
+    packet = bytearray(query.to_wire())
+    for at, value in damage:
+        packet[at % len(packet)] = value
+    _must_hold(bytes(packet[: len(packet) - (cut if cut < 40 else 0)]))
+
+
+def _must_hold(packet: bytes) -> None:
+    quick = WORLD.quick(packet, Sender())
+    careful = respond(WORLD.table, packet, Sender(), OUR_UDP_BYTES)
+    assert (quick is None) == isinstance(careful, Elsewhere)
+    if quick:
+        assert quick[:2] == packet[:2]
+        assert quick[2] & 0x80, "only replies are sent"
+        assert len(quick) <= OUR_UDP_BYTES
+        assert isinstance(careful, bytes)
+        assert len(careful) == len(quick)
+    if len(packet) < 12 or packet[2] & 0x80:
+        assert quick == b""
+
+
+@given(st.binary(max_size=100))
+def test_reading_gives_a_query_whose_question_was_in_the_packet(packet: bytes) -> None:
+    match read(packet):
+        case Query() as query:
+            assert packet[12 : 12 + len(query.question)] == query.question
+            assert names.to_wire(names.to_text(query.name)) or query.name
+        case Refusal() as refusal:
+            assert refusal.id == packet[:2]
+        case None:
+            assert len(packet) < 12 or packet[2] & 0x80
