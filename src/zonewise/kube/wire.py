@@ -80,6 +80,16 @@ class _Bookmark(msgspec.Struct, frozen=True):
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 """What a decoder raises at bytes that are no JSON of its type; text that is not UTF-8 is the second."""
 
+
+class _BareObject(msgspec.Struct, frozen=True):
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _BareEvent(msgspec.Struct, frozen=True):
+    type: str
+    object: _BareObject
+
+
 _decoders: dict[Any, Any] = {}
 
 
@@ -115,7 +125,10 @@ def read_event(line: bytes, decoder: msgspec.json.Decoder[WatchEvent[T]], action
     try:
         event = decoder.decode(line)
     except UNREADABLE as error:
-        raise _error_event(line, action) or _undecodable(error, decoder.type, action) from error
+        bare = _bare_bookmark(line)
+        if bare is None:
+            raise _error_event(line, action) or _undecodable(error, decoder.type, action) from error
+        event = decoder.decode(bare)
     match event.type:
         case EventType.BOOKMARK:
             marks = msgspec.json.decode(line, type=_Bookmark).object.metadata.annotations
@@ -124,6 +137,15 @@ def read_event(line: bytes, decoder: msgspec.json.Decoder[WatchEvent[T]], action
             raise _error_event(line, action) or Undecodable("an ERROR event without a Status", action=action)
         case _:
             return event
+
+
+def _bare_bookmark(line: bytes) -> bytes | None:
+    """A bookmark's object is empty but for its metadata: where a pod must have containers, it has null."""
+    try:
+        event = msgspec.json.decode(line, type=_BareEvent)
+    except UNREADABLE:
+        return None
+    return msgspec.json.encode(event) if event.type == EventType.BOOKMARK else None
 
 
 def _error_event(line: bytes, action: str) -> ApiError | None:

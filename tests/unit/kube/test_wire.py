@@ -56,9 +56,10 @@ def test_an_event_can_be_read_whole() -> None:
     ("annotations", "ended"), [({}, False), ({"k8s.io/initial-events-end": "true"}, True), ({"other": "true"}, False)]
 )
 def test_a_bookmark_tells_when_the_initial_events_are_over(annotations: dict[str, str], ended: bool) -> None:
-    event = read("BOOKMARK", {"metadata": {"resourceVersion": "7", "annotations": annotations}})
-    assert event.object.metadata.resource_version == "7"
-    assert event.end_of_initial_events is ended
+    for rest in ({}, {"spec": {"containers": None}}):  # as the server sends it for pods
+        event = read("BOOKMARK", {"metadata": {"resourceVersion": "7", "annotations": annotations}, **rest})
+        assert event.object.metadata.resource_version == "7"
+        assert event.end_of_initial_events is ended
 
 
 @pytest.mark.parametrize(

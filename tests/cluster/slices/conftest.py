@@ -1,0 +1,27 @@
+"""A control plane whose EndpointSlices are ours alone: nothing runs on it but etcd and the API server."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import shared_cluster
+import slice_world
+from slice_world import World
+from zonewise.lab.controlplane import ControlPlane
+
+
+@pytest.fixture(scope="session")
+def slice_plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
+    plane = run_directory.private(flags=slice_world.DUAL_STACK)
+    yield plane
+    run_directory.remove(plane)
+
+
+@pytest.fixture
+async def world(slice_plane: ControlPlane) -> AsyncIterator[World]:
+    """A namespace of the test's own, and one ready node in each of three zones."""
+    async with slice_world.connect(slice_plane) as client:
+        world = await World.create(client, f"t-{uuid.uuid4().hex[:8]}")
+        await world.nodes()
+        yield world
