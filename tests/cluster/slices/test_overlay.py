@@ -1,0 +1,261 @@
+"""The overlay beside the real kube-controller-manager: hints stay where they are put, and nobody writes in circles."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import shared_cluster
+from overlay_cluster import (
+    CONTROLLERS,
+    DUAL_STACK,
+    LOOK_SECONDS,
+    ZONES,
+    Site,
+    WebhookProcess,
+    concurrently,
+    hinted_zones,
+    make_nodes,
+    node,
+    said,
+)
+from waiting import eventually
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
+from zonewise.kube.events import Recorder
+from zonewise.kube.informers import Caches
+from zonewise.kube.patch import MergePatch
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+from zonewise.objects import NODES
+from zonewise.routing import DRAIN_ZONE
+from zonewise.routing.policy import OLD_HINTS, SAME_ZONE, TOPOLOGY_KEYS
+from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
+from zonewise.slices.names import service_key
+from zonewise.slices.overlaycontroller import OverlayController
+from zonewise.slices.reporting import Reporter
+from zonewise.slices.sources import Mode, Sources
+from zonewise.topology import ZONE
+
+pytestmark = pytest.mark.xdist_group("overlay")
+
+AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
+POLICIES = ({SAME_ZONE: "Require"}, {SAME_ZONE: "Prefer"} | AT_ONCE, {OLD_HINTS: "auto"})
+SERVICES = 300
+GROUPS = 3
+REQUIRING = {f"s-{index}" for index in range(100)}
+
+
+@pytest.fixture(scope="module")
+def plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
+    """Its only controller of note is the one whose slices are overlaid."""
+    plane = run_directory.private(
+        programs=(Program.ETCD, Program.APISERVER, Program.CONTROLLER_MANAGER),
+        controllers=CONTROLLERS,
+        flags={Program.APISERVER: (DUAL_STACK,)},
+    )
+    asyncio.run(_prepare(plane))
+    yield plane
+    run_directory.remove(plane)
+
+
+async def _prepare(plane: ControlPlane) -> None:
+    async with Client(kubeconfig.load(plane.kubeconfig)) as client:
+        await make_nodes(client)
+
+
+@pytest.fixture(scope="module")
+def webhook(plane: ControlPlane) -> Iterator[WebhookProcess]:
+    running = WebhookProcess(plane)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+async def site(plane: ControlPlane) -> AsyncIterator[Site]:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    plane.wait_service_account(name)
+    async with Client(kubeconfig.load(plane.kubeconfig)) as client:
+        yield Site(client, name)
+
+
+@asynccontextmanager
+async def overlaying(client: Client) -> AsyncIterator[None]:
+    caches = Caches(client)
+    async with Recorder(client, "zonewise.dev/test", "test") as recorder:
+        controller = OverlayController(client, Sources(caches, Mode.OVERLAY), Reporter(client, recorder))
+        async with caches:
+            await caches.wait_synced()
+            working = asyncio.create_task(controller.run())
+            try:
+                yield
+            finally:
+                working.cancel()
+                await asyncio.wait([working])
+
+
+async def test_three_hundred_services_under_churn_come_to_rest(site: Site, webhook: WebhookProcess) -> None:
+    await concurrently(
+        site.pod(f"p-{group}-{number}", f"g{group}", node(number), group * 20 + number)
+        for group in range(GROUPS)
+        for number in range(6)
+    )
+    async with overlaying(site.client):
+        await concurrently(
+            site.service(f"s-{index}", f"g{index % GROUPS}", POLICIES[index // 100], dual=index % 4 == 0)
+            for index in range(SERVICES)
+        )
+        await eventually(lambda: _all_written(site, 6), "every Service has its slices")
+        await _churn(site)
+        await _all_as_decided(site, webhook)
+        await _a_sync_of_the_stock_controller_changes_nothing(site, webhook)
+        await _a_node_moves_while_nobody_writes(site)
+        await _all_as_decided(site, webhook)
+    assert webhook.undecided() == 0
+
+
+async def _churn(site: Site) -> None:
+    """Pods come, and are unready for a while, faster than all slices are written."""
+    for number in range(3):
+        await concurrently(site.set_ready(f"p-{group}-{number}", False) for group in range(GROUPS))
+        await concurrently(
+            site.pod(f"q-{group}-{number}", f"g{group}", node(number), 100 + group * 20 + number)
+            for group in range(GROUPS)
+        )
+        await concurrently(site.set_ready(f"p-{group}-{number}", True) for group in range(GROUPS))
+    await eventually(lambda: _all_written(site, 9), "every Service has its new endpoints")
+
+
+async def _all_written(site: Site, endpoints: int) -> bool:
+    """Whether every slice has so many endpoints, all ready."""
+    await asyncio.sleep(LOOK_SECONDS)
+    slices = await site.slices()
+    expected = SERVICES + SERVICES // 4
+    ready = [sum(each.conditions.ready is True for each in found.endpoints or ()) for found in slices]
+    return len(slices) == expected and set(ready) == {endpoints}
+
+
+async def _all_as_decided(site: Site, webhook: WebhookProcess) -> None:
+    """Every endpoint is hinted as the decision over all slices says, and then nobody asks and nothing is written."""
+    await eventually(site.is_as_decided, "all hints are as decided")
+    await site.at_rest(webhook)
+    assert await site.is_as_decided()
+    assert all(said(await site.slices()).values())
+
+
+async def _a_sync_of_the_stock_controller_changes_nothing(site: Site, webhook: WebhookProcess) -> None:
+    """It writes every slice that it finds hints in without them, and each is stored as it was."""
+    versions, before = await site.versions(), webhook.reviews()["hinted"]
+    await concurrently(site.annotate(f"s-{index}", {"example.com/touched": "yes"}) for index in range(SERVICES))
+    stripped = sum(SAME_ZONE in service.metadata.annotations for service in await site.services())
+    await eventually(lambda: webhook.reviews()["hinted"] - before >= stripped, "the stock controller wrote")
+    assert await site.at_rest(webhook) == versions
+
+
+async def _a_node_moves_while_nobody_writes(site: Site) -> None:
+    """The stock controller does not look at slices when a node's label changes."""
+    moved = node(3)
+    await site.client.patch(NODES, moved, MergePatch({"metadata": {"labels": {ZONE: ZONES[1]}}}))
+
+    async def followed() -> bool:
+        await asyncio.sleep(LOOK_SECONDS)
+        slices = [found for found in await site.slices() if service_key(found).name in REQUIRING]
+        there = [each for found in slices for each in found.endpoints or () if each.node_name == moved]
+        return bool(there) and {hinted_zones(each) for each in there} == {(ZONES[1],)}
+
+    await eventually(followed, "what requires its zone is hinted for the node's new one")
+    await site.client.patch(NODES, moved, MergePatch({"metadata": {"labels": {ZONE: ZONES[0]}}}))
+
+
+async def test_an_answer_that_changes_while_nobody_writes_is_written(site: Site, webhook: WebhookProcess) -> None:
+    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
+    await site.service("asks", "g", {})
+    await site.service("automatic", "g", {OLD_HINTS: "auto"})
+    async with overlaying(site.client):
+        await eventually(lambda: site.hinted_zones("automatic", {(zone,): 2 for zone in ZONES}), "hints by CPU")
+        await _asked_and_no_longer(site)
+        await _drained_and_back(site)
+        await _larger_nodes(site)
+        await site.at_rest(webhook)
+        assert await site.is_as_decided()
+
+
+async def _asked_and_no_longer(site: Site) -> None:
+    await site.annotate("asks", {SAME_ZONE: "Require"})
+    await eventually(lambda: site.hinted_zones("asks", {(zone,): 2 for zone in ZONES}), "what is asked for is hinted")
+    await eventually(lambda: site.state_of("asks"), "its state is told")
+    await site.annotate("asks", {SAME_ZONE: None})
+    await eventually(lambda: site.hinted_zones("asks", {(): 6}), "nothing asked, nothing hinted")
+    await eventually(lambda: site.has_no_state("asks"), "its state is no longer told")
+
+
+async def _drained_and_back(site: Site) -> None:
+    """Those of the drained zone are for nobody's, all others for every zone."""
+    await site.annotate("asks", {DRAIN_ZONE: ZONES[0]})
+
+    async def left() -> bool:
+        hinted = [hinted_zones(each) for found in await site.slices_of("asks") for each in found.endpoints or ()]
+        return hinted.count(ZONES) == 4 and sum(not set(zones) & set(ZONES) for zones in hinted if zones) == 2
+
+    await eventually(left, "traffic leaves the drained zone")
+    await site.annotate("asks", {DRAIN_ZONE: None})
+    await eventually(lambda: site.hinted_zones("asks", {(): 6}), "it comes back")
+
+
+async def _larger_nodes(site: Site) -> None:
+    """Which the stock controller does not look at either."""
+    for name in (node(0), node(3)):
+        await site.allocatable(name, "160")
+    await eventually(lambda: site.hints_for("automatic", ZONES[0], at_least=4), "more endpoints for the larger zone")
+    for name in (node(0), node(3)):
+        await site.allocatable(name, "16")
+    await eventually(lambda: site.hinted_zones("automatic", {(zone,): 2 for zone in ZONES}), "and back")
+
+
+BAD_VALUES = {
+    "wrong-case": {SAME_ZONE: "require"},
+    "unknown-word": {SAME_ZONE: "Always"},
+    "broken-json": {TOPOLOGY_KEYS: '["topology.kubernetes.io/zone"'},
+    "not-a-list": {TOPOLOGY_KEYS: '{"a": 1}'},
+    "seventeen-keys": {TOPOLOGY_KEYS: json.dumps([f"example.com/key-{number}" for number in range(17)])},
+    "key-twice": {TOPOLOGY_KEYS: json.dumps([ZONE, ZONE, "*"])},
+    "star-first": {TOPOLOGY_KEYS: json.dumps(["*", ZONE])},
+    "negative-threshold": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "-3"},
+    "padding-larger": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "3", PADDING: "5"},
+    "huge": {SAME_ZONE: "x" * 200_000},
+    "drains-nothing": {DRAIN_ZONE: "no zone at all!"},
+}
+"""None gives six endpoints hints: what is bad means the default, or nothing at all."""
+
+
+async def test_bad_values_mean_the_default_and_no_writes(site: Site, webhook: WebhookProcess) -> None:
+    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
+    async with overlaying(site.client):
+        await concurrently(site.service(name, "g", annotations) for name, annotations in BAD_VALUES.items())
+        await site.service("good", "g", {SAME_ZONE: "Require"})
+        await eventually(lambda: site.hinted_zones("good", {(zone,): 2 for zone in ZONES}), "others are served")
+        await site.at_rest(webhook)
+        assert [name for name in BAD_VALUES if not await site.hinted_zones(name, {(): 6})] == []
+    assert webhook.undecided() == 0
+
+
+async def test_without_the_webhook_traffic_is_spread_as_before_and_hints_come_back(
+    site: Site, webhook: WebhookProcess
+) -> None:
+    hinted, spread = {(zone,): 2 for zone in ZONES}, {(): 6}
+    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
+    await site.service("web", "g", {SAME_ZONE: "Require"})
+    await eventually(lambda: site.hinted_zones("web", hinted), "the webhook alone hints what is written")
+    webhook.stop()
+    await site.annotate("web", {"example.com/touched": "yes"})
+    await eventually(lambda: site.hinted_zones("web", spread), "the stock controller takes the hints off")
+    webhook.start()
+    async with overlaying(site.client):
+        await eventually(lambda: site.hinted_zones("web", hinted), "the hints are back though nobody writes")
+        await site.at_rest(webhook)
