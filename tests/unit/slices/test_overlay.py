@@ -1,7 +1,7 @@
 """Hints laid over slices that somebody else writes: what they say, and that they come to rest at once."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, node, service
 from zonewise.objects import Endpoint, EndpointSlice, Metadata, Service, key_of
-from zonewise.routing import Cluster, HintsForm
+from zonewise.routing import NO_DRAIN, Cluster, Drain, HintsForm, Subject
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
 from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
@@ -26,6 +26,10 @@ def slice_of(name: str, endpoints: Iterable[Endpoint], family: str = "IPv4", **m
     labels = {MANAGED_BY: STOCK_MANAGER}
     named = Metadata(name=name, namespace="shop", **{"labels": labels, **metadata})
     return EndpointSlice(metadata=named, address_type=family, endpoints=tuple(endpoints))
+
+
+def drain(*zones: str) -> Drain:
+    return Drain(dict.fromkeys(zones, (Subject("Service", "shop/web"),)))
 
 
 def laid(found: EndpointSlice, answer: Overlay) -> EndpointSlice:
@@ -106,6 +110,15 @@ def test_families_are_decided_one_by_one() -> None:
     answer = overlay(asked, slices, THREE)
     assert set(answer.decisions) == set(answer.expressions) == {"IPv4", "IPv6"}
     assert [said(laid(found, answer)) for found in slices] == [{"10.0.0.1": "a/"}, {"fd::1": "b/"}]
+
+
+def test_a_drain_speaks_for_a_service_that_asks_for_nothing() -> None:
+    found = slice_of("web-1", ONE_EACH)
+    answer = overlay(service(), [found], THREE, drained=drain("a"))
+    assert not answer.is_silent
+    hinted = said(laid(found, answer))
+    assert (hinted["B"], hinted["C"]) == ("a+b+c/", "a+b+c/")
+    assert not set(hinted["A"].rstrip("/").split("+")) & {"a", "b", "c"}
 
 
 def test_a_slice_without_endpoints_is_left_as_it_is() -> None:
@@ -195,13 +208,18 @@ def slices(draw: st.DrawFn) -> list[EndpointSlice]:
     return [slice_of("one", endpoints[:cut]), slice_of("two", endpoints[cut:]), slice_of("six", endpoints[::2], "IPv6")]
 
 
-@given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm))
+DRAINS = st.one_of(
+    st.just(NO_DRAIN), st.lists(st.sampled_from(ZONES), min_size=1, max_size=2).map(lambda zones: drain(*zones))
+)
+
+
+@given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm), DRAINS)
 def test_laying_it_over_again_changes_nothing(
-    asked: Service, found: list[EndpointSlice], nodes: Cluster, form: HintsForm
+    asked: Service, found: list[EndpointSlice], nodes: Cluster, form: HintsForm, drained: Drain
 ) -> None:
-    answer = overlay(asked, found, nodes, hints=form)
+    answer = overlay(asked, found, nodes, hints=form, drained=drained)
     rested = [laid(each, answer) for each in found]
-    again = overlay(asked, rested, nodes, hints=form)
+    again = overlay(asked, rested, nodes, hints=form, drained=drained)
     assert [again.operations_on(each) for each in rested] == [(), (), ()]
 
 
@@ -213,19 +231,15 @@ def test_the_order_of_slices_does_not_matter(
     assert overlay(asked, found, nodes).hints == overlay(asked, shuffled, nodes).hints
 
 
-@given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm))
+@given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm), DRAINS)
 def test_a_slice_reviewed_alone_gets_what_all_together_got(
-    asked: Service, found: list[EndpointSlice], nodes: Cluster, form: HintsForm
+    asked: Service, found: list[EndpointSlice], nodes: Cluster, form: HintsForm, drained: Drain
 ) -> None:
     """The stock controller writes one slice after the other without hints, and each comes back as it stood."""
-    answer = overlay(asked, found, nodes, hints=form)
+    answer = overlay(asked, found, nodes, hints=form, drained=drained)
     rested = [laid(each, answer) for each in found]
-    for written in rested:
-        assert laid(stripped(written), _reviewed(asked, stripped(written), rested, nodes, form)) == written
-
-
-def _reviewed(
-    asked: Service, written: EndpointSlice, stored: Sequence[EndpointSlice], nodes: Cluster, form: HintsForm
-) -> Overlay:
-    others = [each for each in stored if key_of(each) != key_of(written)]
-    return overlay(asked, [*others, as_remembered(written, stored)], nodes, hints=form)
+    for stored in rested:
+        written = stripped(stored)
+        others = [each for each in rested if key_of(each) != key_of(written)]
+        together = [*others, as_remembered(written, rested)]
+        assert laid(written, overlay(asked, together, nodes, hints=form, drained=drained)) == stored
