@@ -19,6 +19,7 @@ COMMANDS = {
     "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
     "controller": ("zonewise.cli.controller:controller", "Keep EndpointSlices: who serves whom, as each Service asks."),
     "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
+    "proxy": ("zonewise.cli.proxy:proxy", "Serve Services on this node with nftables, as their topology asks."),
     "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),
     "webhook": ("zonewise.cli.webhook:webhook", "Lay hints over the slices that the stock controller writes."),
 }

@@ -1,0 +1,155 @@
+"""`zonewise proxy`: the node proxy of this machine; also what it would do with a Service, and its removal."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from zonewise.errors import UsageError
+
+if TYPE_CHECKING:
+    from zonewise.kube.access import Access
+    from zonewise.proxy.server import Settings
+
+HEALTH_PORT = 10356
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise proxy --node-name $NODE_NAME           the labelled Services, beside kube-proxy
+  zonewise proxy --all-services                   instead of kube-proxy
+  zonewise proxy --node-name zone-a-1 --explain shop/catalog    what that node does with a Service, and why
+  zonewise proxy --cleanup                        remove all rules from this machine
+"""
+)
+@click.option("--node-name", default="", metavar="NAME", help="This machine's Node; by default its host name.")
+@click.option(
+    "--all-services", is_flag=True, help="Serve every Service that names no other proxy: in place of kube-proxy."
+)
+@click.option(
+    "--cluster-cidr",
+    default="",
+    metavar="RANGES",
+    help="Where pods have their addresses, separated by commas; by default the node's pod ranges.",
+)
+@click.option(
+    "--nodeport-addresses",
+    default="primary",
+    metavar="RANGES",
+    help="On which of the node's addresses node ports are served: ranges separated by commas, or primary.",
+    show_default=True,
+)
+@click.option("--masquerade-all", is_flag=True, help="Masquerade everything that goes to a cluster IP.")
+@click.option(
+    "--health-port", type=int, default=HEALTH_PORT, show_default=True, help="For /livez, /readyz and /metrics."
+)
+@click.option(
+    "--explain", "explained", default="", metavar="SERVICE", help="Print what is done with a Service, and why."
+)
+@click.option("-n", "--namespace", default="", help="Of the Service to explain.")
+@click.option("--cleanup", is_flag=True, help="Remove the proxy's nftables tables, and leave.")
+@click.option("--kubeconfig", default="", metavar="FILE", help="How to reach the cluster; by default as kubectl does.")
+@click.option("--context", default="", help="Of the kubeconfig.")
+@click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def proxy(
+    node_name: str,
+    all_services: bool,
+    cluster_cidr: str,
+    nodeport_addresses: str,
+    masquerade_all: bool,
+    health_port: int,
+    explained: str,
+    namespace: str,
+    cleanup: bool,
+    kubeconfig: str,
+    context: str,
+    log_format: Literal["human", "json"],
+    log_level: Literal["debug", "info", "warning", "error"],
+) -> None:
+    """Serve Services on this node with nftables, as their topology rules ask.
+
+    By default those labelled service.kubernetes.io/service-proxy-name=zonewise, beside a kube-proxy that serves the
+    others. The rules stay when it ends; --cleanup removes them.
+    """
+    if cleanup:
+        _clean_up()
+        return
+    from zonewise import log
+    from zonewise.kube import kubeconfig as files
+    from zonewise.proxy import interfaces
+    from zonewise.proxy.server import Settings
+
+    access = files.load(kubeconfig or None, context or None) if kubeconfig or context else files.default()
+    settings = Settings(
+        node=node_name or socket.gethostname().lower(),
+        all_services=all_services,
+        pod_ranges=_listed(cluster_cidr),
+        node_port_ranges=_listed(nodeport_addresses),
+        masquerade_all=masquerade_all,
+    )
+    interfaces.check_ranges((*settings.pod_ranges, *settings.node_port_ranges))
+    if explained:
+        asyncio.run(_explain(access, settings, explained, namespace))
+    else:
+        log.configure(log_format, log_level)
+        sys.exit(_run(access, settings, health_port))
+
+
+def _listed(written: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in written.split(",") if part.strip())
+
+
+def _clean_up() -> None:
+    from zonewise.proxy.kernel import Kernel
+    from zonewise.proxy.plane import clean_up
+
+    with Kernel() as kernel:
+        found = clean_up(kernel)
+    click.echo(f"removed the tables of {', '.join(family.name for family in found)}" if found else "nothing to remove")
+
+
+def _run(access: Access, settings: Settings, health_port: int) -> int:
+    from zonewise.kube.client import Client
+    from zonewise.kube.health import Health
+    from zonewise.kube.process import Listen, run
+    from zonewise.proxy.kernel import Kernel
+    from zonewise.proxy.server import Proxy
+
+    async def serve(health: Health) -> None:
+        with Kernel() as kernel:
+            async with Client(access) as client:
+                await Proxy(client, settings, kernel).run(health)
+
+    return run(serve, listen=Listen(port=health_port))
+
+
+async def _explain(access: Access, settings: Settings, service: str, namespace: str) -> None:
+    from zonewise.kube.client import Client
+    from zonewise.kube.errors import NotFound
+    from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
+    from zonewise.proxy.explanation import explain_service
+    from zonewise.proxy.family import FAMILIES
+    from zonewise.proxy.targets import Place
+    from zonewise.routing import Cluster
+
+    before, _, name = service.rpartition("/")
+    where = before or namespace or access.namespace
+    async with Client(access, wait_for_server=False) as client:
+        try:
+            found = await client.get(SERVICES, name, where)
+        except NotFound:
+            raise UsageError(f"no Service {where}/{name}: name it as NAME -n NAMESPACE, or NAMESPACE/NAME") from None
+        selector = f"kubernetes.io/service-name={name}"
+        slices = (await client.list(ENDPOINT_SLICES, where, selector=selector)).items
+        nodes = (await client.list(NODES)).items
+    place = Place(settings.node, Cluster.of(nodes))
+    for line in explain_service(found, slices, place, FAMILIES.values(), all_services=settings.all_services):
+        click.echo(line)

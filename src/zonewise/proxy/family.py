@@ -1,0 +1,58 @@
+"""The two address families as nftables sees them: every rule, set and element is made once for each.
+
+Pure numbers, from the kernel's headers (linux/netfilter/nf_tables.h), RFC 791 and RFC 8200.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+
+class Protocol(IntEnum):
+    TCP = 6
+    UDP = 17
+    SCTP = 132
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """`name` is the address type of slices; `table` the family of its nftables table."""
+
+    name: str
+    table: str
+    number: int
+    address_bytes: int
+    source_offset: int
+    destination_offset: int
+    address_type: int
+    original_destination: int
+    port_unreachable: int
+
+    @property
+    def address_registers(self) -> int:
+        return self.address_bytes // 4
+
+    def pack(self, address: str) -> bytes:
+        """Raises ValueError for what is no address of this family."""
+        if self.address_bytes == 4:
+            first, second, third, fourth = address.split(".")  # three times faster than ipaddress
+            return bytes((int(first), int(second), int(third), int(fourth)))
+        return IPv6Address(address).packed
+
+    def unpack(self, packed: bytes) -> str:
+        return str(ip_address(packed))
+
+    def owns(self, address: str) -> bool:
+        try:
+            self.pack(address)
+        except ValueError:
+            return False
+        return True
+
+
+IPV4: Final = Family("IPv4", "ip", 2, 4, 12, 16, 7, 20, 3)
+IPV6: Final = Family("IPv6", "ip6", 10, 16, 8, 24, 8, 22, 4)
+FAMILIES: Final = {family.name: family for family in (IPV4, IPV6)}

@@ -1,0 +1,238 @@
+"""The node proxy as a process: watch, decide, apply, again and again.
+
+Whatever changes while a transaction is on its way is taken together into the next. When the API server is away the last
+rules stay; when the process ends they stay too, and the next one adopts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prometheus_client import Gauge, Histogram
+
+from zonewise import log
+from zonewise.kube.client import Client
+from zonewise.kube.health import Health
+from zonewise.objects import Key
+from zonewise.proxy import conntrack, interfaces
+from zonewise.proxy.family import FAMILIES, Family
+from zonewise.proxy.healthports import HealthPorts, Local
+from zonewise.proxy.kernel import Kernel, RefusedError, Watch
+from zonewise.proxy.plane import NodeNetwork, Plane
+from zonewise.proxy.rules import PortName, PortRules
+from zonewise.proxy.services import Decider
+from zonewise.proxy.sources import Sources
+
+SERVICES = Gauge("zonewise_proxy_services", "Services that this node's rules serve")
+SYNC_SECONDS = Histogram(
+    "zonewise_proxy_sync_seconds",
+    "From taking changes to rules in the kernel",
+    buckets=(1e-3, 0.01, 0.1, 0.5, 1, 5, 30),
+)
+SYNCED_SERVICES = Histogram("zonewise_proxy_sync_services", "Services in one sync", buckets=(1, 10, 100, 1e3, 1e4))
+
+REPAIR_PAUSE_SECONDS = 1.0
+LOOK_AROUND_SECONDS = 10.0
+_log = log.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`pod_ranges` empty: the node's own, as the cluster says."""
+
+    node: str
+    all_services: bool = False
+    pod_ranges: tuple[str, ...] = ()
+    node_port_ranges: tuple[str, ...] = (interfaces.PRIMARY,)
+    masquerade_all: bool = False
+
+
+_Changes = dict[Family, dict[PortName, PortRules | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    keys: frozenset[Key]
+    moved: bool
+    repair: bool
+
+
+class Pending:
+    """What the next sync must do; whatever is added while one runs waits here, however often."""
+
+    def __init__(self) -> None:
+        self._keys: set[Key] = set()
+        self._wake = asyncio.Event()
+        self.moved = False
+        self.repair = False
+
+    def add(self, keys: Iterable[Key]) -> None:
+        self._keys.update(keys)
+        self._wake.set()
+
+    async def take(self) -> Taken:
+        await self._wake.wait()
+        await asyncio.sleep(0)  # what came in the same breath
+        self._wake.clear()
+        taken = Taken(frozenset(self._keys), self.moved, self.repair)
+        self._keys.clear()
+        self.moved = self.repair = False
+        return taken
+
+
+class Proxy:
+    def __init__(self, client: Client, settings: Settings, kernel: Kernel) -> None:
+        self._settings = settings
+        self._kernel = kernel
+        self._families = tuple(FAMILIES.values())
+        self._sources = Sources(client, settings.node, all_services=settings.all_services)
+        self._decider = Decider(self._families, settings.all_services)
+        self._health_ports = HealthPorts()
+        self._pending = Pending()
+        self._plane: Plane | None = None
+        self._complaints: dict[Key, tuple[str, ...]] = {}
+        self._checked: dict[Key, tuple[int, Local]] = {}
+        self._told: set[str] = set()
+
+    async def run(self, health: Health) -> None:
+        """Until cancelled."""
+        synced = asyncio.Event()
+        self._sources.on_dirty = self._pending.add
+        self._sources.on_labels = lambda: self._pending.add(self._decider.by_labels)
+        self._sources.on_node = self._node_changed
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sources.run(synced), name="watches")
+            await synced.wait()
+            group.create_task(self._watch_tables(), name="tables")
+            group.create_task(self._look_around(), name="addresses")
+            try:
+                await self._work(health)
+            finally:
+                await self._health_ports.close()
+
+    def _node_changed(self) -> None:
+        self._pending.moved = True
+        self._pending.add(self._sources.services.keys())
+
+    async def _work(self, health: Health) -> None:
+        """The kernel's refusal of everything we say is not the end: we say it again."""
+        self._pending.add(self._sources.services.keys())
+        while True:
+            pending = await self._pending.take()
+            try:
+                await self._sync(pending)
+                health.started()
+            except RefusedError as error:
+                _log.error("no rules could be set", error=str(error), retry_in_seconds=REPAIR_PAUSE_SECONDS)
+                await asyncio.sleep(REPAIR_PAUSE_SECONDS)
+                self._pending.repair = True
+                self._pending.add(())
+
+    async def _sync(self, pending: Taken) -> None:
+        started = time.perf_counter()
+        changes, changed = self._decide(pending.keys)
+        self._apply(changes, pending)
+        SYNC_SECONDS.observe(time.perf_counter() - started)
+        SYNCED_SERVICES.observe(len(pending.keys))
+        SERVICES.set(len(self._decider.answers))
+        self._forget_flows(changed)
+        self._note(pending.keys)
+        await self._health_ports.follow(dict(self._checked.values()))
+
+    def _apply(self, changes: _Changes, pending: Taken) -> None:
+        if self._plane is None:
+            plane = Plane(self._kernel, self._families, self._network())
+            plane.start(changes)
+            self._plane = plane
+            _log.info("rules in place", services=len(self._decider.answers))
+            return
+        if pending.moved:
+            self._plane.move(self._network())
+        self._plane.apply(changes)
+        if pending.repair:
+            self._plane.repair()
+
+    def _decide(self, keys: Iterable[Key]) -> tuple[_Changes, dict[Family, list[PortRules]]]:
+        """What to say to the kernel, and the ports whose rules are not what they were."""
+        place = self._sources.place()
+        changes: _Changes = {family: {} for family in self._families}
+        changed: dict[Family, list[PortRules]] = {family: [] for family in self._families}
+        for key in keys:
+            before = self._decider.answers.get(key, {})
+            service = self._sources.services.get(key)
+            answer = self._decider.decide(key, service, self._sources.slices_of(key), place)
+            for family, ports in answer.items():
+                changes[family].update(ports)
+                old = before.get(family, {})
+                changed[family] += [rules for name, rules in ports.items() if rules and old.get(name) != rules]
+        return changes, changed
+
+    def _network(self) -> NodeNetwork:
+        node = self._sources.node
+        return NodeNetwork(
+            pod_ranges=self._settings.pod_ranges or node.spec.pod_cidrs,
+            addresses=interfaces.node_port_addresses(node, self._settings.node_port_ranges),
+            masquerade_all=self._settings.masquerade_all,
+        )
+
+    def _forget_flows(self, changed: dict[Family, list[PortRules]]) -> None:
+        assert self._plane is not None
+        for family, ports in changed.items():
+            wanted = conntrack.stale_fronts(ports, family, self._plane.network.addresses)
+            if count := conntrack.forget(family, wanted):
+                _log.info("stale UDP flows forgotten", family=family.name, flows=count)
+
+    def _note(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            answer = self._decider.answers.get(key, {})
+            rules = [rules for ports in answer.values() for rules in ports.values()]
+            self._complaints.pop(key, None)
+            self._checked.pop(key, None)
+            if lines := tuple(f"{each.name}: {line}" for each in rules for line in each.left_out):
+                self._complaints[key] = lines
+            service = self._sources.services.get(key)
+            if rules and service and (port := service.spec.health_check_node_port):
+                local = {target.address for each in rules for target in each.local}
+                self._checked[key] = port, Local(key, len(local))
+        self._tell()
+
+    def _tell(self) -> None:
+        """What is left out: one line per state, not per sync."""
+        assert self._plane is not None
+        found = {line for lines in self._complaints.values() for line in lines}
+        for contest in self._plane.contests():
+            where = contest.front.address or "node port"
+            found.add(f"{contest.loser}: {where} port {contest.front.port} belongs to {contest.winner}")
+        for line in sorted(found - self._told):
+            _log.warning("left out", what=line)
+        self._told = found
+
+    async def _watch_tables(self) -> None:
+        """Word that others changed our tables leads to a repair; a storm of it to one a second."""
+        watch = Watch(self._kernel.port)
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(watch.fileno(), readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                if watch.touched():
+                    _log.warning("our tables were changed by others: repairing")
+                    self._pending.repair = True
+                    self._pending.add(())
+                    await asyncio.sleep(REPAIR_PAUSE_SECONDS)
+        finally:
+            loop.remove_reader(watch.fileno())
+            watch.close()
+
+    async def _look_around(self) -> None:
+        """Addresses come and go without word from the API server."""
+        while True:
+            await asyncio.sleep(LOOK_AROUND_SECONDS)
+            if self._plane is not None and self._network() != self._plane.network:
+                self._pending.moved = True
+                self._pending.add(())

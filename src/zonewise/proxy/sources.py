@@ -1,0 +1,130 @@
+"""What the proxy reads of the cluster, and when a Service must be looked at again.
+
+Services, nodes, and EndpointSlices in two watches: those that belong to no group, and those of the groups that clients
+in this node's zone may use. When the node's zone changes, the second is replaced by the new zone's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from zonewise.kube.cache import Cache
+from zonewise.kube.client import Client
+from zonewise.kube.informers import Caches
+from zonewise.kube.reflector import Change
+from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, EndpointSlice, Key, Node, Service, key_of
+from zonewise.proxy.rules import PROXY_NAME
+from zonewise.proxy.targets import ALL, CONSUMER, SHARED, Place
+from zonewise.routing import Cluster
+from zonewise.routing.stockproxy import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
+from zonewise.topology import is_ready, zone_of
+
+_BY_SERVICE: Final = "service"
+
+
+def service_selector(*, all_services: bool) -> str:
+    return "" if all_services else f"{PROXY_NAME_LABEL}={PROXY_NAME}"
+
+
+def slice_selectors(zone: str, *, all_services: bool) -> tuple[str, str]:
+    """Of ungrouped slices, and of the groups for the zone; a node in no zone may use every group."""
+    base = f"!{HEADLESS_LABEL}" if all_services else f"{PROXY_NAME_LABEL}={PROXY_NAME},!{HEADLESS_LABEL}"
+    groups = f"{CONSUMER} in ({ALL},{SHARED},{zone})" if zone else CONSUMER
+    return f"{base},!{CONSUMER}", f"{base},{groups}"
+
+
+class Sources:
+    """`on_dirty` is told the Services to look at again, `on_node` that this node itself has changed."""
+
+    def __init__(self, client: Client, node: str, *, all_services: bool) -> None:
+        self.node_name = node
+        self._client = client
+        self._all_services = all_services
+        self._caches = Caches(client)
+        self.services: Cache[Service] = self._caches.of(SERVICES, selector=service_selector(all_services=all_services))
+        self._nodes: Cache[Node] = self._caches.of(NODES)
+        self._ungrouped = self._watch_slices(self._caches, slice_selectors("", all_services=all_services)[0])
+        self._grouped: Cache[EndpointSlice] | None = None
+        self._zone: str | None = None
+        self._cluster: Cluster | None = None
+        self.on_dirty: Callable[[Iterable[Key]], None] = lambda _keys: None
+        self.on_node: Callable[[], None] = lambda: None
+        self.on_labels: Callable[[], None] = lambda: None
+        self._zone_changed = asyncio.Event()
+
+    @property
+    def node(self) -> Node:
+        """This node; without labels and addresses while the cluster does not know it."""
+        return self._nodes.get(Key("", self.node_name)) or Node()
+
+    def place(self) -> Place:
+        if self._cluster is None:
+            self._cluster = Cluster.of(self._nodes)
+        return Place(self.node_name, self._cluster)
+
+    def slices_of(self, key: Key) -> Sequence[EndpointSlice]:
+        found = self._ungrouped.by_index(_BY_SERVICE, str(key))
+        return found + self._grouped.by_index(_BY_SERVICE, str(key)) if self._grouped else found
+
+    async def run(self, synced: asyncio.Event) -> None:
+        """Until cancelled; `synced` is set once everything was read."""
+        async with self._caches:
+            await self._caches.wait_synced()
+            self.services.on_change(lambda change: self.on_dirty([change.key]))
+            self._ungrouped.on_change(self._slice_changed)
+            self._nodes.on_change(self._node_changed)
+            await self._follow_zone(synced)
+
+    async def _follow_zone(self, synced: asyncio.Event) -> None:
+        """The old zone's groups serve until those of the new one are there."""
+        async with asyncio.TaskGroup() as group:
+            old: asyncio.Task[None] | None = None
+            while True:
+                self._zone_changed.clear()
+                self._zone = zone_of(self.node.metadata.labels) or ""
+                caches = Caches(self._client)
+                selector = slice_selectors(self._zone, all_services=self._all_services)[1]
+                grouped = self._watch_slices(caches, selector)
+                task = group.create_task(caches.run(), name=f"slice groups of {self._zone or 'every zone'}")
+                await caches.wait_synced()
+                self._grouped = grouped
+                grouped.on_change(self._slice_changed)
+                if old is not None:
+                    old.cancel()
+                    self.on_dirty(self.services.keys())
+                old = task
+                synced.set()
+                await self._zone_changed.wait()
+
+    @staticmethod
+    def _watch_slices(caches: Caches, selector: str) -> Cache[EndpointSlice]:
+        cache = caches.of(ENDPOINT_SLICES, selector=selector)
+        cache.add_index(_BY_SERVICE, _service_names)
+        return cache
+
+    def _slice_changed(self, change: Change[EndpointSlice]) -> None:
+        found = {name for each in (change.old, change.new) if each for name in _service_names(each)}
+        self.on_dirty(Key(*name.split("/", 1)) for name in found)
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        """Heartbeats change nothing that routing sees."""
+        if change.old is not None and change.new is not None and _seen(change.old) == _seen(change.new):
+            return
+        self._cluster = None
+        self.on_labels()
+        if change.key.name == self.node_name:
+            self.on_node()
+            if self._zone is not None and (zone_of(self.node.metadata.labels) or "") != self._zone:
+                self._zone_changed.set()
+
+
+def _service_names(found: EndpointSlice) -> Iterable[str]:
+    name = found.metadata.labels.get(SERVICE_NAME_LABEL)
+    return [str(Key(found.metadata.namespace, name))] if name else []
+
+
+def _seen(node: Node) -> tuple[object, ...]:
+    allocatable = node.status.allocatable.get("cpu")
+    return key_of(node), node.metadata.labels, is_ready(node), allocatable, node.status.addresses, node.spec.pod_cidrs

@@ -1,0 +1,233 @@
+"""Which endpoints a port of a Service leads to from this node, with their shares, and why. Pure; `rules` builds on it.
+
+The rules are those of `routing`: topology keys and same-domain policies are decided here for this node, everything else
+is what a stock kube-proxy makes of the slices' hints. Where the controller has split a Service's slices into groups by
+consumer, its decision is in them already, and only those for this node's zone are watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from zonewise.objects import Endpoint, EndpointSlice, Service, ServicePort
+from zonewise.routing import NODE_NAME, Choice, Cluster, Code, Decision, Reason, choose, decide, read_policy, recall
+from zonewise.routing.endpoints import usable
+from zonewise.routing.policy import Reading, SameDomain, Strength, TopologyKeys
+from zonewise.routing.stockproxy import ProxyChoice, TrafficPolicies, categorize, merge, traffic_policies
+from zonewise.topology import REGION, ZONE
+
+CONSUMER: Final = "zonewise.dev/consumer"
+SHARED: Final = "zonewise-shared"
+ALL: Final = "zonewise-all"
+
+
+class Target(NamedTuple):
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """`cluster` with shares, for traffic that may leave the node; `local` for what must not.
+
+    `on_node` are those of either kind that run on this node. `has_any` tells that there are endpoints somewhere, even
+    if none for this traffic: what is refused then is dropped, as it may be served elsewhere.
+    """
+
+    cluster: Mapping[Target, float]
+    local: tuple[Target, ...]
+    on_node: frozenset[Target]
+    has_any: bool
+    reason: Reason
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the clients are: this node, and what is known of the others."""
+
+    node: str
+    cluster: Cluster = field(repr=False)
+
+    @property
+    def zone(self) -> str:
+        return self.cluster.domains(ZONE).get(self.node, "")
+
+
+def find_targets(
+    service: Service,
+    port: ServicePort,
+    slices: Sequence[EndpointSlice],
+    place: Place,
+    family: str,
+    previous: Decision | None = None,
+) -> Targets:
+    """`slices` are those of the Service; the ones of another family or without the port don't count."""
+    offering = [(found, number) for found in slices if found.address_type == family for number in offered(found, port)]
+    policies = traffic_policies(service, port, family)
+    if (plain := _plain(service, offering, policies, place)) is not None:
+        return plain
+    reading = read_policy(service)
+    if not isinstance(reading.policy, TopologyKeys | SameDomain):
+        return _by_hints([found for found, _ in offering], port, policies, place)
+    if any(CONSUMER in found.metadata.labels for found, _ in offering):
+        return _by_group(reading, offering, policies, place)
+    return _by_decision(service, offering, policies, place, previous)
+
+
+def offered(found: EndpointSlice, port: ServicePort) -> Iterable[int]:
+    return (
+        offer.port
+        for offer in found.ports or ()
+        if offer.port and offer.name == port.name and offer.protocol == port.protocol
+    )
+
+
+_Offering = Sequence[tuple[EndpointSlice, int]]
+
+
+def _plain(service: Service, offering: _Offering, policies: TrafficPolicies, place: Place) -> Targets | None:
+    """The common case at a fraction of the cost: nothing is asked, hinted, terminating or bound to the node."""
+    if policies.uses_local or service.metadata.annotations or service.spec.topology_keys:
+        return None
+    shares: dict[Target, float] = {}
+    on_node = []
+    for found, number in offering:
+        if CONSUMER in found.metadata.labels:
+            return None
+        for endpoint in found.endpoints or ():
+            conditions = endpoint.conditions
+            if endpoint.hints is not None or conditions.terminating or conditions.ready is False:
+                return None
+            target = Target(endpoint.addresses[0], number)  # the API server knows no endpoint without one
+            shares[target] = 1.0
+            if endpoint.node_name == place.node:
+                on_node.append(target)
+    if not shares:
+        return None
+    sentence = f"all {len(shares)} endpoints: nothing else is asked for or hinted"
+    return Targets(shares, (), frozenset(on_node), True, Reason(Code.NO_POLICY, sentence, {"chosen": len(shares)}))
+
+
+def _by_hints(slices: Sequence[EndpointSlice], port: ServicePort, policies: TrafficPolicies, place: Place) -> Targets:
+    seen = merge(slices, port, place.node)
+    choice: ProxyChoice = categorize(seen, policies, place.node, place.zone)
+    return Targets(
+        cluster=dict.fromkeys(map(_parsed, choice.cluster), 1.0),
+        local=tuple(map(_parsed, choice.local)),
+        on_node=frozenset(_parsed(target.address) for target in seen if target.local),
+        has_any=choice.has_any,
+        reason=choice.reason,
+    )
+
+
+def _parsed(written: str) -> Target:
+    address, _, number = written.rpartition(":")
+    return Target(address.strip("[]"), int(number))
+
+
+def _by_decision(
+    service: Service, offering: _Offering, policies: TrafficPolicies, place: Place, previous: Decision | None
+) -> Targets:
+    """What the slices' hints recall of the last decision counts, so that all nodes start from the same."""
+    endpoints = _endpoints(offering)
+    remembered = recall(endpoints, place.cluster)
+    decision = decide(service, endpoints, place.cluster, remembered or previous or {})
+    choice = choose(decision, place.cluster, place.node)
+    return _chosen(choice, offering, policies, place, decision)
+
+
+def _chosen(
+    choice: Choice, offering: _Offering, policies: TrafficPolicies, place: Place, decision: Decision | None
+) -> Targets:
+    """Traffic that is bound to the node asks no policy."""
+    by_address: dict[str, list[Target]] = {}
+    for found, number in offering:
+        for endpoint in found.endpoints or ():
+            if endpoint.addresses:
+                by_address.setdefault(endpoint.addresses[0], []).append(Target(endpoint.addresses[0], number))
+    shares = choice.shares if policies.uses_cluster else {}
+    endpoints = _endpoints(offering)
+    ours = [endpoint for endpoint in endpoints if endpoint.node_name == place.node]
+    local = tuple(usable(ours).by_address) if policies.uses_local else ()
+    anywhere = policies.uses_local and bool(usable(endpoints).by_address)
+    return Targets(
+        cluster={target: share for address, share in shares.items() for target in by_address[address]},
+        local=tuple(target for address in local for target in by_address[address]),
+        on_node=frozenset(
+            target for endpoint in ours if endpoint.addresses for target in by_address[endpoint.addresses[0]]
+        ),
+        has_any=bool(shares) or anywhere,
+        reason=choice.reason,
+        decision=decision,
+    )
+
+
+def _endpoints(offering: _Offering) -> list[Endpoint]:
+    return [endpoint for found, _ in offering for endpoint in found.endpoints or ()]
+
+
+def _by_group(reading: Reading, offering: _Offering, policies: TrafficPolicies, place: Place) -> Targets:
+    """Own group and what is shared with this zone; without either, and if no wall stands, whatever there is."""
+    policy = reading.policy
+    assert isinstance(policy, SameDomain)
+    zone = place.zone
+    ours: list[Endpoint] = []
+    others: list[Endpoint] = []
+    for found, _ in offering:
+        group = found.metadata.labels.get(CONSUMER, ALL)
+        for endpoint in found.endpoints or ():
+            mine = group == zone or (group == SHARED and _hinted(endpoint, zone))
+            (ours if mine else others).append(endpoint)
+    found_here = usable(ours)
+    taken = found_here if found_here.by_address and not found_here.draining else usable([*ours, *others])
+    walled = _within_walls(policy, taken.by_address, place)
+    return _chosen(_group_choice(walled, len(ours) + len(others), place), offering, policies, place, None)
+
+
+def _hinted(endpoint: Endpoint, zone: str) -> bool:
+    return endpoint.hints is not None and any(hint.name == zone for hint in endpoint.hints.for_zones)
+
+
+def _within_walls(policy: SameDomain, endpoints: Mapping[str, Endpoint], place: Place) -> Mapping[str, Endpoint]:
+    """The smallest domain that is required walls off the others; a node that is preferred comes first within."""
+    levels = ((NODE_NAME, policy.node), (ZONE, policy.zone), (REGION, policy.region))
+    wall = next((key for key, strength in levels if strength is Strength.REQUIRE), None)
+    inside = _near(wall, endpoints, place) if wall else endpoints
+    on_node = _near(NODE_NAME, inside, place) if policy.node is Strength.PREFER else {}
+    return on_node or inside
+
+
+def _near(key: str, endpoints: Mapping[str, Endpoint], place: Place) -> Mapping[str, Endpoint]:
+    home = place.cluster.domains(key).get(place.node)
+    homes = place.cluster.homes(endpoints, key)
+    return {address: endpoint for address, endpoint in endpoints.items() if home and homes[address] == home}
+
+
+def _group_choice(taken: Mapping[str, Endpoint], seen: int, place: Place) -> Choice:
+    facts = {"client": place.node, "chosen": len(taken), "endpoints": seen}
+    if taken:
+        sentence = f"{len(taken)} of the {seen} endpoints that the controller gave to zone {place.zone or '(none)'}"
+        return Choice(dict.fromkeys(taken, 1.0), None, Reason(Code.CHOSEN, sentence, facts))
+    sentence = (
+        f"none of {seen} endpoints is for node {place.node} in zone {place.zone or '(none)'}, and the rule is hard"
+    )
+    remedy = "run an endpoint there, or make the rule soft"
+    return Choice({}, None, Reason(Code.NONE_REACHABLE, sentence, facts, remedy=remedy))
+
+
+def serving(port: ServicePort, slices: Iterable[EndpointSlice], family: str) -> frozenset[Target]:
+    """Those that still answer, wherever they are: a flow that one of them has may go on."""
+    return frozenset(
+        Target(endpoint.addresses[0], number)
+        for found in slices
+        if found.address_type == family
+        for number in offered(found, port)
+        for endpoint in found.endpoints or ()
+        if endpoint.addresses and endpoint.conditions.serving is not False
+    )

@@ -1,0 +1,77 @@
+"""Bytes for the kernel: the quick encoding of elements is the plain one, lists fit their attributes, answers are read."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.proxy import netlink
+from zonewise.proxy.conntrack import Flow, read_flow, stale
+from zonewise.proxy.family import IPV4
+from zonewise.proxy.netlink import Kind, attribute, nested
+from zonewise.proxy.targets import Target
+
+WORDS = st.integers(1, 10).flatmap(lambda words: st.binary(min_size=4 * words, max_size=4 * words))
+
+
+@given(WORDS, st.none() | WORDS)
+def test_elements_are_nested_attributes(key: bytes, data: bytes | None) -> None:
+    plain = nested(1, attribute(1, key)) + (nested(2, attribute(1, data)) if data else b"")
+    assert netlink.element(key, data) == nested(1, plain)
+
+
+def test_many_elements_are_split_over_messages() -> None:
+    elements = {struct.pack(">IIII", n, 0, 0, 0): struct.pack(">II", n, 0) for n in range(5000)}
+    messages = list(netlink.add_elements(2, "table", "set", elements))
+    assert len(messages) > 1
+    assert all(len(message.body) < 1 << 16 for message in messages)
+    lists = [dict(netlink.attributes(memoryview(message.body)))[3] for message in messages]
+    assert sum(len(list(netlink.attributes(listed))) for listed in lists) == 5000
+
+
+def test_a_batch_is_bracketed_and_numbered() -> None:
+    batch = netlink.batch_bytes([netlink.Message(Kind.NEW_TABLE, 2, b"")] * 2, 7)
+    found = list(netlink.received(batch))
+    assert [(message.kind, message.sequence) for message in found] == [(16, 7), (2560, 8), (2560, 9), (17, 10)]
+
+
+def _flow(reply: str, reply_port: int, zone: bool = False) -> memoryview:
+    def tuple_of(source: str, port: int, destination: str, to: int) -> bytes:
+        addresses = nested(1, attribute(1, IPV4.pack(source)), attribute(2, IPV4.pack(destination)))
+        ports = attribute(2, struct.pack(">H", port)) + attribute(3, struct.pack(">H", to))
+        return addresses + nested(2, attribute(1, b"\x11"), ports)
+
+    original = nested(1, tuple_of("10.1.0.1", 4000, "10.96.0.1", 53))
+    answer = nested(2, tuple_of(reply, reply_port, "10.1.0.1", 4000))
+    return memoryview(b"\x02\x00\x00\x00" + original + answer + (attribute(18, b"\0\1") if zone else b""))
+
+
+@pytest.mark.parametrize("zone", [False, True])
+def test_flows_are_read(zone: bool) -> None:
+    flow = read_flow(_flow("10.2.0.2", 5353, zone))
+    assert flow is not None
+    assert (flow.destination, flow.port, flow.answered_by, flow.answered_from) == (
+        IPV4.pack("10.96.0.1"),
+        53,
+        IPV4.pack("10.2.0.2"),
+        5353,
+    )
+    assert len(flow.identity) == (60 if zone else 52)
+
+
+@pytest.mark.parametrize(
+    ("reply", "allowed", "expected"),
+    [
+        pytest.param("10.2.0.2", {Target("10.2.0.2", 5353)}, False, id="its target still answers"),
+        pytest.param("10.2.0.2", {Target("10.2.0.3", 5353)}, True, id="its target is gone"),
+        pytest.param("10.96.0.1", {Target("10.2.0.3", 5353)}, True, id="begun when there was no endpoint"),
+    ],
+)
+def test_stale_flows(reply: str, allowed: set[Target], expected: bool) -> None:
+    flow = read_flow(_flow(reply, 5353))
+    assert isinstance(flow, Flow)
+    assert stale(flow, {(IPV4.pack("10.96.0.1"), 53): frozenset(allowed)}, IPV4) is expected
+    assert not stale(flow, {}, IPV4)
