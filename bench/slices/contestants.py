@@ -1,0 +1,72 @@
+"""The two controllers on the bench: how each is started, and what its process has used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from zonewise.lab import programs
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+
+OURS, STOCK = "ours", "stock"
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Running:
+    process: subprocess.Popen[bytes]
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+    def memory_mib(self) -> dict[str, float]:
+        """All that is resident, and without the pages of the program file, which processes share."""
+        lines = (line.split() for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines())
+        kib = {words[0]: int(words[1]) for words in lines if words and words[0] in {"VmRSS:", "RssAnon:"}}
+        return {"resident": kib["VmRSS:"] / 1024, "anonymous": kib["RssAnon:"] / 1024}
+
+
+@contextmanager
+def run(name: str, plane: ControlPlane) -> Iterator[Running]:
+    command = COMMANDS[name](plane)
+    with (plane.directory / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=plane.directory, stdout=log, stderr=log)
+    try:
+        yield Running(process)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _ours(plane: ControlPlane) -> list[str]:
+    zonewise = str(Path(sys.executable).with_name("zonewise"))
+    return [
+        zonewise,
+        "controller",
+        f"--kubeconfig={plane.kubeconfig}",
+        "--no-leader-elect",
+        "--metrics-port=0",
+        "--log-level=warning",
+    ]
+
+
+def _stock(plane: ControlPlane) -> list[str]:
+    """That one controller alone, without a lease, and with the lab's generous client limits instead of 20 a second."""
+    settings = msgspec.structs.replace(plane.settings, controllers="endpointslice-controller")
+    return [
+        *programs.command(Program.CONTROLLER_MANAGER, settings, plane.layout),
+        f"--kubeconfig={plane.kubeconfig}",
+        "--use-service-account-credentials=false",
+    ]
+
+
+COMMANDS: dict[str, Callable[[ControlPlane], list[str]]] = {OURS: _ours, STOCK: _stock}
