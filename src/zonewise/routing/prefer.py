@@ -82,7 +82,7 @@ def prefer(
         return case.spread_evenly(why_not, started=active)
     if why_not := case.why_not_started(active=active):
         return case.spread_evenly(why_not, started=False)
-    kept = case.repaired() if active and limits.lazy else None
+    kept = case.repaired() if settled and limits.lazy else None
     if kept and not kept.moved:
         return kept
     fresh = case.fresh()

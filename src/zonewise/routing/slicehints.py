@@ -92,9 +92,11 @@ def zone_consumers(hints: EndpointHints | None) -> Consumers:
 
 
 def _sayable(decision: Decision) -> list[Tier]:
-    """The tiers that a stock proxy can follow: one of nodes, and after it one of zones."""
+    """The tiers that a stock proxy can follow: one of nodes, and after it one of zones. An empty one says nothing."""
     sayable: list[Tier] = []
     for tier in decision.tiers:
+        if not tier.consumers:
+            continue
         if (tier.key in _NODE_KEYS and not sayable) or (
             tier.key in _ZONE_KEYS and not any(earlier.key in _ZONE_KEYS for earlier in sayable)
         ):
@@ -164,7 +166,7 @@ def _inexpressible(decision: Decision, sayable: Sequence[Tier]) -> Iterator[Reas
     if decision.walls or EVERYONE not in decision.tiers:
         yield _loss("the rule is hard, and stock proxies fall back to every endpoint")
     for tier in decision.tiers:
-        if tier is not EVERYONE and tier not in sayable:
+        if tier.consumers and tier not in sayable:
             yield _loss(f"hints cannot say {tier.key} in this place")
     if any(share.weight != 1 for tier in decision.tiers for who in set(tier.consumers.values()) for share in who):
         yield _loss("hints cannot say weights, so shared endpoints are shared evenly")

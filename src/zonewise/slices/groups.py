@@ -11,7 +11,8 @@ from typing import Final
 
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
 from zonewise.routing import NODE_NAME, Cluster, Decision, Expression, Memory, Policy, Tier, read_policy, recall
-from zonewise.routing.load import Consumers, consumed_by, names
+from zonewise.routing.endpoints import is_ready
+from zonewise.routing.load import Consumers, names
 from zonewise.routing.policy import AutomaticHints, SameDomain, Strength
 from zonewise.routing.slicehints import MOST_HINTS
 from zonewise.routing.tiers import own_tier
@@ -47,43 +48,43 @@ def remember(slices: Sequence[EndpointSlice], service: Service, cluster: Cluster
     if not grouped and not isinstance(policy, AutomaticHints):
         return {}
     told = [found for found in slices if (CONSUMER in found.metadata.labels) is grouped]
-    memory = dict(recall((endpoint for found in told for endpoint in found.endpoints or ()), cluster))
-    if by_label := _by_label(told):
-        memory[ZONE] = by_label | dict(memory.get(ZONE, {}))
-    for key in _started(told):
-        memory.setdefault(key, {})
-    return memory
+    recalled = recall((endpoint for found in told for endpoint in found.endpoints or ()), cluster)
+    if not grouped:
+        return recalled
+    levels = _started(told)
+    hinted = {ZONE, REGION} if ZONE in levels[:1] else set(levels[:1])
+    return {key: recalled.get(key, {}) if key in hinted else {} for key in levels}
 
 
-def unremembered(decision: Decision, expression: Expression) -> str:
-    """The levels that have started and of which no hint tells: to be said in an annotation."""
-    if not is_grouped(decision.reading.policy) or expression.hints:
+def started(decision: Decision, memory: Memory) -> str:
+    """The levels whose preference has started, to be said in an annotation: hints alone would not tell who made them.
+
+    The one that the hints tell of comes first. While nothing is ready nothing is preferred, but what had started has
+    not ended.
+    """
+    if not is_grouped(decision.reading.policy):
         return ""
-    return ",".join(key for key in decision.memory if key in {ZONE, REGION})
+    first = next(iter(decision.endpoints.values()), None)
+    remembered = decision.memory if first and is_ready(first) else memory
+    levels = [key for key in (ZONE, REGION) if key in remembered]
+    return ",".join(sorted(levels, key=lambda key: not remembered[key]))
 
 
 def _may_tell(found: EndpointSlice) -> bool:
     return CONSUMER in found.metadata.labels or any(endpoint.hints for endpoint in found.endpoints or ())
 
 
-def _by_label(slices: Iterable[EndpointSlice]) -> dict[str, Consumers]:
-    """Where hints could not be written, the label of a group for one zone still tells."""
-    return {
-        endpoint.addresses[0]: consumed_by(zone)
-        for found in slices
-        if (zone := found.metadata.labels.get(CONSUMER, ALL)) not in {ALL, SHARED}
-        for endpoint in found.endpoints or ()
-        if endpoint.addresses and not endpoint.hints
-    }
-
-
-def _started(slices: Iterable[EndpointSlice]) -> set[str]:
-    said = {found.metadata.annotations.get(STARTED, "") for found in slices}
-    return {key for keys in said for key in keys.split(",") if key in {ZONE, REGION}}
+def _started(slices: Iterable[EndpointSlice]) -> list[str]:
+    said = max((found.metadata.annotations.get(STARTED, "") for found in slices), default="")
+    return [key for key in said.split(",") if key in {ZONE, REGION}]
 
 
 class Grouping:
-    """The consumers of each endpoint, by address: as decided for those in use, and where the others wait."""
+    """The consumers of each endpoint, by address: as decided for those in use, and where the others wait.
+
+    Where not all endpoints in use can have zone hints, those that can have them nevertheless: stock proxies ignore such
+    hints, as if there were none, but they are our memory.
+    """
 
     def __init__(
         self,
@@ -96,23 +97,22 @@ class Grouping:
         self._hints = expression.hints
         self._consumed = _consuming_zones(decision, cluster)
         self._waiting = _waiting_zones(decision, cluster, waiting, memory)
-        self._hints_of_waiting: dict[Zones, EndpointHints | None] = {}
+        self._made: dict[Zones, EndpointHints | None] = {}
+        self._by_node = _wall_key(decision.reading.policy) == NODE_NAME
 
     def of(self, address: str) -> tuple[str, EndpointHints | None]:
         """The group and the hints."""
         hints = self._hints.get(address)
         if hints and hints.for_zones:
             return hints.for_zones[0].name if len(hints.for_zones) == 1 else SHARED, hints
-        if (zones := self._waiting.get(address)) is not None:
-            return group_of(zones), self._waiting_hints(zones)
-        return group_of(self._consumed.get(address, ())), hints
+        zones = self._waiting.get(address, self._consumed.get(address, ()))
+        return group_of(zones), hints if hints or self._by_node else self._zone_hints(zones)
 
-    def _waiting_hints(self, zones: Zones) -> EndpointHints | None:
-        if zones not in self._hints_of_waiting:
+    def _zone_hints(self, zones: Zones) -> EndpointHints | None:
+        if zones not in self._made:
             fits = 0 < len(zones) <= MOST_HINTS
-            made = EndpointHints(for_zones=tuple(Hint(name=zone) for zone in zones)) if fits else None
-            self._hints_of_waiting[zones] = made
-        return self._hints_of_waiting[zones]
+            self._made[zones] = EndpointHints(for_zones=tuple(Hint(name=zone) for zone in zones)) if fits else None
+        return self._made[zones]
 
 
 def _waiting_zones(
@@ -120,35 +120,39 @@ def _waiting_zones(
 ) -> dict[str, Zones]:
     """Endpoints not in use stay where they were, or else wait in their own domain.
 
-    So that one which becomes ready, or ready again, need not move. Where the preference is not in force they wait with
-    the others, for everyone.
+    So that one which becomes ready, or ready again, need not move. Where no preference is in force they wait with the
+    others, for everyone, unless nothing is in use at all: then they wait where they were.
     """
-    policy = decision.reading.policy
-    assert isinstance(policy, SameDomain)
-    within = _wall_key(policy)
-    preferred = any(tier.consumers for tier in decision.tiers if tier.key == ZONE)
-    asleep = not decision.endpoints
-    at_home = _zones_of(own_tier(within or ZONE, cluster.homes(waiting, within or ZONE)), cluster)
-    if within and not preferred:
-        return {address: at_home.get(address, ()) for address in waiting}
-    if not preferred and not asleep:
-        return dict.fromkeys(waiting, ())
+    tier = _zonal_tier(decision)
+    was_in = tier.key if tier else None
+    if not decision.endpoints:
+        was_in = next((key for key in (ZONE, REGION) if key in memory), None)
+    home_in = tier.key if tier else _wall_key(decision.reading.policy)
     known = set(cluster.domains(ZONE).values())
-    was = memory.get(ZONE, {})
-    kept = {address: tuple(zone for zone in names(was.get(address, ())) if zone in known) for address in waiting}
-    return {address: zones or (() if asleep else at_home.get(address, ())) for address, zones in kept.items()}
+    was = _zones_of(Tier(was_in, memory.get(was_in, {})), cluster) if was_in else {}
+    home = _zones_of(own_tier(home_in, cluster.homes(waiting, home_in)), cluster) if home_in else {}
+    return {
+        address: tuple(zone for zone in was.get(address, ()) if zone in known) or home.get(address, ())
+        for address in waiting
+    }
 
 
-def _wall_key(policy: SameDomain) -> str | None:
+def _wall_key(policy: Policy) -> str | None:
+    if not isinstance(policy, SameDomain):
+        return None
     levels = {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region}
     return next((key for key, strength in levels.items() if strength is Strength.REQUIRE), None)
 
 
 def _consuming_zones(decision: Decision, cluster: Cluster) -> dict[str, Zones]:
     """By the first tier of zones or regions, and by the walls for what that lacks."""
-    tier = next((tier for tier in decision.tiers if tier.key in {ZONE, REGION} and tier.consumers), None)
+    tier = _zonal_tier(decision)
     found = _zones_of(decision.walls, cluster) if decision.walls else {}
     return found | (_zones_of(tier, cluster) if tier else {})
+
+
+def _zonal_tier(decision: Decision) -> Tier | None:
+    return next((tier for tier in decision.tiers if tier.key in {ZONE, REGION} and tier.consumers), None)
 
 
 def _zones_of(tier: Tier, cluster: Cluster) -> dict[str, Zones]:

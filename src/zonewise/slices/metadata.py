@@ -16,7 +16,7 @@ HEADLESS: Final = "service.kubernetes.io/headless"
 CONSUMER: Final = "zonewise.dev/consumer"
 TRIGGER_TIME: Final = "endpoints.kubernetes.io/last-change-trigger-time"
 STARTED: Final = "zonewise.dev/started"
-"""Label keys whose preference has endpoints enough to start, where hints can't tell: no split of them was possible."""
+"""Label keys of the domains whose preference has started: hints alone do not tell who made them, or that it had to stop."""
 
 _RESERVED: Final = {SERVICE_NAME, MANAGED_BY, HEADLESS, CONSUMER}
 

@@ -66,6 +66,10 @@ def bucket_of(existing: EndpointSlice) -> Bucket:
     return Bucket(frozenset(existing.ports or ()), existing.metadata.labels.get(CONSUMER, ALL))
 
 
+def _in_order(bucket: Bucket) -> tuple[str, list[str]]:
+    return bucket.group, sorted(map(repr, bucket.ports))
+
+
 def place(
     slices: Sequence[EndpointSlice], wanted: Wanted, labels_of: Callable[[str], Mapping[str, str]], most: int
 ) -> Placement:
@@ -80,7 +84,8 @@ def place(
             continue
         body.changed = body.changed or existing.metadata.labels != labels_of(bucket.group)
         by_bucket[bucket].append(body)
-    for bucket, bodies in by_bucket.items():
+    for bucket in sorted(by_bucket, key=_in_order) if len(by_bucket) > 1 else by_bucket:
+        bodies = by_bucket[bucket]
         new = wanted[bucket]
         created = _fill(bucket, [new[key] for key in sorted(new)], bodies, most) if new else []
         placement.bodies += (*bodies, *created)

@@ -20,7 +20,7 @@ from zonewise.routing import (
 )
 from zonewise.routing.endpoints import is_marked_ready
 from zonewise.routing.policy import Distribution, TrafficDistribution
-from zonewise.slices.groups import ALL, Grouping, is_grouped, remember, unremembered
+from zonewise.slices.groups import ALL, Grouping, is_grouped, remember, started
 from zonewise.slices.placement import Bucket, Identity, Wanted, identity
 from zonewise.slices.pods import ByPorts
 
@@ -60,7 +60,7 @@ def route(
         }
         grouping = Grouping(decision, expression, cluster, waiting, memory)
         wanted = _placed(by_ports, lambda endpoint: grouping.of(endpoint.addresses[0]))
-        return Routed(decision, expression, wanted, grouped=True, started=unremembered(decision, expression))
+        return Routed(decision, expression, wanted, grouped=True, started=started(decision, memory))
     if isinstance(policy, Distribution) and not decision.drained:
         return Routed(decision, expression, _placed(by_ports, _nearest(policy)))
     if hints:
