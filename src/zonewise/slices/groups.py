@@ -62,12 +62,15 @@ def started(decision: Decision, memory: Memory) -> str:
     The one that the hints tell of comes first. While nothing is ready nothing is preferred, but what had started has
     not ended.
     """
-    if not is_grouped(decision.reading.policy):
+    policy = decision.reading.policy
+    if not isinstance(policy, SameDomain):
         return ""
+    asked = {key for key, strength in _levels(policy).items() if strength is Strength.PREFER} & {ZONE, REGION}
     first = next(iter(decision.endpoints.values()), None)
-    remembered = decision.memory if first and is_ready(first) else memory
-    levels = [key for key in (ZONE, REGION) if key in remembered]
-    return ",".join(sorted(levels, key=lambda key: not remembered[key]))
+    if not first or not is_ready(first):
+        return ",".join(key for key in memory if key in asked)
+    now = decision.memory
+    return ",".join(sorted((key for key in now if key in asked), key=lambda key: not now[key]))
 
 
 def _may_tell(found: EndpointSlice) -> bool:
@@ -140,8 +143,11 @@ def _waiting_zones(
 def _wall_key(policy: Policy) -> str | None:
     if not isinstance(policy, SameDomain):
         return None
-    levels = {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region}
-    return next((key for key, strength in levels.items() if strength is Strength.REQUIRE), None)
+    return next((key for key, strength in _levels(policy).items() if strength is Strength.REQUIRE), None)
+
+
+def _levels(policy: SameDomain) -> dict[str, Strength]:
+    return {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region}
 
 
 def _consuming_zones(decision: Decision, cluster: Cluster) -> dict[str, Zones]:

@@ -23,26 +23,33 @@ def count_moves(placement: Placement) -> Moves:
     return Moves(len(placement.come) - moved, len(placement.gone) - moved, _reallocated(placement))
 
 
-def receivers_first(placement: Placement, updates: Sequence[Body]) -> Sequence[Body]:
-    """Updates in an order in which an endpoint is added to its new slice before its old one loses it.
+def in_safe_order(placement: Placement, updates: Sequence[Body]) -> Sequence[Body]:
+    """Updates in an order that never leaves a Service without a ready endpoint that had one and will have one.
 
-    Where slices swap endpoints no order does that; then the one that waits for the fewest goes first.
+    And in which a ready endpoint is added to its new slice before its old one loses it. Where slices swap endpoints no
+    order does that; then the one that waits for the fewest goes first.
     """
-    if not any(key in placement.come for key in placement.gone):
+    if len(updates) < 2:
         return updates
-    receivers: dict[str, set[int]] = {}
-    for index, body in enumerate(updates):
-        for endpoint in body.endpoints:
-            giver = placement.gone.get(identity(endpoint))
-            if giver and giver is not body.existing:
-                receivers.setdefault(giver.metadata.name, set()).add(index)
-    waits_for = [receivers.get(_name(body), set()) for body in updates]
+    idle = [not any(map(is_marked_ready, body.endpoints)) for body in updates]
+    waits_for = _waits_for(placement, updates)
     waiting = set(range(len(updates)))
     order: list[int] = []
     while waiting:
-        order.append(min(waiting, key=lambda index: (len(waits_for[index] & waiting), index)))
+        order.append(min(waiting, key=lambda index: (idle[index], len(waits_for[index] & waiting), index)))
         waiting.remove(order[-1])
     return [updates[index] for index in order]
+
+
+def _waits_for(placement: Placement, updates: Sequence[Body]) -> list[set[int]]:
+    """For each update, which others take ready endpoints from its slice."""
+    takers: dict[str, set[int]] = {}
+    for index, body in enumerate(updates if placement.gone else ()):
+        for endpoint in filter(is_marked_ready, body.endpoints):
+            giver = placement.gone.get(identity(endpoint))
+            if giver and giver is not body.existing:
+                takers.setdefault(giver.metadata.name, set()).add(index)
+    return [takers.get(_name(body), set()) for body in updates]
 
 
 def _name(body: Body) -> str:

@@ -17,7 +17,7 @@ from zonewise.routing.policy import AutomaticHints
 from zonewise.slices.draft import Draft, Update, is_owned_by
 from zonewise.slices.families import Family, families_of
 from zonewise.slices.metadata import STARTED, annotations_for, labels_for
-from zonewise.slices.moves import Moves, count_moves, receivers_first
+from zonewise.slices.moves import Moves, count_moves, in_safe_order
 from zonewise.slices.placement import PLACEHOLDER, Body, Placement, place, reuse
 from zonewise.slices.pods import ByPorts, endpoints_of
 from zonewise.slices.routed import route
@@ -155,7 +155,7 @@ class _Task:
             )
 
         creates = [draft(body) for body in changed if body.existing is None]
-        updated = receivers_first(placement, [body for body in changed if body.existing is not None])
+        updated = in_safe_order(placement, [body for body in changed if body.existing is not None])
         return creates, [Update(body.existing, draft(body)) for body in updated if body.existing is not None]
 
 
