@@ -1,0 +1,55 @@
+"""Which families a Service has, and the spelling of addresses."""
+
+import pytest
+
+from unit.slices.build import service
+from zonewise.slices.families import Family, canonical, families_of
+
+V4, V6 = Family.IPV4, Family.IPV6
+
+
+@pytest.mark.parametrize(
+    ("said", "cluster_ip", "expected"),
+    [
+        (("IPv4",), "10.96.0.1", (V4,)),
+        (("IPv6",), "fd00::1", (V6,)),
+        (("IPv6", "IPv4"), "fd00::1", (V6, V4)),
+        (("IPv4", "IPX"), "10.96.0.1", (V4,)),
+        ((), "10.96.0.1", (V4,)),
+        ((), "fd00::1", (V6,)),
+        ((), "None", (V4, V6)),
+        ((), "", (V4, V6)),
+        (("IPv4",), "None", (V4,)),
+    ],
+    ids=[
+        "one family",
+        "the other",
+        "dual stack, in its order",
+        "an unknown family is ignored",
+        "older than the field, IPv4",
+        "older than the field, IPv6",
+        "headless and older than the field",
+        "no cluster IP yet",
+        "headless",
+    ],
+)
+def test_families(said: tuple[str, ...], cluster_ip: str, expected: tuple[Family, ...]) -> None:
+    assert families_of(service(ip_families=said, cluster_ip=cluster_ip)) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("10.0.0.1", (V4, "10.0.0.1")),
+        ("010.000.0.01", (V4, "10.0.0.1")),
+        ("fd00:0:0::0001", (V6, "fd00::1")),
+        ("FD00::A", (V6, "fd00::a")),
+        ("::ffff:10.0.0.1", (V4, "10.0.0.1")),
+        ("fe80::1%eth0", None),
+        ("10.0.0", None),
+        ("web", None),
+        ("", None),
+    ],
+)
+def test_spelling(written: str, expected: tuple[Family, str] | None) -> None:
+    assert canonical(written) == expected
