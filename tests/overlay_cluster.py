@@ -9,8 +9,8 @@ import asyncio
 import signal
 import socket
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,9 +100,6 @@ class Site:
         slices = await self.slices_of(service)
         return Counter(hinted_zones(each) for found in slices for each in found.endpoints or ()) == Counter(expected)
 
-    async def hints_for(self, service: str, zone: str, *, at_least: int) -> bool:
-        return sum(zone in zones for zones in said(await self.slices_of(service)).values()) >= at_least
-
     async def state_of(self, service: str) -> str | None:
         return (await self.client.get(SERVICES, service, self.namespace)).metadata.annotations.get(STATE)
 
@@ -112,13 +109,10 @@ class Site:
     async def is_as_decided(self) -> bool:
         """Whether all hints are as the decision over all that the server has says."""
         nodes, services, slices = await asyncio.gather(self.nodes(), self.services(), self.slices())
-        for service in services:
-            found = [each for each in slices if service_key(each).name == service.metadata.name]
-            drained = drained_zones(service, {}, nodes.node_drains)
-            answer = overlay(service, found, nodes, drained=drained)
-            if not answer.is_silent and any(answer.operations_on(each) for each in found):
-                return False
-        return True
+        by_service: dict[str, list[EndpointSlice]] = defaultdict(list)
+        for found in slices:
+            by_service[service_key(found).name].append(found)
+        return not any(_is_out_of_date(service, by_service[service.metadata.name], nodes) for service in services)
 
     async def at_rest(self, webhook: WebhookProcess) -> dict[str, str]:
         """The versions of all slices, once none has changed and nobody has asked the webhook for some time."""
@@ -136,6 +130,11 @@ class Site:
         await eventually(unchanged, f"slices stand still for {IDLE_SECONDS} s")
         versions: dict[str, str] = seen[0]
         return versions
+
+
+def _is_out_of_date(service: Service, slices: Sequence[EndpointSlice], nodes: Cluster) -> bool:
+    answer = overlay(service, slices, nodes, drained=drained_zones(service, {}, nodes.node_drains))
+    return not answer.is_silent and any(answer.operations_on(found) for found in slices)
 
 
 def said(found: Iterable[EndpointSlice]) -> dict[str, tuple[str, ...]]:

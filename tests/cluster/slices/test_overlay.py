@@ -32,11 +32,11 @@ from zonewise.kube.informers import Caches
 from zonewise.kube.patch import MergePatch
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
-from zonewise.objects import NODES
+from zonewise.objects import ENDPOINT_SLICES, NODES
 from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.policy import OLD_HINTS, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
-from zonewise.slices.names import service_key
+from zonewise.slices.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER, service_key
 from zonewise.slices.overlaycontroller import OverlayController
 from zonewise.slices.reporting import Reporter
 from zonewise.slices.sources import Mode, Sources
@@ -98,6 +98,114 @@ async def overlaying(client: Client) -> AsyncIterator[None]:
             finally:
                 working.cancel()
                 await asyncio.wait([working])
+
+
+async def test_an_answer_that_changes_while_nobody_writes_is_written(site: Site, webhook: WebhookProcess) -> None:
+    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
+    await site.service("asks", "g", {})
+    await site.service("automatic", "g", {OLD_HINTS: "auto"})
+    async with overlaying(site.client):
+        await eventually(lambda: site.hinted_zones("automatic", {(zone,): 2 for zone in ZONES}), "hints by CPU")
+        await _asked_and_no_longer(site)
+        await _drained_and_back(site)
+        await _larger_nodes(site)
+        await site.at_rest(webhook)
+        assert await site.is_as_decided()
+    assert webhook.reviews()["ours"] > 0
+    assert webhook.undecided() == 0
+
+
+async def _asked_and_no_longer(site: Site) -> None:
+    await site.annotate("asks", {SAME_ZONE: "Require"})
+    await eventually(lambda: site.hinted_zones("asks", {(zone,): 2 for zone in ZONES}), "what is asked for is hinted")
+    await eventually(lambda: site.state_of("asks"), "its state is told")
+    await site.annotate("asks", {SAME_ZONE: None})
+    await eventually(lambda: site.hinted_zones("asks", {(): 6}), "nothing asked, nothing hinted")
+    await eventually(lambda: site.has_no_state("asks"), "its state is no longer told")
+
+
+async def _drained_and_back(site: Site) -> None:
+    """Those of the drained zone are for nobody's, all others for every zone."""
+    await site.annotate("asks", {DRAIN_ZONE: ZONES[0]})
+
+    async def left() -> bool:
+        hinted = [hinted_zones(each) for found in await site.slices_of("asks") for each in found.endpoints or ()]
+        return hinted.count(ZONES) == 4 and sum(not set(zones) & set(ZONES) for zones in hinted if zones) == 2
+
+    await eventually(left, "traffic leaves the drained zone")
+    await site.annotate("asks", {DRAIN_ZONE: None})
+    await eventually(lambda: site.hinted_zones("asks", {(): 6}), "it comes back")
+
+
+async def _larger_nodes(site: Site) -> None:
+    """Which the stock controller does not look at either."""
+    for name in (node(0), node(3)):
+        await site.allocatable(name, "64")
+    larger = {(ZONES[0],): 4, (ZONES[1],): 1, (ZONES[2],): 1}
+    await eventually(lambda: site.hinted_zones("automatic", larger), "more endpoints for the larger zone")
+    for name in (node(0), node(3)):
+        await site.allocatable(name, "16")
+    await eventually(lambda: site.hinted_zones("automatic", {(zone,): 2 for zone in ZONES}), "and back")
+
+
+BAD_VALUES = {
+    "wrong-case": {SAME_ZONE: "require"},
+    "unknown-word": {SAME_ZONE: "Always"},
+    "broken-json": {TOPOLOGY_KEYS: '["topology.kubernetes.io/zone"'},
+    "not-a-list": {TOPOLOGY_KEYS: '{"a": 1}'},
+    "seventeen-keys": {TOPOLOGY_KEYS: json.dumps([f"example.com/key-{number}" for number in range(17)])},
+    "key-twice": {TOPOLOGY_KEYS: json.dumps([ZONE, ZONE, "*"])},
+    "star-first": {TOPOLOGY_KEYS: json.dumps(["*", ZONE])},
+    "negative-threshold": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "-3"},
+    "padding-larger": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "3", PADDING: "5"},
+    "huge": {SAME_ZONE: "x" * 200_000},
+    "drains-nothing": {DRAIN_ZONE: "no zone at all!"},
+}
+"""None gives six endpoints hints: what is bad means the default, or nothing at all."""
+
+
+async def test_bad_values_mean_the_default_and_no_writes(site: Site, webhook: WebhookProcess) -> None:
+    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
+    async with overlaying(site.client):
+        await concurrently(site.service(name, "g", annotations) for name, annotations in BAD_VALUES.items())
+        await site.service("good", "g", {SAME_ZONE: "Require"})
+        await eventually(lambda: site.hinted_zones("good", {(zone,): 2 for zone in ZONES}), "others are served")
+        await site.at_rest(webhook)
+        assert [name for name in BAD_VALUES if not await site.hinted_zones(name, {(): 6})] == []
+    assert webhook.undecided() == 0
+
+
+FOREIGN = {
+    "of somebody else's": {MANAGED_BY: "somebody.example", SERVICE_NAME: "web"},
+    "of no Service that there is": {MANAGED_BY: STOCK_MANAGER, SERVICE_NAME: "web"},
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+async def test_slices_that_are_not_the_stock_controllers_pass_as_they_came(
+    site: Site, webhook: WebhookProcess, name: str
+) -> None:
+    endpoint = {"addresses": ["10.0.0.1"], "hints": {"forZones": [{"name": "elsewhere"}]}}
+    body = {"metadata": {"name": "foreign", "labels": FOREIGN[name]}, "addressType": "IPv4", "endpoints": [endpoint]}
+    created = await site.client.create(ENDPOINT_SLICES, body, site.namespace)
+    assert said([created]) == {"10.0.0.1": ("elsewhere",)}
+    assert webhook.undecided() == 0
+
+
+async def test_without_the_webhook_traffic_is_spread_as_before_and_hints_come_back(
+    site: Site, webhook: WebhookProcess
+) -> None:
+    hinted, spread = {(zone,): 2 for zone in ZONES}, {(): 6}
+    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
+    await site.service("web", "g", {SAME_ZONE: "Require"})
+    await eventually(lambda: site.hinted_zones("web", hinted), "the webhook alone hints what is written")
+    webhook.stop()
+    await site.annotate("web", {"example.com/touched": "yes"})
+    await eventually(lambda: site.hinted_zones("web", spread), "the stock controller takes the hints off")
+    webhook.start()
+    async with overlaying(site.client):
+        await eventually(lambda: site.hinted_zones("web", hinted), "the hints are back though nobody writes")
+        await site.at_rest(webhook)
 
 
 async def test_three_hundred_services_under_churn_come_to_rest(site: Site, webhook: WebhookProcess) -> None:
@@ -171,91 +279,3 @@ async def _a_node_moves_while_nobody_writes(site: Site) -> None:
 
     await eventually(followed, "what requires its zone is hinted for the node's new one")
     await site.client.patch(NODES, moved, MergePatch({"metadata": {"labels": {ZONE: ZONES[0]}}}))
-
-
-async def test_an_answer_that_changes_while_nobody_writes_is_written(site: Site, webhook: WebhookProcess) -> None:
-    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
-    await site.service("asks", "g", {})
-    await site.service("automatic", "g", {OLD_HINTS: "auto"})
-    async with overlaying(site.client):
-        await eventually(lambda: site.hinted_zones("automatic", {(zone,): 2 for zone in ZONES}), "hints by CPU")
-        await _asked_and_no_longer(site)
-        await _drained_and_back(site)
-        await _larger_nodes(site)
-        await site.at_rest(webhook)
-        assert await site.is_as_decided()
-
-
-async def _asked_and_no_longer(site: Site) -> None:
-    await site.annotate("asks", {SAME_ZONE: "Require"})
-    await eventually(lambda: site.hinted_zones("asks", {(zone,): 2 for zone in ZONES}), "what is asked for is hinted")
-    await eventually(lambda: site.state_of("asks"), "its state is told")
-    await site.annotate("asks", {SAME_ZONE: None})
-    await eventually(lambda: site.hinted_zones("asks", {(): 6}), "nothing asked, nothing hinted")
-    await eventually(lambda: site.has_no_state("asks"), "its state is no longer told")
-
-
-async def _drained_and_back(site: Site) -> None:
-    """Those of the drained zone are for nobody's, all others for every zone."""
-    await site.annotate("asks", {DRAIN_ZONE: ZONES[0]})
-
-    async def left() -> bool:
-        hinted = [hinted_zones(each) for found in await site.slices_of("asks") for each in found.endpoints or ()]
-        return hinted.count(ZONES) == 4 and sum(not set(zones) & set(ZONES) for zones in hinted if zones) == 2
-
-    await eventually(left, "traffic leaves the drained zone")
-    await site.annotate("asks", {DRAIN_ZONE: None})
-    await eventually(lambda: site.hinted_zones("asks", {(): 6}), "it comes back")
-
-
-async def _larger_nodes(site: Site) -> None:
-    """Which the stock controller does not look at either."""
-    for name in (node(0), node(3)):
-        await site.allocatable(name, "160")
-    await eventually(lambda: site.hints_for("automatic", ZONES[0], at_least=4), "more endpoints for the larger zone")
-    for name in (node(0), node(3)):
-        await site.allocatable(name, "16")
-    await eventually(lambda: site.hinted_zones("automatic", {(zone,): 2 for zone in ZONES}), "and back")
-
-
-BAD_VALUES = {
-    "wrong-case": {SAME_ZONE: "require"},
-    "unknown-word": {SAME_ZONE: "Always"},
-    "broken-json": {TOPOLOGY_KEYS: '["topology.kubernetes.io/zone"'},
-    "not-a-list": {TOPOLOGY_KEYS: '{"a": 1}'},
-    "seventeen-keys": {TOPOLOGY_KEYS: json.dumps([f"example.com/key-{number}" for number in range(17)])},
-    "key-twice": {TOPOLOGY_KEYS: json.dumps([ZONE, ZONE, "*"])},
-    "star-first": {TOPOLOGY_KEYS: json.dumps(["*", ZONE])},
-    "negative-threshold": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "-3"},
-    "padding-larger": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "3", PADDING: "5"},
-    "huge": {SAME_ZONE: "x" * 200_000},
-    "drains-nothing": {DRAIN_ZONE: "no zone at all!"},
-}
-"""None gives six endpoints hints: what is bad means the default, or nothing at all."""
-
-
-async def test_bad_values_mean_the_default_and_no_writes(site: Site, webhook: WebhookProcess) -> None:
-    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
-    async with overlaying(site.client):
-        await concurrently(site.service(name, "g", annotations) for name, annotations in BAD_VALUES.items())
-        await site.service("good", "g", {SAME_ZONE: "Require"})
-        await eventually(lambda: site.hinted_zones("good", {(zone,): 2 for zone in ZONES}), "others are served")
-        await site.at_rest(webhook)
-        assert [name for name in BAD_VALUES if not await site.hinted_zones(name, {(): 6})] == []
-    assert webhook.undecided() == 0
-
-
-async def test_without_the_webhook_traffic_is_spread_as_before_and_hints_come_back(
-    site: Site, webhook: WebhookProcess
-) -> None:
-    hinted, spread = {(zone,): 2 for zone in ZONES}, {(): 6}
-    await concurrently(site.pod(f"p-{number}", "g", node(number), number) for number in range(6))
-    await site.service("web", "g", {SAME_ZONE: "Require"})
-    await eventually(lambda: site.hinted_zones("web", hinted), "the webhook alone hints what is written")
-    webhook.stop()
-    await site.annotate("web", {"example.com/touched": "yes"})
-    await eventually(lambda: site.hinted_zones("web", spread), "the stock controller takes the hints off")
-    webhook.start()
-    async with overlaying(site.client):
-        await eventually(lambda: site.hinted_zones("web", hinted), "the hints are back though nobody writes")
-        await site.at_rest(webhook)

@@ -1,0 +1,49 @@
+"""`zonewise webhook` as far as it goes without a cluster: what it prints, and what it refuses."""
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from zonewise.cli.webhook import webhook
+from zonewise.errors import UsageError
+
+
+def printed(*arguments: str) -> dict[str, object]:
+    done = CliRunner().invoke(webhook, [*arguments, "--print"], catch_exceptions=False)
+    assert done.exit_code == 0
+    (registered,) = yaml.safe_load(done.output)["webhooks"]
+    return dict(registered)
+
+
+def test_the_configuration_leaves_slices_alone_when_we_are_away() -> None:
+    registered = printed("--url", "https://10.0.0.5:8443")
+    assert registered["clientConfig"] == {"url": "https://10.0.0.5:8443/endpointslices"}
+    assert (registered["failurePolicy"], registered["sideEffects"]) == ("Ignore", "None")
+    assert registered["timeoutSeconds"] == 2
+    stock = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
+    assert registered["objectSelector"] == {"matchLabels": stock}
+
+
+def test_a_service_is_reached_by_its_name() -> None:
+    reference = {"namespace": "ours", "name": "hook", "path": "/endpointslices", "port": 443}
+    assert printed("--service", "ours/hook")["clientConfig"] == {"service": reference}
+
+
+REFUSED = {
+    "neither": ([], "either --service NAMESPACE/NAME or --url URL"),
+    "both": (["--service", "a/b", "--url", "https://h:1"], "either --service NAMESPACE/NAME or --url URL"),
+    "no namespace": (["--service", "hook"], "--service hook: write a namespace and a name"),
+    "too many names": (["--service", "a/b/c"], "--service a/b/c: write a namespace and a name"),
+    "not https": (["--url", "http://h:1"], "--url http://h:1: write https, a host and a port"),
+    "a path": (["--url", "https://h:1/x"], "write https, a host and a port"),
+    "no port number": (["--url", "https://h:port"], "--url https://h:port"),
+    "a secret without a namespace": (["--url", "https://h:1", "--secret", "x"], "--secret x: write a namespace"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    arguments, words = REFUSED[name]
+    with pytest.raises(UsageError) as refused:
+        CliRunner().invoke(webhook, arguments, catch_exceptions=False)
+    assert words in str(refused.value)
