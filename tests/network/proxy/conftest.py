@@ -1,0 +1,94 @@
+"""One bed for all tests of packets, and a plane on its node for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from network.proxy import bed as beds
+from network.proxy.bed import NETWORK, Bed
+from unit.proxy.build import cluster, endpoint, service, slice_of
+from zonewise.lab import namespaces
+from zonewise.proxy.family import FAMILIES
+from zonewise.proxy.kernel import Kernel
+from zonewise.proxy.plane import Plane, clean_up
+from zonewise.proxy.rules import PortRules
+from zonewise.proxy.services import Decider
+from zonewise.proxy.targets import Place
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "bed" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("bed"))
+
+
+@pytest.fixture(scope="session")
+def bed() -> Iterator[Bed]:
+    with beds.made() as made:
+        yield made
+
+
+@pytest.fixture
+def kernel(bed: Bed) -> Iterator[Kernel]:
+    with namespaces.inside(bed.inside("node"), Kernel) as kernel:
+        yield kernel
+        clean_up(kernel)
+
+
+class Node:
+    """The proxy's decisions and rules on the bed's node, which is called a1, without a cluster."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.decider = Decider(tuple(FAMILIES.values()), all_services=True)
+        self.plane = Plane(kernel, FAMILIES.values(), NETWORK)
+        self.plane.start({})
+
+    def serve(self, endpoints: list[dict[str, Any]], name: str = "web", **spec: Any) -> list[PortRules]:
+        """`endpoints` of the Service that `spec` describes, from now on."""
+        asked = service(name, **spec)
+        ports = [{"name": port.name, "port": 8080, "protocol": port.protocol} for port in asked.spec.ports]
+        slices = [
+            slice_of(
+                *(each for each in endpoints if (":" in each["addresses"][0]) is six), addressType=kind, ports=ports
+            )
+            for six, kind in ((False, "IPv4"), (True, "IPv6"))
+        ]
+        changes = self.decider.decide(("shop", name), asked, slices, Place("a1", cluster()))  # type: ignore[arg-type]
+        self.plane.apply(changes)
+        return [rules for ports in changes.values() for rules in ports.values() if rules]
+
+
+@pytest.fixture
+def node(kernel: Kernel) -> Node:
+    return Node(kernel)
+
+
+@pytest.fixture
+def restarted(bed: Bed) -> Iterator[Callable[[Node], Node]]:
+    """The node's proxy, ended and started again: another process's view of the same kernel."""
+    kernels: list[Kernel] = []
+
+    def restart(old: Node) -> Node:
+        kernels.append(namespaces.inside(bed.inside("node"), Kernel))
+        fresh = Node.__new__(Node)
+        fresh.kernel = kernels[-1]
+        fresh.decider = old.decider
+        fresh.plane = Plane(fresh.kernel, FAMILIES.values(), NETWORK)
+        changes = {
+            family: {name: rules for answer in old.decider.answers.values() for name, rules in answer[family].items()}
+            for family in FAMILIES.values()
+        }
+        fresh.plane.start(changes)
+        return fresh
+
+    yield restart
+    for kernel in kernels:
+        kernel.__exit__(None, None, None)
+
+
+def near(name: str, **fields: Any) -> dict[str, Any]:
+    return endpoint(beds.NEAR_PODS[name][0], "a1", **fields)

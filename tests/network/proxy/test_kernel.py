@@ -1,0 +1,69 @@
+"""Random changes, one transaction each: what the kernel then has is what saying everything at once would give it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from network.proxy.bed import Bed
+from network.proxy.conftest import Node
+from unit.proxy.build import cluster, endpoint
+from zonewise.objects import Key
+from zonewise.proxy.family import IPV4
+from zonewise.proxy.layout import Fixed
+from zonewise.proxy.targets import Place
+
+STEPS = 150
+
+
+def _some(chance: random.Random, likely: float, spec: dict[str, Any]) -> dict[str, Any]:
+    return spec if chance.random() < likely else {}
+
+
+def _spec(chance: random.Random, number: int) -> dict[str, Any]:
+    """Few addresses and ports, so that Services quarrel about them."""
+    timeout = {"clientIP": {"timeoutSeconds": chance.choice([10, 600])}}
+    outward = {
+        "type": "LoadBalancer",
+        "vips": [f"10.97.0.{chance.randrange(3)}"],
+        "externalIPs": [f"10.98.0.{chance.randrange(2)}"],
+        "ports": [{"name": "http", "port": 80, "nodePort": 30000 + chance.randrange(4)}],
+    }
+    return {
+        "clusterIP": f"10.96.0.{number}",
+        **_some(chance, 0.5, outward),
+        **_some(chance, 0.4, {"sessionAffinity": "ClientIP", "sessionAffinityConfig": timeout}),
+        **_some(chance, 0.4, {"externalTrafficPolicy": "Local"}),
+        **_some(chance, 0.4, {"internalTrafficPolicy": "Local"}),
+        **_some(chance, 0.4, {"loadBalancerSourceRanges": ["10.0.0.0/8"]}),
+    }
+
+
+def _kernel_has(node: Node) -> dict[str, Any]:
+    kernel = node.kernel
+    chains = {name for name in kernel.chains(IPV4) if name.startswith(("fw-", "s-", "e-"))}
+    sets = kernel.sets(IPV4)
+    return {"chains": chains, "sets": sets, **{name: kernel.elements(IPV4, name) for name in sets}}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_changes_add_up_to_the_whole(bed: Bed, node: Node, seed: int) -> None:
+    chance = random.Random(seed)
+    for step in range(STEPS):
+        number = chance.randrange(6)
+        if chance.random() < 0.25:
+            gone = node.decider.decide(Key("shop", f"s{number}"), None, [], Place("a1", cluster()))
+            node.plane.apply(gone)
+        else:
+            places = chance.sample(range(9), chance.randrange(5))
+            endpoints = [endpoint(f"10.1.0.{place}", chance.choice(["a1", "b1"])) for place in places]
+            node.serve(endpoints, f"s{number}", **_spec(chance, number))
+        if step % 10 == 0:
+            changed = _kernel_has(node)
+            node.plane.repair()
+            assert _kernel_has(node) == changed, f"after {step} changes"
+    assert node.plane.contests(), "the seeds make Services quarrel"
+    assert bed.nft("list", "ruleset")
+    assert set(Fixed) <= node.kernel.sets(IPV4)

@@ -1,0 +1,93 @@
+"""Clients and servers inside a network namespace, for tests of proxies: who answers whom, and under which address.
+
+python knock.py serve ADDRESS:PORT...        answers "ADDRESS PEER" to every TCP connection and UDP datagram
+python knock.py ask < requests.json          tries every request, all at once, and prints what came of each try
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import socket
+import sys
+from typing import Any
+
+PATIENCE_SECONDS = 3.0
+AT_ONCE = 200
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+async def serve(places: list[str]) -> None:
+    loop = asyncio.get_running_loop()
+    for place in places:
+        address, _, port = place.rpartition(":")
+        await asyncio.start_server(_greet, address, int(port), backlog=1024)
+        await loop.create_datagram_endpoint(lambda own=address: _Datagrams(own), (address, int(port)))
+    print("serving", flush=True)
+    await asyncio.Event().wait()
+
+
+async def _greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    own, peer = writer.get_extra_info("sockname")[0], writer.get_extra_info("peername")[0]
+    writer.write(f"{own} {peer}".encode())
+    await writer.drain()
+    writer.close()
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, own: str) -> None:
+        self._own = own
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport.sendto(f"{self._own} {addr[0]}".encode(), addr)
+
+
+async def ask(requests: list[dict[str, Any]]) -> list[list[str]]:
+    gate = asyncio.Semaphore(AT_ONCE)
+    tries = [[_once(gate, request) for _ in range(request.get("count", 1))] for request in requests]
+    return [list(await asyncio.gather(*each)) for each in tries] if len(tries) == 1 else await _together(tries)
+
+
+async def _together(tries: list[list[Any]]) -> list[list[str]]:
+    answers = await asyncio.gather(*(one for each in tries for one in each))
+    found = iter(answers)
+    return [[next(found) for _ in each] for each in tries]
+
+
+async def _once(gate: asyncio.Semaphore, request: dict[str, Any]) -> str:
+    """Who answered and whom it saw, or why nobody did: refused, silence, or the error's name."""
+    async with gate:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await _exchange(request)
+        except TimeoutError:
+            return "silence"
+        except OSError as error:
+            return "refused" if error.errno == errno.ECONNREFUSED else errno.errorcode.get(error.errno or 0, "error")
+
+
+async def _exchange(request: dict[str, Any]) -> str:
+    loop = asyncio.get_running_loop()
+    udp = request.get("protocol") == "UDP"
+    with socket.socket(family_of(request["address"]), socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        if source := request.get("source"):
+            client.bind((source, request.get("source_port", 0)))
+        await loop.sock_connect(client, (request["address"], request["port"]))
+        if udp:
+            await loop.sock_sendall(client, b"?")
+        return (await loop.sock_recv(client, 200)).decode()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        asyncio.run(serve(sys.argv[2:]))
+    else:
+        print(json.dumps(asyncio.run(ask(json.load(sys.stdin)))))
