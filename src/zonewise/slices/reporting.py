@@ -41,11 +41,11 @@ _FLIPS = Counter(
 
 
 class _Ahead(NamedTuple):
-    """What was written last, while the watch may still show what was there earlier."""
+    """What was written last, and as which version, while the watch may still show what was there earlier."""
 
     uid: str
-    earlier: frozenset[str | None]
-    latest: str | None
+    version: int
+    text: str | None
 
 
 class Reporter:
@@ -94,11 +94,9 @@ class Reporter:
         """The annotation as it is on the server, as far as we know."""
         seen, key = service.metadata.annotations.get(STATE), key_of(service)
         ahead = self._ahead.get(key)
-        if ahead is None:
-            return seen
-        if ahead.uid == service.metadata.uid and seen in ahead.earlier:
-            return ahead.latest
-        del self._ahead[key]
+        if ahead and ahead.uid == service.metadata.uid and int(service.metadata.resource_version) < ahead.version:
+            return ahead.text
+        self._ahead.pop(key, None)
         return seen
 
     async def _write(self, service: Service, report: Report) -> bool:
@@ -106,13 +104,10 @@ class Reporter:
         metadata = service.metadata
         patch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {STATE: report.text}}})
         try:
-            await self._client.patch(SERVICES, metadata.name, patch, metadata.namespace)
+            made = await self._client.patch(SERVICES, metadata.name, patch, metadata.namespace)
         except (NotFound, Conflict):
             return False
-        key = key_of(service)
-        ahead = self._ahead.get(key)
-        earlier = {*ahead.earlier, ahead.latest} if ahead else {metadata.annotations.get(STATE)}
-        self._ahead[key] = _Ahead(metadata.uid, frozenset(earlier - {report.text}), report.text)
+        self._ahead[key_of(service)] = _Ahead(metadata.uid, int(made.metadata.resource_version), report.text)
         return True
 
     def _measure(self, service: Key, state: State | None) -> None:
