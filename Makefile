@@ -45,6 +45,10 @@ test-cluster: setup ## only what talks to an API server: against a real one
 test-network: setup ## only what moves packets: real namespaces and a real kernel (root)
 	@$(PYTEST) tests/network
 
+.PHONY: test-faults
+test-faults: setup ## what is killed, stalled and cut off, as often and as long as it takes to believe
+	@ZONEWISE_FAULTS=long $(PYTEST) tests/faults
+
 .PHONY: lint
 lint: .venv/.synced ## format, style, types, and which room may import which
 	@$(BIN)/ruff format --check --quiet src tests bench
