@@ -59,6 +59,13 @@ Examples:
     help="How long to wait after a pod's change for more of them. Saves writes, costs freshness.",
 )
 @click.option(
+    "--unnoticed-seconds",
+    type=click.FloatRange(0, 60),
+    default=1.0,
+    show_default=True,
+    help="How long a change that no client would notice (a pod not ready yet, one that had terminated) may wait for more.",
+)
+@click.option(
     "--hints",
     type=click.Choice(["stable", "strict"]),
     default="stable",
@@ -118,6 +125,7 @@ def _program_options(options: dict[str, Any]) -> Any:
         settings=Settings(
             endpoints_per_slice=options["endpoints_per_slice"],
             batch_seconds=options["batch_seconds"],
+            unnoticed_seconds=options["unnoticed_seconds"],
             hints=HintsForm(options["hints"]),
             workers=options["workers"],
         ),

@@ -26,6 +26,7 @@ from zonewise.slices.plan import SlicesPlan, plan_slices
 from zonewise.slices.reporting import Reporter
 from zonewise.slices.sources import Cause, Mode, Sources
 from zonewise.slices.triggers import TriggerTimes
+from zonewise.slices.urgency import can_wait
 from zonewise.slices.writes import Writer
 from zonewise.slices.written import Written
 
@@ -39,6 +40,8 @@ _REPAIR_SECONDS: Final = 1.0
 class Settings:
     endpoints_per_slice: int = 100
     batch_seconds: float = 0.0
+    unnoticed_seconds: float = 1.0
+    """How long a write that no client would notice may wait for company."""
     hints: HintsForm = HintsForm.STABLE
     workers: int = 5
 
@@ -68,6 +71,7 @@ class SliceController:
         self._triggers = TriggerTimes()
         self._totals = Totals()
         self._repaired_at: dict[Key, float] = {}
+        self._waiting: dict[Key, float] = {}
         self._queue: WorkQueue[Key] = WorkQueue(QUEUE, backoff=_BACKOFF)
         self._controller = Controller(QUEUE, self._queue, self._reconcile, workers=settings.workers)
         self.sources.on_service_dirty(self._enqueue)
@@ -99,23 +103,33 @@ class SliceController:
         if service.spec.type == "ExternalName" or service.spec.selector is None:
             return None
         try:
-            await self._sync(key, service)
+            again_after_seconds = await self._sync(key, service)
         except (asyncio.CancelledError, NotLeader, Conflict):
             raise
         except Exception as error:
             self._note_failure(service, error)
             raise
         SYNCS_BY_RESULT[Result.SUCCESS].inc()
-        return None
+        return again_after_seconds
 
-    async def _sync(self, key: Key, service: Service) -> None:
+    async def _sync(self, key: Key, service: Service) -> float | None:
         cluster = self.sources.cluster()
         plan = self._plan(key, service, cluster)
+        if waits_seconds := self._seconds_to_wait(key, service, plan):
+            return waits_seconds
         if plan.writes and await self._writer.perform(key, plan):
             self._enqueue(key, Cause.SLICES)
         self._totals.note(service, plan)
         observe(service, plan)
         await self._reporter.report(service, plan.decisions, plan.expressions, cluster)
+        return None
+
+    def _seconds_to_wait(self, key: Key, service: Service, plan: SlicesPlan) -> float:
+        now = self._clock()
+        due = self._waiting.setdefault(key, now + self._settings.unnoticed_seconds) if can_wait(service, plan) else now
+        if due <= now:
+            self._waiting.pop(key, None)
+        return max(0.0, due - now)
 
     def _plan(self, key: Key, service: Service, cluster: Cluster) -> SlicesPlan:
         pods = self.sources.pods_of(service)
@@ -140,6 +154,7 @@ class SliceController:
         self._totals.forget(key)
         self._reporter.forget(key)
         self._repaired_at.pop(key, None)
+        self._waiting.pop(key, None)
 
     def _note_failure(self, service: Service, error: Exception) -> None:
         SYNCS_BY_RESULT[Result.ERROR].inc()
