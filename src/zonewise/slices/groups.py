@@ -47,13 +47,14 @@ def remember(slices: Sequence[EndpointSlice], service: Service, cluster: Cluster
     grouped = is_grouped(policy)
     if not grouped and not isinstance(policy, AutomaticHints):
         return {}
+    asked = _preferred(policy)
     told = [found for found in slices if (CONSUMER in found.metadata.labels) is grouped]
     recalled = recall((endpoint for found in told for endpoint in found.endpoints or ()), cluster)
     if not grouped:
         return recalled
     levels = _started(told)
     hinted = {ZONE, REGION} if ZONE in levels[:1] else set(levels[:1])
-    return {key: recalled.get(key, {}) if key in hinted else {} for key in levels}
+    return {key: recalled.get(key, {}) if key in hinted else {} for key in levels if key in asked}
 
 
 def started(decision: Decision, memory: Memory) -> str:
@@ -62,13 +63,10 @@ def started(decision: Decision, memory: Memory) -> str:
     The one that the hints tell of comes first. While nothing is ready nothing is preferred, but what had started has
     not ended.
     """
-    policy = decision.reading.policy
-    if not isinstance(policy, SameDomain):
-        return ""
-    asked = {key for key, strength in _levels(policy).items() if strength is Strength.PREFER} & {ZONE, REGION}
+    asked = _preferred(decision.reading.policy)
     first = next(iter(decision.endpoints.values()), None)
     if not first or not is_ready(first):
-        return ",".join(key for key in memory if key in asked)
+        return ",".join(memory) if asked else ""
     now = decision.memory
     return ",".join(sorted((key for key in now if key in asked), key=lambda key: not now[key]))
 
@@ -141,13 +139,16 @@ def _waiting_zones(
 
 
 def _wall_key(policy: Policy) -> str | None:
-    if not isinstance(policy, SameDomain):
-        return None
     return next((key for key, strength in _levels(policy).items() if strength is Strength.REQUIRE), None)
 
 
-def _levels(policy: SameDomain) -> dict[str, Strength]:
-    return {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region}
+def _preferred(policy: Policy) -> set[str]:
+    """The levels of which there is something to remember."""
+    return {key for key, strength in _levels(policy).items() if strength is Strength.PREFER and key != NODE_NAME}
+
+
+def _levels(policy: Policy) -> dict[str, Strength]:
+    return {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region} if isinstance(policy, SameDomain) else {}
 
 
 def _consuming_zones(decision: Decision, cluster: Cluster) -> dict[str, Zones]:
