@@ -33,6 +33,10 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+CALLED = (sizing.climb, sizing.settle)
+"""Large functions that many call: inlined everywhere, they would take minutes to compile."""
+
+
 class Memory(NamedTuple):
     """What a compiled sweep works in."""
 
@@ -92,7 +96,7 @@ def _clone(plain: FunctionType | Callable[..., Any], namespace: dict[str, Any], 
     assert isinstance(plain, FunctionType)
     clone = FunctionType(plain.__code__, namespace, name, plain.__defaults__)
     clone.__qualname__ = name
-    return numba.njit(clone, **OPTIONS)
+    return numba.njit(clone, **OPTIONS | {"forceinline": plain not in CALLED})
 
 
 def _choose_cache() -> None:

@@ -32,7 +32,7 @@ def in_processes(jobs: int) -> Runner:
     return run
 
 
-def on_dask(address: str) -> Runner:
+def on_dask(address: str, timeout_seconds: float = 10) -> Runner:
     try:
         import distributed  # noqa: PLC0415 - an extra, and slow to import
     except ModuleNotFoundError as error:
@@ -40,7 +40,7 @@ def on_dask(address: str) -> Runner:
 
     def run(tasks: Sequence[Task]) -> Iterator[Partial]:
         try:
-            client = distributed.Client(address, timeout=10)
+            client = distributed.Client(address, timeout=timeout_seconds)
         except (OSError, ValueError) as error:
             raise UsageError(f"--dask {address}: no scheduler answers there: {error}") from error
         with client:

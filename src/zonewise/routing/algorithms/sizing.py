@@ -129,8 +129,8 @@ def best_step(blocks: int, sizes: Ints, q: Search, goal: Goal) -> tuple[int, int
 def shift(giver: int, taker: int, count: int, sizes: Ints, q: Search, goal: Goal) -> None:
     sizes[giver] -= count
     sizes[taker] += count
-    weigh(giver, sizes[giver], q, goal)
-    weigh(taker, sizes[taker], q, goal)
+    for block in (giver, taker):
+        weigh(block, sizes[block], q, goal)
 
 
 def longest_stride(giver: int, taker: int, sizes: Ints, q: Search) -> int:
@@ -144,23 +144,28 @@ def climb(blocks: int, sizes: Ints, q: Search, goal: Goal) -> float:
     """Single endpoints move while that gains, twice as many each time the same two blocks go on; the score then."""
     for block in range(blocks):
         weigh(block, sizes[block], q, goal)
-    giver, taker, now = best_step(blocks, sizes, q, goal)
+    source = -1
+    target = -1
     stride = 1
-    while giver >= 0:
-        before = now
-        source = giver
-        target = taker
-        shift(source, target, stride, sizes, q, goal)
+    before = -math.inf
+    while True:
         giver, taker, now = best_step(blocks, sizes, q, goal)
-        if stride > 1 and now <= before + TIE:
-            shift(target, source, stride, sizes, q, goal)
-            giver, taker, now = best_step(blocks, sizes, q, goal)
-            stride = 1
+        too_far = stride > 1 and now <= before + TIE
+        if too_far:
+            giver = target
+            taker = source
+        elif giver < 0:
+            return now
         elif giver == source and taker == target:
             stride = min(2 * stride, longest_stride(giver, taker, sizes, q))
         else:
             stride = 1
-    return now
+        shift(giver, taker, stride, sizes, q, goal)
+        if too_far:
+            stride = 1
+        source = giver
+        target = taker
+        before = now
 
 
 def level_to(load: float, blocks: int, sizes: Ints, levelled: Ints, q: Search) -> bool:

@@ -1,0 +1,93 @@
+"""Compiled and plain: the same functions, the same answers; and the published table from the compiled ones.
+
+A million random inputs in all, shared out over the algorithms by what they cost in plain Python: a million for each is
+minutes of work, and `INPUTS` in the environment asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zonewise.routing.algorithms import STANDARD, Algorithm
+from zonewise.routing.algorithms.blocks import search_space
+from zonewise.routing.algorithms.workspace import workspace
+from zonewise.simulator import kernels
+from zonewise.simulator.chunkwork import perform_chunk
+from zonewise.simulator.compiled import memory, sweeper
+from zonewise.simulator.datasets import SMALL, chunks
+from zonewise.simulator.kernels import Settings
+from zonewise.simulator.reproduce import STARTING_THRESHOLDS, agrees
+from zonewise.simulator.results import SCORE_BINS
+from zonewise.simulator.tally import tally, with_published
+from zonewise.simulator.tasks import Task
+
+INPUTS = {
+    Algorithm.BALANCED: 200_000,
+    Algorithm.REQUIRE: 100_000,
+    Algorithm.LOCAL: 140_000,
+    Algorithm.LOCAL_SHARED: 100_000,
+    Algorithm.LOCAL_WEIGHTED: 200_000,
+    Algorithm.LOCAL_OPT: 220_000,
+    Algorithm.OPTIMAL: 40_000,
+}
+BLOCK = 1_000
+
+
+def test_it_is_a_million_in_all() -> None:
+    assert sum(INPUTS.values()) == 1_000_000
+
+
+def plain_sweep(algorithm: Algorithm) -> Any:
+    judge = getattr(kernels, f"judge_{algorithm.replace('-', '_')}")
+    return FunctionType(kernels.sweep.__code__, vars(kernels) | {"judge": judge})
+
+
+def swept(run: Any, ratio: tuple[float, ...], values: Any, settings: Settings, held: Any) -> tuple[Any, Any, Any]:
+    sums, histogram, totals = np.zeros(5), np.zeros(SCORE_BINS, np.int64), np.zeros(BLOCK)
+    run(ratio, values, 0, len(values), False, settings, *held, sums, histogram, totals)
+    return sums, histogram, totals
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_compiled_and_plain_give_equal_answers(algorithm: Algorithm, part: int) -> None:
+    """Ten random counts in every order make a block of a thousand inputs; nodes, start and limit vary by block."""
+    random = np.random.default_rng([part, list(Algorithm).index(algorithm)])
+    wanted = int(os.environ.get("INPUTS", INPUTS[algorithm])) // 4
+    compiled, plain = sweeper(algorithm), plain_sweep(algorithm)
+    held = memory(3)
+    compiled_memory = held.search, held.work, held.traffic
+    plain_memory = search_space(3), workspace(3), [0.0] * 9
+    for _ in range(wanted // BLOCK):
+        most = int(random.choice([12, 30, 120, 1_200]))
+        values = np.sort(random.choice(np.arange(1, most), 10, replace=False))
+        values[0] = 0 if random.random() < 0.5 else values[0]
+        nodes = random.integers(1, 40, 3).tolist()
+        ratio = tuple(count / sum(nodes) for count in nodes)
+        settings = Settings(float(random.choice([0.2, 0.5, 1.0])), int(random.choice([0, 9, 60])), STANDARD)
+        fast = swept(compiled, ratio, values, settings, compiled_memory)
+        slow = swept(plain, ratio, values.tolist(), settings, plain_memory)
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(fast, slow, strict=True)), (nodes, values)
+
+
+def test_the_small_set_gives_the_published_thresholds_and_optimal_its_optimum() -> None:
+    rules = STARTING_THRESHOLDS.rules
+    tasks = [Task(number, rules, chunk=chunk) for number, chunk in enumerate(chunks(SMALL))]
+    partials = [perform_chunk(task, task.chunk) for task in tasks if task.chunk]
+    table = with_published(tally("small", "", rules, partials), STARTING_THRESHOLDS.published)
+    assert table.inputs == 390_080
+    assert [row.algorithm for row in table.rows if agrees(row, "total")] == list(STARTING_THRESHOLDS.published)
+    rows = {row.algorithm: row for row in table.rows}
+    assert max(rows, key=lambda name: rows[name].total) == "optimal"
+    assert rows["optimal"].overload > rows["local-3x"].overload
+    assert table.upper_bound is not None
+    assert rows["optimal"].total < table.upper_bound
+    near = [partial for partial, task in zip(partials, tasks, strict=True) if task.chunk and task.chunk.values[0] == 0]
+    figures = {row.algorithm: row for row in tally("0 to 20", "", rules, near).rows}
+    assert f"{figures['optimal'].total:.2f}" == "81.83"
+    assert f"{figures['local-weighted'].total:.2f}" == "80.81"

@@ -1,0 +1,144 @@
+"""Sweeps: cut short and gone on with, shared out to processes and to Dask, always the same table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from distributed import LocalCluster
+
+from zonewise.errors import UsageError
+from zonewise.routing.algorithms import Algorithm
+from zonewise.simulator.checkpoint import file_for, sweep
+from zonewise.simulator.datasets import Dataset, Part
+from zonewise.simulator.inputs import Input
+from zonewise.simulator.results import Table
+from zonewise.simulator.runners import Runner, in_processes, on_dask, one_by_one
+from zonewise.simulator.tally import tally
+from zonewise.simulator.tasks import Contestant, Partial, Rules, Task, dataset_tasks, own_tasks
+
+PATIENCE_SECONDS = 90
+RULES = Rules((Contestant("local", Algorithm.LOCAL), Contestant("local-opt", Algorithm.LOCAL_OPT)))
+OWN = [Input(f"row {n}", ("a", "b", "c"), (1 + n % 7, 2, 3), (n, n % 11, 1 + n % 5)) for n in range(900)]
+FEW = Dataset("few", "", (Part(((1, 2, 3), (2, 2, 5), (4, 1, 1)), range(9), ordered=False),))
+
+
+def without_clock(table: Table) -> Table:
+    rows = (msgspec.structs.replace(row, cpu_seconds=0.0) for row in table.rows)
+    return msgspec.structs.replace(table, rows=tuple(rows))
+
+
+def run(tasks: Sequence[Task], by: Runner, directory: Path) -> Table:
+    partials = sweep(tasks, by, file_for(tasks, directory), lambda _: None)
+    return without_clock(tally("own", "", RULES, partials))
+
+
+@pytest.fixture(scope="module")
+def dask_address() -> Iterator[str]:
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.mark.parametrize("tasks", [own_tasks(OWN, RULES), dataset_tasks(FEW, RULES)], ids=["own", "chunks"])
+def test_who_does_the_tasks_changes_nothing(tasks: list[Task], dask_address: str, tmp_path: Path) -> None:
+    alone = run(tasks, one_by_one, tmp_path)
+    assert run(tasks, in_processes(2), tmp_path) == alone
+    assert run(tasks, on_dask(dask_address), tmp_path) == alone
+    assert not list(tmp_path.iterdir()), "a finished sweep leaves no file"
+
+
+def test_a_scheduler_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match=re.escape("tcp://127.0.0.1:1")):
+        list(on_dask("tcp://127.0.0.1:1", timeout_seconds=1)([]))
+
+
+@pytest.mark.parametrize(
+    "torn", [b"", b'{"number":', b"\x00\xff\n", b"[]\n"], ids=["whole", "cut off", "noise", "other"]
+)
+def test_a_sweep_goes_on_from_what_was_written(torn: bytes, tmp_path: Path) -> None:
+    tasks = own_tasks(OWN, RULES)
+    whole = run(tasks, one_by_one, tmp_path)
+    file = file_for(tasks, tmp_path)
+
+    def interrupted(todo: Sequence[Task]) -> Iterator[Partial]:
+        yield from one_by_one(todo[:2])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tasks, interrupted, file, lambda _: None)
+    file.write_bytes(file.read_bytes() + torn)
+    left: list[int] = []
+
+    def noting(todo: Sequence[Task]) -> Iterator[Partial]:
+        left.extend(task.number for task in todo)
+        return one_by_one(todo)
+
+    assert run(tasks, noting, tmp_path) == whole
+    assert left == [task.number for task in tasks[2:]]
+
+
+def test_another_sweep_or_other_rules_have_another_file(tmp_path: Path) -> None:
+    other = Rules(RULES.contestants, threshold=0.4)
+    names = {file_for(tasks, tmp_path) for tasks in (own_tasks(OWN, RULES), own_tasks(OWN[1:], RULES))}
+    assert len(names | {file_for(own_tasks(OWN, other), tmp_path)}) == 3
+
+
+@pytest.fixture
+def many_rows(tmp_path: Path) -> Path:
+    file = tmp_path / "many.csv"
+    rows = (f"{1 + n % 9},3,2,{n % 97},{n % 13},{1 + n % 29}\n" for n in range(20_000))
+    file.write_text("nodes.a,nodes.b,nodes.c,endpoints.a,endpoints.b,endpoints.c\n" + "".join(rows))
+    return file
+
+
+def simulate(file: Path, checkpoint: Path, jobs: int) -> subprocess.Popen[str]:
+    command = [
+        str(Path(sys.executable).with_name("zonewise")),
+        "simulate",
+        "-f",
+        str(file),
+        "-o",
+        "json",
+        "--jobs",
+        str(jobs),
+    ]
+    command += ["--algorithms", "local,local-shared", "--checkpoint", str(checkpoint)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, err) == (0, "")
+    rows: list[dict[str, Any]] = json.loads(out)["tables"][0]["rows"]
+    return [{name: value for name, value in row.items() if name != "cpu_seconds"} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("sent", "jobs", "code"), [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -signal.SIGKILL)]
+)
+def test_an_interrupted_command_goes_on_to_the_same_table(
+    sent: signal.Signals, jobs: int, code: int, many_rows: Path, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "kept"
+    process = simulate(many_rows, checkpoint, jobs)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline and not any(file.stat().st_size for file in checkpoint.glob("*.jsonl")):
+        time.sleep(0.01)
+    os.killpg(process.pid, sent)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    (file,) = checkpoint.glob("*.jsonl")
+    done = file.read_bytes().count(b"\n")
+    assert (process.returncode, out) == (code, ""), err
+    assert 0 < done < 100, "some of the tasks, not all"
+    assert sent is signal.SIGKILL or err == f"stopped; the same command goes on from here ({file})\n"
+    assert finished(simulate(many_rows, checkpoint, jobs)) == finished(simulate(many_rows, tmp_path / "other", 1))
