@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import socket
 import sys
 from typing import Any
@@ -25,6 +26,7 @@ async def serve(places: list[str]) -> None:
     loop = asyncio.get_running_loop()
     for place in places:
         address, _, port = place.rpartition(":")
+        address = address or os.environ["POD_IP"]
         await asyncio.start_server(_greet, address, int(port), backlog=1024)
         await loop.create_datagram_endpoint(lambda own=address: _Datagrams(own), (address, int(port)))
     print("serving", flush=True)

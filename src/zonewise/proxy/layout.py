@@ -164,7 +164,7 @@ def fixed_chains(family: Family, options: Options) -> tuple[Chain, ...]:
         Chain("nat-out", services, Attached(Type.NAT, Hook.OUTPUT, nat_at)),
         Chain("filter-in", received, Attached(Type.FILTER, Hook.INPUT, refuse_at)),
         Chain("filter-forward", forwarded, Attached(Type.FILTER, Hook.FORWARD, refuse_at)),
-        Chain("filter-out", (*received, forwarded[1]), Attached(Type.FILTER, Hook.OUTPUT, refuse_at)),
+        Chain("filter-out", forwarded, Attached(Type.FILTER, Hook.OUTPUT, refuse_at)),
         Chain("sources", tuple(_masquerade_rules(family, options)), Attached(Type.NAT, Hook.POSTROUTING, 100)),
     )
 

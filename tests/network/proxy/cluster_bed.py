@@ -1,0 +1,114 @@
+"""A node proxy of ours on one node of a lab, pods that answer, and Services with slices made by hand."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab_pods import Json, Pods, eventually
+from network.proxy.bed import KNOCK
+from zonewise.lab import namespaces
+from zonewise.lab.state import Lab
+from zonewise.objects import ENDPOINT_SLICES, SERVICES
+
+LABEL = {"service.kubernetes.io/service-proxy-name": "zonewise"}
+PORT = 8080
+COMMAND = [sys.executable, "-c", "from zonewise.cli.main import main; main()", "proxy"]
+
+
+def ask(namespace: str, requests: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """What came of each try of each request, all made at once from inside the namespace."""
+    argv = namespaces.command(namespace, [sys.executable, str(KNOCK), "ask"])
+    body = json.dumps(list(requests))
+    done = subprocess.run(argv, input=body, capture_output=True, text=True, check=True, timeout=240)
+    answers: list[list[str]] = json.loads(done.stdout)
+    return answers
+
+
+@dataclass
+class Running:
+    """A `zonewise proxy` inside a node; it may be killed and started again."""
+
+    lab: Lab
+    node: str
+    namespace: str
+    log: Path
+    more: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    def start(self) -> None:
+        flags = ["--node-name", self.node, "--kubeconfig", str(self.lab.node_kubeconfig), "--health-port", "0"]
+        argv = [*COMMAND, *flags, *self.more]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(namespaces.command(self.namespace, argv), stderr=log, stdout=log)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def said(self, words: str) -> bool:
+        return words in self.log.read_text()
+
+
+@contextmanager
+def proxy_on(lab: Lab, pods: Pods, node: str, log: Path, *more: str) -> Iterator[Running]:
+    running = Running(lab, node, pods.node(node).namespace, log, more)
+    running.start()
+    try:
+        yield running
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.stop()
+        argv = [*COMMAND, "--cleanup"]
+        namespaces.run(namespaces.command(running.namespace, argv))
+
+
+async def answering(pods: Pods, name: str, node: str, **more: Any) -> Json:
+    """A pod that answers on PORT, TCP and UDP."""
+    env = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    ready = {"readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1}}
+    command = ["python", str(KNOCK), "serve", f":{PORT}"]
+    await pods.create(name, node, {"command": command, "env": env, **ready}, **more)
+    return await pods.ready(name)
+
+
+async def make_service(pods: Pods, name: str, spec: Json, *, ours: bool, annotations: Json | None = None) -> Json:
+    vips = spec.get("vips", [])
+    body = {
+        "metadata": {"name": name, "labels": LABEL if ours else {}, "annotations": annotations or {}},
+        "spec": {key: value for key, value in spec.items() if key != "vips"},
+    }
+    made = await pods.client.create(SERVICES.whole(), body, pods.namespace)
+    if vips:
+        made["status"] = {"loadBalancer": {"ingress": [{"ip": vip, "ipMode": "VIP"} for vip in vips]}}
+        made = await pods.client.update(SERVICES.whole(), made, pods.namespace, subresource="status")
+    return made
+
+
+async def make_slice(pods: Pods, service: str, endpoints: Sequence[Json], *, ours: bool, protocol: str = "TCP") -> None:
+    body = {
+        "metadata": {
+            "name": f"{service}-hand",
+            "labels": {"kubernetes.io/service-name": service, **(LABEL if ours else {})},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "main", "port": PORT, "protocol": protocol}],
+        "endpoints": list(endpoints),
+    }
+    await pods.client.create(ENDPOINT_SLICES.whole(), body, pods.namespace)
+
+
+async def served(namespace: str, address: str, port: int, what: str) -> None:
+    async def check() -> bool:
+        (tries,) = ask(namespace, [{"address": address, "port": port}])
+        return tries[0] not in {"refused", "silence"} and " " in tries[0]
+
+    await eventually(check, what)
