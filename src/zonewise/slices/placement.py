@@ -1,8 +1,8 @@
 """Which endpoint stands in which slice, so that as few slices as possible are written. Pure.
 
 Slices of the same ports and consumers form a bucket. Within it: endpoints stay where they are; those that go make room
-in slices that are written anyway; those that come fill such slices, the fullest first; the rest goes together into the
-slice that it fills best, or into new ones. A slice left empty is reused for a new one, or deleted. Nothing is repacked.
+in slices that are written anyway; those that come fill such slices, the fullest first; the rest goes into slices that
+were left empty, then together into the slice that it fills best, or into new ones. Nothing is repacked.
 """
 
 from __future__ import annotations
@@ -84,10 +84,12 @@ def place(
             continue
         body.changed = body.changed or existing.metadata.labels != labels_of(bucket.group)
         by_bucket[bucket].append(body)
+    spare = len(placement.emptied)
     for bucket in sorted(by_bucket, key=_in_order) if len(by_bucket) > 1 else by_bucket:
         bodies = by_bucket[bucket]
         new = wanted[bucket]
-        created = _fill(bucket, [new[key] for key in sorted(new)], bodies, most) if new else []
+        created = _fill(bucket, [new[key] for key in sorted(new)], bodies, most, spare) if new else []
+        spare -= len(created)
         placement.bodies += (*bodies, *created)
         placement.come.update(new)
     return placement
@@ -108,15 +110,18 @@ def _keep(existing: EndpointSlice, bucket: Bucket, wanted: dict[Identity, Endpoi
     return body
 
 
-def _fill(bucket: Bucket, new: list[Endpoint], bodies: Sequence[Body], most: int) -> list[Body]:
-    """Puts the new endpoints into `bodies`, and returns the slices to create for those that find no place."""
+def _fill(bucket: Bucket, new: list[Endpoint], bodies: Sequence[Body], most: int, spare: int) -> list[Body]:
+    """Puts the new endpoints into `bodies`, and returns the slices to create for those that find no place.
+
+    As long as there are `spare` slices to be deleted, using one again costs no write more than deleting it.
+    """
     for body in sorted((body for body in bodies if body.changed), key=lambda body: -len(body.endpoints)):
         room = max(0, most - len(body.endpoints))
         body.endpoints += new[:room]
         new = new[room:]
     created: list[Body] = []
     while new:
-        fitting = _fits_best(len(new), bodies, most) if len(new) < most else None
+        fitting = _fits_best(len(new), bodies, most) if len(new) < most and len(created) >= spare else None
         body = fitting or Body(bucket, [])
         if not fitting:
             created.append(body)

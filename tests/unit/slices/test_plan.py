@@ -208,6 +208,7 @@ PLACEMENT: dict[str, tuple[Sequence[int], Sequence[int], int, list[int], tuple[i
     "more than a slice, the rest where it fits": ((5,), (0,), 13, [8, 10], (1, 1, 0)),
     "a slice left empty is deleted": ((10, 3), (0, 3), 0, [10], (0, 0, 1)),
     "a slice left empty is used again": ((10, 3), (0, 3), 3, [3, 10], (0, 1, 0)),
+    "even where another has room": ((5, 3), (0, 3), 3, [3, 5], (0, 1, 0)),
     "no repacking": ((4, 3, 2), (0, 0, 0), 0, [2, 3, 4], (0, 0, 0)),
 }
 

@@ -1,0 +1,267 @@
+"""What holds for every plan, whatever the policy and whatever happened before."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unit.slices.build import HTTP, World, node, pod, pods_in, service
+from zonewise.objects import Container, ContainerPort, EndpointSlice, Pod, Service, ServicePort
+from zonewise.routing import Cluster, HintsForm
+from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
+from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
+from zonewise.slices.metadata import CONSUMER
+from zonewise.slices.plan import SlicesPlan, plan_slices
+
+PLACES = {"a": "r", "b": "r", "c": "s"}
+CLUSTER = Cluster.of(
+    [*(node(f"{zone}{number}", zone, region) for zone, region in PLACES.items() for number in (1, 2)), node("nowhere")]
+)
+NODES = [*CLUSTER.nodes, "unknown"]
+AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
+NAMED = ServicePort(name="admin", port=81, target_port="admin")
+
+POLICIES: Mapping[str, Mapping[str, str]] = {
+    "nothing": {},
+    "prefer zone": {SAME_ZONE: "Prefer"},
+    **{
+        f"prefer zone at once, {algorithm}": {SAME_ZONE: "Prefer", ALGORITHM: algorithm} | AT_ONCE
+        for algorithm in PREFER_ALGORITHMS
+    },
+    "require zone": {SAME_ZONE: "Require"},
+    "require node": {SAME_NODE: "Require"},
+    "prefer node": {SAME_NODE: "Prefer"},
+    "require region, prefer zone": {SAME_REGION: "Require", SAME_ZONE: "Prefer"} | AT_ONCE,
+    "prefer region": {SAME_REGION: "Prefer"} | AT_ONCE,
+    "prefer zone and region": {SAME_ZONE: "Prefer", SAME_REGION: "Prefer"} | AT_ONCE,
+    "balanced": {SAME_ZONE: "Balanced"},
+    "hints": {OLD_HINTS: "auto"},
+    "keys": {TOPOLOGY_KEYS: '["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]'},
+}
+DISTRIBUTIONS = [None, "PreferClose", "PreferSameNode"]
+
+
+@dataclass(frozen=True)
+class State:
+    service: Service
+    pods: tuple[Pod, ...]
+
+
+def pods_named(name: str) -> st.SearchStrategy[Pod]:
+    number = int(name.removeprefix("web-"))
+    admin = Container(ports=(ContainerPort(name="admin", container_port=9000 + number % 2),))
+    return st.builds(
+        lambda node_name, ready, terminating, phase, dual: pod(
+            name,
+            f"10.0.0.{number}",
+            *([f"fd00::{number:x}"] if dual else []),
+            node_name=node_name,
+            ready=ready,
+            terminating=terminating,
+            phase=phase,
+            containers=[admin],
+        ),
+        st.sampled_from(NODES),
+        st.sampled_from([True, True, True, False]),
+        st.sampled_from([False, False, False, True]),
+        st.sampled_from(["Running"] * 9 + ["Failed"]),
+        st.booleans(),
+    )
+
+
+SERVICES = st.builds(
+    lambda policy, distribution, named, families, labels: service(
+        POLICIES[policy],
+        labels,
+        traffic_distribution=distribution,
+        ports=(HTTP, NAMED) if named else (HTTP,),
+        ip_families=families,
+    ),
+    st.sampled_from(sorted(POLICIES)),
+    st.sampled_from(DISTRIBUTIONS),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([("IPv4",), ("IPv4",), ("IPv4", "IPv6")]),
+    st.sampled_from([{}, {}, {"team": "shop"}]),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[State]:
+    """Each state keeps most of the last one's pods, and often its Service."""
+    names = [f"web-{number}" for number in range(1, draw(st.integers(1, 24)))]
+    asked = draw(SERVICES)
+    pods: dict[str, Pod] = {}
+    states = []
+    for _ in range(draw(st.integers(1, 4))):
+        for name in draw(st.lists(st.sampled_from(names), unique=True)) if names else ():
+            if name in pods and draw(st.booleans()):
+                del pods[name]
+            else:
+                pods[name] = draw(pods_named(name))
+        asked = draw(st.one_of(st.just(asked), st.just(asked), SERVICES))
+        states.append(State(asked, tuple(pods.values())))
+    return states
+
+
+def expected(state: State, family: str) -> dict[str, str]:
+    """The pods that belong into slices, with their address, worked out apart from the plan."""
+    mark = ":" if family == "IPv6" else "."
+    return {
+        found.metadata.name: ip.ip
+        for found in state.pods
+        if found.status.phase == "Running" and found.spec.node_name != "unknown"
+        for ip in found.status.pod_ips
+        if mark in ip.ip
+    }
+
+
+def in_slices(slices: list[EndpointSlice], family: str) -> Counter[tuple[str, str]]:
+    return Counter(
+        (endpoint.target_ref.name, endpoint.addresses[0])
+        for found in slices
+        if found.address_type == family
+        for endpoint in found.endpoints or ()
+        if endpoint.target_ref
+    )
+
+
+def check_groups(found: EndpointSlice) -> None:
+    hinted = [{hint.name for hint in endpoint.hints.for_zones} for endpoint in found.endpoints or () if endpoint.hints]
+    match found.metadata.labels.get(CONSUMER):
+        case None:
+            pass
+        case "zonewise-all":
+            assert not any(hinted)
+        case "zonewise-shared":
+            assert all(len(zones) != 1 for zones in hinted)
+        case zone:
+            assert all(zones in (set(), {zone}) for zones in hinted)
+
+
+def check(world: World, state: State, plan: SlicesPlan) -> None:
+    slices = world.slices
+    families = state.service.spec.ip_families
+    assert {found.address_type for found in slices} == set(families)
+    for family in families:
+        assert in_slices(slices, family) == Counter(expected(state, family).items())
+        there = [found for found in slices if found.address_type == family]
+        assert all(found.endpoints for found in there) or len(there) == 1
+        grouped = plan.decisions[family].reading.source.startswith("endpointslice.kubernetes.io/same-") and any(
+            value != "Balanced" for key, value in state.service.metadata.annotations.items() if "same-" in key
+        )
+        assert all((CONSUMER in found.metadata.labels) is grouped for found in there)
+    for found in slices:
+        assert len(found.endpoints or ()) <= world.most
+        check_groups(found)
+    assert plan.slices == len(slices)
+    assert plan.desired_endpoints == len(world.endpoints)
+
+
+def ready(world: World) -> int:
+    return sum(endpoint.conditions.ready is True for endpoint in world.endpoints)
+
+
+def interrupted(world: World, plan: SlicesPlan, chance: random.Random) -> None:
+    """Some of the writes, as many as a controller gets done that is killed in between."""
+    writes = world.carry_out(plan)
+    for _ in range(chance.randint(0, plan.writes)):
+        next(writes)
+
+
+@settings(max_examples=60)
+@given(histories(), st.sampled_from([2, 3, 100]), st.randoms(use_true_random=False), st.sampled_from(HintsForm))
+def test_a_plan_leads_to_the_right_slices_and_to_rest(
+    history: list[State], most: int, chance: random.Random, form: HintsForm
+) -> None:
+    """No endpoint lost, invented or twice; the same from any order; and nothing to write the next time."""
+    world = World(CLUSTER, most=most, form=form)
+    for state in history:
+        before = world.slices
+        plan = world.plan(state.service, state.pods)
+        shuffled = list(state.pods)
+        chance.shuffle(shuffled)
+        chance.shuffle(before)
+        assert plan_slices(state.service, shuffled, CLUSTER, before, most_per_slice=most, hints=form) == plan
+        if chance.random() < 0.2:
+            interrupted(world, plan, chance)
+            plan = world.plan(state.service, state.pods)
+        served = [ready(world), *(ready(world) for _ in world.carry_out(plan))]
+        assert all(served) or not served[0] or not served[-1]
+        check(world, state, plan)
+        assert world.plan(state.service, state.pods).writes == 0
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[int, list[Pod], list[Pod]]:
+    """How many fit into a slice, and the pods before and after some went, some changed and others came."""
+    most = draw(st.integers(1, 6))
+    before = pods_in({"a": draw(st.integers(0, 30))})
+    fates = draw(
+        st.lists(st.sampled_from(["stays"] * 4 + ["goes", "changes"]), min_size=len(before), max_size=len(before))
+    )
+    after = [one for one, fate in zip(before, fates, strict=True) if fate != "goes"]
+    for name, ip in [
+        (one.metadata.name, one.status.pod_ip) for one, fate in zip(before, fates, strict=True) if fate == "changes"
+    ]:
+        after = [pod(name, ip, ready=False) if one.metadata.name == name else one for one in after]
+    return most, before, after + pods_in({"b": draw(st.integers(0, 12))})
+
+
+def fewest_writes(slices: list[EndpointSlice], after: list[Pod], most: int) -> int:
+    """What no placement can do with less: every slice that loses or changes, and enough others for those who come.
+
+    A slice that loses all has to be written in any case, and so can take some of them.
+    """
+    wanted = {one.metadata.name: one.status.conditions[0].status == "True" for one in after}
+    coming, touched, room, emptied = dict(wanted), 0, 0, 0
+    for found in slices:
+        kept = [end for end in found.endpoints or () if end.target_ref and end.target_ref.name in wanted]
+        changed = [end for end in kept if end.target_ref and wanted[end.target_ref.name] != end.conditions.ready]
+        for end in kept:
+            coming.pop(end.target_ref.name if end.target_ref else "")
+        if not kept:
+            emptied += 1
+        elif changed or len(kept) < len(found.endpoints or ()):
+            touched += 1
+            room += most - len(kept)
+    return touched + max(emptied, -(-max(0, len(coming) - room) // most))
+
+
+@settings(max_examples=150)
+@given(changes(), changes())
+def test_no_placement_needs_fewer_writes(
+    first: tuple[int, list[Pod], list[Pod]], second: tuple[int, list[Pod], list[Pod]]
+) -> None:
+    most = first[0]
+    world = World(CLUSTER, most=most)
+    for pods in (*first[1:], *second[1:]):
+        if pods and world.endpoints:
+            assert world.plan(service(), pods).writes == fewest_writes(world.slices, pods, most)
+        world.sync(service(), pods)
+
+
+@st.composite
+def populations(draw: st.DrawFn) -> dict[str, int]:
+    return {zone: draw(st.integers(2, 12)) for zone in PLACES}
+
+
+@settings(max_examples=100)
+@given(populations(), st.sampled_from(sorted(PLACES)), st.booleans(), st.sampled_from(sorted(PREFER_ALGORITHMS)))
+def test_an_update_that_breaks_no_threshold_moves_nothing_else(
+    population: dict[str, int], zone: str, comes: bool, algorithm: str
+) -> None:
+    """One pod more or less: if the same assignment still does, the other endpoints stay and one slice is written."""
+    asked = service(POLICIES[f"prefer zone at once, {algorithm}"])
+    world = World(CLUSTER)
+    world.sync(asked, pods_in(population))
+    before = {name: endpoint.hints for name, endpoint in world.by_pod.items()}
+    pods = pods_in(population | {zone: population[zone] + (1 if comes else -1)})
+    plan = world.sync(asked, pods)
+    stayed = {name: hints for name, hints in before.items() if name in world.by_pod}
+    facts = plan.decisions["IPv4"].reason.facts
+    if facts.get("assignment") == "kept" and not facts["moved"]:
+        assert {name: endpoint.hints for name, endpoint in world.by_pod.items() if name in before} == stayed
+        assert (plan.writes, plan.reallocated) == (1, 0)
