@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -47,7 +48,8 @@ pytestmark = pytest.mark.xdist_group("overlay")
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
 POLICIES = ({SAME_ZONE: "Require"}, {SAME_ZONE: "Prefer"} | AT_ONCE, {OLD_HINTS: "auto"})
 SERVICES = 300
-GROUPS = 3
+PODS_OF_GROUPS = (3, 3, 6)
+"""A third of the Services get more endpoints than go into one slice."""
 REQUIRING = {f"s-{index}" for index in range(100)}
 
 
@@ -57,7 +59,10 @@ def plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
     plane = run_directory.private(
         programs=(Program.ETCD, Program.APISERVER, Program.CONTROLLER_MANAGER),
         controllers=CONTROLLERS,
-        flags={Program.APISERVER: (DUAL_STACK,)},
+        flags={
+            Program.APISERVER: (DUAL_STACK,),
+            Program.CONTROLLER_MANAGER: ("--max-endpoints-per-slice=6",),
+        },
     )
     asyncio.run(_prepare(plane))
     yield plane
@@ -211,15 +216,15 @@ async def test_without_the_webhook_traffic_is_spread_as_before_and_hints_come_ba
 async def test_three_hundred_services_under_churn_come_to_rest(site: Site, webhook: WebhookProcess) -> None:
     await concurrently(
         site.pod(f"p-{group}-{number}", f"g{group}", node(number), group * 20 + number)
-        for group in range(GROUPS)
-        for number in range(6)
+        for group, pods in enumerate(PODS_OF_GROUPS)
+        for number in range(pods)
     )
     async with overlaying(site.client):
         await concurrently(
-            site.service(f"s-{index}", f"g{index % GROUPS}", POLICIES[index // 100], dual=index % 4 == 0)
+            site.service(f"s-{index}", f"g{index % 3}", POLICIES[index // 100], dual=index % 4 == 0)
             for index in range(SERVICES)
         )
-        await eventually(lambda: _all_written(site, 6), "every Service has its slices")
+        await eventually(lambda: _all_written(site, 0), "every Service has its slices")
         await _churn(site)
         await _all_as_decided(site, webhook)
         await _a_sync_of_the_stock_controller_changes_nothing(site, webhook)
@@ -231,22 +236,27 @@ async def test_three_hundred_services_under_churn_come_to_rest(site: Site, webho
 async def _churn(site: Site) -> None:
     """Pods come, and are unready for a while, faster than all slices are written."""
     for number in range(3):
-        await concurrently(site.set_ready(f"p-{group}-{number}", False) for group in range(GROUPS))
+        await concurrently(site.set_ready(f"p-{group}-{number}", False) for group in range(3))
         await concurrently(
-            site.pod(f"q-{group}-{number}", f"g{group}", node(number), 100 + group * 20 + number)
-            for group in range(GROUPS)
+            site.pod(f"q-{group}-{number}", f"g{group}", node(number), 100 + group * 20 + number) for group in range(3)
         )
-        await concurrently(site.set_ready(f"p-{group}-{number}", True) for group in range(GROUPS))
-    await eventually(lambda: _all_written(site, 9), "every Service has its new endpoints")
+        await concurrently(site.set_ready(f"p-{group}-{number}", True) for group in range(3))
+    await eventually(lambda: _all_written(site, 3), "every Service has its new endpoints")
 
 
-async def _all_written(site: Site, endpoints: int) -> bool:
-    """Whether every slice has so many endpoints, all ready."""
+async def _all_written(site: Site, more: int) -> bool:
+    """Whether every Service has its group's endpoints in every family, and so many more, all ready."""
     await asyncio.sleep(LOOK_SECONDS)
-    slices = await site.slices()
-    expected = SERVICES + SERVICES // 4
-    ready = [sum(each.conditions.ready is True for each in found.endpoints or ()) for found in slices]
-    return len(slices) == expected and set(ready) == {endpoints}
+    ready: Counter[tuple[str, str]] = Counter()
+    for found in await site.slices():
+        count = sum(each.conditions.ready is True for each in found.endpoints or ())
+        ready[service_key(found).name, found.address_type] += count
+    expected = {
+        (f"s-{index}", family): PODS_OF_GROUPS[index % 3] + more
+        for index in range(SERVICES)
+        for family in (("IPv4", "IPv6") if index % 4 == 0 else ("IPv4",))
+    }
+    return ready == expected
 
 
 async def _all_as_decided(site: Site, webhook: WebhookProcess) -> None:
