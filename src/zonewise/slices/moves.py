@@ -33,6 +33,8 @@ def in_safe_order(placement: Placement, updates: Sequence[Body]) -> Sequence[Bod
         return updates
     idle = [not any(map(is_marked_ready, body.endpoints)) for body in updates]
     waits_for = _waits_for(placement, updates)
+    if not any(waits_for):
+        return [updates[index] for index in sorted(range(len(updates)), key=idle.__getitem__)]
     waiting = set(range(len(updates)))
     order: list[int] = []
     while waiting:
