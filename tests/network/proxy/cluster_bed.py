@@ -54,6 +54,12 @@ class Running:
         self.process.send_signal(number)
         return self.process.wait(60)
 
+    def adopted(self) -> bool:
+        """Whether the present process has its rules in place."""
+        assert self.process is not None
+        _, started, since = self.log.read_text().rpartition(f"pid={self.process.pid} ")
+        return bool(started) and "rules in place" in since
+
     def said(self, words: str) -> bool:
         return words in self.log.read_text()
 

@@ -1,0 +1,169 @@
+"""`zonewise proxy` as a process on a node of a real cluster, beside kube-proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab_pods import Json, Pods, eventually, fetch
+from network.proxy.cluster_bed import LABEL, Running, answering, ask, make_service, proxy_on, served
+from zonewise.kube.patch import MergePatch
+from zonewise.lab import namespaces
+from zonewise.lab.state import Lab
+from zonewise.objects import NODES, SERVICES
+
+NODE = "zone-a-1"
+HOMES = {"here": NODE, "near": "zone-a-2", "far": "zone-b-1"}
+PORTS = [{"name": "main", "port": 80, "targetPort": 8080}]
+
+
+@pytest.fixture
+async def backends(pods: Pods) -> dict[str, str]:
+    """Pods by the addresses that they answer under."""
+    made = await asyncio.gather(*(answering(pods, name, node, labels={"app": "x"}) for name, node in HOMES.items()))
+    return {pod["status"]["podIP"]: name for name, pod in zip(HOMES, made, strict=True)}
+
+
+@pytest.fixture
+async def proxy(lab: Lab, pods: Pods, tmp_path: Path) -> AsyncIterator[Running]:
+    with proxy_on(lab, pods, NODE, tmp_path / "proxy.log") as running:
+        yield running
+
+
+async def _service(pods: Pods, name: str, *, ours: bool = True, annotations: Json | None = None, **more: Any) -> Json:
+    spec = {"selector": {"app": "x"}, "ports": PORTS, **more}
+    return await make_service(pods, name, spec, ours=ours, annotations=annotations)
+
+
+def _seen(namespace: str, address: str, backends: dict[str, str], count: int = 24) -> set[str]:
+    (tries,) = ask(namespace, [{"address": address, "port": 80, "count": count}])
+    return {backends.get(each.split()[0], each) for each in tries}
+
+
+async def test_rules_follow_labels_policies_and_the_proxy_s_name(
+    pods: Pods, backends: dict[str, str], proxy: Running
+) -> None:
+    node = proxy.namespace
+
+    async def sees(address: str, *names: str) -> None:
+        async def check() -> bool:
+            return await asyncio.to_thread(_seen, node, address, backends) == set(names)
+
+        await eventually(check, f"{address} leads to {names}: {proxy.log.read_text()}")
+
+    required = await _service(pods, "zone", annotations={"endpointslice.kubernetes.io/same-zone": "Require"})
+    await sees(required["spec"]["clusterIP"], "here", "near")
+    keys = json.dumps(["zonewise.example/team"])
+    by_label = await _service(pods, "team", annotations={"zonewise.dev/topology-keys": keys})
+    await sees(by_label["spec"]["clusterIP"], "refused")
+    for name in (NODE, "zone-b-1"):
+        await _label(pods, name, "red")
+    await sees(by_label["spec"]["clusterIP"], "here", "far")
+    await _label(pods, NODE, "blue")
+    await sees(by_label["spec"]["clusterIP"], "here")
+    for name in (NODE, "zone-b-1"):
+        await _label(pods, name, None)
+    plain = await _service(pods, "plain", ours=False)
+    await sees(plain["spec"]["clusterIP"], "here", "near", "far")
+    await pods.client.patch(SERVICES, "plain", MergePatch({"metadata": {"labels": LABEL}}), pods.namespace)
+    await eventually(lambda: _has(node, plain["spec"]["clusterIP"]), "ours serves the Service that got the label")
+    await sees(plain["spec"]["clusterIP"], "here", "near", "far")
+
+
+async def _label(pods: Pods, node: str, value: str | None) -> None:
+    await pods.client.patch(NODES, node, MergePatch({"metadata": {"labels": {"zonewise.example/team": value}}}))
+
+
+async def _has(namespace: str, address: str) -> bool:
+    listed = namespaces.run(namespaces.command(namespace, ["nft", "list", "map", "ip", "zonewise", "svc"]))
+    return address in listed
+
+
+class Visitor:
+    """Connects again and again until told to stop, and keeps what went wrong."""
+
+    def __init__(self, namespace: str, address: str) -> None:
+        self._where = namespace, address
+        self._stop = threading.Event()
+        self.tries = 0
+        self.failures: list[str] = []
+        self._thread = threading.Thread(target=self._visit)
+        self._thread.start()
+
+    def _visit(self) -> None:
+        namespace, address = self._where
+        while not self._stop.is_set():
+            (tries,) = ask(namespace, [{"address": address, "port": 80, "count": 100}])
+            self.tries += len(tries)
+            self.failures += [each for each in tries if " " not in each]
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+async def test_no_connection_fails_when_the_proxy_is_killed_and_started_again(
+    pods: Pods, backends: dict[str, str], proxy: Running
+) -> None:
+    service = await _service(pods, "web")
+    address = service["spec"]["clusterIP"]
+    await served(proxy.namespace, address, 80, "the Service")
+    visitor = Visitor(proxy.namespace, address)
+    try:
+        for wait_seconds in (0.0, 0.3, 0.6, 0.9, 1.2):
+            proxy.stop(signal.SIGKILL)
+            proxy.start()
+            await asyncio.sleep(wait_seconds)  # killed at different moments of its start
+        await eventually(_word(proxy.adopted), "it adopts")
+        assert proxy.stop() == 0
+        assert await _has(proxy.namespace, address), "the rules stay when it ends"
+    finally:
+        await asyncio.to_thread(visitor.end)
+    assert visitor.tries
+    assert visitor.failures == []
+
+
+async def test_a_deleted_table_comes_back(pods: Pods, backends: dict[str, str], proxy: Running) -> None:
+    service = await _service(pods, "web")
+    await served(proxy.namespace, service["spec"]["clusterIP"], 80, "the Service")
+    namespaces.run(namespaces.command(proxy.namespace, ["nft", "delete", "table", "ip", "zonewise"]))
+    await served(proxy.namespace, service["spec"]["clusterIP"], 80, "the Service again")
+    assert proxy.said("changed by others")
+
+
+async def test_health_check_node_ports_tell_of_local_endpoints(
+    pods: Pods, backends: dict[str, str], proxy: Running
+) -> None:
+    made = await _service(pods, "lb", type="LoadBalancer", externalTrafficPolicy="Local")
+    port = made["spec"]["healthCheckNodePort"]
+
+    def answers() -> Json:
+        return fetch(proxy.namespace, f"http://127.0.0.1:{port}/")
+
+    said = await eventually(_safely(answers), "the port answers with an endpoint")
+    assert said["localEndpoints"] == 1
+    assert said["service"] == {"namespace": pods.namespace, "name": "lb"}
+
+
+def _word(holds: Callable[[], bool]) -> Callable[[], Any]:
+    async def check() -> bool:
+        return holds()
+
+    return check
+
+
+def _safely(get: Callable[[], Json]) -> Callable[[], Any]:
+    async def attempt() -> Json | None:
+        try:
+            return await asyncio.to_thread(get)
+        except OSError:
+            return None
+
+    return attempt
