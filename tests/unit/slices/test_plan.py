@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from unit.slices.build import World, pod, pods_in, service, zones
-from zonewise.objects import EndpointHints, EndpointSlice, Hint, OwnerReference, Pod, Service
+from zonewise.objects import EndpointHints, EndpointSlice, Hint, OwnerReference, Pod, Service, ServicePort
 from zonewise.slices.plan import SlicesPlan, has_slices, plan_slices
 
 A = zones("a", "b", "c")
@@ -206,6 +206,7 @@ PLACEMENT: dict[str, tuple[Sequence[int], Sequence[int], int, list[int], tuple[i
     "too many for any one slice": ((7, 7), (0, 0), 4, [4, 7, 7], (1, 0, 0)),
     "a full slice more": ((5,), (0,), 10, [5, 10], (1, 0, 0)),
     "more than a slice, the rest where it fits": ((5,), (0,), 13, [8, 10], (1, 1, 0)),
+    "more than a slice, and no room for the rest": ((7, 7), (0, 0), 15, [5, 7, 7, 10], (2, 0, 0)),
     "a slice left empty is deleted": ((10, 3), (0, 3), 0, [10], (0, 0, 1)),
     "a slice left empty is used again": ((10, 3), (0, 3), 3, [3, 10], (0, 1, 0)),
     "even where another has room": ((5, 3), (0, 3), 3, [3, 5], (0, 1, 0)),
@@ -243,6 +244,13 @@ def test_slices_larger_than_now_allowed_stay() -> None:
     world.most = 4
     assert world.plan(service(), pods).writes == 0
     assert counts(world.sync(service(), pods + pods_in({"b": 1}))) == (1, 0, 0)
+
+
+def test_when_all_slices_must_be_written_they_are_packed() -> None:
+    world, pods = world_of(3, 3, 3, 3, most=10)
+    assert world.plan(service(), pods).writes == 0
+    plan = world.sync(service(ports=(ServicePort(name="http", port=80, target_port=9000),)), pods)
+    assert (world.sizes, counts(plan)) == ([2, 10], (0, 2, 2))
 
 
 # Placeholders
