@@ -66,6 +66,10 @@ bench: $(BENCHES:%=bench-%) ## every comparison with our peers, one after the ot
 bench-%: setup
 	@$(BIN)/python -m bench.$*
 
+.PHONY: pictures
+pictures: .venv/.synced ## draw the plots of docs/simulator.md again, from the large set
+	@$(BIN)/zonewise simulate --reproduce large --jobs 2 --pictures docs/pictures
+
 .PHONY: up
 up: setup ## a three-zone cluster on this machine, with an application in it
 	@$(BIN)/zonewise lab up --demo
