@@ -7,6 +7,7 @@ all. Groups part the endpoints, and hints never contradict them. Pure; `routed` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
@@ -95,19 +96,26 @@ class Grouping:
         waiting: Mapping[str, Endpoint],
         memory: Memory,
     ) -> None:
+        self._decision = decision
+        self._cluster = cluster
         self._hints = expression.hints
-        self._consumed = _consuming_zones(decision, cluster)
         self._waiting = _waiting_zones(decision, cluster, waiting, memory)
         self._made: dict[Zones, EndpointHints | None] = {}
         self._by_node = _wall_key(decision.reading.policy) == NODE_NAME
 
-    def of(self, address: str) -> tuple[str, EndpointHints | None]:
+    def of(self, endpoint: Endpoint) -> tuple[str, EndpointHints | None]:
         """The group and the hints."""
+        address = endpoint.addresses[0]
         hints = self._hints.get(address)
         if hints and hints.for_zones:
             return hints.for_zones[0].name if len(hints.for_zones) == 1 else SHARED, hints
-        zones = self._waiting.get(address, self._consumed.get(address, ()))
+        zones = self._waiting[address] if address in self._waiting else self._consumed.get(address, ())
         return group_of(zones), hints if hints or self._by_node else self._zone_hints(zones)
+
+    @cached_property
+    def _consumed(self) -> dict[str, Zones]:
+        """Asked only where hints do not tell."""
+        return _consuming_zones(self._decision, self._cluster)
 
     def _zone_hints(self, zones: Zones) -> EndpointHints | None:
         if zones not in self._made:

@@ -59,7 +59,7 @@ def route(
             if (address := endpoint.addresses[0]) not in decision.endpoints and address not in decision.drained
         }
         grouping = Grouping(decision, expression, cluster, waiting, memory)
-        wanted = _placed(by_ports, lambda endpoint: grouping.of(endpoint.addresses[0]))
+        wanted = _placed(by_ports, grouping.of)
         return Routed(decision, expression, wanted, grouped=True, started=started(decision, memory))
     if isinstance(policy, Distribution) and not decision.drained:
         return Routed(decision, expression, _placed(by_ports, _nearest(policy)))
