@@ -302,3 +302,30 @@ def test_pick_leaves_alone_what_may_stay() -> None:
 def test_a_new_weight_is_no_move() -> None:
     settled: dict[str, Consumers] = {"e0": (Share("a", 0.5), Share("b", 0.5))}
     assert moves({"e0": (Share("a", 0.25), Share("b", 0.75))}, settled) == 0
+
+
+@pytest.mark.parametrize("strangers", [0, 1, 4])
+def test_a_full_rebalance_by_optimal_moves_nothing_where_nothing_changed(strangers: int) -> None:
+    """Endpoints from outside count as some zone's own, and keep being counted so."""
+    demand = {"a": 3, "b": 4, "c": 5}
+    there = homes(a=20, b=3, c=17) | {f"x{number}": None for number in range(strangers)}
+    limits = Limits(Algorithm.OPTIMAL, AT_ONCE, 0, lazy=False)
+    first = prefer(demand, there, limits)
+    assert first.consumers
+    assert prefer(demand, there, limits, first.memory).moved == 0
+
+
+def moved_by_one_more(algorithm: Algorithm) -> int:
+    limits = Limits(algorithm, AT_ONCE, 0, lazy=False)
+    moved = 0
+    for shift in range(24):
+        demand = {"a": 1 + shift % 5, "b": 3, "c": 2 + shift % 7}
+        there = homes(a=5 + shift, b=30 - shift, c=9)
+        first = prefer(demand, there, limits)
+        for home in demand:
+            moved += prefer(demand, there | {"new": home}, limits, first.memory).moved
+    return moved
+
+
+def test_with_its_memory_optimal_moves_no_more_than_local() -> None:
+    assert moved_by_one_more(Algorithm.OPTIMAL) <= moved_by_one_more(Algorithm.LOCAL)
