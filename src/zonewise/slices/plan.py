@@ -120,11 +120,18 @@ class _Task:
         deletes = reuse(placement, labels_of)
         _let_remember(placement.bodies, routed.started)
         creates, updates = self._drafts(family, by_ports, placement, labels_of, routed.started)
-        desired_slices = sum(-(-size // self.most) for size in sizes) or 1
         return _Part(
-            family, decision, expression, creates, updates, deletes,
-            count_moves(placement), sum(sizes), desired_slices, len(placement.bodies),
-        )  # fmt: skip
+            family=family,
+            decision=decision,
+            expression=expression,
+            creates=creates,
+            updates=updates,
+            deletes=deletes,
+            moves=count_moves(placement),
+            endpoints=sum(sizes),
+            desired_slices=sum(-(-size // self.most) for size in sizes) or 1,
+            slices=len(placement.bodies),
+        )
 
     def _hints_follow_slices(self, decision: Decision) -> bool:
         policy = decision.reading.policy

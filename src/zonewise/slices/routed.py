@@ -5,7 +5,7 @@ Stands between `pods`, which makes the endpoints, and `placement`, which puts th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
@@ -53,12 +53,7 @@ def route(
     expression = express(decision, cluster)
     hints, policy = expression.hints, decision.reading.policy
     if is_grouped(policy):
-        waiting = {
-            address: endpoint
-            for endpoint in endpoints
-            if (address := endpoint.addresses[0]) not in decision.endpoints and address not in decision.drained
-        }
-        grouping = Grouping(decision, expression, cluster, waiting, memory)
+        grouping = Grouping(decision, expression, cluster, _waiting(decision, endpoints), memory)
         wanted = _placed(by_ports, grouping.of)
         return Routed(decision, expression, wanted, grouped=True, started=started(decision, memory))
     if isinstance(policy, Distribution) and not decision.drained:
@@ -80,6 +75,15 @@ def hinted(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:
         zone=endpoint.zone,
         target_ref=endpoint.target_ref,
     )
+
+
+def _waiting(decision: Decision, endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
+    """Those that the decision says nothing of, by address: they are not ready."""
+    return {
+        address: endpoint
+        for endpoint in endpoints
+        if (address := endpoint.addresses[0]) not in decision.endpoints and address not in decision.drained
+    }
 
 
 def _placed(by_ports: ByPorts, place: Place) -> Wanted:
