@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
     "controller": ("zonewise.cli.controller:controller", "Keep EndpointSlices: who serves whom, as each Service asks."),
+    "dns": ("zonewise.cli.dns:dns", "Answer the cluster's names, headless ones from the client's own domain."),
     "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
     "proxy": ("zonewise.cli.proxy:proxy", "Serve Services on this node with nftables, as their topology asks."),
     "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),

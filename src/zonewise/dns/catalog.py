@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from zonewise.dns import feed, records
-from zonewise.dns.clients import Places, places
+from zonewise.dns.clients import Places
 from zonewise.dns.message import Type
 from zonewise.dns.names import below, dashed, is_v4, to_wire
 from zonewise.dns.pods import PodRecords, pod_answer
+from zonewise.dns.ranges import places
 from zonewise.dns.service import Domain, Published, Records, is_headless, publish, rows_of
 from zonewise.dns.table import Update
 from zonewise.dns.views import Profile, Profiles, View, decisions, view

@@ -1,17 +1,17 @@
 """Who is asking: the node of a client by its address.
 
 Pods are found by their node's pod ranges, which change only when nodes do; a node's own addresses and, where ranges
-don't tell, single pods are exact entries and win. An address that nothing matches belongs to no node.
+don't tell, single pods are exact entries and win. An address that nothing matches belongs to no node. `ranges` makes
+the places from Node objects, which serving processes never see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from zonewise.dns.names import packed
-from zonewise.objects import Node
 
 Ranges = Mapping[int, Mapping[int, Mapping[int, str]]]
 """Node names by address length in bytes, by how many bits are left out of the prefix, by prefix."""
@@ -37,36 +37,6 @@ class Places:
             if node := nodes.get(number >> bits):
                 return node
         return ""
-
-
-def places(nodes: Iterable[Node], pods: Mapping[bytes, str]) -> Places:
-    """`pods` are nodes by the addresses of pods that no range covers."""
-    exact: dict[bytes, str] = dict(pods)
-    ranges: dict[int, dict[int, dict[int, str]]] = {4: {}, 16: {}}
-    for node in nodes:
-        for address in own_addresses(node):
-            exact[address] = node.metadata.name
-        for text in node.spec.pod_cidrs:
-            size, bits, prefix = _range(text)
-            if size:
-                ranges[size].setdefault(bits, {})[prefix] = node.metadata.name
-    return Places(exact, {size: dict(sorted(found.items())) for size, found in ranges.items()})
-
-
-def own_addresses(node: Node) -> Iterator[bytes]:
-    for each in node.status.addresses:
-        if (found := packed(each.address)) is not None:
-            yield found
-
-
-def _range(text: str) -> tuple[int, int, int]:
-    """Length of addresses, bits left out, and prefix; zeros for what is no range."""
-    try:
-        network = ip_network(text, strict=False)
-    except ValueError:
-        return 0, 0, 0
-    bits = network.max_prefixlen - network.prefixlen
-    return network.max_prefixlen // 8, bits, int(network.network_address) >> bits
 
 
 def is_within(address: str, ranges: Iterable[str]) -> bool:

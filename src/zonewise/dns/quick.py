@@ -154,3 +154,11 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         return shortened(packet, form, end, room, opt, headers, records, stride)
 
     return respond_quickly
+
+
+def ask_over_tcp(packet: bytes) -> bytes:
+    """To a client that asks too much: a reply no larger than its query, which an honest client repeats over TCP."""
+    end = packet.find(b"\0", 12) + 5
+    if packet[2:12] not in _FORMS or len(packet) < end:
+        return b""
+    return packet[:2] + bytes((0x86 | packet[2] & 1, 0, 0, 1, 0, 0, 0, 0, 0, 0)) + packet[12:end]

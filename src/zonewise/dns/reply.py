@@ -36,12 +36,16 @@ class Elsewhere:
     records: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sender:
-    """Who sent a query: its node, if known, and whether it may speak for others by their subnet (RFC 7871)."""
+    """Who sent a query: its node, if known, and whether it may speak for others by their subnet (RFC 7871).
+
+    `queries` counts those of the running second.
+    """
 
     node: str = ""
     forwards: bool = False
+    queries: int = 0
 
 
 def respond(table: Table, packet: bytes, sender: Sender, largest: int, turn: int = 0) -> bytes | Elsewhere:
@@ -158,7 +162,7 @@ def _owned(records: bytes, at: int, depth: int) -> bytes:
 
 def _whole(table: Table, query: Query, parts: _Parts, room: int, *, varied: bool = False) -> bytes:
     """Glue is left out where it has no room; records only with the mark that says so."""
-    opt = _opt(query, scope=varied)
+    opt = opt_of(query, scope=varied)
     question = query.question
     fixed = HEADER_BYTES + len(question) + len(opt)
     index = _header_index(query)
@@ -177,7 +181,7 @@ def truncated(header: bytes) -> bytes:
 
 
 def _denied(table: Table, query: Query, rcode: Rcode, room: int, *, varied: bool = False) -> bytes:
-    opt = _opt(query, scope=varied)
+    opt = opt_of(query, scope=varied)
     question, index = query.question, _header_index(query)
     authority = table.authority if rcode is not Rcode.SERVFAIL else b""
     if HEADER_BYTES + len(question) + len(authority) + len(opt) > room:
@@ -187,7 +191,7 @@ def _denied(table: Table, query: Query, rcode: Rcode, room: int, *, varied: bool
 
 def failure(query: Query, rcode: Rcode) -> bytes:
     """Not said with authority, and without any record."""
-    opt = _opt(query)
+    opt = opt_of(query)
     flags = 0x8000 | (0x0100 if query.recursion_desired else 0) | rcode & 15
     return query.id + struct.pack(">HHHHH", flags, 1, 0, 0, bool(opt)) + query.question + opt
 
@@ -202,7 +206,7 @@ def refuse(refusal: Refusal) -> bytes:
 def with_others(elsewhere: Elsewhere, count: int, records: bytes, rcode: int) -> bytes:
     """Our alias and what its target's owners answered for it."""
     query = elsewhere.query
-    opt = _opt(query)
+    opt = opt_of(query)
     flags = 0x8480 | (0x0100 if query.recursion_desired else 0) | rcode & 15
     head = struct.pack(">HHHHH", flags, 1, elsewhere.count + count, 0, bool(opt))
     whole = query.id + head + query.question + elsewhere.records + records + opt
@@ -222,7 +226,7 @@ def _header_index(query: Query) -> int:
     return (2 if query.edns else 0) + query.recursion_desired
 
 
-def _opt(query: Query, *, scope: bool = False) -> bytes:
+def opt_of(query: Query, *, scope: bool = False) -> bytes:
     edns = query.edns
     if edns is None:
         return b""

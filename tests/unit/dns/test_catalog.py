@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dns_world import World, endpoint, headless, node, nodes, service, slice_of, told
-from zonewise.dns.clients import is_within, places
+from zonewise.dns.clients import is_within
+from zonewise.dns.ranges import places
 from zonewise.dns.table import Choices, Table
 from zonewise.objects import EndpointSlice, Key, Service
 

@@ -1,0 +1,145 @@
+"""`zonewise dns`: the cluster's DNS server. Everything is done by `zonewise.dns`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+METRICS_PORT = 9153
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise dns --listen 10.96.0.10                    in place of CoreDNS
+  zonewise dns --port 5300 --no-forward --forwarder 10.0.0.0/8    behind CoreDNS, for the cluster's names alone
+  zonewise dns --listen 169.254.20.10                 on every node
+  dig @10.96.0.10 db.shop.svc.cluster.local
+"""
+)
+@click.option("--domain", default="cluster.local", show_default=True, help="Of the cluster.")
+@click.option(
+    "--listen", multiple=True, metavar="ADDRESS", help="Where to answer; may be repeated.  [default: everywhere]"
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=53, show_default=True, help="0 for any free one.")
+@click.option(
+    "--processes", type=click.IntRange(0, 64), default=0, help="That answer over UDP.  [default: one per core]"
+)
+@click.option("--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="Of our records, in seconds.")
+@click.option(
+    "--pods",
+    type=click.Choice(["disabled", "insecure", "verified"]),
+    default="disabled",
+    show_default=True,
+    help="Answer 10-0-0-7.namespace.pod for no address, any address, or those of pods.",
+)
+@click.option("--name-endpoints-by-pod", is_flag=True, help="Endpoints without a host name are named after their pods.")
+@click.option(
+    "--locate",
+    type=click.Choice(["ranges", "pods"]),
+    default="ranges",
+    show_default=True,
+    help="How to find a client's node: by nodes' pod ranges, or by all pods where nodes have none.",
+)
+@click.option(
+    "--upstream",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Who knows other names; may be repeated.  [default: resolv.conf]",
+)
+@click.option("--forward/--no-forward", default=True, show_default=True, help="Whether to ask others at all.")
+@click.option("--cache-seconds", type=click.IntRange(0), default=30, show_default=True, help="For others' answers.")
+@click.option(
+    "--stale-seconds",
+    type=click.IntRange(0),
+    default=3600,
+    show_default=True,
+    help="How long an old answer is given when nobody gives a new one.",
+)
+@click.option(
+    "--forwarder",
+    multiple=True,
+    metavar="RANGE",
+    help="Servers whose word on whom they ask for (EDNS Client Subnet) is taken; may be repeated.",
+)
+@click.option(
+    "--queries-per-second",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of one client over UDP, per process; it is sent to TCP beyond. 0 for no limit.",
+)
+@click.option(
+    "--lameduck-seconds", type=click.FloatRange(0), default=5, show_default=True, help="Serve on when stopped."
+)
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="[default: in-cluster, else what kubectl uses]")
+@click.option("--context", help="Which one of the kubeconfig.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=METRICS_PORT,
+    show_default=True,
+    help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
+)
+@click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def dns(**options: Any) -> None:
+    """Answer the cluster's names by the Kubernetes DNS specification, and pass other names on.
+
+    A headless Service with a rule (topology keys, same zone, node or region, hints, traffic distribution) is answered
+    from the domain of the client's own node, as the rule says. Clients on no known node get every endpoint.
+
+    SIGTERM ends it in good order: what was asked is answered. A new one may be started on the same port before.
+    """
+    from zonewise import log
+    from zonewise.dns import program
+    from zonewise.kube import process
+
+    log.configure(options["log_format"], options["log_level"])
+    asked = _asked(options)
+    chosen = program.options_of(asked)
+    access = _access(options)
+    opened = program.open_doors(asked)
+    log.get_logger(__name__).info("listening", port=opened.port, processes=len(opened.udp))
+    listen = process.Listen(port=options["metrics_port"])
+    sys.exit(
+        process.run(
+            lambda health: program.live(access, chosen, opened, health),
+            listen=listen,
+            unready_seconds=options["lameduck_seconds"],
+        )
+    )
+
+
+def _access(options: dict[str, Any]) -> Any:
+    from zonewise.kube import kubeconfig
+
+    if options["kubeconfig"] or options["context"]:
+        return kubeconfig.load(options["kubeconfig"], options["context"])
+    return kubeconfig.default()
+
+
+def _asked(options: dict[str, Any]) -> Any:
+    from zonewise.dns.program import Asked
+
+    return Asked(
+        domain=options["domain"],
+        listen=options["listen"],
+        port=options["port"],
+        processes=options["processes"],
+        ttl=options["ttl"],
+        pods=options["pods"],
+        name_endpoints_by_pod=options["name_endpoints_by_pod"],
+        locate=options["locate"],
+        upstreams=options["upstream"],
+        forward=options["forward"],
+        forwarders=options["forwarder"],
+        queries_per_second=options["queries_per_second"],
+        cache_seconds=options["cache_seconds"],
+        stale_seconds=options["stale_seconds"],
+    )

@@ -1,0 +1,150 @@
+"""What every serving process has: its table, kept up to date by the watcher, its clients, and what it counted.
+
+A thread applies updates as they come and reports once a second; the thread or loop that serves only reads. When the
+watcher is gone, so is the process: nobody would tell it what changes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from zonewise.dns import stream
+from zonewise.dns.clients import is_within
+from zonewise.dns.quick import Tally
+from zonewise.dns.reply import Sender
+from zonewise.dns.table import Table
+
+REPORT_SECONDS: Final = 1.0
+MOST_CLIENTS: Final = 20_000
+"""Remembered within a second; a flood of made-up senders must not fill the memory."""
+
+_SWITCH_SECONDS: Final = 0.0005
+"""How long the thread that applies updates may keep the one that serves waiting."""
+
+LATENCY_BUCKETS: Final = 24
+"""Powers of two of a microsecond's quarter: bucket n counts what took less than 2**n/4 us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Given by the watcher when it starts a process; plain, so that it can stand on a command line."""
+
+    domain: bytes
+    recursive: bool
+    forwarders: tuple[str, ...]
+    queries_per_second: int
+
+
+class Office:
+    """The table and the clients of one process."""
+
+    def __init__(self, desk: Desk, feed: socket.socket, on_drain: Callable[[], None]) -> None:
+        self.desk = desk
+        self.table = Table(desk.domain, desk.recursive)
+        self.tally = Tally()
+        self.clients: dict[str, Sender] = {}
+        self.latency = [0] * LATENCY_BUCKETS
+        self.limited = 0
+        self.errors = 0
+        self.dropped = 0
+        self._counted: dict[str, int] = {}
+        self._feed = feed
+        self._on_drain = on_drain
+        self._places_seen = 0
+        self._told = threading.Event()
+
+    def start(self) -> None:
+        """Returns when everything was told that is known now: whoever answers earlier would deny what exists."""
+        threading.Thread(target=self._listen, name="updates", daemon=True).start()
+        self._told.wait()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+
+    def sender(self, address: str) -> Sender:
+        """A client's first query of the second."""
+        if len(self.clients) >= MOST_CLIENTS:
+            self.turn_page()
+        forwards = bool(self.desk.forwarders) and is_within(address, self.desk.forwarders)
+        found = self.clients[address] = Sender(self.table.places.node(address), forwards)
+        return found
+
+    def turn_page(self) -> None:
+        """Forget the clients, keeping what they asked by node."""
+        old, self.clients = self.clients, {}
+        for sender in old.values():
+            self._counted[sender.node] = self._counted.get(sender.node, 0) + sender.queries
+
+    def report(self) -> dict[str, Any]:
+        """What happened since the last report."""
+        self.turn_page()
+        counted, self._counted = self._counted, {}
+        latency, self.latency[:] = list(self.latency), [0] * LATENCY_BUCKETS
+        found: dict[str, Any] = {"queries": counted, "latency": latency}
+        for name in ("limited", "errors", "dropped"):
+            found[name] = getattr(self, name)
+            setattr(self, name, 0)
+        for each in fields(Tally):
+            found[each.name] = getattr(self.tally, each.name)
+            setattr(self.tally, each.name, 0)
+        return found
+
+    def _listen(self) -> None:
+        decoder = stream.Decoder()
+        due = time.monotonic() + REPORT_SECONDS
+        while True:
+            self._feed.settimeout(max(0.01, due - time.monotonic()))
+            try:
+                data = self._feed.recv(1 << 16)
+            except TimeoutError:
+                data = None
+            except OSError:
+                os._exit(0)
+            if data == b"":
+                os._exit(0)
+            for update in decoder.feed(data or b""):
+                self._apply(update)
+            if time.monotonic() >= due:
+                self._send(("report", self.report()))
+                due = time.monotonic() + REPORT_SECONDS
+
+    def _apply(self, update: tuple[Any, ...]) -> None:
+        match update:
+            case ("begin",):
+                self._told.set()
+                self._send(("begun",))
+            case ("drain",):
+                self._on_drain()
+            case ("echo", token):
+                self._send(("echo", token))
+            case _:
+                self.table.apply(update)
+        if self._places_seen != self.table.changes:
+            self._places_seen = self.table.changes
+            self.turn_page()
+
+    def leave(self) -> None:
+        """The last report, and the end of the process."""
+        self._send(("report", self.report()))
+        os._exit(0)
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        try:
+            self._feed.settimeout(REPORT_SECONDS)
+            self._feed.sendall(stream.encode(message))
+        except OSError:
+            os._exit(0)
+
+
+def desk_from(settings: Mapping[str, Any]) -> Desk:
+    return Desk(
+        bytes.fromhex(settings["domain"]),
+        settings["recursive"],
+        tuple(settings["forwarders"]),
+        settings["queries_per_second"],
+    )

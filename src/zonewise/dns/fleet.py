@@ -1,0 +1,203 @@
+"""The serving processes: starts them, tells all of them every update, hears their reports, and replaces those that end.
+
+Each has a socket pair of its own with the watcher. A process that does not read what it is told is ended: the one
+that follows is told everything afresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from zonewise import log
+from zonewise.dns import metrics, stream
+from zonewise.dns.doors import Doors
+from zonewise.dns.table import Update
+
+DRAIN_SECONDS: Final = 10.0
+RESTART_SECONDS: Final = 0.2
+MOST_UNREAD_BYTES: Final = 256 << 20
+
+_log = log.get_logger(__name__)
+
+Snapshot = Callable[[], Iterable[Update]]
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What all processes are told on their command line."""
+
+    domain: bytes
+    upstreams: tuple[str, ...] = ()
+    forwarders: tuple[str, ...] = ()
+    queries_per_second: int = 0
+    cache_seconds: int = 30
+    stale_seconds: int = 3600
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "domain": self.domain.hex(),
+            "recursive": bool(self.upstreams),
+            "upstreams": self.upstreams,
+            "forwarders": self.forwarders,
+            "queries_per_second": self.queries_per_second,
+            "cache_seconds": self.cache_seconds,
+            "stale_seconds": self.stale_seconds,
+        }
+
+
+@dataclass(slots=True)
+class Member:
+    """A place in the fleet; the process in it may change."""
+
+    name: str
+    module: str
+    settings: dict[str, Any]
+    descriptors: tuple[int, ...]
+    process: asyncio.subprocess.Process | None = None
+    writer: asyncio.StreamWriter | None = None
+    serves: bool = False
+    heard: dict[int, asyncio.Future[None]] = field(default_factory=dict)
+
+
+class Fleet:
+    def __init__(self, doors: Doors, orders: Orders, snapshot: Snapshot, take_report: Callable[[Any], None]) -> None:
+        self._snapshot = snapshot
+        self._take_report = take_report
+        self._draining = False
+        self._tokens = 0
+        self._handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._handover[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        self.members = [self._udp(orders, index, each) for index, each in enumerate(doors.udp)]
+        self.members.append(self._streams(orders, doors))
+
+    def _udp(self, orders: Orders, index: int, sockets: tuple[socket.socket, ...]) -> Member:
+        descriptors = tuple(each.fileno() for each in sockets)
+        hand_over = self._handover[0].fileno()
+        settings = {**orders.settings(), "sockets": descriptors, "handover": hand_over}
+        return Member(f"udp-{index + 1}", "zonewise.dns.udp", settings, (*descriptors, hand_over))
+
+    def _streams(self, orders: Orders, doors: Doors) -> Member:
+        senders = tuple(each.fileno() for each in doors.udp[0])
+        listeners = tuple(each.fileno() for each in doors.tcp)
+        take_over = self._handover[1].fileno()
+        settings = {**orders.settings(), "sockets": senders, "listeners": listeners, "handover": take_over}
+        return Member("streams", "zonewise.dns.streams", settings, (*senders, *listeners, take_over))
+
+    @property
+    def trouble(self) -> str | None:
+        missing = [member.name for member in self.members if not member.serves]
+        return f"not serving yet: {', '.join(missing)}" if missing else None
+
+    async def run(self) -> None:
+        """Until cancelled: then the processes answer what waits, and end."""
+        keepers = [asyncio.create_task(self._keep(member), name=member.name) for member in self.members]
+        try:
+            await asyncio.wait(keepers, return_when=asyncio.FIRST_EXCEPTION)  # unlike gather it leaves them alone
+        finally:
+            await self._drain(keepers)
+            for each in self._handover:
+                each.close()
+
+    def tell(self, updates: Iterable[Update]) -> None:
+        data = b"".join(map(stream.encode, updates))
+        for member in self.members:
+            if member.writer is not None and data:
+                member.writer.write(data)
+                if member.writer.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+                    _log.error("a serving process does not read what it is told and is replaced", process=member.name)
+                    self._end(member)
+
+    async def heard(self) -> None:
+        """Wait until every process has applied what it was told so far."""
+        self._tokens += 1
+        waiting = []
+        for member in self.members:
+            if member.writer is not None:
+                member.heard[self._tokens] = asyncio.get_running_loop().create_future()
+                waiting.append(member.heard[self._tokens])
+                member.writer.write(stream.encode(("echo", self._tokens)))
+        if waiting:
+            await asyncio.wait(waiting)
+
+    async def _keep(self, member: Member) -> None:
+        while not self._draining:
+            try:
+                await self._live(member)
+            finally:
+                self._end(member)
+            if not self._draining:
+                metrics.RESTARTS.inc()
+                _log.warning("a serving process ended and is started again", process=member.name, code=_code(member))
+                await asyncio.sleep(RESTART_SECONDS)
+
+    async def _live(self, member: Member) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", member.module, json.dumps({**member.settings, "feed": theirs.fileno()})]
+            environ = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+            member.process = await asyncio.create_subprocess_exec(
+                *command, pass_fds=(*member.descriptors, theirs.fileno()), env=environ, start_new_session=True
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        for update in self._snapshot():
+            writer.write(stream.encode(update))
+        writer.write(stream.encode(("begin",)))
+        member.writer = writer
+        decoder = stream.Decoder()
+        try:
+            while data := await reader.read(1 << 16):
+                for message in decoder.feed(data):
+                    self._hear(member, message)
+        except ConnectionError:
+            pass
+        await member.process.wait()
+
+    def _hear(self, member: Member, message: tuple[Any, ...]) -> None:
+        match message:
+            case ("report", report):
+                self._take_report(report)
+            case ("begun",):
+                member.serves = True
+            case ("echo", token):
+                if waiting := member.heard.pop(token, None):
+                    waiting.set_result(None)
+            case _:
+                raise ValueError(f"{member.name} said {message!r}")
+
+    def _end(self, member: Member) -> None:
+        if member.process is not None and member.process.returncode is None:
+            member.process.kill()
+        if member.writer is not None:
+            member.writer.close()
+        member.writer, member.serves = None, False
+        for waiting in member.heard.values():
+            waiting.cancel()
+        member.heard.clear()
+
+    async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
+        self._draining = True
+        self.tell([("drain",)])
+        alive = [member.process.wait() for member in self.members if member.process and member.writer]
+        tasks = [asyncio.create_task(each) for each in alive]
+        if tasks:
+            await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
+        for task in (*keepers, *tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        ended = await asyncio.gather(*keepers, return_exceptions=True)
+        for member in self.members:
+            self._end(member)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+
+def _code(member: Member) -> int | None:
+    return member.process.returncode if member.process else None

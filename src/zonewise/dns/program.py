@@ -1,0 +1,109 @@
+"""`zonewise dns` as a program: what its options mean, and its life from the open port to the last answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+
+from zonewise.dns import doors
+from zonewise.dns.catalog import Settings
+from zonewise.dns.doors import Doors
+from zonewise.dns.fleet import Orders
+from zonewise.dns.names import WrongNameError, packed, to_wire
+from zonewise.dns.pods import PodRecords
+from zonewise.dns.service import Domain
+from zonewise.dns.upstreams import read_resolv_conf, read_upstream
+from zonewise.dns.watcher import Options, Watcher
+from zonewise.errors import UsageError
+from zonewise.kube.access import Access
+from zonewise.kube.client import Client
+from zonewise.kube.health import Health
+
+RESOLV_CONF = Path("/etc/resolv.conf")
+_NOWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses of nobody (RFC 5737, 3849): asking the kernel for the way there tells our own address; nothing is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line."""
+
+    domain: str
+    listen: tuple[str, ...]
+    port: int
+    processes: int
+    ttl: int
+    pods: str
+    name_endpoints_by_pod: bool
+    locate: str
+    upstreams: tuple[str, ...]
+    forward: bool
+    forwarders: tuple[str, ...]
+    queries_per_second: int
+    cache_seconds: int
+    stale_seconds: int
+
+
+def options_of(asked: Asked) -> Options:
+    try:
+        domain = to_wire(asked.domain)
+    except (WrongNameError, UnicodeError) as error:
+        raise UsageError(f"--domain {asked.domain!r}: {error}; write one such as cluster.local") from None
+    settings = Settings(
+        Domain(domain, asked.ttl, asked.name_endpoints_by_pod), PodRecords(asked.pods), _own_addresses(asked.listen)
+    )
+    orders = Orders(
+        domain,
+        _upstreams(asked),
+        tuple(map(_checked_range, asked.forwarders)),
+        asked.queries_per_second,
+        asked.cache_seconds,
+        asked.stale_seconds,
+    )
+    return Options(settings, orders, asked.locate == "pods")
+
+
+def open_doors(asked: Asked) -> Doors:
+    doors.check_addresses(asked.listen)
+    return doors.open_doors(asked.listen, asked.port, asked.processes or len(os.sched_getaffinity(0)))
+
+
+async def live(access: Access, options: Options, opened: Doors, health: Health) -> None:
+    try:
+        async with Client(access) as client:
+            await Watcher(client, options).run(opened, health)
+    finally:
+        opened.close()
+
+
+def _upstreams(asked: Asked) -> tuple[str, ...]:
+    if not asked.forward:
+        return ()
+    found = asked.upstreams or read_resolv_conf(RESOLV_CONF.read_text() if RESOLV_CONF.exists() else "")
+    for each in found:
+        read_upstream(each)
+    return found
+
+
+def _checked_range(text: str) -> str:
+    try:
+        return str(ip_network(text, strict=False))
+    except ValueError as error:
+        raise UsageError(f"--forwarder {text!r}: {error}; write a range such as 10.0.0.0/24") from None
+
+
+def _own_addresses(listen: tuple[str, ...]) -> tuple[bytes, ...]:
+    texts = listen or tuple(filter(None, map(_address_towards, _NOWHERE)))
+    return tuple(found for text in texts if (found := packed(text)))
+
+
+def _address_towards(family: socket.AddressFamily) -> str:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_NOWHERE[family], 9))
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])

@@ -1,0 +1,216 @@
+"""The process for what takes time: TCP clients, and names that other servers know.
+
+UDP processes hand over what they can't answer at once; it is answered from here, through the same port. Connections
+that are idle or too many are closed, the longest idle first, so that slow clients hinder nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import marshal
+import resource
+import socket
+import struct
+import sys
+import time
+from typing import Any, Final
+
+from zonewise.dns.cache import Cache, Found, Question
+from zonewise.dns.desk import Office, desk_from
+from zonewise.dns.forward import Forwarder
+from zonewise.dns.message import IN, Rcode
+from zonewise.dns.reply import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, failure, respond, with_others
+from zonewise.dns.response import answers_in_full, written
+from zonewise.dns.upstreams import Upstreams, read_upstream
+
+IDLE_SECONDS: Final = 10.0
+MOST_CONNECTIONS: Final = 20_000
+LARGEST_UNSENT: Final = 1 << 20
+DRAIN_SECONDS: Final = 5.0
+_BACKLOG: Final = 1024
+
+
+class Streams:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.office = Office(
+            desk_from(settings),
+            socket.socket(fileno=settings["feed"]),
+            self._drain_soon,
+        )
+        self.connections: dict[Connection, None] = {}
+        self.draining = asyncio.Event()
+        self.turns = itertools.count()
+        self._answers: set[asyncio.Task[None]] = set()
+        self._listeners = [socket.socket(fileno=descriptor) for descriptor in settings["listeners"]]
+        self._senders = [socket.socket(fileno=descriptor) for descriptor in settings["sockets"]]
+        self._handover = socket.socket(fileno=settings["handover"])
+        upstreams = tuple(map(read_upstream, settings["upstreams"]))
+        cache = Cache(settings["cache_seconds"], settings["stale_seconds"])
+        self._forwarder = Forwarder(Upstreams(upstreams), cache) if upstreams else None
+
+    async def serve(self) -> None:
+        self.office.start()
+        self._handover.setblocking(False)
+        self.loop.add_reader(self._handover, self._take_over)
+        for listener in self._listeners:
+            await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=_BACKLOG)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_order())
+            if self._forwarder:
+                group.create_task(self._forwarder.keep_probing())
+            await self.draining.wait()
+            if self._answers:
+                await asyncio.wait(self._answers, timeout=DRAIN_SECONDS)
+            self.office.leave()
+
+    def _drain_soon(self) -> None:
+        self.loop.call_soon_threadsafe(self.drain)
+
+    def drain(self) -> None:
+        for listener in self._listeners:
+            self.loop.remove_reader(listener)
+            listener.close()
+        self.draining.set()
+
+    def sender(self, address: str) -> Sender:
+        sender = self.office.clients.get(address) or self.office.sender(address)
+        sender.queries += 1
+        return sender
+
+    def answer(self, packet: bytes, address: str, largest: int) -> bytes | Elsewhere:
+        return respond(self.office.table, packet, self.sender(address), largest, next(self.turns))
+
+    async def ask_others(self, elsewhere: Elsewhere) -> bytes:
+        query = elsewhere.query
+        if self._forwarder is None:
+            return with_others(elsewhere, 0, b"", 0) if elsewhere.count else failure(query, Rcode.REFUSED)
+        dnssec_ok = bool(query.edns and query.edns.dnssec_ok)
+        question = elsewhere.name.lower() + struct.pack(">HH", query.type, IN)
+        found = await self._forwarder.ask(Question(question, dnssec_ok))
+        if found is None:
+            return failure(query, Rcode.SERVFAIL)
+        return _for_client(elsewhere, found)
+
+    def begin_answer(self, elsewhere: Elsewhere, send: Any) -> None:
+        async def work() -> None:
+            send(await self.ask_others(elsewhere))
+
+        task = self.loop.create_task(work())
+        self._answers.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._answers.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.office.errors += 1
+
+    def _take_over(self) -> None:
+        """A query from a UDP process: which socket, who asks, and the packet."""
+        for _ in range(64):
+            try:
+                data = self._handover.recv(LARGEST)
+            except BlockingIOError:
+                return
+            index, address, packet = marshal.loads(data)  # noqa: S302 - from our own processes only
+            found = self.answer(packet, address[0], OUR_UDP_BYTES)
+            if isinstance(found, Elsewhere):
+                self.begin_answer(found, lambda reply, i=index, to=address: self._send(i, reply, to))
+            elif found:
+                self._send(index, found, address)
+
+    def _send(self, index: int, reply: bytes, address: Any) -> None:
+        try:
+            self._senders[index].sendto(reply, address)
+        except OSError:
+            self.office.dropped += 1
+
+    async def _keep_order(self) -> None:
+        """The dictionary is in the order of last use, so the first are the longest idle."""
+        while True:
+            await asyncio.sleep(1.0)
+            for connection in self._idle(time.monotonic() - IDLE_SECONDS):
+                connection.close()
+
+    def _idle(self, since: float) -> list[Connection]:
+        return list(itertools.takewhile(lambda each: each.used_at < since, self.connections))
+
+
+def _for_client(elsewhere: Elsewhere, found: Found) -> bytes:
+    if not elsewhere.count:
+        return written(found.response, elsewhere.query, elsewhere.room, found.age)
+    count, records = answers_in_full(found.response, found.age)
+    return with_others(elsewhere, count, records, found.response.rcode)
+
+
+class Connection(asyncio.Protocol):
+    """A TCP client: messages with two bytes of length before each (RFC 7766), several at once if it likes."""
+
+    __slots__ = ("_address", "_streams", "_transport", "_waiting", "used_at")
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._waiting = b""
+        self._address = ""
+        self._transport: asyncio.Transport | None = None
+        self.used_at = time.monotonic()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._address = peer[0] if peer else ""
+        connections = self._streams.connections
+        connections[self] = None
+        if len(connections) > MOST_CONNECTIONS:
+            next(iter(connections)).close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._streams.connections.pop(self, None)
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        self._waiting += data
+        while len(self._waiting) >= 2:
+            end = 2 + int.from_bytes(self._waiting[:2])
+            if len(self._waiting) < end:
+                return
+            packet, self._waiting = self._waiting[2:end], self._waiting[end:]
+            self._use()
+            found = self._streams.answer(packet, self._address, LARGEST)
+            if isinstance(found, Elsewhere):
+                self._streams.begin_answer(found, self.send)
+            elif found:
+                self.send(found)
+            else:
+                self.close()  # not a client of DNS
+
+    def send(self, reply: bytes) -> None:
+        if self._transport is None:
+            return
+        self._transport.write(struct.pack(">H", len(reply)) + reply)
+        if self._transport.get_write_buffer_size() > LARGEST_UNSENT:
+            self._transport.abort()  # asks, but does not read
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _use(self) -> None:
+        """Only a whole message counts: a byte now and then keeps no connection open."""
+        connections = self._streams.connections
+        if connections.pop(self, 0) is None:
+            connections[self] = None
+        self.used_at = time.monotonic()
+
+
+async def _main() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    await Streams(json.loads(sys.argv[1])).serve()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,70 @@
+"""Which of the other servers is asked: those that answer, in turn; those that don't, only when nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+
+from zonewise.errors import UsageError
+
+FAILURES_TO_BE_SICK: Final = 2
+
+
+class Upstream(NamedTuple):
+    host: str
+    port: int = 53
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_upstream(text: str) -> Upstream:
+    """`10.0.0.1`, `10.0.0.1:5353`, `fd00::1` or `[fd00::1]:5353`."""
+    host, port = text, "53"
+    if text.startswith("["):
+        host, bracket, port = text[1:].partition("]")
+        port = port.removeprefix(":") or "53" if bracket else ""
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    try:
+        ip_address(host)
+        return Upstream(host, int(port))
+    except ValueError:
+        raise UsageError(
+            f"upstream {text!r}: write an address such as 10.0.0.2, 10.0.0.2:5353 or [fd00::2]:53"
+        ) from None
+
+
+def read_resolv_conf(text: str) -> tuple[str, ...]:
+    """The name servers of a resolv.conf."""
+    lines = (line.split() for line in text.splitlines())
+    return tuple(words[1] for words in lines if len(words) > 1 and words[0] == "nameserver")
+
+
+@dataclass(slots=True)
+class Upstreams:
+    all: Sequence[Upstream]
+    failures: dict[Upstream, int] = field(default_factory=dict)
+    """In a row."""
+
+    def order(self, chance: float) -> list[Upstream]:
+        """Whom to ask first, second and so on; `chance` from 0 to below 1 spreads the load."""
+        begin = int(chance * len(self.all))
+        turned = [*self.all[begin:], *self.all[:begin]]
+        return sorted(turned, key=self.is_sick)
+
+    def is_sick(self, upstream: Upstream) -> bool:
+        return self.failures.get(upstream, 0) >= FAILURES_TO_BE_SICK
+
+    @property
+    def sick(self) -> list[Upstream]:
+        """To be asked again and again, by us instead of by clients, until they answer."""
+        return [upstream for upstream in self.all if self.is_sick(upstream)]
+
+    def succeeded(self, upstream: Upstream) -> None:
+        self.failures.pop(upstream, None)
+
+    def failed(self, upstream: Upstream) -> None:
+        self.failures[upstream] = self.failures.get(upstream, 0) + 1

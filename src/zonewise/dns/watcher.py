@@ -1,0 +1,234 @@
+"""Watches the cluster and keeps the serving processes told: caches, a queue of what changed, the catalog, the fleet.
+
+Everything that costs time happens here, in a process that answers nobody. While the API server is away the serving
+processes go on with what they know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from zonewise import log
+from zonewise.dns import metrics
+from zonewise.dns.catalog import Catalog, Settings
+from zonewise.dns.doors import Doors
+from zonewise.dns.fleet import Fleet, Orders
+from zonewise.dns.names import packed
+from zonewise.dns.pods import PodRecords
+from zonewise.dns.table import Update
+from zonewise.kube.cache import Cache
+from zonewise.kube.client import Client
+from zonewise.kube.controller import Controller
+from zonewise.kube.health import Health
+from zonewise.kube.informers import Caches
+from zonewise.kube.queue import WorkQueue
+from zonewise.kube.reflector import Change
+from zonewise.objects import (
+    ENDPOINT_SLICES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SERVICES,
+    EndpointSlice,
+    Key,
+    Namespace,
+    Node,
+    Pod,
+    Service,
+)
+from zonewise.topology import zone_of
+
+SERVICE_LABEL: Final = "kubernetes.io/service-name"
+SYNC_SECONDS: Final = 5.0
+"""How long to wait for the API server before serving what needs none."""
+
+_BY_SERVICE: Final = "service"
+_NODES: Final = Key("", "nodes")
+_NAMESPACES: Final = Key("", "namespaces")
+_PODS: Final = Key("", "pods")
+
+_log = log.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    settings: Settings
+    orders: Orders
+    locate_by_pods: bool = False
+    """Find clients by the addresses of all pods, for networks whose nodes have no ranges of their own."""
+
+
+@dataclass(slots=True)
+class Watcher:
+    client: Client
+    options: Options
+    caches: Caches = field(init=False)
+    catalog: Catalog = field(init=False)
+    queue: WorkQueue[Key] = field(init=False)
+    synced: bool = False
+    _serial: int = 0
+    _zones: dict[str, str] = field(default_factory=dict)
+    _fleet: Fleet | None = None
+
+    def __post_init__(self) -> None:
+        self.caches = Caches(self.client)
+        self.catalog = Catalog(self.options.settings)
+        self.queue = WorkQueue("dns")
+        self.services.on_change(self._service_changed)
+        self.slices.add_index(_BY_SERVICE, _owner)
+        self.slices.on_change(self._slice_changed)
+        self.nodes.on_change(self._node_changed)
+        self.namespaces.on_change(self._namespace_changed)
+        if self.pods is not None:
+            self.pods.on_change(self._pod_changed)
+
+    @property
+    def services(self) -> Cache[Service]:
+        return self.caches.of(SERVICES)
+
+    @property
+    def slices(self) -> Cache[EndpointSlice]:
+        return self.caches.of(ENDPOINT_SLICES)
+
+    @property
+    def nodes(self) -> Cache[Node]:
+        return self.caches.of(NODES)
+
+    @property
+    def namespaces(self) -> Cache[Namespace]:
+        return self.caches.of(NAMESPACES)
+
+    @property
+    def pods(self) -> Cache[Pod] | None:
+        needed = self.options.locate_by_pods or self.options.settings.pods is PodRecords.VERIFIED
+        return self.caches.of(PODS, fields="status.phase!=Succeeded,status.phase!=Failed") if needed else None
+
+    async def run(self, doors: Doors, health: Health) -> None:
+        fleet = self._fleet = Fleet(doors, self.options.orders, self._snapshot, self._take_report)
+        health.add_ready("processes", lambda: fleet.trouble)
+        health.add_ready("cluster", lambda: None if self.synced else "the cluster was not read yet")
+        metrics.NAMES.set_function(lambda: self.catalog.size)
+        async with self.caches, asyncio.TaskGroup() as group:
+            await self._first_sync()
+            group.create_task(fleet.run(), name="fleet")
+            group.create_task(self._work(health), name="work")
+
+    async def _first_sync(self) -> None:
+        """Processes that start after it are told everything at once; before it they know that they know nothing."""
+        try:
+            async with asyncio.timeout(SYNC_SECONDS):
+                await self.caches.wait_synced()
+        except TimeoutError:
+            _log.warning("the API server does not answer; names of the cluster are refused until it does")
+            return
+        self._load()
+
+    def _load(self) -> None:
+        for key in (_NODES, _NAMESPACES, _PODS, *self.services.keys()):
+            self._apply(key)
+        self._renew_serial()
+        self.synced = True
+        if self._fleet:
+            self._fleet.tell([("loaded",)])
+
+    async def _work(self, health: Health) -> None:
+        health.started()
+        await self.caches.wait_synced()
+        if not self.synced:
+            self._load()
+        await Controller("dns", self.queue, self._reconcile, workers=1).run()
+
+    async def _reconcile(self, key: Key) -> None:
+        self._apply(key)
+        self._renew_serial()
+        await asyncio.sleep(0)
+
+    def _apply(self, key: Key) -> None:
+        self._tell(list(self._updates(key)))
+
+    def _tell(self, updates: list[Update]) -> None:
+        if self._fleet:
+            self._fleet.tell(updates)
+
+    def _updates(self, key: Key) -> Iterator[Update]:
+        match key:
+            case Key("", "nodes"):
+                nodes = list(self.nodes)
+                self._zones = {node.metadata.name: zone_of(node.metadata.labels) or "" for node in nodes}
+                yield from self.catalog.set_nodes(nodes, self._places_of_pods())
+                for viewed in list(self.catalog.viewed):
+                    yield from self._service_updates(viewed)
+            case Key("", "namespaces"):
+                yield from self.catalog.set_namespaces(found.metadata.name for found in self.namespaces)
+            case Key("", "pods"):
+                yield from self.catalog.set_places(self.nodes, self._places_of_pods())
+                if self.options.settings.pods is PodRecords.VERIFIED:
+                    yield from self.catalog.set_pods(self._pod_records())
+            case _:
+                yield from self._service_updates(key)
+
+    def _service_updates(self, key: Key) -> list[Update]:
+        slices = sorted(self.slices.by_index(_BY_SERVICE, str(key)), key=lambda each: each.metadata.name)
+        return self.catalog.set_service(key, self.services.get(key), slices)
+
+    def _places_of_pods(self) -> dict[bytes, str]:
+        if not self.options.locate_by_pods or self.pods is None:
+            return {}
+        found = ((packed(each.ip), pod.spec.node_name) for pod in self._on_network() for each in pod.status.pod_ips)
+        return {address: node for address, node in found if address and node}
+
+    def _pod_records(self) -> Iterable[tuple[str, str]]:
+        return ((pod.metadata.namespace, each.ip) for pod in self._on_network() for each in pod.status.pod_ips)
+
+    def _on_network(self) -> Iterator[Pod]:
+        """Pods with an address of their own; the others have their node's."""
+        return (pod for pod in self.pods or () if not pod.spec.host_network)
+
+    def _renew_serial(self) -> None:
+        now = int(time.time())
+        if now != self._serial:
+            self._serial = now
+            self._tell(self.catalog.set_serial(now))
+
+    def _snapshot(self) -> Iterator[Update]:
+        yield from self.catalog.snapshot()
+        if self.synced:
+            yield ("loaded",)
+
+    def _take_report(self, report: Any) -> None:
+        metrics.take(report, self._zones)
+
+    def _service_changed(self, change: Change[Service]) -> None:
+        self.queue.add(change.key)
+
+    def _slice_changed(self, change: Change[EndpointSlice]) -> None:
+        for viewed in (change.old, change.new):
+            if viewed is not None and (owner := viewed.metadata.labels.get(SERVICE_LABEL)):
+                self.queue.add(Key(viewed.metadata.namespace, owner))
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        if change.old is None or change.new is None or _facts(change.old) != _facts(change.new):
+            self.queue.add(_NODES)
+
+    def _namespace_changed(self, change: Change[Namespace]) -> None:
+        if change.old is None or change.new is None:
+            self.queue.add(_NAMESPACES)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        old, new = (each and (each.status.pod_ips, each.spec.node_name) for each in (change.old, change.new))
+        if old != new:
+            self.queue.add(_PODS)
+
+
+def _owner(viewed: EndpointSlice) -> Iterable[str]:
+    owner = viewed.metadata.labels.get(SERVICE_LABEL)
+    return (str(Key(viewed.metadata.namespace, owner)),) if owner else ()
+
+
+def _facts(node: Node) -> tuple[Any, ...]:
+    """All of a node but its heartbeat."""
+    return node.metadata.labels, node.spec, node.status

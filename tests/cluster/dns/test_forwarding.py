@@ -1,0 +1,143 @@
+"""Other names: asked of real servers on loopback, some of which fail."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rrset
+import pytest
+
+import shared_cluster
+from dns_server import Server, create_service
+from dns_world import told
+from program import wait_for
+from zonewise.lab.controlplane import ControlPlane
+
+SOA = dns.rrset.from_text("test.", 60, "IN", "SOA", "ns.test. host.test. 1 60 60 60 60")
+
+
+class Upstream:
+    """A server of the zone `test.`: answers over UDP and TCP, counts what it is asked, and may be told to be silent."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.silent = False
+        upstream = self
+
+        class Udp(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                packet, sock = self.request
+                if answer := upstream.answer(packet, tcp=False):
+                    sock.sendto(answer, self.client_address)
+
+        class Tcp(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                packet = self.rfile.read(int.from_bytes(self.rfile.read(2)))
+                answer = upstream.answer(packet, tcp=True)
+                self.wfile.write(struct.pack(">H", len(answer)) + answer)
+
+        class TcpServer(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+
+        self.udp = socketserver.ThreadingUDPServer(("127.0.0.1", 0), Udp)
+        self.port = self.udp.server_address[1]
+        self.tcp = TcpServer(("127.0.0.1", self.port), Tcp)
+        for server in (self.udp, self.tcp):
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def answer(self, packet: bytes, *, tcp: bool) -> bytes:
+        query = dns.message.from_wire(packet)
+        name = query.question[0].name.to_text().lower()
+        self.asked[f"{'tcp ' if tcp else ''}{name}"] += 1
+        if self.silent:
+            return b""
+        reply = dns.message.make_response(query)
+        reply.flags |= dns.flags.RA
+        if name == "large.test." and not tcp:
+            reply.flags |= dns.flags.TC
+        elif name == "large.test.":
+            texts = [f"10.1.{n // 250}.{n % 250}" for n in range(500)]
+            reply.answer.append(dns.rrset.from_text(name, 60, "IN", "A", *texts))
+        elif name in {"www.test.", "old.test."}:
+            reply.answer.append(dns.rrset.from_text(name, 60 if name == "www.test." else 1, "IN", "A", "192.0.2.1"))
+        else:
+            reply.set_rcode(dns.rcode.NXDOMAIN)
+            reply.authority.append(SOA)
+        return reply.to_wire(max_size=65535)
+
+    def close(self) -> None:
+        for server in (self.udp, self.tcp):
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Upstream]:
+    found = Upstream()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def server(run_directory: shared_cluster.Run, upstream: Upstream) -> Iterator[Server]:
+    plane: ControlPlane = run_directory.private()
+    create_service(plane, "default", "away", type="ExternalName", externalName="www.test")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dead:
+        dead.bind(("127.0.0.1", 0))
+        options: list[Any] = [
+            "--upstream",
+            f"127.0.0.1:{dead.getsockname()[1]}",
+            "--upstream",
+            f"127.0.0.1:{upstream.port}",
+        ]
+        found = Server(plane, *options)
+        yield found
+    found.remove()
+    run_directory.remove(plane)
+
+
+def test_other_names_are_asked_of_whoever_answers_and_kept(server: Server, upstream: Upstream) -> None:
+    for tcp in (False, True):
+        for _ in range(5):
+            reply = server.ask("WWW.test.", tcp=tcp)
+            assert told(reply) == ["A 192.0.2.1"]
+            assert reply.question[0].name.to_text() == "WWW.test."
+            assert reply.flags & dns.flags.RA
+    assert upstream.asked["www.test."] == 1, "asked once, then kept"
+    for _ in range(3):
+        assert server.rcode("none.test.") == "NXDOMAIN"
+    assert upstream.asked["none.test."] == 1, "denials are kept too"
+
+
+def test_what_does_not_fit_is_asked_over_tcp(server: Server, upstream: Upstream) -> None:
+    cut = server.ask("large.test.")
+    assert cut.flags & dns.flags.TC
+    assert len(told(server.ask("large.test.", tcp=True))) == 500
+    assert upstream.asked["tcp large.test."] == 1
+
+
+def test_an_external_name_is_followed_to_its_owner(server: Server) -> None:
+    for tcp in (False, True):
+        reply = server.ask("away.default.svc.cluster.local.", tcp=tcp)
+        assert told(reply) == ["A 192.0.2.1", "CNAME www.test."]
+    assert server.told("away.default.svc.cluster.local.", "CNAME") == ["CNAME www.test."]
+
+
+def test_an_old_answer_is_given_when_nobody_answers(server: Server, upstream: Upstream) -> None:
+    assert server.told("old.test.") == ["A 192.0.2.1"]
+    upstream.silent = True
+    before = upstream.asked["old.test."]
+    wait_for(lambda: server.told("old.test.") == ["A 192.0.2.1"] and upstream.asked["old.test."] > before)
+    assert server.rcode("new.test.") == "SERVFAIL"
+    assert server.told("cluster.local.", "NS"), "our own names need nobody"
+    upstream.silent = False
+    wait_for(lambda: server.rcode("new.test.") == "NXDOMAIN")

@@ -1,0 +1,232 @@
+"""The whole server: a real API server, the real command, dnspython over UDP and TCP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import dns.flags
+import dns.message
+import dns.query
+import pytest
+
+import shared_cluster
+from dns_server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, node, slice_body, slices_path
+from dns_world import endpoint, told
+from program import wait_for
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+
+SOFT = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone", "*"]'}
+HARD = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
+EVERY = ["A 10.0.11.1", "A 10.0.21.1"]
+
+
+@pytest.fixture(scope="module")
+def plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
+    found = run_directory.private()
+    create_nodes(found)
+    near = [endpoint("10.0.11.1", "zone-a-1", hostname="a"), endpoint("10.0.21.1", "zone-b-1")]
+    for name, rule in (("soft", SOFT), ("hard", HARD), ("plain", {})):
+        create_service(found, "default", name, rule, clusterIP="None", ports=[{"name": "http", "port": 8080}])
+        found.request("POST", slices_path("default"), slice_body(name, near))
+    many = [endpoint(f"10.1.{n // 250}.{n % 250}") for n in range(300)]
+    create_service(found, "default", "many", clusterIP="None")
+    found.request("POST", slices_path("default"), slice_body("many", many))
+    create_service(found, "default", "away", type="ExternalName", externalName="plain.default.svc.cluster.local")
+    yield found
+    run_directory.remove(found)
+
+
+@pytest.fixture(scope="module")
+def server(plane: ControlPlane) -> Iterator[Server]:
+    found = Server(plane, "--no-forward", "--pods", "insecure")
+    yield found
+    found.remove()
+
+
+CASES = [
+    ("plain.default.svc.cluster.local.", "A", EVERY),
+    ("a.plain.default.svc.cluster.local.", "A", ["A 10.0.11.1"]),
+    (
+        "_http._tcp.plain.default.svc.cluster.local.",
+        "SRV",
+        [
+            "SRV 0 50 8080 10-0-21-1.plain.default.svc.cluster.local.",
+            "SRV 0 50 8080 a.plain.default.svc.cluster.local.",
+        ],
+    ),
+    ("away.default.svc.cluster.local.", "A", [*EVERY, "CNAME plain.default.svc.cluster.local."]),
+    ("10-2-3-4.default.pod.cluster.local.", "A", ["A 10.2.3.4"]),
+    ("dns-version.cluster.local.", "TXT", ['TXT "1.1.0"']),
+    ("cluster.local.", "NS", ["NS ns.dns.cluster.local."]),
+    ("ns.dns.cluster.local.", "A", ["A 127.0.0.1"]),
+    ("zone-b.pin._zone.plain.default.svc.cluster.local.", "A", ["A 10.0.21.1"]),
+    ("default.svc.cluster.local.", "A", []),
+]
+
+
+def test_records_over_both_transports(server: Server, plane: ControlPlane) -> None:
+    for name, kind, expected in CASES:
+        for tcp in (False, True):
+            assert told(server.ask(name, kind, tcp=tcp)) == expected, (name, kind, tcp)
+    kubernetes = plane.request("GET", "/api/v1/namespaces/default/services/kubernetes")["spec"]["clusterIP"]
+    assert server.told("kubernetes.default.svc.cluster.local.") == [f"A {kubernetes}"]
+    pointer = ".".join(reversed(kubernetes.split("."))) + ".in-addr.arpa."
+    assert server.told(pointer, "PTR") == ["PTR kubernetes.default.svc.cluster.local."]
+    assert server.rcode("nothing.default.svc.cluster.local.") == "NXDOMAIN"
+    assert server.rcode("example.com.") == "REFUSED"
+
+
+def test_a_large_answer_is_cut_over_udp_and_whole_over_tcp(server: Server) -> None:
+    cut = server.ask("many.default.svc.cluster.local.")
+    assert cut.flags & dns.flags.TC
+    assert 0 < len(told(cut)) < 30
+    query = dns.message.make_query("many.default.svc.cluster.local.", "A")
+    whole, fell_back = dns.query.udp_with_fallback(query, "127.0.0.1", port=server.port, timeout=60)
+    assert fell_back
+    assert len(told(whole)) == 300
+
+
+def test_answers_follow_the_client_and_the_cluster(server: Server, plane: ControlPlane) -> None:
+    a, b, c = IN_ZONE.values()
+    expected = {
+        "soft": {a: ["A 10.0.11.1"], b: ["A 10.0.21.1"], c: EVERY, NOWHERE: EVERY},
+        "hard": {a: ["A 10.0.11.1"], b: ["A 10.0.21.1"], c: [], NOWHERE: EVERY},
+        "plain": {a: EVERY, b: EVERY, c: EVERY, NOWHERE: EVERY},
+    }
+    for name, by_client in expected.items():
+        for client, addresses in by_client.items():
+            for tcp in (False, True):
+                reply = server.ask(f"{name}.default.svc.cluster.local.", client=client, tcp=tcp)
+                assert told(reply) == addresses, (name, client, tcp)
+    path = "/api/v1/nodes/zone-c-1"
+    found = plane.request("GET", path)
+    found["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
+    plane.request("PUT", path, found)
+    server.until("hard.default.svc.cluster.local.", ["A 10.0.21.1"], client=c)
+    server.until("soft.default.svc.cluster.local.", ["A 10.0.21.1"], client=c)
+    plane.request("POST", "/api/v1/nodes", node("late", "zone-a", "127.41.0.0/24"))
+    server.until("hard.default.svc.cluster.local.", ["A 10.0.11.1"], client="127.41.0.1")
+    _set_ready(plane, "soft", ready=False)
+    server.until("soft.default.svc.cluster.local.", ["A 10.0.21.1"], client=a)
+    assert server.rcode("a.soft.default.svc.cluster.local.") == "NXDOMAIN"
+    _set_ready(plane, "soft", ready=True)
+    server.until("soft.default.svc.cluster.local.", ["A 10.0.11.1"], client=a)
+    create_service(plane, "default", "short-lived", clusterIP="None")
+    plane.request("POST", slices_path("default"), slice_body("short-lived", [endpoint("10.9.9.9")]))
+    server.until("short-lived.default.svc.cluster.local.", ["A 10.9.9.9"])
+    plane.request("DELETE", "/api/v1/namespaces/default/services/short-lived")
+    wait_for(lambda: server.rcode("short-lived.default.svc.cluster.local.") == "NXDOMAIN")
+    assert server.rcode("9.9.9.10.in-addr.arpa.", "PTR") == "REFUSED"
+
+
+def _set_ready(plane: ControlPlane, name: str, *, ready: bool) -> None:
+    path = slices_path("default", f"{name}-ipv4")
+    found = plane.request("GET", path)
+    found["endpoints"][0]["conditions"] = {"ready": ready}
+    plane.request("PUT", path, found)
+
+
+def test_hostile_tcp_clients_hinder_nobody(server: Server) -> None:
+    opened = []
+    for data in (
+        b"",
+        b"\0",
+        b"\xff\xff" + b"x" * 100,
+        struct.pack(">H", 0),
+        b"\0\x05hello",
+        b"\xff\xff" + bytes(65535),
+    ):
+        opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        opened[-1].sendall(data)
+    assert told(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
+    for each in opened:
+        each.close()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as pipelined:
+        queries = [dns.message.make_query("plain.default.svc.cluster.local.", "A", id=n).to_wire() for n in range(50)]
+        pipelined.sendall(b"".join(struct.pack(">H", len(query)) + query for query in queries))
+        with pipelined.makefile("rb") as stream:
+            replies = [stream.read(int.from_bytes(stream.read(2))) for _ in range(50)]
+    assert {dns.message.from_wire(reply).id for reply in replies} == set(range(50))
+
+
+def test_a_killed_process_is_replaced_and_its_queue_is_answered(server: Server) -> None:
+    for pid in server.processes().values():
+        os.kill(pid, signal.SIGKILL)
+    assert server.told("plain.default.svc.cluster.local.") == EVERY, "the query waits for the next process"
+    server.program.wait_ready()
+    assert told(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
+    server.until_metric("zonewise_dns_process_restarts_total", lambda count: count >= 3)
+
+
+def test_metrics_tell_queries_by_zone_and_how_near_answers_are(server: Server) -> None:
+    before = server.metric('zonewise_dns_queries_total{zone="zone-a"}')
+    near = server.metric('zonewise_dns_topology_answers_total{reach="near"}')
+    for _ in range(300):
+        server.ask("soft.default.svc.cluster.local.", client=IN_ZONE["zone-a"])
+    server.until_metric('zonewise_dns_queries_total{zone="zone-a"}', lambda count: count == before + 300)
+    server.until_metric('zonewise_dns_topology_answers_total{reach="near"}', lambda count: count == near + 300)
+    server.until_metric("zonewise_dns_duration_seconds_count", lambda count: count > 0)
+    assert server.metric("zonewise_dns_errors_total") == 0
+
+
+@pytest.fixture
+def start(plane: ControlPlane) -> Iterator[Callable[..., Server]]:
+    with ExitStack() as stack:
+
+        def start_one(*options: str, port: int = 0) -> Server:
+            found = Server(plane, "--no-forward", *options, port=port)
+            stack.callback(found.remove)
+            return found
+
+        yield start_one
+
+
+def test_no_query_is_lost_when_one_server_replaces_another(start: Callable[..., Server]) -> None:
+    old = start()
+    stop = threading.Event()
+    lost: list[Exception] = []
+    asked: list[int] = []
+
+    def keep_asking() -> None:
+        while not stop.is_set():
+            query = dns.message.make_query("plain.default.svc.cluster.local.", "A")
+            asked.append(query.id)
+            try:
+                dns.query.udp(query, "127.0.0.1", port=old.port, timeout=20)
+            except Exception as error:  # noqa: BLE001 - whatever it is, a query went unanswered
+                lost.append(error)
+
+    threads = [threading.Thread(target=keep_asking, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    start(port=old.port)
+    assert old.stop() == 0
+    begun = len(asked)
+    wait_for(lambda: len(asked) > begun + 50)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not lost
+    assert len(asked) > 100
+
+
+def test_the_last_state_is_served_while_the_api_server_is_away(plane: ControlPlane, server: Server) -> None:
+    plane.kill(Program.APISERVER)
+    try:
+        wait_for(lambda: server.metric("zonewise_watch_reconnects_total") > 0)
+        time.sleep(1.0)
+        assert server.told("plain.default.svc.cluster.local.") == EVERY
+        assert server.metric("zonewise_watch_staleness_seconds") > 0
+        assert server.program.probe("/readyz")[0] == 200
+    finally:
+        plane.restart_apiserver()
+    _set_ready(plane, "plain", ready=False)
+    server.until("plain.default.svc.cluster.local.", ["A 10.0.21.1"])
