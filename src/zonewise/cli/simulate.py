@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +81,11 @@ Examples:
     help="The directory where an interrupted sweep is kept. [default: the user's cache]",
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print it.")
+@click.option(
+    "--pictures",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Also draw the plots of every data set into this directory, as SVG files.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
 def simulate(dataset: str | None, **options: Any) -> None:
     """Judge the routing algorithms: how much traffic stays in its zone, at what overload, with how many slices.
@@ -93,6 +97,8 @@ def simulate(dataset: str | None, **options: Any) -> None:
         _deliver(_churn(options), options["out"])
         return
     tables = tuple(_tables(dataset or "representative", options))
+    if options["pictures"]:
+        _draw(tables, options["pictures"])
     _deliver(_shown(tables, options["output"]), options["out"])
 
 
@@ -254,16 +260,28 @@ def _shown(made: tuple[Table, ...], output: str) -> str:
             return tables.text(results)
 
 
+def _draw(made: tuple[Table, ...], directory: Path) -> None:
+    from zonewise.simulator.plots import PLOTS
+
+    for table in made:
+        for name, plot in PLOTS.items():
+            _deliver(plot(table.rows) + "\n", directory / f"{Path(table.dataset).stem}-{name}.svg")
+
+
 def _deliver(text: str, out: Path | None) -> None:
     """All of it or nothing: a reader never sees half a file."""
     if out is None:
         click.echo(text, nl=False)
         return
+    # A device or a pipe is written to, never replaced.
+    part = out if out.exists() and not out.is_file() else out.with_name(f".{out.name}.part")
     try:
-        with tempfile.NamedTemporaryFile("w", dir=out.parent, delete=False) as made:
-            made.write(text)
-        Path(made.name).replace(out)
+        part.write_text(text)
+        part.replace(out)
     except OSError as error:
+        if part is not out:
+            with suppress(OSError):
+                part.unlink()
         raise UsageError(f"{out} can't be written: {error.strerror}") from error
 
 

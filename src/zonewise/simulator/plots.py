@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from math import ceil
+from typing import Final
 
 from zonewise.simulator.results import Row
 
@@ -59,6 +61,35 @@ def totals(rows: Sequence[Row]) -> str:
     return frame.drawn(bars, "Mean total scores", ticks_y=False)
 
 
+def worst_losses(rows: Sequence[Row]) -> str:
+    """How far each algorithm falls behind the best of the others at its worst input, and which input that is."""
+    losing = [(number, row) for number, row in enumerate(rows) if row.losses]
+    most = max((row.losses[0].best - row.losses[0].total for _, row in losing), default=1.0)
+    room_for_names = ceil(most * 1.6 / 5) * 5
+    frame = _Frame(0, room_for_names, 0, max(len(losing), 1), "points behind the best, at the worst input", "")
+    bars = []
+    for place, (number, row) in enumerate(losing):
+        worst = row.losses[0]
+        x, y = frame.at(0, len(losing) - place - 0.15)
+        right, _ = frame.at(worst.best - worst.total, 0)
+        height = (HEIGHT - TOP - BOTTOM) / len(losing) * 0.7
+        where = f"{' '.join(map(str, worst.nodes))} nodes, {' '.join(map(str, worst.endpoints))} endpoints"
+        bars.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{right - x:.1f}" height="{height:.1f}" fill="{_colour(number)}"/>'
+            f'<text x="{right + 6:.1f}" y="{y + height / 2 + 4:.1f}">{escape(row.algorithm)}: {where}</text>'
+        )
+    return frame.drawn(bars, "Where each algorithm loses most", ticks_y=False)
+
+
+PLOTS: Final[Mapping[str, Callable[[Sequence[Row]], str]]] = {
+    "totals": totals,
+    "in-zone-against-overload": in_zone_against_overload,
+    "distribution": score_distribution,
+    "losses": worst_losses,
+}
+"""By the name of the file that keeps it."""
+
+
 class _Frame:
     def __init__(self, low_x: float, high_x: float, low_y: float, high_y: float, label_x: str, label_y: str) -> None:
         self.x, self.y = (low_x, max(high_x, low_x + 1e-9)), (low_y, max(high_y, low_y + 1e-9))
@@ -83,7 +114,7 @@ class _Frame:
             value = low + (high - low) * step / 5
             x, y = self.at(value, self.y[0])
             marks.append(
-                f'<path class="grid" d="M{x:.1f} {TOP}V{y:.1f}"/><text class="middle" x="{x:.1f}" y="{y + 16:.1f}">{value:g}</text>'
+                f'<path class="grid" d="M{x:.1f} {TOP}V{y:.1f}"/><text class="middle" x="{x:.1f}" y="{y + 16:.1f}">{value:.3g}</text>'
             )
         middle = (LEFT + WIDTH - RIGHT) / 2
         return [*marks, f'<text class="middle" x="{middle:.0f}" y="{HEIGHT - 6}">{escape(self.label_x)}</text>']

@@ -34,8 +34,15 @@ def _section(table: Table) -> str:
         f"<figure>{plots.totals(table.rows)}<figcaption>Mean total scores</figcaption></figure>"
         f"<figure>{plots.in_zone_against_overload(table.rows)}<figcaption>More local is up, more even is right</figcaption></figure>"
         f"<figure>{plots.score_distribution(table.rows)}<figcaption>How scores are distributed over the inputs</figcaption></figure>"
+        f"{_worst(table.rows)}"
         f"</div>{_losses(table.rows)}</section>"
     )
+
+
+def _worst(rows: Sequence[Row]) -> str:
+    if not any(row.losses for row in rows):
+        return ""
+    return f"<figure>{plots.worst_losses(rows)}<figcaption>Where each algorithm loses most</figcaption></figure>"
 
 
 def _scores(rows: Sequence[Row]) -> str:

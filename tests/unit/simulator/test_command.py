@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from zonewise.cli.main import cli, main
 from zonewise.simulator.datasets import RANGED
+from zonewise.simulator.plots import PLOTS
 
 CSV = "name,nodes.a,nodes.b,endpoints.a,endpoints.b\nshop,3,1,5,6\ncart,1,1,0,2\n"
 ALGORITHMS = ["balanced", "local", "local-shared", "local-weighted", "local-opt", "optimal"]
@@ -56,6 +57,18 @@ def test_a_report_is_written_whole(own: Path, tmp_path: Path) -> None:
     simulate("-f", own, "-o", "html", "--out", report, checkpoint=tmp_path)
     assert report.read_text().count("<svg") == 3
     assert report.read_text().endswith("</html>\n")
+
+
+def test_a_device_is_written_to_and_not_replaced(own: Path, tmp_path: Path) -> None:
+    simulate("-f", own, "--out", "/dev/null", checkpoint=tmp_path)
+    assert Path("/dev/null").is_char_device()
+
+
+def test_pictures_are_drawn_beside_the_table(own: Path, tmp_path: Path) -> None:
+    simulate("-f", own, "--pictures", tmp_path, checkpoint=tmp_path / "kept")
+    drawn = {file.name: file.read_text() for file in tmp_path.glob("own-*.svg")}
+    assert {f"own-{name}.svg" for name in PLOTS} == set(drawn)
+    assert all(text.startswith("<svg ") and text.endswith("</svg>\n") for text in drawn.values())
 
 
 def test_other_weights_and_thresholds_change_the_scores(own: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ ROWS = (
 )
 
 
-@pytest.mark.parametrize("plot", [plots.totals, plots.in_zone_against_overload, plots.score_distribution])
+@pytest.mark.parametrize("plot", plots.PLOTS.values(), ids=plots.PLOTS)
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:1], ()], ids=["two", "one", "none"])
 def test_plots_are_well_formed_with_a_title(plot: Callable[[Sequence[Row]], str], rows: Sequence[Row]) -> None:
     root = ET.fromstring(plot(rows))
