@@ -145,21 +145,31 @@ def _for_every_zone(decision: Decision, said: Names, cluster: Cluster, losses: l
         losses.append(
             _loss(f"{len(nowhere)} nodes say no zone, among them {nowhere[0]}, and use drained endpoints too")
         )
+    if not any(map(is_ready, decision.endpoints.values())):
+        losses.append(_loss("stock proxies ignore hints while no endpoint is ready"))
+    whole = {own: tuple(sorted({*own, *missing})) for own in {(), *said.values()}}
+    found: Names
+    if max(map(len, whole.values())) <= MOST_HINTS:
+        found = {address: whole[said.get(address, ())] for address in decision.endpoints}
+    else:
+        found = _in_turn(decision, said, missing, losses)
+    return found if all(found.values()) else {}
+
+
+def _in_turn(decision: Decision, said: Names, missing: Sequence[str], losses: list[Reason]) -> Names:
+    """As many of the missing zones per endpoint as there is room for, so that each gets some."""
     found: dict[str, tuple[str, ...]] = {}
     first = 0
     for address in decision.endpoints:
         own = said.get(address, ())
         room = min(MOST_HINTS - len(own), len(missing))
-        turn = (*missing[first:], *missing[:first])[:room]
-        first = (first + room) % max(1, len(missing))
-        found[address] = tuple(sorted({*own, *turn}))
-    if not any(map(is_ready, decision.endpoints.values())):
-        losses.append(_loss("stock proxies ignore hints while no endpoint is ready"))
+        found[address] = tuple(sorted({*own, *(*missing[first:], *missing[:first])[:room]}))
+        first = (first + room) % len(missing)
     if unsaid := set(missing) - {zone for zones in found.values() for zone in zones}:
         losses.append(_loss(f"hints have no room for {', '.join(sorted(unsaid))}, which use drained endpoints too"))
-    elif any(len({*said.get(address, ()), *missing}) > MOST_HINTS for address in found):
+    else:
         losses.append(_loss(f"an endpoint can be for {MOST_HINTS} zones at most, so some zones use a part of them"))
-    return found if all(found.values()) else {}
+    return found
 
 
 def _inexpressible(decision: Decision, sayable: Sequence[Tier]) -> Iterator[Reason]:

@@ -37,14 +37,14 @@ def hint_bodies(bodies: list[Body], cluster: Cluster, decision: Decision) -> Dec
         if hints is not None:
             _apply(body, hints)
     if not said.by_zone:
-        return replace(decision, tiers=(EVERYONE,), reasons=(said.reason,))
+        return replace(decision, tiers=(EVERYONE,), reasons=(said.reason, *decision.reasons[1:]))
     consumers = {
         endpoint.addresses[0]: zone_consumers(endpoint.hints)
         for body in bodies
         for endpoint in body.endpoints
         if is_marked_ready(endpoint)
     }
-    return replace(decision, tiers=(Tier(ZONE, consumers), EVERYONE), reasons=(said.reason,))
+    return replace(decision, tiers=(Tier(ZONE, consumers), EVERYONE), reasons=(said.reason, *decision.reasons[1:]))
 
 
 def _apply(body: Body, hints: tuple[EndpointHints | None, ...]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from unit.slices.build import World, node, pods_in, service
 from zonewise.objects import EndpointSlice, Node, Service, ServicePort
-from zonewise.routing import Cluster, Code, HintsForm, stock_choice
+from zonewise.routing import DRAIN_ZONE, Cluster, Code, HintsForm, drained_zones, stock_choice
 from zonewise.routing.policy import OLD_HINTS
 from zonewise.slices.plan import SlicesPlan
 
@@ -163,3 +163,11 @@ def test_hints_of_traffic_distribution(value: str | None) -> None:
 def test_traffic_distribution_gives_way_to_automatic_hints() -> None:
     world, plan = hinted({"a": 1}, asked=service({OLD_HINTS: "Auto"}, traffic_distribution="PreferClose"))
     assert (zone_hints(world), plan.decisions["IPv4"].reason.code) == ({""}, Code.TOO_FEW_ENDPOINTS)
+
+
+@pytest.mark.parametrize("form", HintsForm)
+def test_hints_say_that_a_drain_is_not_possible(form: HintsForm) -> None:
+    world = World(Cluster.of(WORKERS), form=form)
+    asked = service({OLD_HINTS: "Auto", DRAIN_ZONE: "a"})
+    plan = world.sync(asked, pods_in({"a": 6}), drained=drained_zones(asked, {}, world.cluster.node_drains))
+    assert [reason.code for reason in plan.decisions["IPv4"].reasons] == [Code.HINTED, Code.NOT_DRAINED]
