@@ -2,7 +2,8 @@
 
 The webhook asks while one of the slices is being written, the overlay controller while nobody writes; both take the
 answer from here, so they agree. The hints that stand in the slices are the memory of the last decision, and laying the
-answer over slices that have it already changes nothing.
+answer over slices that have it already changes nothing. Which policy that decision was for is told by the state that
+stands on the Service; hints of another policy are nobody's memory.
 """
 
 from __future__ import annotations
@@ -15,9 +16,21 @@ from typing import Any, Final
 import msgspec
 
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Key, Service, key_of
-from zonewise.routing import NO_DRAIN, Cluster, Decision, Drain, Expression, HintsForm, decide, express, recall
+from zonewise.routing import (
+    NO_DRAIN,
+    Cluster,
+    Decision,
+    Drain,
+    Expression,
+    HintsForm,
+    decide,
+    express,
+    read_policy,
+    recall,
+)
 from zonewise.routing.policy import NoPolicy
-from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
+from zonewise.slices.names import MANAGED_BY, STATE, STOCK_MANAGER
+from zonewise.slices.state import policy_name, read_state
 
 FIELD_MANAGER: Final = "zonewise-overlay"
 """Under which the overlay controller writes; the webhook lets its requests pass."""
@@ -67,13 +80,21 @@ def overlay(
     decisions: dict[str, Decision] = {}
     expressions: dict[str, Expression] = {}
     wanted: dict[Key, Hints] = {}
+    is_remembered = _is_told_of(service)
     for family, members in sorted(families.items()):
-        endpoints = [endpoint for found in members for endpoint in found.endpoints or ()]
+        told = members if is_remembered else [as_remembered(found, ()) for found in members]
+        endpoints = [endpoint for found in told for endpoint in found.endpoints or ()]
         memory = recall(endpoints, cluster)
         decision = decide(service, endpoints, cluster, memory, hints=hints, drained=drained)
         decisions[family], expressions[family] = decision, express(decision, cluster)
         wanted |= {key_of(found): _hints_of(found, expressions[family]) for found in members}
     return Overlay(wanted, decisions, expressions)
+
+
+def _is_told_of(service: Service) -> bool:
+    """Whether the hints in a Service's slices are of the policy it has now, as far as is known."""
+    state = read_state(service.metadata.annotations.get(STATE))
+    return state is None or state.policy == policy_name(read_policy(service).policy)
 
 
 def as_remembered(written: EndpointSlice, earlier: Sequence[EndpointSlice]) -> EndpointSlice:

@@ -16,7 +16,7 @@ from prometheus_client import Counter
 
 from zonewise.kube.client import Client
 from zonewise.kube.controller import Controller
-from zonewise.kube.errors import ApiError, Conflict, Invalid, NotFound
+from zonewise.kube.errors import Conflict, Invalid, NotFound
 from zonewise.kube.patch import JsonPatch, pointer
 from zonewise.kube.queue import WorkQueue
 from zonewise.objects import ENDPOINT_SLICES, EndpointSlice, Key, Service, key_of
@@ -120,13 +120,9 @@ class OverlayController:
         except NotFound:
             return  # deleted since the cache heard of it
         except Invalid as error:
-            raise await self._overtaken(found, error) from error
+            if error.causes:
+                raise
+            # Not that a field is wrong: the patch does not fit a newer version, which comes to the same as a conflict.
+            raise Conflict(error.message, action=error.action) from error
         self._repairs.note(key, key_of(found), hints, self._clock())
         _WRITES.inc()
-
-    async def _overtaken(self, found: EndpointSlice, error: Invalid) -> ApiError:
-        """A patch that does not fit a newer version is refused as one that never could fit: which of the two it was."""
-        now = await self._client.get(ENDPOINT_SLICES, found.metadata.name, found.metadata.namespace)
-        if now.metadata.resource_version == found.metadata.resource_version:
-            return error
-        return Conflict(error.message, action=error.action)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, node, service
 from zonewise.objects import Endpoint, EndpointSlice, Metadata, Service, key_of
-from zonewise.routing import NO_DRAIN, Cluster, Drain, HintsForm, Subject
+from zonewise.routing import NO_DRAIN, Cluster, Drain, HintsForm, Subject, read_policy
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
-from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
+from zonewise.slices.names import MANAGED_BY, STATE, STOCK_MANAGER
 from zonewise.slices.overlay import Overlay, as_remembered, is_stock, overlay
+from zonewise.slices.state import State, policy_name
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
@@ -26,6 +27,14 @@ def slice_of(name: str, endpoints: Iterable[Endpoint], family: str = "IPv4", **m
     labels = {MANAGED_BY: STOCK_MANAGER}
     named = Metadata(name=name, namespace="shop", **{"labels": labels, **metadata})
     return EndpointSlice(metadata=named, address_type=family, endpoints=tuple(endpoints))
+
+
+def state(policy: str) -> dict[str, str]:
+    """As the annotation tells it while the policy is in force."""
+    told = State(
+        policy=policy, active=True, code="x", sentence="", since="", as_of="", endpoints=3, in_zone=1, worst_overload=0
+    )
+    return {STATE: msgspec.json.encode(told).decode()}
 
 
 def drain(*zones: str) -> Drain:
@@ -141,6 +150,24 @@ def test_only_slices_of_the_stock_controller_that_stay_are_overlaid() -> None:
     assert not is_stock(slice_of("web-1", (), labels={}))
 
 
+BETWEEN = {STARTING_THRESHOLD: "3", PADDING: "2"}
+"""Three endpoints are too few to start, and enough to go on."""
+
+REMEMBERED = {
+    "nothing is told": (None, "a/"),
+    "of the same policy": ("same-zone Prefer", "a/"),
+    "of another policy": ("same-zone Require", ""),
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERED)
+def test_hints_of_another_policy_are_no_memory(name: str) -> None:
+    policy, expected = REMEMBERED[name]
+    asked = service({SAME_ZONE: "Prefer"} | BETWEEN | (state(policy) if policy else {}))
+    found = slice_of("web-1", [endpoint(f"{zone.upper()}", f"{zone}1", zone, zones=[zone]) for zone in "abc"])
+    assert said(laid(found, overlay(asked, [found], THREE)))["A"] == expected
+
+
 def test_an_endpoint_that_moves_to_another_slice_takes_its_hints_along() -> None:
     before = slice_of("web-1", [endpoint("A", "a1", "a", zones=["b"])])
     moved = as_remembered(slice_of("", [endpoint("A", "a1", "a"), endpoint("B", "b1", "b")]), [before])
@@ -166,9 +193,11 @@ ANNOTATIONS = st.one_of(
         lambda keys: {TOPOLOGY_KEYS: json.dumps([*keys, "*"])}
     ),
 )
+STATES = st.sampled_from([{}, *map(state, ["same-zone Prefer", "same-zone Require", "automatic hints"])])
 SERVICES = st.builds(
-    lambda annotations, distribution: service(annotations, traffic_distribution=distribution),
+    lambda annotations, told, distribution: service(annotations | told, traffic_distribution=distribution),
     ANNOTATIONS,
+    STATES,
     st.sampled_from([None, None, "PreferClose", "PreferSameNode"]),
 )
 
@@ -219,8 +248,15 @@ def test_laying_it_over_again_changes_nothing(
 ) -> None:
     answer = overlay(asked, found, nodes, hints=form, drained=drained)
     rested = [laid(each, answer) for each in found]
-    again = overlay(asked, rested, nodes, hints=form, drained=drained)
-    assert [again.operations_on(each) for each in rested] == [(), (), ()]
+    for next_asked in (asked, _told_of(asked)):
+        again = overlay(next_asked, rested, nodes, hints=form, drained=drained)
+        assert [again.operations_on(each) for each in rested] == [(), (), ()]
+
+
+def _told_of(asked: Service) -> Service:
+    """The Service once its state is reported."""
+    annotations = asked.metadata.annotations | state(policy_name(read_policy(asked).policy))
+    return service(annotations, traffic_distribution=asked.spec.traffic_distribution)
 
 
 @given(SERVICES, slices(), clusters(), st.randoms(use_true_random=False))
