@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from zonewise.proxy import layout
 from zonewise.proxy.family import Family
-from zonewise.proxy.layout import Chain, Fixed, Options, Set, index_key, node_port_key, place_key, target_data
+from zonewise.proxy.layout import Chain, Fixed, Options, Set, index_key, node_port_key, place_key, port_data
 from zonewise.proxy.netlink import DROP, Value, Verdict, goto
 from zonewise.proxy.rules import PortName, PortRules, Refusal, Scope
 from zonewise.proxy.targets import Target
@@ -218,4 +218,4 @@ class _Port:
         for scope in scopes:
             first = layout.LOCAL_OFFSET if scope is Scope.LOCAL else 0
             for index, (address, port) in enumerate(self._slots(scope), first):
-                numbered[key + index_key(index)] = target_data(pack(address), port)
+                numbered[key + index_key(index)] = pack(address) + port_data(port)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
+from functools import lru_cache
 from typing import Final
 
 from zonewise.proxy import expressions as x
@@ -325,9 +326,12 @@ def node_port_key(protocol: int, port: int) -> bytes:
     return struct.pack(">BxxxHxx", protocol, port)
 
 
+@lru_cache(maxsize=4096)
 def index_key(index: int) -> bytes:
     return struct.pack("=I", index)
 
 
-def target_data(address: bytes, port: int) -> bytes:
-    return address + struct.pack(">Hxx", port)
+@lru_cache(maxsize=4096)
+def port_data(port: int) -> bytes:
+    """What follows the address in the data of an endpoint."""
+    return struct.pack(">Hxx", port)

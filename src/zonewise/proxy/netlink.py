@@ -102,49 +102,50 @@ def _frame(key_bytes: int, data_bytes: int) -> tuple[bytes, bytes]:
     return head, rest
 
 
-def element(key: bytes, value: Value) -> bytes:
-    """Keys and data are multiples of four bytes, as concatenations always are."""
+def encoded(elements: Elements) -> list[bytes]:
+    """The elements of one set, which are all of a kind and size: multiples of four bytes, as concatenations always are."""
+    key, value = next(iter(elements.items()), (b"", None))
     match value:
         case None:
-            return _frame(len(key), 0)[0] + key
+            head, _ = _frame(len(key), 0)
+            return [head + key for key in elements]
         case Verdict():
-            return nested(1, nested(1, attribute(1, key)), nested(2, verdict(value)))
+            return [nested(1, nested(1, attribute(1, key)), _verdict_data(to)) for key, to in elements.items()]
         case bytes():
             head, between = _frame(len(key), len(value))
-            return head + key + between + value
+            return [head + key + between + data for key, data in elements.items()]  # type: ignore[operator]
+
+
+@lru_cache(maxsize=4096)
+def _verdict_data(decided: Verdict) -> bytes:
+    return nested(2, verdict(decided))
 
 
 def interval_element(key: bytes, *, end: bool) -> bytes:
     return nested(1, nested(1, attribute(1, key)), *([number(3, 1)] if end else []))
 
 
-def _element_messages(kind: Kind, family: int, table: str, name: str, encoded: Iterable[bytes]) -> Iterator[Message]:
+def _element_messages(kind: Kind, family: int, table: str, name: str, listed: list[bytes]) -> Iterator[Message]:
+    """In as many messages as the length of an attribute asks for."""
     head = text(1, table) + text(2, name)
-    waiting: list[bytes] = []
-    size = 0
-    for each in encoded:
-        if size + len(each) > _LARGEST_LIST:
-            yield Message(kind, family, head + nested(3, *waiting), CREATE if kind is Kind.NEW_ELEMENTS else 0)
-            waiting, size = [], 0
-        waiting.append(each)
-        size += len(each)
-    if waiting:
-        yield Message(kind, family, head + nested(3, *waiting), CREATE if kind is Kind.NEW_ELEMENTS else 0)
+    flags = CREATE if kind is Kind.NEW_ELEMENTS else 0
+    at_once = _LARGEST_LIST // max(map(len, listed), default=1)
+    for first in range(0, len(listed), at_once):
+        yield Message(kind, family, head + nested(3, *listed[first : first + at_once]), flags)
 
 
 def add_elements(family: int, table: str, name: str, elements: Elements) -> Iterator[Message]:
-    encoded = (element(key, value) for key, value in elements.items())
-    return _element_messages(Kind.NEW_ELEMENTS, family, table, name, encoded)
+    return _element_messages(Kind.NEW_ELEMENTS, family, table, name, encoded(elements))
 
 
 def add_intervals(family: int, table: str, name: str, bounds: Iterable[tuple[bytes, bool]]) -> Iterator[Message]:
     """`bounds`: where ranges begin, and where, exclusive, they end."""
-    encoded = (interval_element(key, end=end) for key, end in bounds)
-    return _element_messages(Kind.NEW_ELEMENTS, family, table, name, encoded)
+    listed = [interval_element(key, end=end) for key, end in bounds]
+    return _element_messages(Kind.NEW_ELEMENTS, family, table, name, listed)
 
 
 def delete_elements(family: int, table: str, name: str, keys: Iterable[bytes]) -> Iterator[Message]:
-    return _element_messages(Kind.DELETE_ELEMENTS, family, table, name, (element(key, None) for key in keys))
+    return _element_messages(Kind.DELETE_ELEMENTS, family, table, name, encoded(dict.fromkeys(keys)))
 
 
 def flush_elements(family: int, table: str, name: str) -> Message:

@@ -91,14 +91,15 @@ def desired_rules(
     flows: frozenset[Target] | None = None,
 ) -> PortRules | None:
     """None where the Service has no cluster IP of the family, or its port is nothing that we know."""
-    cluster_ip = next(iter(_of_family(family, service.spec.cluster_ips or (service.spec.cluster_ip,))), "")
+    cluster_ip = cluster_ip_of(service, family)
     if not cluster_ip or port.protocol not in Protocol.__members__:
         return None
     external_local = service.spec.external_traffic_policy == "Local" and _takes_outside(service)
     internal_local = service.spec.internal_traffic_policy == "Local"
     external_ips, balancer_ips = _outside_addresses(service, family)
-    cluster = {target: share for target, share in targets.cluster.items() if family.owns(target.address)}
-    local = [target for target in targets.local if family.owns(target.address)]
+    foreign = {target for target in (*targets.cluster, *targets.local) if not family.owns(target.address)}
+    cluster = {target: share for target, share in targets.cluster.items() if target not in foreign}
+    local = [target for target in targets.local if target not in foreign]
     ranges, wrong_ranges = _source_ranges(service, family)
     return PortRules(
         name=PortName(service.metadata.namespace, service.metadata.name, port.name, port.protocol),
@@ -110,15 +111,20 @@ def desired_rules(
         external_policy_local=external_local,
         cluster=assign_slots(count_slots(cluster), previous.cluster if previous else ())[:_MOST_TARGETS],
         local=assign_slots(dict.fromkeys(local, 1), previous.local if previous else ())[:_MOST_TARGETS],
-        hairpin=tuple(sorted(targets.on_node & {*cluster, *local})),
+        hairpin=tuple(sorted(targets.on_node & {*cluster, *local})) if targets.on_node else (),
         external_ips=external_ips,
         balancer_ips=balancer_ips,
         source_ranges=ranges,
         node_port=port.node_port,
         affinity_seconds=_affinity_seconds(service),
         flows=flows,
-        left_out=(*wrong_ranges, *_of_other_family(targets, family)),
+        left_out=(*wrong_ranges, *_of_other_family(foreign, family)),
     )
+
+
+def cluster_ip_of(service: Service, family: Family) -> str:
+    """Empty where the Service has none of the family."""
+    return next(iter(_of_family(family, service.spec.cluster_ips or (service.spec.cluster_ip,))), "")
 
 
 def _verdict(has_any: bool, *, local_only: bool, cluster: bool, local: bool) -> Scope | Refusal:
@@ -164,6 +170,7 @@ def _affinity_seconds(service: Service) -> int:
     return service.spec.session_affinity_config.client_ip.timeout_seconds
 
 
-def _of_other_family(targets: Targets, family: Family) -> tuple[str, ...]:
-    wrong = [target for target in {*targets.cluster, *targets.local} if not family.owns(target.address)]
-    return (f"{len(wrong)} endpoints have no {family.name} address, such as {min(wrong)}",) if wrong else ()
+def _of_other_family(foreign: set[Target], family: Family) -> tuple[str, ...]:
+    if not foreign:
+        return ()
+    return (f"{len(foreign)} endpoints have no {family.name} address, such as {min(foreign)}",)

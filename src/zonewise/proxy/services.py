@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from zonewise.objects import EndpointSlice, Key, Service, key_of
 from zonewise.proxy.family import Family
-from zonewise.proxy.rules import PortName, PortRules, desired_rules, is_served
+from zonewise.proxy.rules import PortName, PortRules, cluster_ip_of, desired_rules, is_served
 from zonewise.proxy.targets import Place, Targets, find_targets, serving
 from zonewise.routing import Decision, read_policy
 from zonewise.routing.policy import SameDomain, TopologyKeys
@@ -50,6 +50,8 @@ class Decider:
     def _answer(
         self, service: Service, slices: Sequence[EndpointSlice], place: Place, family: Family, before: Answer
     ) -> dict[PortName, PortRules]:
+        if not cluster_ip_of(service, family):
+            return {}
         old = before.get(family, {})
         key = key_of(service)
         remembered = self._decisions.get(key, {})

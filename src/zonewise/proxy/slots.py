@@ -51,6 +51,8 @@ def _rounded(shares: Mapping[T, float], total: int) -> dict[T, int]:
 def assign_slots(counts: Mapping[T, int], previous: Sequence[T] = ()) -> tuple[T, ...]:
     """Who has which slot: as before where possible, the rest in order."""
     total = sum(counts.values())
+    if not previous and total == len(counts):
+        return tuple(counts)
     wanted = dict(counts)
     slots: list[T | None] = [None] * total
     for index, holder in enumerate(previous[:total]):

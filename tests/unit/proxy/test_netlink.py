@@ -20,7 +20,7 @@ WORDS = st.integers(1, 10).flatmap(lambda words: st.binary(min_size=4 * words, m
 @given(WORDS, st.none() | WORDS)
 def test_elements_are_nested_attributes(key: bytes, data: bytes | None) -> None:
     plain = nested(1, attribute(1, key)) + (nested(2, attribute(1, data)) if data else b"")
-    assert netlink.element(key, data) == nested(1, plain)
+    assert netlink.encoded({key: data}) == [nested(1, plain)]
 
 
 def test_many_elements_are_split_over_messages() -> None:
