@@ -22,10 +22,12 @@ from overlay_cluster import WebhookProcess
 from program import Program as Process
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
+from zonewise.kube.patch import MergePatch
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, SERVICES
+from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.policy import SAME_ZONE
 from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
 from zonewise.slices.names import service_key
@@ -116,6 +118,20 @@ async def test_traffic_reliability_of_require_and_prefer(backends: Pods, mode: s
     await _reaches(backends, preferred, _shared_out_evenly)
     assert await _hinted(backends, f"{mode}-prefer") == await _seen(backends, preferred)
     await _an_endpoint_less(backends, required, preferred)
+
+
+async def test_no_packet_goes_to_a_drained_zone(backends: Pods, mode: str) -> None:
+    """From no zone, with a policy or without one, until the drain ends."""
+    drained = {DRAIN_ZONE: "zone-a"}
+    names = {f"{mode}-plain": {}, f"{mode}-hard": REQUIRE, f"{mode}-soft": PREFER}
+    services = {name: await _service(backends, name, said | drained) for name, said in names.items()}
+    elsewhere = {pod for pod, node in PODS.items() if not node.startswith("zone-a")}
+    for address in services.values():
+        await _reaches(backends, address, lambda seen: all(seen.values()) and set.union(*seen.values()) == elsewhere)
+    for name, address in services.items():
+        patch = MergePatch({"metadata": {"annotations": {DRAIN_ZONE: None}}})
+        await backends.client.patch(SERVICES, name, patch, backends.namespace)
+        await _reaches(backends, address, lambda seen: set.union(*seen.values()) == set(PODS))
 
 
 def _shared_out_evenly(seen: Seen) -> bool:
