@@ -74,7 +74,7 @@ async def backends(lab: Lab, namespace: str) -> AsyncIterator[Pods]:
         yield Pods(lab, client, namespace)
 
 
-@pytest.fixture(params=["own", "overlay"])
+@pytest.fixture(scope="module", params=["own", "overlay"])
 def mode(lab: Lab, request: pytest.FixtureRequest) -> Iterator[str]:
     plane = ControlPlane.attach(lab.directory)
     with ExitStack() as running:
