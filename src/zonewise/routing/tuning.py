@@ -69,7 +69,17 @@ def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[Problem, 
             problems.append(Problem(annotation, text, allowed))
         else:
             read[name] = value
+    if problem := _too_much_padding(annotations, read.get("start", DEFAULT_START), read.get("padding", 0)):
+        problems.append(problem)
+        del read["padding"]
     return Tuning(**read), tuple(problems)
+
+
+def _too_much_padding(annotations: Mapping[str, str], start: Start, padding: int) -> Problem | None:
+    """More than the threshold itself would never let a preference end; per domain nobody knows it before deciding."""
+    if start.per_domain or padding <= start.number:
+        return None
+    return Problem(PADDING, annotations[PADDING], f"at most the starting threshold, which is {start.number}")
 
 
 def _start(text: str) -> Start | None:

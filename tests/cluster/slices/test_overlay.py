@@ -162,7 +162,7 @@ BAD_VALUES = {
     "key-twice": {TOPOLOGY_KEYS: json.dumps([ZONE, ZONE, "*"])},
     "star-first": {TOPOLOGY_KEYS: json.dumps(["*", ZONE])},
     "negative-threshold": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "-3"},
-    "padding-larger": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "3", PADDING: "5"},
+    "padding-larger": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "5"},
     "huge": {SAME_ZONE: "x" * 200_000},
     "drains-nothing": {DRAIN_ZONE: "no zone at all!"},
 }

@@ -160,6 +160,11 @@ COMPLAINTS = {
     "start is no number": (service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "many"}), STARTING_THRESHOLD, "default"),
     "negative start": (service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "-1"}), STARTING_THRESHOLD, "default"),
     "padding is no number": (service({SAME_ZONE: "Prefer", PADDING: "3.5"}), PADDING, "default"),
+    "more padding than threshold": (
+        service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "5"}),
+        PADDING,
+        "'5' means the default",
+    ),
     "threshold without percent": (service({SAME_ZONE: "Prefer", OVERLOAD_THRESHOLD: "50"}), OVERLOAD_THRESHOLD, "'50'"),
     "no overload at all": (service({SAME_ZONE: "Prefer", OVERLOAD_THRESHOLD: "0%"}), OVERLOAD_THRESHOLD, "'0%'"),
     "other digits": (service({SAME_ZONE: "Prefer", PADDING: "٣"}), PADDING, "default"),

@@ -174,6 +174,7 @@ BAD_VALUES = {
     "a key twice": {TOPOLOGY_KEYS: '["a", "a"]'},
     "* first": {TOPOLOGY_KEYS: '["*", "a"]'},
     "negative threshold": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "-3"},
+    "padding larger than threshold": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "5"},
     "a megabyte": {SAME_ZONE: "x" * 1_000_000},
     "hints misspelled": {OLD_HINTS: "AUTO"},
     "no zone to drain": {DRAIN_ZONE: "nowhere"},
