@@ -22,7 +22,7 @@ from zonewise.kube.queue import Backoff, WorkQueue
 from zonewise.objects import SERVICES, EndpointSlice, Key, Service
 from zonewise.routing import Cluster, HintsForm
 from zonewise.slices.metrics import SYNCS_BY_RESULT, Result, Totals, observe
-from zonewise.slices.plan import SlicesPlan, plan_slices
+from zonewise.slices.plan import SlicesPlan, has_slices, plan_slices
 from zonewise.slices.reporting import Reporter
 from zonewise.slices.sources import Cause, Mode, Sources
 from zonewise.slices.triggers import TriggerTimes
@@ -100,7 +100,7 @@ class SliceController:
         if service is None:
             self._forget(key)
             return None
-        if service.spec.type == "ExternalName" or service.spec.selector is None:
+        if not has_slices(service):
             return None
         try:
             again_after_seconds = await self._sync(key, service)
@@ -119,6 +119,7 @@ class SliceController:
             return waits_seconds
         if plan.writes and await self._writer.perform(key, plan):
             self._enqueue(key, Cause.SLICES)
+        self._triggers.told(key)
         self._totals.note(service, plan)
         observe(service, plan)
         await self._reporter.report(service, plan.decisions, plan.expressions, cluster)

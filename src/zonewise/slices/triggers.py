@@ -27,22 +27,32 @@ class TriggerTimes:
 
     def __init__(self) -> None:
         self._seen: dict[Key, _Seen] = {}
+        self._untold: dict[Key, str] = {}
 
     def since(self, service: Service, pods: Iterable[Pod]) -> str | None:
-        """What changed between this call and the one before; None if nothing that has a time."""
+        """Of what changed since the call before, and of what was not `told` since; None if nothing has a time."""
         key = key_of(service)
         before = self._seen.get(key, _NOTHING)
-        now = _Seen(service.metadata.creation_timestamp or "", dict(_ready_times(pods)))
-        self._seen[key] = now
-        if before is _NOTHING:
-            return now.service or None
-        changed = [time for name, time in now.pods.items() if time > before.pods.get(name, "")]
-        if now.service > before.service:
-            changed.append(now.service)
-        return min(changed, default=None)
+        now = self._seen[key] = _Seen(service.metadata.creation_timestamp or "", dict(_ready_times(pods)))
+        times = [*_changed(before, now), *self._untold.pop(key, "").split()]
+        if times:
+            self._untold[key] = min(times)
+        return self._untold.get(key)
+
+    def told(self, service: Key) -> None:
+        """The slices say it, or need not."""
+        self._untold.pop(service, None)
 
     def forget(self, service: Key) -> None:
         self._seen.pop(service, None)
+        self._untold.pop(service, None)
+
+
+def _changed(before: _Seen, now: _Seen) -> Iterable[str]:
+    if now.service > before.service:
+        yield now.service
+    if before is not _NOTHING:
+        yield from (time for name, time in now.pods.items() if time > before.pods.get(name, ""))
 
 
 def _ready_times(pods: Iterable[Pod]) -> Iterable[tuple[str, str]]:

@@ -15,6 +15,7 @@ from zonewise.kube.client import Client
 from zonewise.kube.errors import Forbidden, NotFound
 from zonewise.kube.patch import MergePatch
 from zonewise.objects import ENDPOINT_SLICES, Endpoint, EndpointSlice, Key
+from zonewise.routing.endpoints import is_marked_ready
 from zonewise.slices.draft import Draft, Update, body_of, patch_of
 from zonewise.slices.metrics import CHANGES_BY_OPERATION, Operation
 from zonewise.slices.plan import SlicesPlan
@@ -40,16 +41,25 @@ class Writer:
         return overtaken
 
     async def _write_all(self, service: Key, plan: SlicesPlan) -> None:
+        """Slices that end without a ready endpoint come after those that end with one."""
         creates: list[Write] = [partial(self._create, service, draft) for draft in plan.creates]
-        updates: list[Write] = [partial(self._update, service, update) for update in plan.updates]
-        deletes: list[Write] = [partial(self._delete, service, gone) for gone in plan.deletes]
+        giving, taking = self._updates(service, plan)
         if _moves_endpoints(plan):
             await _at_once(creates)
-            for update in updates:
+            for update in giving + taking:
                 await update()
         else:
-            await _at_once(creates + updates)
-        await _at_once(deletes)
+            await _at_once(creates + giving)
+            await _at_once(taking)
+        await _at_once([partial(self._delete, service, gone) for gone in plan.deletes])
+
+    def _updates(self, service: Key, plan: SlicesPlan) -> tuple[list[Write], list[Write]]:
+        giving: list[Write] = []
+        taking: list[Write] = []
+        for update in plan.updates:
+            has_ready = any(map(is_marked_ready, update.draft.endpoints))
+            (giving if has_ready else taking).append(partial(self._update, service, update))
+        return giving, taking
 
     async def _create(self, service: Key, draft: Draft) -> None:
         try:
