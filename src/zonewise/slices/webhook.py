@@ -14,6 +14,7 @@ from typing import Any, Final
 from prometheus_client import Counter
 
 from zonewise.kube.admission import Webhook
+from zonewise.kube.client import FIELD_MANAGER as OWNING_MANAGER
 from zonewise.kube.client import Client
 from zonewise.kube.errors import NotFound
 from zonewise.kube.patch import Apply
@@ -31,6 +32,8 @@ DEADLINE_SECONDS: Final = 1.0
 """Writers of slices wait for us; after this time they get what they sent."""
 TIMEOUT_SECONDS: Final = 2
 
+_OURS: Final = (FIELD_MANAGER, OWNING_MANAGER)
+"""The controllers of both modes: who runs the webhook beside a controller that owns slices does no harm."""
 _REVIEWS: Final = Counter("zonewise_overlay_reviews", "Slices reviewed, by what became of their hints", ["outcome"])
 
 
@@ -63,7 +66,7 @@ class SliceWebhook:
         written = asked.object
         if written is None or not is_stock(written):
             return Outcome.FOREIGN, ()
-        if (asked.options or {}).get("fieldManager") == FIELD_MANAGER:
+        if (asked.options or {}).get("fieldManager") in _OURS:
             return Outcome.OURS, ()  # it may know more than our caches do
         service = await self._service_of(written)
         if service is None:

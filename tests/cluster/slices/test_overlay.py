@@ -181,8 +181,10 @@ async def test_bad_values_mean_the_default_and_no_writes(site: Site, webhook: We
 
 
 FOREIGN = {
-    "of somebody else's": {MANAGED_BY: "somebody.example", SERVICE_NAME: "web"},
-    "of no Service that there is": {MANAGED_BY: STOCK_MANAGER, SERVICE_NAME: "web"},
+    # name: who is said to manage it, who writes it
+    "of somebody else's": ("somebody.example", "somebody"),
+    "of no Service that there is": (STOCK_MANAGER, "kube-controller-manager"),
+    "of our own controller's": (STOCK_MANAGER, "zonewise"),
 }
 
 
@@ -190,9 +192,11 @@ FOREIGN = {
 async def test_slices_that_are_not_the_stock_controllers_pass_as_they_came(
     site: Site, webhook: WebhookProcess, name: str
 ) -> None:
+    managed_by, writer = FOREIGN[name]
+    labels = {MANAGED_BY: managed_by, SERVICE_NAME: "web"}
     endpoint = {"addresses": ["10.0.0.1"], "hints": {"forZones": [{"name": "elsewhere"}]}}
-    body = {"metadata": {"name": "foreign", "labels": FOREIGN[name]}, "addressType": "IPv4", "endpoints": [endpoint]}
-    created = await site.client.create(ENDPOINT_SLICES, body, site.namespace)
+    body = {"metadata": {"name": "foreign", "labels": labels}, "addressType": "IPv4", "endpoints": [endpoint]}
+    created = await site.client.named(writer).create(ENDPOINT_SLICES, body, site.namespace)
     assert said([created]) == {"10.0.0.1": ("elsewhere",)}
     assert webhook.undecided() == 0
 

@@ -139,7 +139,7 @@ async def written_by_a_stranger(world: World) -> None:
     """A slice of no Service that the webhook knows: it looks whether the Service is newer than its cache."""
     labels = {slice_world.SERVICE_NAME: "web", slice_world.MANAGED_BY: slice_world.STOCK_MANAGER}
     body = {"metadata": {"name": "stray", "labels": labels}, "addressType": "IPv4", "endpoints": []}
-    await world.client.create(ENDPOINT_SLICES, body, world.namespace)
+    await world.client.named("stranger").create(ENDPOINT_SLICES, body, world.namespace)
 
 
 async def forget_authorities(client: Client) -> None:
