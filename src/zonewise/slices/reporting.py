@@ -6,14 +6,16 @@ that dies in between leaves out an event rather than repeat one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from prometheus_client import Counter, Gauge
 
+from zonewise import log
 from zonewise.kube.client import Client
-from zonewise.kube.errors import Conflict, NotFound
+from zonewise.kube.errors import Conflict, Invalid, NotFound
 from zonewise.kube.events import Recorder, Severity, reference_to
 from zonewise.kube.patch import MergePatch
 from zonewise.objects import NODES, SERVICES, Key, ObjectReference, Service, key_of
@@ -21,6 +23,8 @@ from zonewise.routing import Cluster, Decision, Expression, Reason
 from zonewise.slices.names import STATE
 from zonewise.slices.news import Report, report_on
 from zonewise.slices.state import State, foreign_complaints
+
+_log = log.get_logger(__name__)
 
 _STATES = Gauge(
     "zonewise_services", "Services that ask for topology, by how they are routed", ["policy", "code", "active"]
@@ -100,14 +104,18 @@ class Reporter:
         return seen
 
     async def _write(self, service: Service, report: Report) -> bool:
-        """False where the Service is gone, or another one has its name."""
+        """False where the Service is gone, or another one has its name. Where its annotations are full, events remain."""
         metadata = service.metadata
         patch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {STATE: report.text}}})
         try:
             made = await self._client.patch(SERVICES, metadata.name, patch, metadata.namespace)
+            version = int(made.metadata.resource_version)
         except (NotFound, Conflict):
             return False
-        self._ahead[key_of(service)] = _Ahead(metadata.uid, int(made.metadata.resource_version), report.text)
+        except Invalid as error:
+            _log.warning("state not written", service=str(key_of(service)), error=str(error))
+            version = sys.maxsize
+        self._ahead[key_of(service)] = _Ahead(metadata.uid, version, report.text)
         return True
 
     def _measure(self, service: Key, state: State | None) -> None:

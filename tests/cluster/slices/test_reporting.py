@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from slice_world import World, running, settled
 from waiting import eventually
@@ -110,6 +111,20 @@ async def test_the_annotation_goes_with_the_policy_and_comes_back_when_somebody_
 
 async def gone(world: World) -> bool:
     return await state(world) is None
+
+
+async def test_where_annotations_are_full_events_still_tell_and_nothing_is_tried_again(world: World) -> None:
+    """The API takes 256 KiB of annotations in all."""
+    await world.service("web", annotations={SAME_ZONE: "Require", "full": "x" * (256 * 1024 - 100)})
+    await world.spread("web", {"zone-a": 6, "zone-b": 6, "zone-c": 6})
+    with capture_logs() as lines:
+        async with running(world.client):
+            await eventually(lambda: reasons(world, {"Required", "NeedsProxy"}))
+            await world.pod("another", {"app": "web"}, "zone-a-0")
+            await settled(world)
+        assert await reasons(world, {"Required", "NeedsProxy"})
+    assert len([line for line in lines if line["event"] == "state not written"]) == 1
+    assert await gone(world)
 
 
 async def test_a_service_of_the_same_name_starts_anew(world: World) -> None:
