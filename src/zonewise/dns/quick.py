@@ -71,7 +71,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         """Most of these come from search paths. Whatever asks for more than a denial is read with care."""
         at, last = 0, len(name) - 1
         begin = len(name) - len(table.domain)
-        ours = begin == 0
+        ours = False
         while at < last:
             length = name[at]
             if length > LONGEST_LABEL:

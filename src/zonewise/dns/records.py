@@ -53,16 +53,16 @@ def addresses(found: Iterable[bytes], ttl: int) -> Answer:
     return Answer(len(written), b"".join(written), len(written[0]) if len(written) > 1 else 0)
 
 
-def services(owner: bytes, targets: Sequence[Target], entries: int, ttl: int) -> Answer:
+def services(owner: bytes | None, targets: Sequence[Target], entries: int, ttl: int) -> Answer:
     """SRV, with the targets' addresses as glue. Weights share 100 among all `entries`, as CoreDNS has it.
 
     A target's glue points at the name inside its record (RFC 2782 forbids compression within), which stands at a known
-    place because the question's length is known.
+    place if the question's length is known; without an owner it is not.
     """
     weight = math.floor(100.0 / (100 * entries) * 100)
     written: list[bytes] = []
     places: dict[bytes, int] = {}
-    at = len(owner) + _HEADER_AND_TAIL
+    at = len(owner) + _HEADER_AND_TAIL if owner else _LAST_POINTER + 1
     for name, port in dict.fromkeys((target.name, target.port) for target in targets):
         data = struct.pack(">HHH", 0, weight, port) + name
         written.append(record(Type.SRV, ttl, data))

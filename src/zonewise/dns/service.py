@@ -178,13 +178,8 @@ def _headless(
     if at := below(writer.name, "pin", "_zone"):
         wild[at] = {}
     if at := below(writer.name, "prefer", "_zone"):
-        wild[at] = {type_: _without_glue(answer) for type_, answer in writer.plain(at, rows, _anything).items()}
+        wild[at] = writer.plain(None, rows, _anything)
     return names, wild
-
-
-def _without_glue(answer: Answer) -> Answer:
-    """Glue knows how long the question is, which differs below a wild name."""
-    return answer._replace(glue_count=0, glue=b"")
 
 
 Matches = Callable[[Port], bool]
@@ -215,7 +210,8 @@ class _Writer:
                 by_host.setdefault(at, []).append(row)
         return {at: self.plain(at, found, _anything) for at, found in by_host.items()}
 
-    def plain(self, at: bytes, rows: Sequence[Row], matches: Matches, *, host: bool = True) -> dict[int, Answer]:
+    def plain(self, at: bytes | None, rows: Sequence[Row], matches: Matches, *, host: bool = True) -> dict[int, Answer]:
+        """`at` is the name asked for, or None where that may be any."""
         found = self.addresses(rows, matches)
         if answer := self._services(at, rows, matches, host=host):
             found[Type.SRV] = answer
@@ -233,7 +229,7 @@ class _Writer:
         seen = [plain, *(self.plain(at, [row for row in rows if row.key in keys], matches) for keys in view.keys)]
         return {type_: Varied(view.profile.id, tuple(each.get(type_) for each in seen), view.near) for type_ in plain}
 
-    def _services(self, at: bytes, rows: Sequence[Row], matches: Matches, *, host: bool) -> Answer | None:
+    def _services(self, at: bytes | None, rows: Sequence[Row], matches: Matches, *, host: bool) -> Answer | None:
         entries = [(row, port[2]) for row in rows for port in row.ports if matches(port)]
         targets = [
             Target(target, number, row.address)

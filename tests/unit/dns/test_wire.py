@@ -123,6 +123,8 @@ def test_a_name_that_only_looks_like_ours_is_not() -> None:
     assert isinstance(read(packet), Query)
     assert WORLD.quick(packet, Sender()) is None
     assert isinstance(respond(WORLD.table, packet, Sender(), LARGEST), Elsewhere)
+    as_long = QUERY[:12] + b"\1h\1s\3ser\5local\0\0\1\0\1"
+    assert WORLD.quick(as_long, Sender()) is None, "as long as our domain, with the same end"
     with_zero = QUERY[:12] + b"\x03a\0b" + names.to_wire("cluster.local") + b"\0\1\0\1"
     reply = dns.message.from_wire(WORLD.quick(with_zero, Sender()) or b"")
     assert reply.rcode() == dns.rcode.NXDOMAIN

@@ -1,0 +1,67 @@
+"""The real CoreDNS: built once from its Go module into the cache, and run against the same API server."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from zonewise.lab import places
+from zonewise.lab.build import Go
+
+MODULE = Path(__file__).parent / "coredns"
+
+
+def ensure() -> Path:
+    """The binary, built now unless it is there: some minutes."""
+    sources = b"".join(sorted(path.read_bytes() for path in MODULE.iterdir()))
+    binary = places.cache_root() / "coredns" / hashlib.sha256(sources).hexdigest()[:12]
+    if not binary.exists():
+        print("building CoreDNS: some minutes, once")
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=binary.parent) as scratch:
+            made = Path(scratch, "coredns")
+            Go(MODULE).run(["build", "-trimpath", "-ldflags=-s -w", "-o", str(made), "."])
+            made.rename(binary)
+    return binary
+
+
+class CoreDns:
+    def __init__(
+        self, kubeconfig: Path, port: int, *, cache: bool, directory: Path, cpus: str = "", zonal: bool = True
+    ) -> None:
+        corefile = directory / "Corefile"
+        corefile.write_text(
+            f""".:{port} {{
+    bind 127.0.0.1
+    errors
+    kubernetes cluster.local in-addr.arpa ip6.arpa {{
+        kubeconfig {kubeconfig}
+        pods insecure
+        ttl 5
+        {"zonal" if zonal else ""}
+        fallthrough in-addr.arpa ip6.arpa
+    }}
+    {"cache 30" if cache else ""}
+    loadbalance
+}}
+"""
+        )
+        pin = ["taskset", "-c", cpus] if cpus else []
+        self.port = port
+        self._log = (directory / "coredns.log").open("w")
+        self.process = subprocess.Popen(
+            [*pin, ensure(), "-conf", corefile, "-quiet"], stdout=self._log, stderr=subprocess.STDOUT
+        )
+        time.sleep(0.1)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        self.process.kill()
+        self.process.wait()
+        self._log.close()

@@ -1,0 +1,270 @@
+"""Are our answers CoreDNS' answers? Random states of a cluster, and every name in them asked of both servers.
+
+Each state is a namespace with a few Services of all kinds, written to one real API server that both watch. A difference
+in code, answers or glue is printed, and the exit code is 1. `python -m bench.dns.differential --states 500`
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import dns.message
+import dns.query
+import dns.rcode
+import dns.rdatatype
+
+from bench.dns.coredns import CoreDns
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
+from zonewise.lab import controlplane
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, SERVICES
+
+Json = dict[str, Any]
+DOMAIN = "cluster.local."
+KINDS = ("A", "AAAA", "SRV", "TXT", "CNAME", "MX")
+ZONES = ("zone-a", "Zone.B", "zone-c")
+PORTS = (("http", "TCP", 80), ("dns", "UDP", 53), ("dns-tcp", "TCP", 53), ("", "TCP", 9))
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass
+class State:
+    """One namespace: its Services with their slices."""
+
+    namespace: str
+    services: list[Json]
+    slices: list[Json]
+
+
+def random_state(number: int, chance: random.Random) -> State:
+    namespace = f"state-{number}"
+    state = State(namespace, [], [])
+    for index in range(chance.randint(1, 4)):
+        name = f"s{index}"
+        kind = chance.choice(["headless", "headless", "cluster", "external"])
+        ports = [
+            {"name": port or "x", "protocol": protocol, "port": port_number}
+            for port, protocol, port_number in chance.sample(PORTS, chance.randint(0 if kind == "headless" else 1, 3))
+        ]
+        if kind == "external":
+            target = chance.choice([f"s{chance.randint(0, 3)}.{namespace}.svc.cluster.local", "192.0.2.9"])
+            state.services.append(_service(name, type="ExternalName", externalName=target))
+            continue
+        families = chance.choice([["IPv4"], ["IPv6"], ["IPv4", "IPv6"]]) if kind == "headless" else ["IPv4"]
+        spec: Json = {"clusterIP": "None"} if kind == "headless" else {}
+        state.services.append(_service(name, ports=ports, **spec))
+        state.slices += [
+            _slice(name, family, n, ports, chance) for family in families for n in range(chance.randint(0, 2))
+        ]
+    return state
+
+
+def _service(name: str, **spec: Any) -> Json:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def _slice(owner: str, family: str, number: int, ports: list[Json], chance: random.Random) -> Json:
+    listed = ports if chance.random() < 0.8 else ports[:1]
+    return {
+        "metadata": {
+            "name": f"{owner}-{family.lower()}-{number}",
+            "labels": {"kubernetes.io/service-name": owner, "endpointslice.kubernetes.io/managed-by": "differential"},
+        },
+        "addressType": family,
+        "ports": [{**port, "port": 1000 + port["port"]} for port in listed],
+        "endpoints": [_endpoint(family, chance) for _ in range(chance.randint(0, 4))],
+    }
+
+
+def _endpoint(family: str, chance: random.Random) -> Json:
+    last = chance.randint(0, 5000)
+    address = (
+        f"10.{chance.randint(0, 3)}.{last // 250}.{last % 250}"
+        if family == "IPv4"
+        else str(ip_address((0xFD << 120) + last))
+    )
+    found: Json = {"addresses": [address], "conditions": {}}
+    if (ready := chance.choice([True, True, False, None])) is not None:
+        found["conditions"]["ready"] = ready
+    if chance.random() < 0.4:
+        found["hostname"] = chance.choice(["a", "b", "web-0"])
+    if chance.random() < 0.7:
+        found["zone"] = chance.choice(ZONES)
+    return found
+
+
+def names_of(state: State) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every name that the state could have, and some that it has not."""
+    yield f"{state.namespace}.svc", KINDS
+    yield f"nothing.{state.namespace}.svc", ("A",)
+    for service in state.services:
+        name = service["metadata"]["name"]
+        base = f"{name}.{state.namespace}.svc"
+        yield base, KINDS
+        yield f"nothing.{base}", ("A", "SRV")
+        for port, protocol, _ in (*PORTS[:3], ("x", "TCP", 0)):
+            yield f"_{port}._{protocol.lower()}.{base}", ("A", "AAAA", "SRV")
+        for zone in (*ZONES, "nowhere"):
+            for directive in ("pin", "prefer"):
+                yield f"{zone}.{directive}._zone.{base}", KINDS
+        for each in state.slices:
+            if each["metadata"]["labels"]["kubernetes.io/service-name"] == name:
+                for endpoint in each["endpoints"]:
+                    dashed = endpoint["addresses"][0].replace(".", "-").replace(":", "-")
+                    yield f"{dashed}.{base}", ("A", "AAAA", "SRV")
+                    if host := endpoint.get("hostname"):
+                        yield f"{host}.{base}", ("A", "AAAA", "SRV")
+
+
+def reverse_names_of(state: State) -> Iterator[str]:
+    for each in state.slices:
+        for endpoint in each["endpoints"]:
+            yield f"{ip_address(endpoint['addresses'][0]).reverse_pointer}."
+
+
+@dataclass(frozen=True)
+class Seen:
+    rcode: str
+    answers: frozenset[str]
+    glue: frozenset[str]
+
+
+def seen(port: int, name: str, kind: str) -> Seen:
+    query = dns.message.make_query(name, kind)
+    reply = dns.query.tcp(query, "127.0.0.1", port=port, timeout=PATIENCE_SECONDS)
+    return Seen(dns.rcode.to_text(reply.rcode()), _texts(reply.answer), _texts(reply.additional))
+
+
+def _texts(section: Any) -> frozenset[str]:
+    return frozenset(
+        f"{rrset.name.to_text().lower()} {rrset.ttl} {dns.rdatatype.to_text(rrset.rdtype)} {record.to_text().lower()}"
+        for rrset in section
+        for record in rrset
+    )
+
+
+async def write(plane: ControlPlane, states: list[State]) -> None:
+    async with Client(kubeconfig.load(plane.kubeconfig)) as client:
+        busy = asyncio.Semaphore(20)
+
+        async def one(state: State) -> None:
+            async with busy:
+                await client.create(NAMESPACES, {"metadata": {"name": state.namespace}})
+                for service in state.services:
+                    await client.create(SERVICES, service, state.namespace)
+                for each in state.slices:
+                    await client.create(ENDPOINT_SLICES, each, state.namespace)
+
+        await asyncio.gather(*(one(state) for state in states[:-1]))
+        await one(states[-1])  # both servers know the last one: they know all
+
+
+def sentinel() -> State:
+    address: Json = {"addresses": ["10.99.0.1"], "conditions": {"ready": True}}
+    labels = {"kubernetes.io/service-name": "done"}
+    each = {"metadata": {"name": "done", "labels": labels}, "addressType": "IPv4", "ports": [], "endpoints": [address]}
+    return State("sentinel", [_service("done", clusterIP="None")], [each])
+
+
+def compare(ours: int, theirs: int, states: list[State]) -> tuple[int, int]:
+    asked = different = 0
+    for state in states:
+        found = [(f"{name}.{DOMAIN}", kind) for name, kinds in names_of(state) for kind in kinds]
+        found += [(name, "PTR") for name in reverse_names_of(state)]
+        for name, kind in dict.fromkeys(found):
+            asked += 1
+            a, b = seen(ours, name, kind), seen(theirs, name, kind)
+            if a != b and not _is_meant(name, kind, a, b):
+                different += 1
+                print(f"{name} {kind}\n  ours   {a}\n  theirs {b}")
+    return asked, different
+
+
+def _is_meant(name: str, kind: str, ours: Seen, theirs: Seen) -> bool:
+    """Names of nobody are passed on, and here is nobody to pass them to: we refuse, CoreDNS fails.
+
+    And CoreDNS says of a namespace, if asked for TXT, that it does not exist, though for other types it says that it does;
+    resolvers that remember denials (RFC 8020) then deny all names below it.
+    """
+    if kind == "PTR":
+        return (ours.rcode, theirs.rcode) == ("REFUSED", "SERVFAIL")
+    of_namespace = name.count(".") == DOMAIN.count(".") + 2
+    return kind == "TXT" and of_namespace and (ours.rcode, theirs.rcode) == ("NOERROR", "NXDOMAIN")
+
+
+def wait(port: int) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if seen(port, f"done.sentinel.svc.{DOMAIN}", "A").answers:
+                return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    raise TimeoutError(f"port {port} never knew the last state")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--states", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    chance = random.Random(asked.seed)
+    states = [*(random_state(number, chance) for number in range(asked.states)), sentinel()]
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch, "plane")
+        plane = ControlPlane.start(directory, programs=(Program.ETCD, Program.APISERVER))
+        try:
+            return _against(plane, states, Path(scratch))
+        finally:
+            controlplane.remove(directory)
+
+
+def _against(plane: ControlPlane, states: list[State], scratch: Path) -> int:
+    asyncio.run(write(plane, states))
+    ours, theirs = free_port(), free_port()
+    command = [
+        Path(sys.executable).with_name("zonewise"),
+        "dns",
+        "--kubeconfig",
+        plane.kubeconfig,
+        "--listen",
+        "127.0.0.1",
+    ]
+    more = ["--port", str(ours), "--no-forward", "--metrics-port", "0", "--pods", "insecure", "--log-level", "warning"]
+    server = subprocess.Popen([*command, *more, "--lameduck-seconds", "0"])
+    peer = CoreDns(plane.kubeconfig, theirs, cache=False, directory=scratch)
+    try:
+        wait(ours)
+        wait(theirs)
+        asked, different = compare(ours, theirs, states)
+    finally:
+        peer.stop()
+        server.terminate()
+        server.wait()
+    print(f"{len(states)} states, {asked} questions, {different} differences")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
