@@ -15,7 +15,7 @@ import msgspec
 
 from zonewise.kube.series import Severity
 from zonewise.objects import Service
-from zonewise.routing import Cluster, Code, Decision, Expression
+from zonewise.routing import Cluster, Code, Decision, Expression, Reason
 from zonewise.routing.policy import AutomaticHints
 from zonewise.routing.stockevents import STOCK_CODES, stock_event
 from zonewise.routing.stockproxy import PROXY_NAME_LABEL
@@ -87,21 +87,25 @@ def _notes(before: State | None, state: State, decisions: Mapping[str, Decision]
         if cut(sentence) not in said:
             yield Note(Severity.WARNING, complaint.code, _with_remedy(sentence, complaint.remedy))
     if (before is None or identity(before) != identity(state)) and state.code != Code.NO_POLICY:
-        yield _state_note(state)
-    yield from _drain_notes(before, state, decisions)
+        yield _state_note(state, _drain_reason(state, decisions))
+    yield from _drain_notes(before, state, _drain_reason(state, decisions))
     if state.losses and kinds(state.losses) != kinds(before.losses if before else ()):
         text = f"stock proxies will not do all that was decided: {'; '.join(state.losses)}"
         yield Note(Severity.WARNING, Code.NEEDS_PROXY, _with_remedy(text, _NEEDS_PROXY_REMEDY))
 
 
-def _drain_notes(before: State | None, state: State, decisions: Mapping[str, Decision]) -> Iterator[Note]:
+def _drain_reason(state: State, decisions: Mapping[str, Decision]) -> Reason | None:
+    reasons = [reason for decision in decisions.values() for reason in decision.reasons]
+    return next((reason for reason in reasons if reason.code == state.drain), None)
+
+
+def _drain_notes(before: State | None, state: State, reason: Reason | None) -> Iterator[Note]:
     """Where a drain is not itself the reason of the state, which then says it."""
     was = (before.drain, before.drained) if before else ("", ())
     if was == (state.drain, state.drained):
         return
     if before and before.drain == Code.ZONE_DRAINED != state.drain:
         yield _drain_ended(before)
-    reason = next((found for d in decisions.values() for found in d.reasons if found.code == state.drain), None)
     is_news = state.code not in DRAIN_CODES or (before and identity(before) == identity(state))
     if reason and is_news:
         severity = Severity.NORMAL if reason.code is Code.ZONE_DRAINED else Severity.WARNING
@@ -120,12 +124,15 @@ def _farewell(before: State | None, decision: Decision) -> Iterator[Note]:
         yield Note(Severity.NORMAL, decision.reason.code, f"{before.policy} ended: {decision.reason.sentence}")
 
 
-def _state_note(state: State) -> Note:
+def _state_note(state: State, drain: Reason | None) -> Note:
+    """What the policy says; a drain beside it has an event of its own."""
     severity = Severity.NORMAL if state.active else Severity.WARNING
     if state.policy == "none":
         return Note(severity, state.code, _with_remedy(state.sentence, state.remedy))
     how = "is in force" if state.active else "is not in force"
-    return Note(severity, state.code, _with_remedy(f"{state.policy} {how}: {state.sentence}", state.remedy))
+    sentence = state.sentence.removesuffix(f"; {drain.sentence}") if drain else state.sentence
+    remedy = f"; {state.remedy}".removesuffix(f"; {drain.remedy}").removeprefix("; ") if drain else state.remedy
+    return Note(severity, state.code, _with_remedy(f"{state.policy} {how}: {sentence}", remedy))
 
 
 def _stock_notes(decisions: Mapping[str, Decision]) -> Iterator[Note]:

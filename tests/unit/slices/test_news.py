@@ -236,6 +236,20 @@ def test_a_drain_begins_and_ends() -> None:
     assert said(ended) == ["Normal DrainEnded: traffic returns to a"]
 
 
+def test_a_policy_that_ends_with_a_drain_and_the_drain_have_an_event_each() -> None:
+    drained = told(service({SAME_ZONE: "Prefer", DRAIN_ZONE: "a"}), TWELVE, told(PREFER, TWELVE))
+    assert said(drained) == [
+        (
+            "Warning BelowStart: same-zone Prefer is not in force: 8 endpoints are too few: 12 are needed (starting "
+            "threshold 9, padding 3). What helps: run 4 more, or lower zonewise.dev/starting-threshold"
+        ),
+        (
+            "Normal ZoneDrained: zone a is drained by Service shop/web: 4 endpoints there get no traffic, 8 elsewhere take "
+            "it. What helps: remove zonewise.dev/drain-zone to let traffic return"
+        ),
+    ]
+
+
 def test_a_drain_without_a_policy() -> None:
     first = told(service({DRAIN_ZONE: "a"}), TWELVE)
     assert [note.reason for note in first.notes] == ["ZoneDrained"]
