@@ -134,7 +134,7 @@ def _run(access: Access, settings: Settings, health_port: int) -> int:
 async def _explain(access: Access, settings: Settings, service: str, namespace: str) -> None:
     from zonewise.kube.client import Client
     from zonewise.kube.errors import NotFound
-    from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
+    from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICES
     from zonewise.proxy.explanation import explain_service
     from zonewise.proxy.family import FAMILIES
     from zonewise.proxy.targets import Place
@@ -150,6 +150,7 @@ async def _explain(access: Access, settings: Settings, service: str, namespace: 
         selector = f"kubernetes.io/service-name={name}"
         slices = (await client.list(ENDPOINT_SLICES, where, selector=selector)).items
         nodes = (await client.list(NODES)).items
-    place = Place(settings.node, Cluster.of(nodes))
+        annotations = (await client.get(NAMESPACES, where)).metadata.annotations
+    place = Place(settings.node, Cluster.of(nodes), {where: annotations})
     for line in explain_service(found, slices, place, FAMILIES.values(), all_services=settings.all_services):
         click.echo(line)

@@ -1,23 +1,34 @@
 """What the proxy reads of the cluster, and when a Service must be looked at again.
 
-Services, nodes, and EndpointSlices in two watches: those that belong to no group, and those of the groups that clients
+Services, nodes, namespaces, and EndpointSlices in two watches: those that belong to no group, and those of the groups that clients
 in this node's zone may use. When the node's zone changes, the second is replaced by the new zone's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
 from zonewise.kube.informers import Caches
 from zonewise.kube.reflector import Change
-from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, EndpointSlice, Key, Node, Service, key_of
+from zonewise.objects import (
+    ENDPOINT_SLICES,
+    NAMESPACES,
+    NODES,
+    SERVICES,
+    EndpointSlice,
+    Key,
+    Namespace,
+    Node,
+    Service,
+    key_of,
+)
 from zonewise.proxy.rules import PROXY_NAME
 from zonewise.proxy.targets import ALL, CONSUMER, SHARED, Place
-from zonewise.routing import Cluster
+from zonewise.routing import DRAIN_ZONE, Cluster
 from zonewise.routing.stockproxy import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
 from zonewise.topology import is_ready, zone_of
 
@@ -45,6 +56,8 @@ class Sources:
         self._caches = Caches(client)
         self.services: Cache[Service] = self._caches.of(SERVICES, selector=service_selector(all_services=all_services))
         self._nodes: Cache[Node] = self._caches.of(NODES)
+        self._namespaces: Cache[Namespace] = self._caches.of(NAMESPACES)
+        self._draining: dict[str, Mapping[str, str]] = {}
         self._ungrouped = self._watch_slices(self._caches, slice_selectors("", all_services=all_services)[0])
         self._grouped: Cache[EndpointSlice] | None = None
         self._zone: str | None = None
@@ -62,7 +75,7 @@ class Sources:
     def place(self) -> Place:
         if self._cluster is None:
             self._cluster = Cluster.of(self._nodes)
-        return Place(self.node_name, self._cluster)
+        return Place(self.node_name, self._cluster, self._draining)
 
     def slices_of(self, key: Key) -> Sequence[EndpointSlice]:
         found = self._ungrouped.by_index(_BY_SERVICE, str(key))
@@ -75,6 +88,7 @@ class Sources:
             self.services.on_change(lambda change: self.on_dirty([change.key]))
             self._ungrouped.on_change(self._slice_changed)
             self._nodes.on_change(self._node_changed)
+            self._namespaces.on_change(self._namespace_changed)
             await self._follow_zone(synced)
 
     async def _follow_zone(self, synced: asyncio.Event) -> None:
@@ -108,6 +122,15 @@ class Sources:
         found = {name for each in (change.old, change.new) if each for name in _service_names(each)}
         self.on_dirty(Key(*name.split("/", 1)) for name in found)
 
+    def _namespace_changed(self, change: Change[Namespace]) -> None:
+        name = change.key.name
+        before = self._draining.pop(name, {})
+        said = change.new.metadata.annotations if change.new else {}
+        if DRAIN_ZONE in said:
+            self._draining[name] = {DRAIN_ZONE: said[DRAIN_ZONE]}
+        if before != self._draining.get(name, {}):
+            self.on_labels()
+
     def _node_changed(self, change: Change[Node]) -> None:
         """Heartbeats change nothing that routing sees."""
         if change.old is not None and change.new is not None and _seen(change.old) == _seen(change.new):
@@ -126,5 +149,6 @@ def _service_names(found: EndpointSlice) -> Iterable[str]:
 
 
 def _seen(node: Node) -> tuple[object, ...]:
-    allocatable = node.status.allocatable.get("cpu")
-    return key_of(node), node.metadata.labels, is_ready(node), allocatable, node.status.addresses, node.spec.pod_cidrs
+    drain, cpu = node.metadata.annotations.get(DRAIN_ZONE), node.status.allocatable.get("cpu")
+    where = node.metadata.labels, node.status.addresses, node.spec.pod_cidrs
+    return key_of(node), is_ready(node), drain, cpu, *where

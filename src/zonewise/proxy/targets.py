@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from zonewise.objects import Endpoint, EndpointSlice, Service, ServicePort
-from zonewise.routing import NODE_NAME, Choice, Cluster, Code, Decision, Reason, choose, decide, read_policy, recall
+from zonewise.routing import (
+    NODE_NAME,
+    Choice,
+    Cluster,
+    Code,
+    Decision,
+    Reason,
+    choose,
+    decide,
+    drained_zones,
+    read_policy,
+    recall,
+)
 from zonewise.routing.endpoints import usable
 from zonewise.routing.policy import Reading, SameDomain, Strength, TopologyKeys
 from zonewise.routing.stockproxy import ProxyChoice, TrafficPolicies, categorize, merge, traffic_policies
@@ -49,10 +61,14 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the clients are: this node, and what is known of the others."""
+    """Where the clients are: this node, and what is known of the others.
+
+    `namespaces` has the annotations of those that have any to heed, by name.
+    """
 
     node: str
     cluster: Cluster = field(repr=False)
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     @property
     def zone(self) -> str:
@@ -137,7 +153,9 @@ def _by_decision(
     """What the slices' hints recall of the last decision counts, so that all nodes start from the same."""
     endpoints = _endpoints(offering)
     remembered = recall(endpoints, place.cluster)
-    decision = decide(service, endpoints, place.cluster, remembered or previous or {})
+    said = place.namespaces.get(service.metadata.namespace, {})
+    drain = drained_zones(service, said, place.cluster.node_drains)
+    decision = decide(service, endpoints, place.cluster, remembered or previous or {}, drained=drain)
     choice = choose(decision, place.cluster, place.node)
     return _chosen(choice, offering, policies, place, decision)
 

@@ -135,6 +135,16 @@ def test_groups_of_the_controller_are_obeyed() -> None:
     assert addresses(find(require, everyone)) == []
 
 
+def test_a_drained_zone_gets_no_traffic_while_others_can_take_it() -> None:
+    drained = {"zonewise.dev/drain-zone": "a"}
+    soft = service(annotations={KEYS: '["topology.kubernetes.io/zone", "*"]'} | drained)
+    assert addresses(find(soft, slice_of(*EVERYWHERE))) == ["10.2.0.1"]
+    place = Place("a1", cluster(), {"shop": drained})
+    asked = keys("topology.kubernetes.io/zone", "*")
+    found = find_targets(asked, asked.spec.ports[0], [slice_of(*EVERYWHERE)], place, "IPv4")
+    assert addresses(found) == ["10.2.0.1"]
+
+
 def test_same_node_within_groups() -> None:
     own = slice_of(endpoint("10.1.0.1", "a1", zones=["a"]), endpoint("10.1.0.2", "a2", zones=["a"]), consumer="a")
     asked = {SAME_ZONE: "Prefer", SAME_NODE: "Prefer"}
