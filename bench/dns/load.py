@@ -1,0 +1,194 @@
+"""The cluster that both servers watch, what they are asked, and how it is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dns.message
+import dns.query
+
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
+
+SERVICES_COUNT, ENDPOINTS_EACH = 2000, 10
+ZONES = ("zone-a", "zone-b", "zone-c")
+RULE = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone", "*"]'}
+DOMAIN = "default.svc.cluster.local"
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+async def write_cluster(plane: ControlPlane) -> None:
+    """Headless Services with a soft rule. The bench's client, on loopback, is a pod of zone-a."""
+    async with Client(kubeconfig.load(plane.kubeconfig)) as client:
+        for number, zone in enumerate(ZONES):
+            pods = f"127.0.{number}.0/24"
+            labels = {"topology.kubernetes.io/zone": zone}
+            body = {
+                "metadata": {"name": f"node-{zone}", "labels": labels},
+                "spec": {"podCIDR": pods, "podCIDRs": [pods]},
+            }
+            await client.create(NODES, body)
+        busy = asyncio.Semaphore(16)
+
+        async def one(number: int) -> None:
+            async with busy:
+                spec = {"clusterIP": "None", "ports": [{"name": "http", "port": 80}]}
+                await client.create(
+                    SERVICES, {"metadata": {"name": f"s{number}", "annotations": RULE}, "spec": spec}, "default"
+                )
+                await client.create(ENDPOINT_SLICES, slice_of(number), "default")
+
+        await asyncio.gather(*(one(number) for number in range(SERVICES_COUNT)))
+
+
+def slice_of(number: int, change: int = 0) -> dict[str, Any]:
+    """`change` gives the last endpoint, which is in the client's zone, another address."""
+    endpoints = [
+        {
+            "addresses": [f"10.{number // 250}.{number % 250}.{index + 1}"],
+            "conditions": {"ready": True},
+            **_place(index),
+        }
+        for index in range(ENDPOINTS_EACH)
+    ]
+    endpoints[-1]["addresses"] = [f"10.{100 + change // 250}.{number % 250}.{change % 250}"]
+    return {
+        "metadata": {"name": f"s{number}", "labels": {"kubernetes.io/service-name": f"s{number}"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
+        "endpoints": endpoints,
+    }
+
+
+def _place(index: int) -> dict[str, str]:
+    zone = ZONES[index % len(ZONES)]
+    return {"nodeName": f"node-{zone}", "zone": zone}
+
+
+def write_questions(path: Path) -> None:
+    """70 % addresses, 15 % IPv6 addresses that there are none of, 15 % names of search paths that don't exist."""
+    chance = random.Random(1)
+    lines = []
+    for _ in range(20_000):
+        name, kind = f"s{chance.randrange(SERVICES_COUNT)}.{DOMAIN}", chance.random()
+        lines.append(f"{name} A" if kind < 0.7 else f"{name} AAAA" if kind < 0.85 else f"www.example.com.{name} A")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@dataclass(frozen=True)
+class Run:
+    answered: float
+    lost: float
+    queries_per_second: float
+    cpu_us_per_query: float
+
+
+def run(port: int, pid: int, questions: Path, seconds: int, cpus: str, clients: int = 8) -> Run:
+    """dnsperf as hard as it can, and the CPU time of the whole server meanwhile."""
+    before = cpu_seconds(pid)
+    command = ["taskset", "-c", cpus, "dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(questions)]
+    output = subprocess.run(
+        [*command, "-l", str(seconds), "-c", str(clients), "-q", "200"], check=True, capture_output=True, text=True
+    ).stdout
+    used = cpu_seconds(pid) - before
+    answered = _figure(output, "Queries completed")
+    return Run(answered, _figure(output, "Queries lost"), _figure(output, "Queries per second"), used / answered * 1e6)
+
+
+def _figure(output: str, name: str) -> float:
+    found = re.search(rf"{name}:\s+([\d.]+)", output)
+    return float(found[1]) if found else 0.0
+
+
+def tree(pid: int) -> Iterator[int]:
+    yield pid
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield from tree(int(child))
+
+
+def cpu_seconds(pid: int) -> float:
+    total = 0
+    for each in tree(pid):
+        fields = Path(f"/proc/{each}/stat").read_text().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICKS
+
+
+def memory_mib(pid: int) -> float:
+    """Proportional: what processes share counts once."""
+    total = 0
+    for each in tree(pid):
+        found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{each}/smaps_rollup").read_text(), re.MULTILINE)
+        total += int(found[1]) if found else 0
+    return total / 1024
+
+
+def round_trips_us(port: int, count: int) -> list[float]:
+    """One query after the other from one socket, nothing else going on; sorted."""
+    names = [dns.message.make_query(f"s{number}.{DOMAIN}", "A").to_wire() for number in range(200)]
+    times = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.connect(("127.0.0.1", port))
+        client.settimeout(10)
+        for number in range(count):
+            begin = time.perf_counter_ns()
+            client.send(names[number % len(names)])
+            client.recv(2048)
+            times.append((time.perf_counter_ns() - begin) / 1000)
+    return sorted(times)
+
+
+def change_seconds(plane: ControlPlane, port: int, change: int) -> float:
+    """From the API server's word that it has an endpoint to the answer that has it."""
+    body = slice_of(0, change)
+    address = body["endpoints"][-1]["addresses"][0]
+    plane.request("PUT", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s0", body)
+    begin = time.perf_counter()
+    query = dns.message.make_query(f"s0.{DOMAIN}", "A")
+    while True:
+        reply = dns.query.udp(query, "127.0.0.1", port=port, timeout=10)
+        if any(record.to_text() == address for rrset in reply.answer for record in rrset):
+            return time.perf_counter() - begin
+        assert time.perf_counter() < begin + 60, "the answer never changed"
+
+
+class Ours:
+    def __init__(self, plane: ControlPlane, port: int, processes: int, cpus: str) -> None:
+        zonewise = str(Path(sys.executable).with_name("zonewise"))
+        self.port = port
+        self.process = subprocess.Popen(
+            ["taskset", "-c", cpus, zonewise, "dns", "--kubeconfig", plane.kubeconfig, "--listen", "127.0.0.1",
+             "--port", str(port), "--processes", str(processes), "--no-forward", "--metrics-port", "0",
+             "--lameduck-seconds", "0", "--log-level", "warning", "--queries-per-second", "100000000"]
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+
+def wait_answers(port: int) -> None:
+    deadline = time.monotonic() + 120
+    query = dns.message.make_query(f"s{SERVICES_COUNT - 1}.{DOMAIN}", "A")
+    while time.monotonic() < deadline:
+        try:
+            if dns.query.udp(query, "127.0.0.1", port=port, timeout=1).answer:
+                return
+        except (OSError, dns.exception.DNSException):
+            pass
+        time.sleep(0.1)
+    raise TimeoutError(f"port {port} does not answer")
