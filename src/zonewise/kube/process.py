@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import uvloop
+
 from zonewise import log
 from zonewise.errors import ZonewiseError
 from zonewise.kube import health
@@ -46,7 +48,8 @@ def run(main: Main, *, listen: Listen | None = None, grace_seconds: float = 25.0
 
     `unready_seconds` is how long to go on serving after readiness is off, for those who send work to notice.
     """
-    return asyncio.run(_Process(grace_seconds, unready_seconds).live(main, listen or Listen()))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_Process(grace_seconds, unready_seconds).live(main, listen or Listen()))
 
 
 class _Process:
