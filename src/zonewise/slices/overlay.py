@@ -8,9 +8,11 @@ stands on the Service; hints of another policy are nobody's memory.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +37,10 @@ from zonewise.slices.state import policy_name, read_state
 FIELD_MANAGER: Final = "zonewise-overlay"
 """Under which the overlay controller writes; the webhook lets its requests pass."""
 
+_MOST_ROUNDS: Final = 4
+"""So that it ends whatever routing does."""
+
+Endpoints = tuple[Endpoint, ...]
 Hints = tuple[EndpointHints | None, ...]
 Operations = tuple[Mapping[str, Any], ...]
 
@@ -77,18 +83,34 @@ def overlay(
     families: dict[str, list[EndpointSlice]] = defaultdict(list)
     for found in sorted(slices, key=key_of):
         families[found.address_type].append(found)
+    is_remembered = _is_told_of(service)
     decisions: dict[str, Decision] = {}
     expressions: dict[str, Expression] = {}
     wanted: dict[Key, Hints] = {}
-    is_remembered = _is_told_of(service)
     for family, members in sorted(families.items()):
-        told = members if is_remembered else [as_remembered(found, ()) for found in members]
-        endpoints = [endpoint for found in told for endpoint in found.endpoints or ()]
-        memory = recall(endpoints, cluster)
-        decision = decide(service, endpoints, cluster, memory, hints=hints, drained=drained)
-        decisions[family], expressions[family] = decision, express(decision, cluster)
-        wanted |= {key_of(found): _hints_of(found, expressions[family]) for found in members}
+        told = [(found.endpoints or ()) if is_remembered else _with_hints(found, ()) for found in members]
+        decide_now = partial(decide, service, cluster=cluster, hints=hints, drained=drained)
+        decisions[family], expressions[family], rest = _at_rest(told, cluster, decide_now)
+        wanted |= dict(zip(map(key_of, members), rest, strict=True))
     return Overlay(wanted, decisions, expressions)
+
+
+def _at_rest(
+    told: Sequence[Endpoints], cluster: Cluster, decide_now: Callable[..., Decision]
+) -> tuple[Decision, Expression, list[Hints]]:
+    """The decision that, remembered by its hints, is made again.
+
+    Hints do not tell all of a decision, such as which of two levels they are of, so the first may not be the last.
+    """
+    for rounds in itertools.count(1):
+        endpoints = [endpoint for found in told for endpoint in found]
+        decision = decide_now(endpoints, previous=recall(endpoints, cluster))
+        expression = express(decision, cluster)
+        wanted = [_hints_of(found, expression) for found in told]
+        if rounds == _MOST_ROUNDS or all(map(_has, told, wanted)):
+            return decision, expression, wanted
+        told = list(map(_hinted, told, wanted))
+    raise AssertionError("counting does not end")
 
 
 def _is_told_of(service: Service) -> bool:
@@ -102,6 +124,10 @@ def as_remembered(written: EndpointSlice, earlier: Sequence[EndpointSlice]) -> E
 
     The stock controller takes hints off that it does not know, so those in what it writes tell nothing.
     """
+    return msgspec.structs.replace(written, endpoints=_with_hints(written, earlier))
+
+
+def _with_hints(written: EndpointSlice, earlier: Sequence[EndpointSlice]) -> Endpoints:
     known = {
         endpoint.addresses[0]: endpoint.hints
         for found in earlier
@@ -109,25 +135,29 @@ def as_remembered(written: EndpointSlice, earlier: Sequence[EndpointSlice]) -> E
         for endpoint in found.endpoints or ()
         if endpoint.addresses and endpoint.hints
     }
-    return msgspec.structs.replace(
-        written, endpoints=tuple(_with_hints(endpoint, known) for endpoint in written.endpoints or ())
+    endpoints = written.endpoints or ()
+    return _hinted(
+        endpoints, [known.get(endpoint.addresses[0]) if endpoint.addresses else None for endpoint in endpoints]
     )
 
 
-def _with_hints(endpoint: Endpoint, known: Mapping[str, EndpointHints]) -> Endpoint:
-    remembered = known.get(endpoint.addresses[0]) if endpoint.addresses else None
-    return endpoint if endpoint.hints == remembered else msgspec.structs.replace(endpoint, hints=remembered)
-
-
-def _hints_of(found: EndpointSlice, expression: Expression) -> Hints:
-    """An endpoint that takes no traffic says nothing, as nobody reads it."""
+def _hinted(endpoints: Endpoints, hints: Sequence[EndpointHints | None]) -> Endpoints:
     return tuple(
-        expression.hints.get(endpoint.addresses[0]) if endpoint.addresses else None
-        for endpoint in found.endpoints or ()
+        endpoint if endpoint.hints == said else msgspec.structs.replace(endpoint, hints=said)
+        for endpoint, said in zip(endpoints, hints, strict=True)
     )
 
 
-def _operations(endpoints: Sequence[Endpoint], wanted: Hints) -> Operations:
+def _has(endpoints: Endpoints, hints: Hints) -> bool:
+    return all(endpoint.hints == said for endpoint, said in zip(endpoints, hints, strict=True))
+
+
+def _hints_of(endpoints: Endpoints, expression: Expression) -> Hints:
+    """An endpoint that takes no traffic says nothing, as nobody reads it."""
+    return tuple(expression.hints.get(endpoint.addresses[0]) if endpoint.addresses else None for endpoint in endpoints)
+
+
+def _operations(endpoints: Endpoints, wanted: Hints) -> Operations:
     operations: list[Mapping[str, Any]] = []
     for index, (endpoint, hints) in enumerate(zip(endpoints, wanted, strict=True)):
         path = f"/endpoints/{index}/hints"

@@ -168,6 +168,26 @@ def test_hints_of_another_policy_are_no_memory(name: str) -> None:
     assert said(laid(found, overlay(asked, [found], THREE)))["A"] == expected
 
 
+def test_hints_that_tell_too_little_come_to_rest_at_once() -> None:
+    """The region's hints, where no split over zones is good enough, read as if they were the zones'."""
+    asked = service(
+        {SAME_ZONE: "Prefer", SAME_REGION: "Prefer", ALGORITHM: "local-opt", OVERLOAD_THRESHOLD: "10%"} | AT_ONCE
+    )
+    nodes = Cluster.of(
+        [
+            node("b0", "b", region="west"),
+            *(node(f"d{n}", "d", region="east") for n in range(2)),
+            node("d2", region="east"),
+        ]
+    )
+    found = slice_of(
+        "web-1", [*(endpoint(f"A{n}", "a0", "a") for n in range(5)), *(endpoint(f"B{n}", "b0", "b") for n in range(2))]
+    )
+    rested = laid(found, overlay(asked, [found], nodes, drained=drain("a")))
+    assert any(said(rested).values())
+    assert overlay(asked, [rested], nodes, drained=drain("a")).operations_on(rested) == ()
+
+
 def test_an_endpoint_that_moves_to_another_slice_takes_its_hints_along() -> None:
     before = slice_of("web-1", [endpoint("A", "a1", "a", zones=["b"])])
     moved = as_remembered(slice_of("", [endpoint("A", "a1", "a"), endpoint("B", "b1", "b")]), [before])
