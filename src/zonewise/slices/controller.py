@@ -70,6 +70,7 @@ class SliceController:
         self._writer = Writer(client, self._written)
         self._triggers = TriggerTimes()
         self._totals = Totals()
+        self._touched: set[Key] = set()
         self._repaired_at: dict[Key, float] = {}
         self._waiting: dict[Key, float] = {}
         self._queue: WorkQueue[Key] = WorkQueue(QUEUE, backoff=_BACKOFF)
@@ -90,10 +91,9 @@ class SliceController:
 
     def _seconds_until_repair(self, service: Key) -> float:
         """The first at once: a slice that somebody deleted is missed."""
-        now = self._clock()
-        due = max(now, self._repaired_at.get(service, float("-inf")) + _REPAIR_SECONDS)
-        self._repaired_at[service] = due
-        return max(due - now, self._settings.batch_seconds)
+        self._touched.add(service)
+        due = self._repaired_at.get(service, float("-inf")) + _REPAIR_SECONDS
+        return max(due - self._clock(), self._settings.batch_seconds)
 
     async def _reconcile(self, key: Key) -> float | None:
         service = self.sources.services.get(key)
@@ -117,13 +117,22 @@ class SliceController:
         plan = self._plan(key, service, cluster)
         if waits_seconds := self._seconds_to_wait(key, service, plan):
             return waits_seconds
-        if plan.writes and await self._writer.perform(key, plan):
-            self._enqueue(key, Cause.SLICES)
+        if plan.writes:
+            await self._write(key, plan)
+        else:
+            self._touched.discard(key)
         self._triggers.told(key)
         self._totals.note(service, plan)
         observe(service, plan)
         await self._reporter.report(service, plan.decisions, plan.expressions, cluster)
         return None
+
+    async def _write(self, key: Key, plan: SlicesPlan) -> None:
+        if key in self._touched:
+            self._touched.remove(key)
+            self._repaired_at[key] = self._clock()
+        if await self._writer.perform(key, plan):
+            self._enqueue(key, Cause.SLICES)
 
     def _seconds_to_wait(self, key: Key, service: Service, plan: SlicesPlan) -> float:
         now = self._clock()
@@ -155,6 +164,7 @@ class SliceController:
         self._totals.forget(key)
         self._reporter.forget(key)
         self._repaired_at.pop(key, None)
+        self._touched.discard(key)
         self._waiting.pop(key, None)
 
     def _note_failure(self, service: Service, error: Exception) -> None:
