@@ -126,10 +126,18 @@ def _decision(algorithm: str, spread: str) -> float:
 def moving() -> list[Row]:
     from bench.simulator.moves import moved_per_added
 
-    runs = [{name: moved_per_added(name) for name in ("local", "local-shared", "local-weighted", "optimal")}]
+    runs = [{name: moved_per_added(name) for name in ("local", "local-shared", "optimal")}]
     return [
-        Row("endpoints moved per added one, optimal", "", runs[0]["optimal"], runs[0][peer], peer, 1, runs)
-        for peer in ("local", "local-shared", "local-weighted")
+        Row(
+            "endpoints moved per added one, optimal",
+            "",
+            runs[0]["optimal"],
+            runs[0][peer],
+            peer,
+            1 if peer == "local" else None,
+            runs,
+        )
+        for peer in ("local", "local-shared")
     ]
 
 

@@ -28,6 +28,7 @@ from zonewise.simulator.tally import tally
 from zonewise.simulator.tasks import Contestant, Partial, Rules, Task, dataset_tasks, own_tasks
 
 PATIENCE_SECONDS = 90
+TASKS = 60
 RULES = Rules((Contestant("local", Algorithm.LOCAL), Contestant("local-opt", Algorithm.LOCAL_OPT)))
 OWN = [Input(f"row {n}", ("a", "b", "c"), (1 + n % 7, 2, 3), (n, n % 11, 1 + n % 5)) for n in range(900)]
 FEW = Dataset("few", "", (Part(((1, 2, 3), (2, 2, 5), (4, 1, 1)), range(9), ordered=False),))
@@ -93,12 +94,17 @@ def test_another_sweep_or_other_rules_have_another_file(tmp_path: Path) -> None:
     assert len(names | {file_for(own_tasks(OWN, other), tmp_path)}) == 3
 
 
-@pytest.fixture
-def many_rows(tmp_path: Path) -> Path:
-    file = tmp_path / "many.csv"
-    rows = (f"{1 + n % 9},3,2,{n % 97},{n % 13},{1 + n % 29}\n" for n in range(20_000))
+@pytest.fixture(scope="module")
+def many_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("inputs") / "many.csv"
+    rows = (f"{1 + n % 9},3,2,{n % 41},{n % 13},{1 + n % 29}\n" for n in range(200 * TASKS))
     file.write_text("nodes.a,nodes.b,nodes.c,endpoints.a,endpoints.b,endpoints.c\n" + "".join(rows))
     return file
+
+
+@pytest.fixture(scope="module")
+def whole(many_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return finished(simulate(many_rows, tmp_path_factory.mktemp("whole"), 1))
 
 
 def simulate(file: Path, checkpoint: Path, jobs: int) -> subprocess.Popen[str]:
@@ -112,7 +118,7 @@ def simulate(file: Path, checkpoint: Path, jobs: int) -> subprocess.Popen[str]:
         "--jobs",
         str(jobs),
     ]
-    command += ["--algorithms", "local,local-shared", "--checkpoint", str(checkpoint)]
+    command += ["--algorithms", "local,local-opt", "--checkpoint", str(checkpoint)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -127,7 +133,7 @@ def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     ("sent", "jobs", "code"), [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -signal.SIGKILL)]
 )
 def test_an_interrupted_command_goes_on_to_the_same_table(
-    sent: signal.Signals, jobs: int, code: int, many_rows: Path, tmp_path: Path
+    sent: signal.Signals, jobs: int, code: int, many_rows: Path, whole: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "kept"
     process = simulate(many_rows, checkpoint, jobs)
@@ -139,6 +145,6 @@ def test_an_interrupted_command_goes_on_to_the_same_table(
     (file,) = checkpoint.glob("*.jsonl")
     done = file.read_bytes().count(b"\n")
     assert (process.returncode, out) == (code, ""), err
-    assert 0 < done < 100, "some of the tasks, not all"
+    assert 0 < done < TASKS, "some of the tasks, not all"
     assert sent is signal.SIGKILL or err == f"stopped; the same command goes on from here ({file})\n"
-    assert finished(simulate(many_rows, checkpoint, jobs)) == finished(simulate(many_rows, tmp_path / "other", 1))
+    assert finished(simulate(many_rows, checkpoint, jobs)) == whole
