@@ -76,8 +76,9 @@ def prefer(
     in_order = dict(sorted(demand.items()))
     placed = {address: home if (home := homes[address]) in in_order else OUTSIDE for address in sorted(homes)}
     settled = settle(previous or {}, placed, in_order)
-    case = _Case(in_order, placed, limits, settled, compose(settled, placed), level)
     active = previous is not None
+    was_even = active and not previous
+    case = _Case(in_order, placed, limits, settled, compose(settled, placed), was_even, level)
     if why_not := case.why_not_possible():
         return case.spread_evenly(why_not, started=active)
     if why_not := case.why_not_started(active=active):
@@ -98,6 +99,7 @@ class _Case:
     limits: Limits
     settled: Mapping[str, Consumers]
     composed: Composition
+    was_even: bool
     level: str
 
     def repaired(self) -> Preference | None:
@@ -111,7 +113,8 @@ class _Case:
     def fresh(self) -> Preference | None:
         """The algorithm's assignment; None where it spreads evenly, or breaks the threshold."""
         counts = Counter(self.homes.values())
-        composition = afresh(self.limits.algorithm, self.demand, counts, self.limits.overload, self.composed)
+        known = {consumed_by(*self.demand): dict(counts)} if self.was_even else self.composed
+        composition = afresh(self.limits.algorithm, self.demand, counts, self.limits.overload, known)
         if not composition or not loads(sizes_of(composition), self.demand).within(self.limits.overload):
             return None
         return self._preferred(composition, "afresh")

@@ -27,8 +27,8 @@ from zonewise.simulator.runners import Runner, in_processes, on_dask, one_by_one
 from zonewise.simulator.tally import tally
 from zonewise.simulator.tasks import Contestant, Partial, Rules, Task, dataset_tasks, own_tasks
 
-PATIENCE_SECONDS = 90
-TASKS = 60
+PATIENCE_SECONDS = 200
+TASKS = 100
 RULES = Rules((Contestant("local", Algorithm.LOCAL), Contestant("local-opt", Algorithm.LOCAL_OPT)))
 OWN = [Input(f"row {n}", ("a", "b", "c"), (1 + n % 7, 2, 3), (n, n % 11, 1 + n % 5)) for n in range(900)]
 FEW = Dataset("few", "", (Part(((1, 2, 3), (2, 2, 5), (4, 1, 1)), range(9), ordered=False),))
