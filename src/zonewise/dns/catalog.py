@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 from zonewise.dns import feed, records
 from zonewise.dns.clients import Places
+from zonewise.dns.feed import Written
 from zonewise.dns.message import Type
 from zonewise.dns.names import below, dashed, is_v4, to_wire
 from zonewise.dns.pods import PodRecords, pod_answer
@@ -23,7 +24,24 @@ from zonewise.objects import Endpoint, EndpointSlice, Key, Node, Service
 from zonewise.routing import Cluster
 from zonewise.routing.endpoints import is_ready
 
-NOTHING = Published()
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What serving processes were told of one Service."""
+
+    names: Mapping[bytes, Written] = field(default_factory=dict)
+    zonal: Mapping[bytes, Written] = field(default_factory=dict)
+    reverse: Mapping[bytes, tuple[bytes, ...]] = field(default_factory=dict)
+    virtual: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Published) -> _Sent:
+        names = {name: feed.write(records) for name, records in found.names.items()}
+        zonal = {name: feed.write_zonal(records) for name, records in found.zonal.items()}
+        return cls(names, zonal, found.reverse, found.virtual)
+
+
+NOTHING = _Sent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +57,31 @@ class Catalog:
         self.settings = settings
         self.viewed: dict[Key, Profile] = {}
         """Services whose answers depend on where nodes are: to be set again when nodes change."""
-        self._published: dict[Key, Published] = {}
+        self._published: dict[Key, _Sent] = {}
         self._pointers: dict[bytes, dict[Key, tuple[bytes, ...]]] = {}
         self._virtual: dict[bytes, bytes] = {}
         self._profiles = Profiles(Cluster.of(()))
         self._used: Counter[int] = Counter()
         self._places = Places({}, {})
         self._namespaces: frozenset[str] = frozenset()
-        self._pods: dict[bytes, Records] = {}
+        self._pods: dict[bytes, Written] = {}
         self._serial = 0
 
     @property
     def size(self) -> int:
-        return sum(len(found.names) + len(found.wild) for found in self._published.values())
+        return sum(len(found.names) for found in self._published.values())
 
     def set_service(self, key: Key, service: Service | None, slices: Sequence[EndpointSlice]) -> list[Update]:
         """`slices` are those labelled for the Service."""
         rows = rows_of(slices, self.settings.domain)
         seen = self._view(service, slices) if service and rows and is_headless(service) else None
-        new = publish(service, rows, seen, self.settings.domain) if service else NOTHING
+        new = _Sent.of(publish(service, rows, seen, self.settings.domain)) if service else NOTHING
         old = self._published.pop(key, NOTHING)
         if service:
             self._published[key] = new
         before, after = self._use(key, seen)
         updates = [*before, *feed.name_updates("names", _changes(old.names, new.names))]
-        updates += feed.name_updates("wild", _changes(old.wild, new.wild))
+        updates += feed.name_updates("zonal", _changes(old.zonal, new.zonal))
         return [*updates, *self._set_pointers(key, old, new), *after]
 
     def set_nodes(self, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> list[Update]:
@@ -90,7 +108,7 @@ class Catalog:
             content = pod_answer(dashed(address).encode(), self.settings.domain.ttl)
             name = below(self._under("pod"), dashed(address), namespace)
             if content and name:
-                self._pods[name] = content
+                self._pods[name] = feed.write(content)
         return list(feed.name_updates("names", _changes(old, self._pods)))
 
     def set_serial(self, serial: int) -> list[Update]:
@@ -110,7 +128,7 @@ class Catalog:
         yield from feed.name_updates("names", {**self._static(), **self._namespace_names(), **self._pods}.items())
         for published in self._published.values():
             yield from feed.name_updates("names", published.names.items())
-            yield from feed.name_updates("wild", published.wild.items())
+            yield from feed.name_updates("zonal", published.zonal.items())
         yield from self._pointer_updates({*self._pointers, *self._virtual})
 
     def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> View | None:
@@ -129,7 +147,7 @@ class Catalog:
         self._used[old.id] -= 1
         return before, [("forget", old.id)] if not self._used[old.id] else []
 
-    def _set_pointers(self, key: Key, old: Published, new: Published) -> Iterator[Update]:
+    def _set_pointers(self, key: Key, old: _Sent, new: _Sent) -> Iterator[Update]:
         touched = {
             address
             for address in {*old.reverse, *new.reverse, *old.virtual, *new.virtual}
@@ -140,7 +158,7 @@ class Catalog:
             self._set_pointer(key, address, old, new)
         yield from self._pointer_updates(touched)
 
-    def _set_pointer(self, key: Key, address: bytes, old: Published, new: Published) -> None:
+    def _set_pointer(self, key: Key, address: bytes, old: _Sent, new: _Sent) -> None:
         found = self._pointers.setdefault(address, {})
         found.pop(key, None)
         if targets := new.reverse.get(address):
@@ -154,24 +172,26 @@ class Catalog:
 
     def _pointer_updates(self, addresses: Iterable[bytes]) -> Iterator[Update]:
         changes = [(to_wire(ip_address(address).reverse_pointer), self._pointer(address)) for address in addresses]
-        yield from feed.name_updates("names", changes, foreign=True)
+        yield from feed.name_updates("names", changes)
 
-    def _pointer(self, address: bytes) -> Records | None:
+    def _pointer(self, address: bytes) -> Written | None:
         if name := self._virtual.get(address):
             targets: tuple[bytes, ...] = (name,)
         else:
             by_service = self._pointers.get(address, {})
             targets = tuple(target for key in sorted(by_service) for target in by_service[key])
-        return {Type.PTR: records.pointers(targets, self.settings.domain.ttl)} if targets else None
+        if not targets:
+            return None
+        return feed.write({Type.PTR: records.pointers(targets, self.settings.domain.ttl)}, foreign=True)
 
     def _under(self, kind: str) -> bytes:
         return to_wire(kind)[:-1] + self.settings.domain.wire
 
-    def _static(self) -> dict[bytes, Records]:
+    def _static(self) -> dict[bytes, Written]:
         domain = self.settings.domain
         servers = self.settings.servers
         families = {Type.A: [ip for ip in servers if is_v4(ip)], Type.AAAA: [ip for ip in servers if not is_v4(ip)]}
-        return {
+        found: dict[bytes, Records] = {
             domain.wire: {
                 Type.SOA: records.start_of_authority(domain.wire, self._serial, domain.ttl),
                 Type.NS: records.name_server(domain.wire, domain.ttl, servers),
@@ -182,12 +202,13 @@ class Catalog:
             self._under("ns.dns"): {kind: records.addresses(ips, domain.ttl) for kind, ips in families.items() if ips},
             self._under("dns-version"): {Type.TXT: records.schema_version()},
         }
+        return {name: feed.write(each) for name, each in found.items()}
 
-    def _namespace_names(self) -> dict[bytes, Records]:
+    def _namespace_names(self) -> dict[bytes, Written]:
         """They exist, though nothing but names below them is to be had."""
         kinds = ("svc",) if self.settings.pods is PodRecords.DISABLED else ("svc", "pod")
         found = (below(self._under(kind), namespace) for kind in kinds for namespace in sorted(self._namespaces))
-        return {name: {} for name in found if name}
+        return {name: feed.write({}) for name in found if name}
 
     def _pods_update(self) -> Update:
         insecure = self.settings.pods is PodRecords.INSECURE
@@ -195,7 +216,7 @@ class Catalog:
         return ("pods", [name for name in found if name], self.settings.domain.ttl)
 
 
-def _changes(old: Mapping[bytes, Records], new: Mapping[bytes, Records]) -> list[feed.Change]:
+def _changes(old: Mapping[bytes, Written], new: Mapping[bytes, Written]) -> list[feed.Change]:
     """New names before old ones go: a name that moved is never missing."""
     changed: list[feed.Change] = [(name, found) for name, found in new.items() if old.get(name) != found]
     return changed + [(name, None) for name in old if name not in new]

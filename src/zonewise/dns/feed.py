@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from zonewise.dns.clients import Places
 from zonewise.dns.records import Answer
-from zonewise.dns.service import Alias, Content, Records, Varied
+from zonewise.dns.service import Alias, Content, Records, Varied, Zonal
 from zonewise.dns.table import Update
 from zonewise.dns.views import Profile
 
 NAMES_PER_UPDATE: Final = 64
 """Few enough that a process which applies one is back at its queries at once."""
 
-Change = tuple[bytes, Records | None]
+_FORM: Final = 2
+"""Of marshal: later ones write shared objects differently, and then equal records are not equal bytes."""
+
+Written = bytes
+"""Records as serving processes keep them until somebody asks (see `table`); equal records are equal bytes."""
+
+Change = tuple[bytes, Written | None]
 """A name and its records; None when it is gone."""
 
 
-def name_updates(kind: str, changes: Iterable[Change], *, foreign: bool = False) -> Iterator[Update]:
-    """`kind` is names or wild. Of foreign names only the given types are ours to answer."""
-    written = [(name, (_contents(found), foreign) if found is not None else None) for name, found in changes]
-    for begin in range(0, len(written), NAMES_PER_UPDATE):
-        yield (kind, written[begin : begin + NAMES_PER_UPDATE])
+def write(found: Records, *, foreign: bool = False) -> Written:
+    """Of foreign names only the given types are ours to answer."""
+    return marshal.dumps((_contents(found), foreign), _FORM) if found or foreign else b""
+
+
+def write_zonal(found: Zonal) -> Written:
+    by_zone = {zone: (_contents(there), False) for zone, there in found.by_zone.items()}
+    return marshal.dumps((by_zone, (_contents(found.everything), False)), _FORM)
+
+
+def name_updates(kind: str, changes: Iterable[Change]) -> Iterator[Update]:
+    """`kind` is names or zonal."""
+    listed = list(changes)
+    for begin in range(0, len(listed), NAMES_PER_UPDATE):
+        yield (kind, listed[begin : begin + NAMES_PER_UPDATE])
 
 
 def profile_update(profile: Profile) -> Update:

@@ -28,6 +28,8 @@ _FAMILY_BYTES: Final = {1: 4, 2: 16}
 
 
 class Type(IntEnum):
+    __hash__ = int.__hash__  # an enum's own is written in Python, and these are looked up all the time
+
     A = 1
     NS = 2
     CNAME = 5
@@ -42,6 +44,8 @@ class Type(IntEnum):
 
 
 class Rcode(IntEnum):
+    __hash__ = int.__hash__
+
     NOERROR = 0
     FORMERR = 1
     SERVFAIL = 2

@@ -50,6 +50,7 @@ QuickResponder = Callable[[bytes, Sender], bytes | None]
 def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) -> QuickResponder:  # noqa: PLR0915
     """One flat function and what it seldom needs: a call costs more here than most of what it would do."""
     names_get, forms_get, kinds_get, opts_get = table.names.get, _FORMS.get, _KINDS.get, _OPTS.get
+    no_data, no_name = table.headers(Rcode.NOERROR, 0, 1), table.headers(Rcode.NXDOMAIN, 0, 1)
     turn = 0
 
     def careful(packet: bytes, sender: Sender) -> bytes | None:
@@ -60,11 +61,10 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         tally.elsewhere += 1
         return None
 
-    def deny(packet: bytes, form: int, end: int, room: int, opt: bytes, rcode: Rcode) -> bytes:
+    def deny(packet: bytes, form: int, end: int, room: int, opt: bytes, headers: Headers) -> bytes:
         authority = table.authority
-        if end + len(authority) + len(opt) > room:
-            authority = b""
-        headers = table.headers(rcode, 0, 1 if authority else 0)
+        if end + len(authority) + len(opt) > room or not authority:
+            headers, authority = _without_authority(headers), b""
         return packet[:2] + headers[form] + packet[12:end] + authority + opt
 
     def missing(packet: bytes, sender: Sender, name: bytes, form: int, end: int, room: int, opt: bytes) -> bytes | None:
@@ -84,7 +84,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         if at != last or special or last >= LONGEST_NAME or kind[2:] != _OF_INTERNET or kind[0] or kind[1] >= Type.IXFR:
             return careful(packet, sender)
         tally.nxdomain += 1
-        return deny(packet, form, end, room, opt, Rcode.NXDOMAIN)
+        return deny(packet, form, end, room, opt, no_name)
 
     def shortened(
         packet: bytes, form: int, end: int, room: int, opt: bytes, headers: Headers, records: bytes, stride: int
@@ -118,8 +118,11 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
             return careful(packet, sender)
         name = packet[12 : end - 4].lower()
         entry = names_get(name)
+        if type(entry) is bytes:
+            entry = table.read(name)
         if entry is None:
             return missing(packet, sender, name, form, end, room, opt)
+        assert type(entry) is tuple
         position = kinds_get(packet[end - 4 : end])
         if position is None:
             return careful(packet, sender)
@@ -128,7 +131,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
             if entry[4]:
                 return careful(packet, sender)
             tally.nodata += 1
-            return deny(packet, form, end, room, opt, Rcode.NOERROR)
+            return deny(packet, form, end, room, opt, no_data)
         headers, records, stride, glue, further = slot
         if further is not None:
             if type(further) is not Choices:
@@ -141,7 +144,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
                 tally.far += 1
             if slot is None:
                 tally.nodata += 1
-                return deny(packet, form, end, room, opt, Rcode.NOERROR)
+                return deny(packet, form, end, room, opt, no_data)
             headers, records, stride, glue, _ = slot
         assert headers is not None
         if stride:
@@ -154,6 +157,11 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         return shortened(packet, form, end, room, opt, headers, records, stride)
 
     return respond_quickly
+
+
+def _without_authority(headers: Headers) -> Headers:
+    first, second, third, fourth = (each[:6] + b"\0\0" + each[8:] for each in headers)
+    return first, second, third, fourth
 
 
 def ask_over_tcp(packet: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from zonewise.dns.message import IN, Type
@@ -20,6 +21,8 @@ SCHEMA_TTL: Final = 28800
 _QUESTION: Final = b"\xc0\x0c"
 _HEADER_AND_TAIL: Final = 12 + 4
 _LAST_POINTER: Final = 0x3FFF
+_SRV: Final = struct.Struct(">HHH")
+_SRV_BYTES: Final = 12 + _SRV.size
 
 
 class Answer(NamedTuple):
@@ -43,8 +46,13 @@ class Target(NamedTuple):
     address: bytes
 
 
+@lru_cache(4096)
+def _head(owner: bytes, type_: Type, ttl: int, length: int) -> bytes:
+    return owner + struct.pack(">HHIH", type_, IN, ttl, length)
+
+
 def record(type_: Type, ttl: int, data: bytes, owner: bytes = _QUESTION) -> bytes:
-    return owner + struct.pack(">HHIH", type_, IN, ttl, len(data)) + data
+    return _head(owner, type_, ttl, len(data)) + data
 
 
 def addresses(found: Iterable[bytes], ttl: int) -> Answer:
@@ -63,12 +71,11 @@ def services(owner: bytes | None, targets: Sequence[Target], entries: int, ttl: 
     written: list[bytes] = []
     places: dict[bytes, int] = {}
     at = len(owner) + _HEADER_AND_TAIL if owner else _LAST_POINTER + 1
-    for name, port in dict.fromkeys((target.name, target.port) for target in targets):
-        data = struct.pack(">HHH", 0, weight, port) + name
-        written.append(record(Type.SRV, ttl, data))
-        places.setdefault(name, at + len(written[-1]) - len(name))
-        at += len(written[-1])
-    glue = [_glue(places, *pair, ttl) for pair in dict.fromkeys((target.name, target.address) for target in targets)]
+    for name, port in dict.fromkeys((name, port) for name, port, _ in targets):
+        at += _SRV_BYTES + len(name)
+        places.setdefault(name, at - len(name))
+        written.append(_head(_QUESTION, Type.SRV, ttl, 6 + len(name)) + _SRV.pack(0, weight, port) + name)
+    glue = [_glue(places, *pair, ttl) for pair in dict.fromkeys((name, address) for name, _, address in targets)]
     return Answer(len(written), b"".join(written), 0, len(glue), b"".join(glue))
 
 

@@ -63,7 +63,7 @@ def answer(table: Table, query: Query, sender: Sender, room: int, turn: int = 0)
     name = query.name.lower()
     if query.class_ != IN or query.type in {Type.AXFR, Type.IXFR}:
         return failure(query, Rcode.REFUSED)
-    entry = table.names.get(name)
+    entry = table.get(name)
     if entry is None and table.is_ours(name):
         entry = table.find(name)
         if entry is None:
@@ -123,7 +123,7 @@ class _Chase:
             count, written = count + 1, written + owned
             if not self.table.is_ours(further):
                 return Elsewhere(self.query, further, self.room, count, written)
-            entry = self.table.names.get(further) or self.table.find(further)
+            entry = self.table.get(further) or self.table.find(further)
             found = _slot(entry, self.query.type) if entry else None
             if found is None or further in seen or count > LONGEST_CHAIN:
                 return _denied(self.table, self.query, Rcode.NOERROR, self.room)

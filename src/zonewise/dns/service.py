@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from zonewise.dns import records
 from zonewise.dns.message import Type
-from zonewise.dns.names import WrongNameError, below, dashed, is_v4, packed, to_wire
+from zonewise.dns.names import WrongNameError, below, dashed, packed, to_wire
 from zonewise.dns.records import Answer, Target
 from zonewise.dns.views import View
 from zonewise.objects import Endpoint, EndpointSlice, Service
@@ -47,6 +47,14 @@ Content = Answer | Varied | Alias
 Records = Mapping[int, Content]
 """By type; a name without any exists all the same."""
 
+
+class Zonal(NamedTuple):
+    """What stands below `_zone`: `<zone>.pin` has the zone's records or none, `<zone>.prefer` the zone's or else all."""
+
+    by_zone: Mapping[bytes, Records]
+    everything: Records
+
+
 Port = tuple[str, str, int]
 """Name, protocol, number."""
 
@@ -77,10 +85,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """All that one Service says. `wild` names answer for everything below them; `reverse` are PTR targets by address."""
+    """All that one Service says. `reverse` are PTR targets by address."""
 
     names: Mapping[bytes, Records] = field(default_factory=dict)
-    wild: Mapping[bytes, Records] = field(default_factory=dict)
+    zonal: Mapping[bytes, Zonal] = field(default_factory=dict)
     reverse: Mapping[bytes, tuple[bytes, ...]] = field(default_factory=dict)
     virtual: Mapping[bytes, bytes] = field(default_factory=dict)
     """Its cluster IPs: named after it alone, whatever endpoints have the same address."""
@@ -107,8 +115,8 @@ def publish(service: Service, rows: Sequence[Row], view: View | None, domain: Do
     endpoints = writer.endpoints(rows)
     reverse = _reverse(writer, rows)
     if is_headless(service):
-        names, wild = _headless(writer, rows, view)
-        return Published({**endpoints, **names}, wild, reverse)
+        names = _headless(writer, rows, view)
+        return Published({**endpoints, **names}, _zonal(writer, rows), reverse)
     ips = cluster_ips(service)
     ports = tuple((port.name, port.protocol, port.port) for port in service.spec.ports) or (("", "", NO_PORT),)
     virtual = [Row("", ip, "", "", ports) for ip in ips]
@@ -141,7 +149,7 @@ def _host(endpoint: Endpoint, address: str, domain: Domain) -> str:
 def _reverse(writer: _Writer, rows: Sequence[Row]) -> dict[bytes, tuple[bytes, ...]]:
     hosts: dict[bytes, dict[bytes, None]] = {}
     for row in rows:
-        if at := below(writer.name, row.host):
+        if at := writer.host(row.host):
             hosts.setdefault(row.address, {})[at] = None
     return {address: tuple(found) for address, found in hosts.items()}
 
@@ -159,27 +167,25 @@ def _external(writer: _Writer, target: str) -> Published:
     return Published({writer.name: {Type.CNAME: found.answer, **dict.fromkeys(types, found)}})
 
 
-def _headless(
-    writer: _Writer, rows: Sequence[Row], view: View | None
-) -> tuple[dict[bytes, Records], dict[bytes, Records]]:
+def _headless(writer: _Writer, rows: Sequence[Row], view: View | None) -> dict[bytes, Records]:
     ports = tuple(dict.fromkeys(port for row in rows for port in row.ports))
 
     def write(at: bytes, matches: Matches) -> Records:
         return writer.varied(at, rows, matches, view) if view else writer.plain(at, rows, matches)
 
-    names = writer.service(write, ports) if rows else {}
-    wild: dict[bytes, Records] = {}
-    for zone in sorted({row.zone.lower() for row in rows if row.zone}):
-        there = [row for row in rows if row.zone.lower() == zone]
-        for directive in ("pin", "prefer"):
-            at = below(writer.name, *zone.split("."), directive, "_zone")
-            if at:
-                names[at] = writer.plain(at, there, _anything)
-    if at := below(writer.name, "pin", "_zone"):
-        wild[at] = {}
-    if at := below(writer.name, "prefer", "_zone"):
-        wild[at] = writer.plain(None, rows, _anything)
-    return names, wild
+    return writer.service(write, ports) if rows else {}
+
+
+def _zonal(writer: _Writer, rows: Sequence[Row]) -> dict[bytes, Zonal]:
+    at = below(writer.name, "_zone")
+    if at is None:
+        return {}
+    by_zone: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.zone:
+            by_zone.setdefault(row.zone.lower(), []).append(row)
+    found = {zone.encode(): writer.plain(None, there, _anything) for zone, there in sorted(by_zone.items())}
+    return {at: Zonal(found, writer.plain(None, rows, _anything))}
 
 
 Matches = Callable[[Port], bool]
@@ -193,6 +199,13 @@ def _anything(_port: Port) -> bool:
 class _Writer:
     name: bytes
     domain: Domain
+    _hosts: dict[str, bytes | None] = field(default_factory=dict)
+
+    def host(self, label: str) -> bytes | None:
+        """The name of an endpoint; each is written many times."""
+        if label not in self._hosts:
+            self._hosts[label] = below(self.name, label)
+        return self._hosts[label]
 
     def service(self, write: Callable[[bytes, Matches], Records], ports: Iterable[Port]) -> dict[bytes, Records]:
         """The bare name and `_port._proto` below it, with the `_proto` between them, which exists but is empty."""
@@ -206,7 +219,7 @@ class _Writer:
     def endpoints(self, rows: Iterable[Row]) -> dict[bytes, Records]:
         by_host: dict[bytes, list[Row]] = {}
         for row in rows:
-            if at := below(self.name, row.host):
+            if at := self.host(row.host):
                 by_host.setdefault(at, []).append(row)
         return {at: self.plain(at, found, _anything) for at, found in by_host.items()}
 
@@ -218,9 +231,9 @@ class _Writer:
         return found
 
     def addresses(self, rows: Sequence[Row], matches: Matches) -> dict[int, Answer]:
-        matching = dict.fromkeys(row.address for row in rows if any(map(matches, row.ports)))
-        v4 = [address for address in matching if is_v4(address)]
-        v6 = [address for address in matching if not is_v4(address)]
+        matching = dict.fromkeys(row.address for row in rows if matches is _anything or any(map(matches, row.ports)))
+        v4 = [address for address in matching if len(address) == 4]
+        v6 = [address for address in matching if len(address) != 4]
         families = ((Type.A, v4), (Type.AAAA, v6))
         return {type_: records.addresses(found, self.domain.ttl) for type_, found in families if found}
 
@@ -234,7 +247,7 @@ class _Writer:
         targets = [
             Target(target, number, row.address)
             for row, number in entries
-            if number != NO_PORT and (target := below(self.name, row.host) if host else self.name)
+            if number != NO_PORT and (target := self.host(row.host) if host else self.name)
         ]
         return records.services(at, targets, len(entries), self.domain.ttl) if targets else None
 

@@ -1,14 +1,17 @@
 """What a serving process knows: names to answers that are ready to send. Grown by updates, read by `reply`.
 
-Every entry is replaced as a whole, in one assignment, so a thread that applies updates never shows half of one to the
-thread that answers. An entry keeps the grouping of nodes that its own answers were made for.
+A name's records stay as bytes until it is asked for: most never are, and keeping them so costs a fraction of the memory.
+Entries are replaced as a whole, so a thread that applies updates never shows half of one to the thread that answers. An
+entry keeps the grouping of nodes that its own answers were made for.
 """
 
 from __future__ import annotations
 
+import marshal
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Final, Literal
 
 from zonewise.dns.clients import Places
@@ -45,8 +48,8 @@ class Table:
     domain: bytes
     recursive: bool = False
     """Whether names of others are looked up for the client; said in every header."""
-    names: dict[bytes, Entry] = field(default_factory=dict)
-    wild: dict[bytes, Entry] = field(default_factory=dict)
+    names: dict[bytes, Entry | bytes] = field(default_factory=dict)
+    zonal: dict[bytes, bytes] = field(default_factory=dict)
     namespaces_of_pods: set[bytes] = field(default_factory=set)
     """Where every pod address is taken to be a pod: the names that stand for `namespace.pod.domain`."""
     pod_ttl: int = 5
@@ -57,6 +60,7 @@ class Table:
     changes: int = 0
     """Counts what clears memories of clients: where nodes and their addresses are."""
     _groups: dict[int, Mapping[str, int]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
     _headers: dict[tuple[int, int, int, int], Headers] = field(default_factory=dict)
 
     def headers(self, rcode: Rcode, answers: int, authorities: int = 0, additional: int = 0) -> Headers:
@@ -77,11 +81,10 @@ class Table:
     def apply(self, update: Update) -> None:
         match update:
             case ("names", changes):
-                for name, written in changes:
-                    self._put(self.names, name, written)
-            case ("wild", changes):
-                for name, written in changes:
-                    self._put(self.wild, name, written)
+                with self._lock:
+                    _put_all(self.names, changes)
+            case ("zonal", changes):
+                _put_all(self.zonal, changes)
             case ("profile", number, groups):
                 self._groups[number] = groups
             case ("forget", number):
@@ -98,15 +101,20 @@ class Table:
             case _:
                 raise ValueError(f"no update of the table: {update!r}")
 
-    def _put(self, names: dict[bytes, Entry], name: bytes, written: Any) -> None:
-        if written is None:
-            names.pop(name, None)
-        else:
-            names[name] = self._entry(*written)
+    def get(self, name: bytes) -> Entry | None:
+        """What a written name says, read now if nobody has asked for it before."""
+        found = self.names.get(name)
+        return self.read(name) if isinstance(found, bytes) else found
+
+    def read(self, name: bytes) -> Entry | None:
+        """Under the lock: what was read must not replace what came meanwhile."""
+        with self._lock:
+            found = self.names.get(name)
+            if isinstance(found, bytes):
+                found = self.names[name] = self._entry(*_loads(found)) if found else EMPTY
+            return found
 
     def _entry(self, contents: Mapping[int, Any], foreign: bool) -> Entry:
-        if not contents and not foreign:
-            return EMPTY
         slots = {type_: self._slot(content) for type_, content in contents.items()}
         a, aaaa, srv = (slots.pop(type_, None) for type_ in POSITIONS)
         return a, aaaa, srv, slots or None, foreign
@@ -126,17 +134,23 @@ class Table:
 
     def find(self, name: bytes) -> Entry | None:
         """The entry of a name in our domain that is not written out, or None if it does not exist."""
-        if b"\x05_zone" in name and (entry := self._below_wild(name)):
+        if b"\x05_zone" in name and (entry := self._in_zone(name)):
             return entry
         return self._pod(name) if self.namespaces_of_pods else None
 
-    def _below_wild(self, name: bytes) -> Entry | None:
+    def _in_zone(self, name: bytes) -> Entry | None:
+        """`<zone>.pin._zone...` or `<zone>.prefer._zone...`; a zone's name may have dots, so it may be several labels."""
+        labels: list[bytes] = []
         at = 0
-        while name[at]:
+        while name[at] and (label := name[at + 1 : at + 1 + name[at]]) != b"_zone":
+            labels.append(label)
             at += name[at] + 1
-            if entry := self.wild.get(name[at:]):
-                return entry
-        return None
+        written = self.zonal.get(name[at:])
+        if written is None or len(labels) < 2 or labels[-1] not in {b"pin", b"prefer"}:
+            return None
+        by_zone, everything = _loads(written)
+        there = by_zone.get(b".".join(labels[:-1])) or (everything if labels[-1] == b"prefer" else None)
+        return self._entry(*there) if there else EMPTY
 
     def _pod(self, name: bytes) -> Entry | None:
         from zonewise.dns.pods import pod_answer  # noqa: PLC0415 - few servers answer for pods so
@@ -155,3 +169,15 @@ class Table:
         while at < begin:
             at += name[at] + 1
         return at == begin or self.domain == ROOT
+
+
+def _put_all(names: dict[bytes, Any], changes: list[tuple[bytes, bytes | None]]) -> None:
+    for name, written in changes:
+        if written is None:
+            names.pop(name, None)
+        else:
+            names[name] = written
+
+
+def _loads(written: bytes) -> Any:
+    return marshal.loads(written)  # noqa: S302 - from our own watcher only

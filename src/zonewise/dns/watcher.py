@@ -131,6 +131,7 @@ class Watcher:
         for key in (_NODES, _NAMESPACES, _PODS, *self.services.keys()):
             self._apply(key)
         self._renew_serial()
+        self.queue = WorkQueue("dns")  # what waited is done
         self.synced = True
         if self._fleet:
             self._fleet.tell([("loaded",)])
