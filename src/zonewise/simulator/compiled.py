@@ -103,4 +103,4 @@ def _choose_cache() -> None:
     """Outside the tree, unless the user said where; numba by itself looks only at the time of one file."""
     if not os.environ.get("NUMBA_CACHE_DIR"):
         place = directory() / f"compiled-{sources_fingerprint()}"
-        numba.config.CACHE_DIR = str(place)  # type: ignore[attr-defined]
+        numba.config.CACHE_DIR = str(place)
