@@ -46,6 +46,11 @@ Examples:
 )
 @click.option("--masquerade-all", is_flag=True, help="Masquerade everything that goes to a cluster IP.")
 @click.option(
+    "--measure-traffic",
+    is_flag=True,
+    help="Count connections and bytes per Service and zones; costs CPU per connection.",
+)
+@click.option(
     "--health-port", type=int, default=HEALTH_PORT, show_default=True, help="For /livez, /readyz and /metrics."
 )
 @click.option(
@@ -65,6 +70,7 @@ def proxy(
     cluster_cidr: str,
     nodeport_addresses: str,
     masquerade_all: bool,
+    measure_traffic: bool,
     health_port: int,
     explained: str,
     namespace: str,
@@ -94,6 +100,7 @@ def proxy(
         pod_ranges=_listed(cluster_cidr),
         node_port_ranges=_listed(nodeport_addresses),
         masquerade_all=masquerade_all,
+        measure_traffic=measure_traffic,
     )
     interfaces.check_ranges((*settings.pod_ranges, *settings.node_port_ranges))
     if explained:

@@ -24,19 +24,22 @@ FORGOTTEN = Counter("zonewise_proxy_flows_forgotten", "Stale UDP flows removed f
 
 _SUBSYSTEM, _GET, _DELETE = 1, 1, 2
 _ORIGINAL, _REPLY, _ZONE = 1, 2, 18
+_COUNTERS: Final = (9, 10)
 _ACK: Final = 4
 _UDP: Final = 17
 _ERROR, _DONE = 2, 3
 
 
 class Flow(NamedTuple):
-    """`identity` is what names the flow to the kernel."""
+    """`carried` are bytes both ways, where the kernel counts them; `identity` is what names the flow to it."""
 
     protocol: int
+    source: bytes
     destination: bytes
     port: int
     answered_by: bytes
     answered_from: int
+    carried: int
     identity: bytes
 
 
@@ -110,9 +113,14 @@ def read_flow(payload: memoryview) -> Flow | None:
     identity = nested(_ORIGINAL, bytes(parts[_ORIGINAL]))
     if _ZONE in parts:
         identity += attribute(_ZONE, bytes(parts[_ZONE]))
-    protocol, _source, _source_port, destination, port = original
+    protocol, source, _, destination, port = original
     _, answered_by, answered_from, *_ = reply
-    return Flow(protocol, destination, port, answered_by, answered_from, identity)
+    carried = sum(_bytes(parts[each]) for each in _COUNTERS if each in parts)
+    return Flow(protocol, source, destination, port, answered_by, answered_from, carried, identity)
+
+
+def _bytes(counters: memoryview) -> int:
+    return int.from_bytes(dict(attributes(counters)).get(2, b""), "big")
 
 
 def _tuple(payload: memoryview) -> tuple[int, bytes, int, bytes, int] | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Protocol
 
 from prometheus_client import Gauge, Histogram
 
@@ -17,7 +19,7 @@ from zonewise import log
 from zonewise.kube.client import Client
 from zonewise.kube.health import Health
 from zonewise.objects import Key
-from zonewise.proxy import conntrack, interfaces
+from zonewise.proxy import conntrack, interfaces, traffic
 from zonewise.proxy.family import FAMILIES, Family
 from zonewise.proxy.healthports import HealthPorts, Local
 from zonewise.proxy.kernel import Kernel, RefusedError, Watch
@@ -48,6 +50,7 @@ class Settings:
     pod_ranges: tuple[str, ...] = ()
     node_port_ranges: tuple[str, ...] = (interfaces.PRIMARY,)
     masquerade_all: bool = False
+    measure_traffic: bool = False
 
 
 _Changes = dict[Family, dict[PortName, PortRules | None]]
@@ -96,6 +99,7 @@ class Proxy:
         self._complaints: dict[Key, tuple[str, ...]] = {}
         self._checked: dict[Key, tuple[int, Local]] = {}
         self._told: set[str] = set()
+        self._tally = traffic.Tally() if settings.measure_traffic else None
 
     async def run(self, health: Health) -> None:
         """Until cancelled."""
@@ -108,6 +112,8 @@ class Proxy:
             await synced.wait()
             group.create_task(self._watch_tables(), name="tables")
             group.create_task(self._look_around(), name="addresses")
+            if self._tally is not None:
+                group.create_task(self._measure(self._tally), name="traffic")
             try:
                 await self._work(health)
             finally:
@@ -189,6 +195,8 @@ class Proxy:
         for key in keys:
             answer = self._decider.answers.get(key, {})
             rules = [rules for ports in answer.values() for rules in ports.values()]
+            if self._tally is not None and self._plane is not None:
+                self._tally.follow(key, rules, self._sources.slices_of(key), self._plane.network.addresses)
             self._complaints.pop(key, None)
             self._checked.pop(key, None)
             if lines := tuple(f"{each.name}: {line}" for each in rules for line in each.left_out):
@@ -213,21 +221,27 @@ class Proxy:
     async def _watch_tables(self) -> None:
         """Word that others changed our tables leads to a repair; a storm of it to one a second."""
         watch = Watch(self._kernel.port)
-        loop = asyncio.get_running_loop()
-        readable = asyncio.Event()
-        loop.add_reader(watch.fileno(), readable.set)
-        try:
-            while True:
-                await readable.wait()
-                readable.clear()
-                if watch.touched():
-                    _log.warning("our tables were changed by others: repairing")
-                    self._pending.repair = True
-                    self._pending.add(())
-                    await asyncio.sleep(REPAIR_PAUSE_SECONDS)
-        finally:
-            loop.remove_reader(watch.fileno())
-            watch.close()
+        async for _ in _readable(watch):
+            if watch.touched():
+                _log.warning("our tables were changed by others: repairing")
+                self._pending.repair = True
+                self._pending.add(())
+                await asyncio.sleep(REPAIR_PAUSE_SECONDS)
+
+    async def _measure(self, tally: traffic.Tally) -> None:
+        ended = traffic.Ended()
+        async for _ in _readable(ended):
+            zone, here = self._sources.place().zone, self._here()
+            for flow in ended.take():
+                if where := tally.locate(flow, zone, here):
+                    traffic.count(where, flow.carried)
+
+    def _here(self) -> list[IPv4Network | IPv6Network]:
+        """Where clients are that this node sends for: its pods, and itself."""
+        assert self._plane is not None
+        network = self._plane.network
+        pods = self._sources.node.spec.pod_cidrs or network.pod_ranges
+        return [ip_network(each, strict=False) for each in (*pods, *network.addresses)]
 
     async def _look_around(self) -> None:
         """Addresses come and go without word from the API server."""
@@ -236,3 +250,23 @@ class Proxy:
             if self._plane is not None and self._network() != self._plane.network:
                 self._pending.moved = True
                 self._pending.add(())
+
+
+class _Telling(Protocol):
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+
+
+async def _readable(source: _Telling) -> AsyncIterator[None]:
+    """Whenever there is something to read; the source is closed in the end."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(source.fileno(), readable.set)
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            yield
+    finally:
+        loop.remove_reader(source.fileno())
+        source.close()

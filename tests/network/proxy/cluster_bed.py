@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +15,15 @@ from typing import Any
 
 from lab_pods import Json, Pods, eventually
 from network.proxy.bed import KNOCK
+from program import wait_for
 from zonewise.lab import namespaces
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, SERVICES
 
 LABEL = {"service.kubernetes.io/service-proxy-name": "zonewise"}
 PORT = 8080
+_WITH_LITTLE_POWER = ["setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--"]
+"""The only capability it should need."""
 COMMAND = [sys.executable, "-c", "from zonewise.cli.main import main; main()", "proxy"]
 
 
@@ -47,7 +51,8 @@ class Running:
         flags = ["--node-name", self.node, "--kubeconfig", str(self.lab.node_kubeconfig), "--health-port", "0"]
         argv = [*COMMAND, *flags, *self.more]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(namespaces.command(self.namespace, argv), stderr=log, stdout=log)
+            command = namespaces.command(self.namespace, [*_WITH_LITTLE_POWER, *argv])
+            self.process = subprocess.Popen(command, stderr=log, stdout=log)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
@@ -57,8 +62,19 @@ class Running:
     def adopted(self) -> bool:
         """Whether the present process has its rules in place."""
         assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
         _, started, since = self.log.read_text().rpartition(f"pid={self.process.pid} ")
         return bool(started) and "rules in place" in since
+
+    def metrics(self) -> list[str]:
+        port = self.log.read_text().rpartition("health_port=")[2].split()[0]
+
+        def get() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+                text: str = answer.read().decode()
+            return text
+
+        return [line for line in namespaces.inside(self.namespace, get).splitlines() if not line.startswith("#")]
 
     def said(self, words: str) -> bool:
         return words in self.log.read_text()
@@ -69,6 +85,7 @@ def proxy_on(lab: Lab, pods: Pods, node: str, log: Path, *more: str) -> Iterator
     running = Running(lab, node, pods.node(node).namespace, log, more)
     running.start()
     try:
+        wait_for(running.adopted)
         yield running
     finally:
         if running.process is not None and running.process.poll() is None:

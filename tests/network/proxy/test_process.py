@@ -33,7 +33,7 @@ async def backends(pods: Pods) -> dict[str, str]:
 
 @pytest.fixture
 async def proxy(lab: Lab, pods: Pods, tmp_path: Path) -> AsyncIterator[Running]:
-    with proxy_on(lab, pods, NODE, tmp_path / "proxy.log") as running:
+    with proxy_on(lab, pods, NODE, tmp_path / "proxy.log", "--measure-traffic") as running:
         yield running
 
 
@@ -150,6 +150,29 @@ async def test_health_check_node_ports_tell_of_local_endpoints(
     said = await eventually(_safely(answers), "the port answers with an endpoint")
     assert said["localEndpoints"] == 1
     assert said["service"] == {"namespace": pods.namespace, "name": "lb"}
+
+
+async def test_connections_and_bytes_are_counted_by_zone(pods: Pods, backends: dict[str, str], proxy: Running) -> None:
+    """UDP flows end when the kernel is told to forget them, not minutes later."""
+    spec = {"ports": [{"name": "main", "port": 53, "targetPort": 8080, "protocol": "UDP"}]}
+    made = await _service(pods, "dns", **spec, sessionAffinity="ClientIP")
+    address = made["spec"]["clusterIP"]
+
+    async def asked() -> bool:
+        (tries,) = ask(proxy.namespace, [{"address": address, "port": 53, "count": 5, "protocol": "UDP"}])
+        return all(" " in each for each in tries)
+
+    await eventually(asked, "the Service answers")
+    namespaces.run(namespaces.command(proxy.namespace, ["conntrack", "-D", "-p", "udp", "-d", address]))
+
+    async def counted() -> str:
+        lines = [line for line in proxy.metrics() if 'service="dns"' in line and pods.namespace in line]
+        return " ".join(lines) if len(lines) >= 2 else ""
+
+    found = await eventually(counted, "the flows are counted")
+    assert 'client_zone="zone-a"' in found
+    assert 'endpoint_zone="zone-' in found
+    assert "zonewise_proxy_bytes_total" in found
 
 
 def _word(holds: Callable[[], bool]) -> Callable[[], Any]:

@@ -46,7 +46,8 @@ def _flow(reply: str, reply_port: int, zone: bool = False) -> memoryview:
 
     original = nested(1, tuple_of("10.1.0.1", 4000, "10.96.0.1", 53))
     answer = nested(2, tuple_of(reply, reply_port, "10.1.0.1", 4000))
-    return memoryview(b"\x02\x00\x00\x00" + original + answer + (attribute(18, b"\0\1") if zone else b""))
+    counters = nested(9, attribute(2, struct.pack(">Q", 60))) + nested(10, attribute(2, struct.pack(">Q", 40)))
+    return memoryview(b"\x02\x00\x00\x00" + original + answer + counters + (attribute(18, b"\0\1") if zone else b""))
 
 
 @pytest.mark.parametrize("zone", [False, True])
@@ -59,6 +60,7 @@ def test_flows_are_read(zone: bool) -> None:
         IPV4.pack("10.2.0.2"),
         5353,
     )
+    assert (flow.source, flow.carried) == (IPV4.pack("10.1.0.1"), 100)
     assert len(flow.identity) == (60 if zone else 52)
 
 
