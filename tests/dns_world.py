@@ -13,7 +13,7 @@ import dns.message
 import dns.rdatatype
 import msgspec
 
-from zonewise.dns import feed
+from zonewise.dns import stream
 from zonewise.dns.catalog import Catalog, Settings
 from zonewise.dns.names import to_wire
 from zonewise.dns.quick import QuickResponder, Tally, quick_responder
@@ -90,13 +90,13 @@ class World:
         self.apply(self.catalog.snapshot())
         self.apply(self.catalog.set_serial(1))
         self.apply(self.catalog.set_nodes(self.nodes, {}))
-        self.apply(self.catalog.set_namespaces(["default", "shop"]))
+        self.apply(self.catalog.set_namespaces({"default": {}, "shop": {}}))
         self.apply([("loaded",)])
 
     def apply(self, updates: Iterable[Update]) -> None:
-        decoder = feed.Decoder()
+        decoder = stream.Decoder()
         for update in updates:
-            for decoded in decoder.feed(feed.encode(update)):
+            for decoded in decoder.feed(stream.encode(update)):
                 self.table.apply(decoded)
 
     def put(self, found: Service, *slices: EndpointSlice) -> World:

@@ -33,7 +33,7 @@ def table() -> Table:
     """A headless Service with endpoints in two zones, one with a cluster IP, one elsewhere."""
     catalog = Catalog(Settings(DOMAIN, servers=(bytes((10, 0, 0, 10)),)))
     made = Table(DOMAIN.wire)
-    updates = [*catalog.set_serial(1), *catalog.snapshot(), *catalog.set_namespaces(["s"])]
+    updates = [*catalog.set_serial(1), *catalog.snapshot(), *catalog.set_namespaces({"s": {}})]
     endpoints = [{"addresses": [f"10.0.0.{n}"], "zone": f"z{n % 2}"} for n in range(1, 80)]
     ports = [{"name": "p", "port": 1}]
     each = msgspec.convert({"addressType": "IPv4", "endpoints": endpoints, "ports": ports}, EndpointSlice)

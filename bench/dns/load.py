@@ -130,11 +130,14 @@ def cpu_seconds(pid: int) -> float:
 
 def memory_mib(pid: int) -> float:
     """Proportional: what processes share counts once."""
-    total = 0
-    for each in tree(pid):
-        found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{each}/smaps_rollup").read_text(), re.MULTILINE)
-        total += int(found[1]) if found else 0
-    return total / 1024
+    return sum(map(_own_memory_mib, tree(pid)))
+
+
+def _own_memory_mib(pid: int) -> float:
+    found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    mib = int(found[1]) / 1024 if found else 0.0
+    print(f"  memory of {Path(f'/proc/{pid}/cmdline').read_text().replace(chr(0), ' ')[:60]}: {mib:.0f} MiB")
+    return mib
 
 
 def round_trips_us(port: int, count: int) -> list[float]:

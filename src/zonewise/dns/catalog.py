@@ -6,7 +6,7 @@ Level-based: whoever calls may call twice, and says what is, not what happened. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
@@ -21,7 +21,7 @@ from zonewise.dns.service import Domain, Published, Records, is_headless, publis
 from zonewise.dns.table import Update
 from zonewise.dns.views import Profile, Profiles, View, decisions, view
 from zonewise.objects import Endpoint, EndpointSlice, Key, Node, Service
-from zonewise.routing import Cluster
+from zonewise.routing import Cluster, Drain, drained_zones
 from zonewise.routing.endpoints import is_ready
 
 
@@ -63,9 +63,14 @@ class Catalog:
         self._profiles = Profiles(Cluster.of(()))
         self._used: Counter[int] = Counter()
         self._places = Places({}, {})
-        self._namespaces: frozenset[str] = frozenset()
+        self._namespaces: Mapping[str, Mapping[str, str]] = {}
         self._pods: dict[bytes, Written] = {}
         self._serial = 0
+
+    @property
+    def drained_by_nodes(self) -> Drain:
+        """When this changes, all Services have to be set again."""
+        return self._profiles.cluster.node_drains.drain
 
     @property
     def size(self) -> int:
@@ -74,8 +79,8 @@ class Catalog:
     def set_service(self, key: Key, service: Service | None, slices: Sequence[EndpointSlice]) -> list[Update]:
         """`slices` are those labelled for the Service."""
         rows = rows_of(slices, self.settings.domain)
-        seen = self._view(service, slices) if service and rows and is_headless(service) else None
-        new = _Sent.of(publish(service, rows, seen, self.settings.domain)) if service else NOTHING
+        seen, drained = self._view(service, slices) if service and rows and is_headless(service) else (None, ())
+        new = _Sent.of(publish(service, rows, seen, self.settings.domain, drained)) if service else NOTHING
         old = self._published.pop(key, NOTHING)
         if service:
             self._published[key] = new
@@ -96,8 +101,9 @@ class Catalog:
         self._places = found
         return [feed.places_update(found)]
 
-    def set_namespaces(self, namespaces: Iterable[str]) -> list[Update]:
-        old, self._namespaces = self._namespace_names(), frozenset(namespaces)
+    def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> list[Update]:
+        """With their annotations; Services of one that drains other zones than before have to be set again."""
+        old, self._namespaces = self._namespace_names(), dict(namespaces)
         updates = list(feed.name_updates("names", _changes(old, self._namespace_names())))
         return [*updates, self._pods_update()] if updates else []
 
@@ -131,8 +137,12 @@ class Catalog:
             yield from feed.name_updates("zonal", published.zonal.items())
         yield from self._pointer_updates({*self._pointers, *self._virtual})
 
-    def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> View | None:
-        return view(decisions(service, _families(slices), self._profiles.cluster), self._profiles)
+    def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> tuple[View | None, Container[str]]:
+        """Who sees what, and which endpoints are in a zone that traffic is asked to leave."""
+        cluster = self._profiles.cluster
+        drain = drained_zones(service, self._namespaces.get(service.metadata.namespace, {}), cluster.node_drains)
+        made = decisions(service, _families(slices), cluster, drain)
+        return view(made, self._profiles), frozenset(address for decision in made for address in decision.drained)
 
     def _use(self, key: Key, seen: View | None) -> tuple[list[Update], list[Update]]:
         """A profile is told before the first name that needs it, and forgotten after the last."""
@@ -172,7 +182,7 @@ class Catalog:
 
     def _pointer_updates(self, addresses: Iterable[bytes]) -> Iterator[Update]:
         changes = [(to_wire(ip_address(address).reverse_pointer), self._pointer(address)) for address in addresses]
-        yield from feed.name_updates("names", changes)
+        yield from feed.name_updates("pointers", changes)
 
     def _pointer(self, address: bytes) -> Written | None:
         if name := self._virtual.get(address):

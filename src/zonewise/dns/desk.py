@@ -40,6 +40,7 @@ class Desk:
     recursive: bool
     forwarders: tuple[str, ...]
     queries_per_second: int
+    partial: bool
 
 
 class Office:
@@ -47,7 +48,7 @@ class Office:
 
     def __init__(self, desk: Desk, feed: socket.socket, on_drain: Callable[[], None]) -> None:
         self.desk = desk
-        self.table = Table(desk.domain, desk.recursive)
+        self.table = Table(desk.domain, desk.recursive, desk.partial)
         self.tally = Tally()
         self.clients: dict[str, Sender] = {}
         self.latency = [0] * LATENCY_BUCKETS
@@ -147,4 +148,5 @@ def desk_from(settings: Mapping[str, Any]) -> Desk:
         settings["recursive"],
         tuple(settings["forwarders"]),
         settings["queries_per_second"],
+        settings["partial"],
     )

@@ -36,7 +36,7 @@ def write_zonal(found: Zonal) -> Written:
 
 
 def name_updates(kind: str, changes: Iterable[Change]) -> Iterator[Update]:
-    """`kind` is names or zonal."""
+    """`kind` is names, zonal or pointers."""
     listed = list(changes)
     for begin in range(0, len(listed), NAMES_PER_UPDATE):
         yield (kind, listed[begin : begin + NAMES_PER_UPDATE])

@@ -11,14 +11,14 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from zonewise import log
 from zonewise.dns import metrics, stream
 from zonewise.dns.doors import Doors
-from zonewise.dns.table import Update
+from zonewise.dns.table import LEFT_OUT_OF_PARTIAL, Update
 
 DRAIN_SECONDS: Final = 10.0
 RESTART_SECONDS: Final = 0.2
@@ -80,14 +80,20 @@ class Fleet:
     def _udp(self, orders: Orders, index: int, sockets: tuple[socket.socket, ...]) -> Member:
         descriptors = tuple(each.fileno() for each in sockets)
         hand_over = self._handover[0].fileno()
-        settings = {**orders.settings(), "sockets": descriptors, "handover": hand_over}
+        settings = {**orders.settings(), "sockets": descriptors, "handover": hand_over, "partial": True}
         return Member(f"udp-{index + 1}", "zonewise.dns.udp", settings, (*descriptors, hand_over))
 
     def _streams(self, orders: Orders, doors: Doors) -> Member:
         senders = tuple(each.fileno() for each in doors.udp[0])
         listeners = tuple(each.fileno() for each in doors.tcp)
         take_over = self._handover[1].fileno()
-        settings = {**orders.settings(), "sockets": senders, "listeners": listeners, "handover": take_over}
+        settings = {
+            **orders.settings(),
+            "sockets": senders,
+            "listeners": listeners,
+            "handover": take_over,
+            "partial": False,
+        }
         return Member("streams", "zonewise.dns.streams", settings, (*senders, *listeners, take_over))
 
     @property
@@ -106,10 +112,11 @@ class Fleet:
                 each.close()
 
     def tell(self, updates: Iterable[Update]) -> None:
-        data = b"".join(map(stream.encode, updates))
+        listed = list(updates)
+        whole, part = (b"".join(_encoded(listed, partial=partial)) for partial in (False, True))
         for member in self.members:
-            if member.writer is not None and data:
-                member.writer.write(data)
+            if member.writer is not None and listed:
+                member.writer.write(part if member.settings["partial"] else whole)
                 if member.writer.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
                     _log.error("a serving process does not read what it is told and is replaced", process=member.name)
                     self._end(member)
@@ -146,8 +153,8 @@ class Fleet:
                 *command, pass_fds=(*member.descriptors, theirs.fileno()), env=environ, start_new_session=True
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        for update in self._snapshot():
-            writer.write(stream.encode(update))
+        for data in _encoded(self._snapshot(), partial=member.settings["partial"]):
+            writer.write(data)
         writer.write(stream.encode(("begin",)))
         member.writer = writer
         decoder = stream.Decoder()
@@ -197,6 +204,10 @@ class Fleet:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
+
+
+def _encoded(updates: Iterable[Update], *, partial: bool) -> Iterator[bytes]:
+    return (stream.encode(update) for update in updates if not partial or update[0] not in LEFT_OUT_OF_PARTIAL)
 
 
 def _code(member: Member) -> int | None:

@@ -16,7 +16,7 @@ TOPOLOGY_ANSWERS = Counter(
     "Answers of Services with a rule: near if the rule or preference was kept, far if all endpoints were given",
     ["reach"],
 )
-ELSEWHERE = Counter("zonewise_dns_forwarded", "Queries that other servers had to answer, at least in part")
+ELSEWHERE = Counter("zonewise_dns_handed_over", "Queries over UDP left to the process that knows more, and asks others")
 LIMITED = Counter("zonewise_dns_limited", "Queries of clients over their limit, sent to TCP")
 DROPPED = Counter("zonewise_dns_dropped", "Queries or replies that found no room")
 ERRORS = Counter("zonewise_dns_errors", "Packets that we failed on: each is a bug")

@@ -64,7 +64,7 @@ def answer(table: Table, query: Query, sender: Sender, room: int, turn: int = 0)
     if query.class_ != IN or query.type in {Type.AXFR, Type.IXFR}:
         return failure(query, Rcode.REFUSED)
     entry = table.get(name)
-    if entry is None and table.is_ours(name):
+    if entry is None and table.is_ours(name) and not table.leaves(name):
         entry = table.find(name)
         if entry is None:
             return _denied(table, query, Rcode.NXDOMAIN if table.loaded else Rcode.SERVFAIL, room)

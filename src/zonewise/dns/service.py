@@ -7,7 +7,7 @@ the decision of `zonewise.routing`: the answers then differ by group of clients 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -104,8 +104,13 @@ def rows_of(slices: Iterable[EndpointSlice], domain: Domain) -> list[Row]:
     return sorted(found, key=lambda row: (row.address, row.host, row.ports))
 
 
-def publish(service: Service, rows: Sequence[Row], view: View | None, domain: Domain) -> Published:
-    """`view` says who gets which rows of a headless Service; without one everybody gets all."""
+def publish(
+    service: Service, rows: Sequence[Row], view: View | None, domain: Domain, drained: Container[str] = ()
+) -> Published:
+    """`view` says who gets which rows of a headless Service; without one everybody gets all but the `drained`.
+
+    An endpoint of a drained zone keeps its own name, and is still there for who names the zone.
+    """
     name = below(domain.services, service.metadata.name, service.metadata.namespace)
     if name is None:
         return Published()
@@ -115,7 +120,7 @@ def publish(service: Service, rows: Sequence[Row], view: View | None, domain: Do
     endpoints = writer.endpoints(rows)
     reverse = _reverse(writer, rows)
     if is_headless(service):
-        names = _headless(writer, rows, view)
+        names = _headless(writer, [row for row in rows if row.key not in drained], view)
         return Published({**endpoints, **names}, _zonal(writer, rows), reverse)
     ips = cluster_ips(service)
     ports = tuple((port.name, port.protocol, port.port) for port in service.spec.ports) or (("", "", NO_PORT),)

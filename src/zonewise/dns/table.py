@@ -30,6 +30,10 @@ Slot = tuple[Headers | None, bytes, int, bytes, Any]
 Entry = tuple[Slot | None, Slot | None, Slot | None, Mapping[int, Slot] | None, bool]
 """A, AAAA, SRV, other types; and whether other types are somebody else's: those of names in reverse zones."""
 
+LEFT_OUT_OF_PARTIAL: Final = frozenset({"zonal", "pointers"})
+"""The updates that a partial table is not told."""
+
+_ZONAL: Final = b"\x05_zone"
 EMPTY: Final[Entry] = (None, None, None, None, False)
 POSITIONS: Final[Mapping[int, Literal[0, 1, 2]]] = {Type.A: 0, Type.AAAA: 1, Type.SRV: 2}
 
@@ -48,6 +52,8 @@ class Table:
     domain: bytes
     recursive: bool = False
     """Whether names of others are looked up for the client; said in every header."""
+    partial: bool = False
+    """Another process of ours knows more than this one: zonal names and those of reverse zones, which few ask for."""
     names: dict[bytes, Entry | bytes] = field(default_factory=dict)
     zonal: dict[bytes, bytes] = field(default_factory=dict)
     namespaces_of_pods: set[bytes] = field(default_factory=set)
@@ -80,7 +86,7 @@ class Table:
 
     def apply(self, update: Update) -> None:
         match update:
-            case ("names", changes):
+            case ("names" | "pointers", changes):
                 with self._lock:
                     _put_all(self.names, changes)
             case ("zonal", changes):
@@ -132,9 +138,13 @@ class Table:
             case _:
                 raise ValueError(f"no content of a name: {content!r}")
 
+    def leaves(self, name: bytes) -> bool:
+        """Whether a name is left to that other process."""
+        return self.partial and _ZONAL in name
+
     def find(self, name: bytes) -> Entry | None:
         """The entry of a name in our domain that is not written out, or None if it does not exist."""
-        if b"\x05_zone" in name and (entry := self._in_zone(name)):
+        if _ZONAL in name and (entry := self._in_zone(name)):
             return entry
         return self._pod(name) if self.namespaces_of_pods else None
 

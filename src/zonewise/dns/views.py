@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from zonewise.objects import Endpoint, Service
-from zonewise.routing import EVERYONE, Cluster, Decision, choose, decide, recall
+from zonewise.routing import EVERYONE, NO_DRAIN, Cluster, Decision, Drain, choose, decide, recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,15 @@ class Profiles:
         return Profile(0, groups, tuple(examples))
 
 
-def decisions(service: Service, families: Iterable[list[Endpoint]], cluster: Cluster) -> list[Decision]:
+def decisions(
+    service: Service, families: Iterable[list[Endpoint]], cluster: Cluster, drained: Drain = NO_DRAIN
+) -> list[Decision]:
     """One per address family. What slices recall is the only memory, so that all replicas answer alike."""
-    return [decide(service, endpoints, cluster, recall(endpoints, cluster)) for endpoints in families if endpoints]
+    return [
+        decide(service, endpoints, cluster, recall(endpoints, cluster), drained=drained)
+        for endpoints in families
+        if endpoints
+    ]
 
 
 def view(made: list[Decision], profiles: Profiles) -> View | None:

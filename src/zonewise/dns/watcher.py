@@ -7,8 +7,11 @@ processes go on with what they know.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,7 +42,9 @@ from zonewise.objects import (
     Node,
     Pod,
     Service,
+    key_of,
 )
+from zonewise.routing import DRAIN_ZONE
 from zonewise.topology import zone_of
 
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
@@ -133,6 +138,7 @@ class Watcher:
         self._renew_serial()
         self.queue = WorkQueue("dns")  # what waited is done
         self.synced = True
+        _give_back_memory()
         if self._fleet:
             self._fleet.tell([("loaded",)])
 
@@ -160,11 +166,14 @@ class Watcher:
             case Key("", "nodes"):
                 nodes = list(self.nodes)
                 self._zones = {node.metadata.name: zone_of(node.metadata.labels) or "" for node in nodes}
+                before = self.catalog.drained_by_nodes
                 yield from self.catalog.set_nodes(nodes, self._places_of_pods())
-                for viewed in list(self.catalog.viewed):
-                    yield from self._service_updates(viewed)
+                everyone = before != self.catalog.drained_by_nodes
+                for key_again in self.services.keys() if everyone else list(self.catalog.viewed):
+                    yield from self._service_updates(key_again)
             case Key("", "namespaces"):
-                yield from self.catalog.set_namespaces(found.metadata.name for found in self.namespaces)
+                said = {found.metadata.name: found.metadata.annotations for found in self.namespaces}
+                yield from self.catalog.set_namespaces(said)
             case Key("", "pods"):
                 yield from self.catalog.set_places(self.nodes, self._places_of_pods())
                 if self.options.settings.pods is PodRecords.VERIFIED:
@@ -216,13 +225,27 @@ class Watcher:
             self.queue.add(_NODES)
 
     def _namespace_changed(self, change: Change[Namespace]) -> None:
-        if change.old is None or change.new is None:
-            self.queue.add(_NAMESPACES)
+        old, new = (each and each.metadata.annotations.get(DRAIN_ZONE, "") for each in (change.old, change.new))
+        if old == new:
+            return
+        self.queue.add(_NAMESPACES)
+        if old or new:
+            for service in self.services:
+                if service.metadata.namespace == change.key.name:
+                    self.queue.add(key_of(service))
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         old, new = (each and (each.status.pod_ips, each.spec.node_name) for each in (change.old, change.new))
         if old != new:
             self.queue.add(_PODS)
+
+
+def _give_back_memory() -> None:
+    """Lists of a large cluster pass through much more memory than is kept of them; the C library would hold on to it."""
+    gc.collect()
+    gc.freeze()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _owner(viewed: EndpointSlice) -> Iterable[str]:
@@ -232,4 +255,4 @@ def _owner(viewed: EndpointSlice) -> Iterable[str]:
 
 def _facts(node: Node) -> tuple[Any, ...]:
     """All of a node but its heartbeat."""
-    return node.metadata.labels, node.spec, node.status
+    return node.metadata.labels, node.metadata.annotations.get(DRAIN_ZONE), node.spec, node.status

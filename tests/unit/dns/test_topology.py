@@ -5,6 +5,7 @@ from __future__ import annotations
 import dns.edns
 import dns.message
 import dns.rcode
+import msgspec
 import pytest
 
 from dns_world import World, endpoint, headless, node, nodes, slice_of, told
@@ -93,6 +94,25 @@ def test_a_relabelled_node_moves_its_clients() -> None:
         assert key.name == "db"
     world.put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
     assert told(world.ask("db.shop.svc.cluster.local.", client=IN_C)) == [f"A {B1}"]
+
+
+DRAIN = {"zonewise.dev/drain-zone": "zone-a"}
+
+
+@pytest.mark.parametrize("by", ["service", "namespace", "node"])
+def test_a_drained_zone_is_left_out_but_keeps_its_names(by: str) -> None:
+    world = World()
+    if by == "namespace":
+        world.apply(world.catalog.set_namespaces({"shop": DRAIN}))
+    if by == "node":
+        first, *others = nodes()
+        said = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, annotations=DRAIN))
+        world.apply(world.catalog.set_nodes([said, *others], {}))
+    world.put(headless("db", annotations=DRAIN if by == "service" else {}), slice_of("db", ENDPOINTS))
+    for client in (IN_A, IN_B, NOWHERE):
+        assert told(world.ask("db.shop.svc.cluster.local.", client=client)) == [f"A {B1}"]
+    assert told(world.ask("10-0-11-1.db.shop.svc.cluster.local.")) == [f"A {A1}"]
+    assert told(world.ask("zone-a.pin._zone.db.shop.svc.cluster.local.")) == [f"A {A1}", f"A {A2}"]
 
 
 def test_near_and_far_answers_are_counted() -> None:

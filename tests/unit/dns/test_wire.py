@@ -17,6 +17,7 @@ from dns_world import World, endpoint, headless, service, slice_of, told
 from zonewise.dns import names
 from zonewise.dns.message import Query, Rcode, Refusal, read
 from zonewise.dns.reply import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, respond
+from zonewise.dns.table import LEFT_OUT_OF_PARTIAL
 
 MANY = [f"10.0.{z}1.{n}" for z in (1, 2, 3) for n in range(1, 61)]
 HEAD = struct.Struct(">HHHHHH")
@@ -129,6 +130,17 @@ def test_a_name_that_only_looks_like_ours_is_not() -> None:
     reply = dns.message.from_wire(WORLD.quick(with_zero, Sender()) or b"")
     assert reply.rcode() == dns.rcode.NXDOMAIN
     assert reply.question[0].name.labels[0] == b"a\0b"
+
+
+def test_a_partial_table_leaves_to_others_what_it_was_not_told() -> None:
+    world = World().put(headless("db"), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
+    names = {"zone-a.pin._zone.db.shop.svc.cluster.local.": "A", "1.11.0.10.in-addr.arpa.": "PTR"}
+    assert not any(world.is_elsewhere(name, kind) for name, kind in names.items())
+    part = World()
+    part.table.partial = True
+    part.apply(update for update in world.catalog.snapshot() if update[0] not in LEFT_OUT_OF_PARTIAL)
+    assert all(part.is_elsewhere(name, kind) for name, kind in names.items())
+    assert told(part.ask("db.shop.svc.cluster.local.")) == ["A 10.0.11.1"]
 
 
 def test_options_we_do_not_know_do_no_harm() -> None:
