@@ -166,7 +166,7 @@ class ControlPlane:
     # Talking to the API server, as far as starting needs it.
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """One JSON request as admin."""
+        """One JSON request as admin; a PATCH is a merge patch."""
         with closing(self._connect()) as connection:
             return _exchange(connection, method, path, body)
 
@@ -271,9 +271,8 @@ def data_directory(directory: Path) -> Path:
 
 
 def _exchange(connection: http.client.HTTPSConnection, method: str, path: str, body: Any) -> Any:
-    connection.request(
-        method, path, body=None if body is None else json.dumps(body), headers={"Content-Type": "application/json"}
-    )
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    connection.request(method, path, body=None if body is None else json.dumps(body), headers={"Content-Type": kind})
     response = connection.getresponse()
     content = response.read()
     if response.status >= 400:

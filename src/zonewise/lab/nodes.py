@@ -18,6 +18,7 @@ from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import addresses, agents, kubeproxy, namespaces, network, processes, sandbox, shaping, state
 from zonewise.lab.addresses import Plan
 from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.labels import ZONE
 from zonewise.lab.shaping import Shaping
 
 READY_WITHIN_SECONDS = 60.0
@@ -67,10 +68,11 @@ def up(lab: Lab) -> None:
     """Start those agents and kube-proxies that do not run, and wait until every Node is ready."""
     plan = plan_of(lab)
     agents.start(_config(lab), [node.name for node in plan.nodes])
-    if lab.kube_proxy is not None:
-        for node in plan.nodes:
-            kubeproxy.start(lab.directory, lab.kube_proxy, node)
-    _await_ready(lab, {node.name for node in plan.nodes})
+    program = lab.kube_proxy
+    proxies = [kubeproxy.start(lab.directory, program, node) for node in plan.nodes] if program else []
+    plane = ControlPlane.attach(lab.directory)
+    _await_ready(lab, plane, {node.name for node in plan.nodes})
+    _tell_zones(plane, [started for started in proxies if started])
 
 
 def down(name: str, slot: int) -> None:
@@ -146,14 +148,25 @@ def _config(lab: Lab) -> agents.Config:
     )
 
 
-def _await_ready(lab: Lab, wanted: set[str]) -> None:
-    plane = ControlPlane.attach(lab.directory)
+def _await_ready(lab: Lab, plane: ControlPlane, wanted: set[str]) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while missing := sorted(wanted - _ready(_listed(plane))):
         if time.monotonic() > deadline:
             log = processes.log_path(lab.directory, agents.process_name(missing[0]))
             raise ZonewiseError(f"nodes {', '.join(missing)} did not become ready: see {log}")
         time.sleep(0.05)
+
+
+def _tell_zones(plane: ControlPlane, proxies: Sequence[kubeproxy.Started]) -> None:
+    """Takes each zone away and gives it back, once the node's kube-proxy is sure to hear it."""
+    deadline = time.monotonic() + READY_WITHIN_SECONDS
+    for proxy in proxies:
+        while not proxy.listens:
+            if time.monotonic() > deadline:
+                raise ZonewiseError(f"kube-proxy of {proxy.node.name} does not watch its node: see {proxy.log}")
+            time.sleep(0.05)
+        for zone in (None, proxy.node.zone):
+            plane.request("PATCH", f"/api/v1/nodes/{proxy.node.name}", {"metadata": {"labels": {ZONE: zone}}})
 
 
 def _listed(plane: ControlPlane) -> Sequence[dict[str, Any]]:
