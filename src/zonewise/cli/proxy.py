@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -64,50 +64,42 @@ Examples:
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
-def proxy(
-    node_name: str,
-    all_services: bool,
-    cluster_cidr: str,
-    nodeport_addresses: str,
-    masquerade_all: bool,
-    measure_traffic: bool,
-    health_port: int,
-    explained: str,
-    namespace: str,
-    cleanup: bool,
-    kubeconfig: str,
-    context: str,
-    log_format: Literal["human", "json"],
-    log_level: Literal["debug", "info", "warning", "error"],
-) -> None:
+def proxy(**options: Any) -> None:
     """Serve Services on this node with nftables, as their topology rules ask.
 
     By default those labelled service.kubernetes.io/service-proxy-name=zonewise, beside a kube-proxy that serves the
     others. The rules stay when it ends; --cleanup removes them.
     """
-    if cleanup:
+    if options["cleanup"]:
         _clean_up()
         return
     from zonewise import log
-    from zonewise.kube import kubeconfig as files
+    from zonewise.kube import kubeconfig
+
+    chosen = options["kubeconfig"] or None, options["context"] or None
+    access = kubeconfig.load(*chosen) if any(chosen) else kubeconfig.default()
+    settings = _settings(options)
+    if options["explained"]:
+        asyncio.run(_explain(access, settings, options["explained"], options["namespace"]))
+    else:
+        log.configure(options["log_format"], options["log_level"])
+        sys.exit(_run(access, settings, options["health_port"]))
+
+
+def _settings(options: dict[str, Any]) -> Settings:
     from zonewise.proxy import interfaces
     from zonewise.proxy.server import Settings
 
-    access = files.load(kubeconfig or None, context or None) if kubeconfig or context else files.default()
     settings = Settings(
-        node=node_name or socket.gethostname().lower(),
-        all_services=all_services,
-        pod_ranges=_listed(cluster_cidr),
-        node_port_ranges=_listed(nodeport_addresses),
-        masquerade_all=masquerade_all,
-        measure_traffic=measure_traffic,
+        node=options["node_name"] or socket.gethostname().lower(),
+        all_services=options["all_services"],
+        pod_ranges=_listed(options["cluster_cidr"]),
+        node_port_ranges=_listed(options["nodeport_addresses"]),
+        masquerade_all=options["masquerade_all"],
+        measure_traffic=options["measure_traffic"],
     )
     interfaces.check_ranges((*settings.pod_ranges, *settings.node_port_ranges))
-    if explained:
-        asyncio.run(_explain(access, settings, explained, namespace))
-    else:
-        log.configure(log_format, log_level)
-        sys.exit(_run(access, settings, health_port))
+    return settings
 
 
 def _listed(written: str) -> tuple[str, ...]:

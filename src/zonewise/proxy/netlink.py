@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 SUBSYSTEM: Final = 10
 BATCH_BEGIN: Final = 0x10
 BATCH_END: Final = 0x11
-REQUEST, ACK, CREATE, APPEND, DUMP = 0x1, 0x4, 0x400, 0x800, 0x300
+REQUEST, CREATE, APPEND, DUMP = 0x1, 0x400, 0x800, 0x300
 _NESTED: Final = 0x8000
 _LARGEST_LIST: Final = 65000
 """An attribute's length is 16 bits wide."""
@@ -44,7 +44,6 @@ class Verdict(NamedTuple):
     chain: str = ""
 
 
-ACCEPT: Final = Verdict(1)
 DROP: Final = Verdict(0)
 RETURN: Final = Verdict(-5)
 

@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client import Counter, Histogram
 
 from zonewise import log
-from zonewise.proxy import layout
+from zonewise.proxy import statements
 from zonewise.proxy.family import FAMILIES, Family
 from zonewise.proxy.fragment import Writer
 from zonewise.proxy.kernel import Kernel, RefusedError
@@ -104,7 +104,7 @@ class Plane:
 def clean_up(kernel: Kernel) -> list[Family]:
     """Remove our tables; says of which families there were any."""
     found = [family for family in FAMILIES.values() if kernel.chains(family)]
-    kernel.commit([layout.delete_table(family) for family in found])
+    kernel.commit([statements.delete_table(family) for family in found])
     return found
 
 

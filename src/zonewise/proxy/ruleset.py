@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from zonewise.proxy import layout, netlink
+from zonewise.proxy import layout, netlink, statements
 from zonewise.proxy.fragment import Fragment, Front, Writer, fronts
 from zonewise.proxy.layout import TABLE, Chain, Fixed
 from zonewise.proxy.netlink import Message, Value
@@ -118,17 +118,17 @@ class Ruleset:
         rewritten = {name: chain for name, chain in after.chains.items() if before.chains.get(name) != chain}
         gone, added = self._count(before, after)
         sets = [made for name, made in after.sets.items() if name not in before.sets]
-        yield from (layout.new_set(family, each, number) for number, each in enumerate(sets, 1))
-        yield from (layout.new_chain(family, chain) for chain in (*fresh.values(), *rewritten.values()))
+        yield from (statements.new_set(family, each, number) for number, each in enumerate(sets, 1))
+        yield from (statements.new_chain(family, chain) for chain in (*fresh.values(), *rewritten.values()))
         yield from self._missing(_all_elements(before), _all_elements(after), gone)
-        yield from (layout.flush_rules(family, name) for name in before.chains if name in rewritten)
+        yield from (statements.flush_rules(family, name) for name in before.chains if name in rewritten)
         for chain in (*fresh.values(), *rewritten.values()):
-            yield from layout.new_rules(family, chain)
+            yield from statements.new_rules(family, chain)
         yield from self._new(_all_elements(before), _all_elements(after), added)
         stale = [name for name in before.chains if name not in after.chains]
-        yield from (layout.flush_rules(family, name) for name in stale)
-        yield from (layout.delete_chain(family, name) for name in stale)
-        yield from (layout.delete_set(family, name) for name in before.sets if name not in after.sets)
+        yield from (statements.flush_rules(family, name) for name in stale)
+        yield from (statements.delete_chain(family, name) for name in stale)
+        yield from (statements.delete_set(family, name) for name in before.sets if name not in after.sets)
 
     def _count(self, before: Fragment, after: Fragment) -> tuple[list[_Counted], list[_Counted]]:
         """The shared elements that nobody needs any more, and those that somebody needs for the first time."""
@@ -164,24 +164,24 @@ class Ruleset:
         fixed = layout.fixed_chains(family, self._writer.options)
         all_chains = {chain.name: chain for chain in fixed} | written.shared_chains | written.chains
         all_sets = {each.name: each for each in layout.fixed_sets(family)} | written.sets
-        yield layout.new_table(family)
+        yield statements.new_table(family)
         if anew:
-            yield layout.delete_table(family)
-            yield layout.new_table(family)
+            yield statements.delete_table(family)
+            yield statements.new_table(family)
             chains, sets = set(), set()
-        yield from (layout.new_set(family, each, identity) for identity, each in enumerate(all_sets.values(), 1))
-        yield from (layout.new_chain(family, chain) for chain in all_chains.values())
-        yield layout.flush_rules(family)
+        yield from (statements.new_set(family, each, identity) for identity, each in enumerate(all_sets.values(), 1))
+        yield from (statements.new_chain(family, chain) for chain in all_chains.values())
+        yield statements.flush_rules(family)
         emptied = sets & {*Fixed, *written.picks, *(name for name in sets if name.startswith("p-"))}
         yield from (netlink.flush_elements(family.number, TABLE, name) for name in sorted(emptied))
         yield from self._filled(written, all_chains)
-        yield from (layout.delete_chain(family, name) for name in sorted(chains - set(all_chains)))
-        yield from (layout.delete_set(family, name) for name in sorted(sets - set(all_sets)))
+        yield from (statements.delete_chain(family, name) for name in sorted(chains - set(all_chains)))
+        yield from (statements.delete_set(family, name) for name in sorted(sets - set(all_sets)))
 
     def _filled(self, written: Fragment, chains: Mapping[str, Chain]) -> Iterator[Message]:
         family = self._writer.family
         for chain in chains.values():
-            yield from layout.new_rules(family, chain)
+            yield from statements.new_rules(family, chain)
         counted: dict[str, dict[bytes, Value]] = {}
         for name, key in written.counted:
             counted.setdefault(name, {})[key] = None

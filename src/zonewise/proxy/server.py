@@ -7,6 +7,7 @@ rules stay; when the process ends they stay too, and the next one adopts them.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -153,6 +154,7 @@ class Proxy:
             plane = Plane(self._kernel, self._families, self._network())
             plane.start(changes)
             self._plane = plane
+            _settle_memory()
             _log.info("rules in place", services=len(self._decider.answers))
             return
         if pending.moved:
@@ -250,6 +252,12 @@ class Proxy:
             if self._plane is not None and self._network() != self._plane.network:
                 self._pending.moved = True
                 self._pending.add(())
+
+
+def _settle_memory() -> None:
+    """What was read at the start stays: the collector need not look at it again with every change."""
+    gc.collect()
+    gc.freeze()
 
 
 class _Telling(Protocol):

@@ -12,6 +12,7 @@ from typing import Final
 
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
+from zonewise.kube.errors import ApiError
 from zonewise.kube.informers import Caches
 from zonewise.kube.reflector import Change
 from zonewise.objects import (
@@ -60,7 +61,7 @@ class Sources:
         self._draining: dict[str, Mapping[str, str]] = {}
         self._ungrouped = self._watch_slices(self._caches, slice_selectors("", all_services=all_services)[0])
         self._grouped: Cache[EndpointSlice] | None = None
-        self._zone: str | None = None
+        self._zone = ""
         self._cluster: Cluster | None = None
         self.on_dirty: Callable[[Iterable[Key]], None] = lambda _keys: None
         self.on_node: Callable[[], None] = lambda: None
@@ -83,34 +84,49 @@ class Sources:
 
     async def run(self, synced: asyncio.Event) -> None:
         """Until cancelled; `synced` is set once everything was read."""
-        async with self._caches:
+        self._zone = await self._first_zone()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._caches.run(), name="watches")
+            task, grouped = self._watch_groups(group)
             await self._caches.wait_synced()
+            await grouped.wait_synced()
+            self._grouped = grouped
             self.services.on_change(lambda change: self.on_dirty([change.key]))
-            self._ungrouped.on_change(self._slice_changed)
+            for slices in (self._ungrouped, grouped):
+                slices.on_change(self._slice_changed)
             self._nodes.on_change(self._node_changed)
             self._namespaces.on_change(self._namespace_changed)
-            await self._follow_zone(synced)
+            synced.set()
+            await self._follow_zone(group, task)
 
-    async def _follow_zone(self, synced: asyncio.Event) -> None:
+    async def _first_zone(self) -> str:
+        """Asked for by itself, so that all watches can begin at once; if it can't be had, the watch of nodes will tell."""
+        try:
+            node = await self._client.get(NODES, self.node_name)
+        except ApiError:
+            return ""
+        return zone_of(node.metadata.labels) or ""
+
+    def _watch_groups(self, group: asyncio.TaskGroup) -> tuple[asyncio.Task[None], Cache[EndpointSlice]]:
+        caches = Caches(self._client)
+        grouped = self._watch_slices(caches, slice_selectors(self._zone, all_services=self._all_services)[1])
+        return group.create_task(caches.run(), name=f"slice groups of {self._zone or 'every zone'}"), grouped
+
+    async def _follow_zone(self, group: asyncio.TaskGroup, task: asyncio.Task[None]) -> None:
         """The old zone's groups serve until those of the new one are there."""
-        async with asyncio.TaskGroup() as group:
-            old: asyncio.Task[None] | None = None
-            while True:
-                self._zone_changed.clear()
-                self._zone = zone_of(self.node.metadata.labels) or ""
-                caches = Caches(self._client)
-                selector = slice_selectors(self._zone, all_services=self._all_services)[1]
-                grouped = self._watch_slices(caches, selector)
-                task = group.create_task(caches.run(), name=f"slice groups of {self._zone or 'every zone'}")
-                await caches.wait_synced()
-                self._grouped = grouped
-                grouped.on_change(self._slice_changed)
-                if old is not None:
-                    old.cancel()
-                    self.on_dirty(self.services.keys())
-                old = task
-                synced.set()
-                await self._zone_changed.wait()
+        while True:
+            await self._zone_changed.wait()
+            self._zone_changed.clear()
+            zone = zone_of(self.node.metadata.labels) or ""
+            if zone == self._zone:
+                continue
+            self._zone, old = zone, task
+            task, grouped = self._watch_groups(group)
+            await grouped.wait_synced()
+            self._grouped = grouped
+            grouped.on_change(self._slice_changed)
+            old.cancel()
+            self.on_dirty(self.services.keys())
 
     @staticmethod
     def _watch_slices(caches: Caches, selector: str) -> Cache[EndpointSlice]:
@@ -139,8 +155,7 @@ class Sources:
         self.on_labels()
         if change.key.name == self.node_name:
             self.on_node()
-            if self._zone is not None and (zone_of(self.node.metadata.labels) or "") != self._zone:
-                self._zone_changed.set()
+            self._zone_changed.set()
 
 
 def _service_names(found: EndpointSlice) -> Iterable[str]:

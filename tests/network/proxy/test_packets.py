@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from network.proxy.bed import FAR_NODE, FAR_PODS, NEAR_PODS, NODE, OUTSIDE, Bed, fits
+from network.proxy.bed import FAR_NODE, FAR_PODS, NEAR_PODS, NETWORK, NODE, OUTSIDE, Bed, fits
 from network.proxy.conftest import Node, near
 from unit.proxy.build import endpoint
 from zonewise.lab import namespaces
@@ -170,10 +170,13 @@ def test_a_flow_to_an_endpoint_that_is_gone_is_forgotten(bed: Bed, node: Node) -
 
 
 def test_node_ports_are_served_on_the_given_addresses_only(bed: Bed, node: Node) -> None:
-    namespaces.ip(["addr add 10.0.0.77/32 dev lo"], bed.inside("node"))
+    namespaces.ip(["addr replace 10.0.0.77/32 dev lo"], bed.inside("node"))
     node.serve(FAR, **OUTWARD)
     assert bed.endpoints("out", NODE[0], 30080)[0] in addresses(FAR)
     assert bed.knock("out", "10.0.0.77", 30080) == ["refused"]
+    node.plane.move(replace(NETWORK, addresses=(*NODE, "10.0.0.77")))
+    assert bed.endpoints("out", "10.0.0.77", 30080)[0] in addresses(FAR), "when the node has got another"
+    assert bed.endpoints("out", VIP)[0] in addresses(FAR)
 
 
 def test_what_others_break_is_noticed_and_repaired(bed: Bed, node: Node) -> None:
