@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any
 
-PATIENCE_SECONDS = 3.0
+PATIENCE_SECONDS = 5.0
 AT_ONCE = 200
 
 

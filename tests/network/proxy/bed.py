@@ -32,6 +32,8 @@ NETWORK = NodeNetwork(pod_ranges=("10.244.1.0/24", "fd00:1::/64"), addresses=NOD
 PORTS = (8080, 9090)
 _SYSCTLS = {
     "net.ipv4.ip_forward": 1,
+    "net.ipv4.icmp_ratelimit": 0,  # else only some of those that are refused are told
+    "net.ipv6.icmp.ratelimit": 0,
     "net.ipv4.conf.all.rp_filter": 0,
     "net.ipv4.conf.default.rp_filter": 0,
     "net.ipv4.conf.all.send_redirects": 0,
