@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from bench.dns import load
 from bench.dns.coredns import CoreDns
 from bench.dns.differential import free_port
 from bench.report import Row
+from zonewise.errors import ZonewiseError
 from zonewise.lab import controlplane
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
@@ -36,8 +38,13 @@ class Contest:
     def start(self, cpus: str, processes: int) -> tuple[load.Ours, CoreDns]:
         ours = load.Ours(self.plane, free_port(), processes, cpus)
         theirs = CoreDns(self.plane.kubeconfig, free_port(), cache=True, directory=self.scratch, cpus=cpus, zonal=False)
-        load.wait_answers(ours.port)
-        load.wait_answers(theirs.port)
+        try:
+            load.wait_answers(ours.port)
+            load.wait_answers(theirs.port)
+        except BaseException:
+            ours.stop()
+            theirs.stop()
+            raise
         return ours, theirs
 
     def interleaved(
@@ -116,6 +123,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=5, help="of load per run")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
+    if not shutil.which("dnsperf"):
+        raise ZonewiseError("dnsperf is missing: install it, on Debian with `apt-get install dnsperf`")
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch, "plane")

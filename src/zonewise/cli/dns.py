@@ -73,6 +73,9 @@ Examples:
     help="Of one client over UDP, per process; it is sent to TCP beyond. 0 for no limit.",
 )
 @click.option(
+    "--log-queries", is_flag=True, help="Log one query over UDP in 64, with its client and how it was answered."
+)
+@click.option(
     "--lameduck-seconds", type=click.FloatRange(0), default=5, show_default=True, help="Serve on when stopped."
 )
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="[default: in-cluster, else what kubectl uses]")
@@ -142,4 +145,5 @@ def _asked(options: dict[str, Any]) -> Any:
         queries_per_second=options["queries_per_second"],
         cache_seconds=options["cache_seconds"],
         stale_seconds=options["stale_seconds"],
+        log_queries=options["log_queries"],
     )

@@ -28,6 +28,9 @@ MOST_CLIENTS: Final = 20_000
 _SWITCH_SECONDS: Final = 0.0005
 """How long the thread that applies updates may keep the one that serves waiting."""
 
+MOST_SAMPLES: Final = 1000
+"""Between two reports."""
+
 LATENCY_BUCKETS: Final = 24
 """Powers of two of a microsecond's quarter: bucket n counts what took less than 2**n/4 us."""
 
@@ -41,6 +44,7 @@ class Desk:
     forwarders: tuple[str, ...]
     queries_per_second: int
     partial: bool
+    logs_queries: bool
 
 
 class Office:
@@ -52,6 +56,7 @@ class Office:
         self.tally = Tally()
         self.clients: dict[str, Sender] = {}
         self.latency = [0] * LATENCY_BUCKETS
+        self.samples: list[tuple[str, bytes, bytes]] = []
         self.limited = 0
         self.errors = 0
         self.dropped = 0
@@ -75,6 +80,12 @@ class Office:
         found = self.clients[address] = Sender(self.table.places.node(address), forwards)
         return found
 
+    def sample(self, address: str, packet: bytes, reply: bytes | None, nanoseconds: int) -> None:
+        """One query in many: how long it took, and, if asked for, what it was."""
+        self.latency[min((nanoseconds // 250).bit_length(), LATENCY_BUCKETS - 1)] += 1
+        if self.desk.logs_queries and len(self.samples) < MOST_SAMPLES:
+            self.samples.append((address, packet, (reply or b"")[:8]))
+
     def turn_page(self) -> None:
         """Forget the clients, keeping what they asked by node."""
         old, self.clients = self.clients, {}
@@ -86,7 +97,8 @@ class Office:
         self.turn_page()
         counted, self._counted = self._counted, {}
         latency, self.latency[:] = list(self.latency), [0] * LATENCY_BUCKETS
-        found: dict[str, Any] = {"queries": counted, "latency": latency}
+        samples, self.samples = self.samples, []
+        found: dict[str, Any] = {"queries": counted, "latency": latency, "samples": samples}
         for name in ("limited", "errors", "dropped"):
             found[name] = getattr(self, name)
             setattr(self, name, 0)
@@ -149,4 +161,5 @@ def desk_from(settings: Mapping[str, Any]) -> Desk:
         tuple(settings["forwarders"]),
         settings["queries_per_second"],
         settings["partial"],
+        settings["logs_queries"],
     )

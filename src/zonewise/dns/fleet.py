@@ -39,6 +39,7 @@ class Orders:
     queries_per_second: int = 0
     cache_seconds: int = 30
     stale_seconds: int = 3600
+    logs_queries: bool = False
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -49,6 +50,7 @@ class Orders:
             "queries_per_second": self.queries_per_second,
             "cache_seconds": self.cache_seconds,
             "stale_seconds": self.stale_seconds,
+            "logs_queries": self.logs_queries,
         }
 
 

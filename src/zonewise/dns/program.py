@@ -45,6 +45,7 @@ class Asked:
     queries_per_second: int
     cache_seconds: int
     stale_seconds: int
+    log_queries: bool
 
 
 def options_of(asked: Asked) -> Options:
@@ -62,6 +63,7 @@ def options_of(asked: Asked) -> Options:
         asked.queries_per_second,
         asked.cache_seconds,
         asked.stale_seconds,
+        asked.log_queries,
     )
     return Options(settings, orders, asked.locate == "pods")
 

@@ -167,6 +167,6 @@ def _without_authority(headers: Headers) -> Headers:
 def ask_over_tcp(packet: bytes) -> bytes:
     """To a client that asks too much: a reply no larger than its query, which an honest client repeats over TCP."""
     end = packet.find(b"\0", 12) + 5
-    if packet[2:12] not in _FORMS or len(packet) < end:
+    if packet[2:12] not in _FORMS or not 16 < end <= len(packet):
         return b""
     return packet[:2] + bytes((0x86 | packet[2] & 1, 0, 0, 1, 0, 0, 0, 0, 0, 0)) + packet[12:end]

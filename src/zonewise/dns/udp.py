@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from zonewise.dns.desk import LATENCY_BUCKETS, Office, desk_from
+from zonewise.dns.desk import Office, desk_from
 from zonewise.dns.quick import ask_over_tcp, quick_responder
 
 LARGEST_QUERY = 4096
@@ -93,7 +93,7 @@ class _Doors:
                 elif reply is None:
                     self.hand_over(index, packet, address)
                 if began:
-                    office.latency[min(((perf() - began) // 250).bit_length(), LATENCY_BUCKETS - 1)] += 1
+                    office.sample(address[0], packet, reply, perf() - began)
         except OSError:
             return not self.draining  # a send that the network refused: the client's next try may fare better
         except Exception:  # noqa: BLE001 - the loop must go on; counted, and shown by a metric that alerts

@@ -20,7 +20,8 @@ from zonewise.dns import metrics
 from zonewise.dns.catalog import Catalog, Settings
 from zonewise.dns.doors import Doors
 from zonewise.dns.fleet import Fleet, Orders
-from zonewise.dns.names import packed
+from zonewise.dns.message import Query, read
+from zonewise.dns.names import packed, to_text
 from zonewise.dns.pods import PodRecords
 from zonewise.dns.table import Update
 from zonewise.kube.cache import Cache
@@ -211,6 +212,8 @@ class Watcher:
 
     def _take_report(self, report: Any) -> None:
         metrics.take(report, self._zones)
+        for client, packet, reply in report["samples"]:
+            _log_query(client, packet, reply)
 
     def _service_changed(self, change: Change[Service]) -> None:
         self.queue.add(change.key)
@@ -238,6 +241,17 @@ class Watcher:
         old, new = (each and (each.status.pod_ips, each.spec.node_name) for each in (change.old, change.new))
         if old != new:
             self.queue.add(_PODS)
+
+
+def _log_query(client: str, packet: bytes, reply: bytes) -> None:
+    """`reply` is the head of it, empty where there was none from the process itself."""
+    query = read(packet)
+    if not isinstance(query, Query):
+        _log.info("query", client=client, question="malformed", bytes=len(packet))
+        return
+    rcode = reply[3] & 15 if reply else None
+    answers = int.from_bytes(reply[6:8]) if reply else None
+    _log.info("query", client=client, name=to_text(query.name), type=query.type, rcode=rcode, answers=answers)
 
 
 def _give_back_memory() -> None:
