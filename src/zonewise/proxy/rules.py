@@ -7,10 +7,11 @@ Service, the targets found for it and the last rules into new ones; `ruleset` tu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_network
 from typing import Final, NamedTuple
+
+import msgspec
 
 from zonewise.objects import Service, ServicePort
 from zonewise.proxy.family import Family, Protocol
@@ -44,8 +45,7 @@ class Refusal(StrEnum):
     DROP = "drop"
 
 
-@dataclass(frozen=True, slots=True)
-class PortRules:
+class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`cluster` and `local` are slots: each as often as its share says, and chosen evenly.
 
     `internal` is what becomes of traffic to the cluster IP, `external` of what comes from outside to any other address;
@@ -98,8 +98,10 @@ def desired_rules(
     internal_local = service.spec.internal_traffic_policy == "Local"
     external_ips, balancer_ips = _outside_addresses(service, family)
     foreign = {target for target in (*targets.cluster, *targets.local) if not family.owns(target.address)}
-    cluster = {target: share for target, share in targets.cluster.items() if target not in foreign}
-    local = [target for target in targets.local if target not in foreign]
+    cluster, local = targets.cluster, targets.local
+    if foreign:
+        cluster = {target: share for target, share in cluster.items() if target not in foreign}
+        local = tuple(target for target in local if target not in foreign)
     ranges, wrong_ranges = _source_ranges(service, family)
     return PortRules(
         name=PortName(service.metadata.namespace, service.metadata.name, port.name, port.protocol),
@@ -140,6 +142,8 @@ def _takes_outside(service: Service) -> bool:
 
 
 def _outside_addresses(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if service.spec.type != "LoadBalancer" and not service.spec.external_ips:
+        return (), ()
     external = tuple(dict.fromkeys(_of_family(family, service.spec.external_ips)))
     ingress = (entry.ip for entry in service.status.load_balancer.ingress if entry.ip_mode == "VIP")
     balancers = _of_family(family, ingress) if service.spec.type == "LoadBalancer" else ()

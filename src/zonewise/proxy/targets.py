@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
+
 from zonewise.objects import Endpoint, EndpointSlice, Service, ServicePort
 from zonewise.routing import (
     NODE_NAME,
@@ -33,6 +35,7 @@ from zonewise.topology import REGION, ZONE
 CONSUMER: Final = "zonewise.dev/consumer"
 SHARED: Final = "zonewise-shared"
 ALL: Final = "zonewise-all"
+_NOTHING_ASKED: Final = Reason(Code.NO_POLICY, "all ready endpoints: nothing else is asked for or hinted")
 
 
 class Target(NamedTuple):
@@ -43,8 +46,7 @@ class Target(NamedTuple):
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
+class Targets(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`cluster` with shares, for traffic that may leave the node; `local` for what must not.
 
     `on_node` are those of either kind that run on this node. `has_any` tells that there are endpoints somewhere, even
@@ -126,8 +128,7 @@ def _plain(service: Service, offering: _Offering, policies: TrafficPolicies, pla
                 on_node.append(target)
     if not shares:
         return None
-    sentence = f"all {len(shares)} endpoints: nothing else is asked for or hinted"
-    return Targets(shares, (), frozenset(on_node), True, Reason(Code.NO_POLICY, sentence, {"chosen": len(shares)}))
+    return Targets(cluster=shares, local=(), on_node=frozenset(on_node), has_any=True, reason=_NOTHING_ASKED)
 
 
 def _by_hints(slices: Sequence[EndpointSlice], port: ServicePort, policies: TrafficPolicies, place: Place) -> Targets:

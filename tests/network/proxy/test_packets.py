@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from network.proxy.bed import FAR_NODE, FAR_PODS, NEAR_PODS, NETWORK, NODE, OUTSIDE, Bed, fits
@@ -43,7 +44,7 @@ def test_weights_are_shares_of_connections(bed: Bed, node: Node) -> None:
     (rules,) = node.serve([*FAR, *HERE])
     shares = dict(zip(addresses([*FAR, *HERE]), (0.5, 0.25, 1.0, 0.75, 0.5), strict=True))
     slots = assign_slots(count_slots({Target(address, 8080): share for address, share in shares.items()}))
-    weighted = replace(rules, cluster=slots)
+    weighted = msgspec.structs.replace(rules, cluster=slots)
     node.plane.apply({IPV4: {weighted.name: weighted}})
     assert fits(Counter(bed.endpoints("out", VIP, count=800)), shares)
 
