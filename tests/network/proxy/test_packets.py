@@ -186,6 +186,11 @@ def test_what_others_break_is_noticed_and_repaired(bed: Bed, node: Node) -> None
     try:
         node.serve(HERE)
         assert not watch.touched(), "our own changes are no reason"
+        many = [endpoint(f"10.250.{n >> 8}.{n & 255}", "b1") for n in range(1000)]
+        for number in range(60):
+            node.serve(many, f"large-{number}", clusterIP=f"10.96.8.{number}")
+        node.plane.repair()
+        assert not watch.touched(), "however much it is"
         bed.nft("add", "table", "ip", "other")
         assert not watch.touched(), "nor are other tables"
         for damage in (("delete", "table", "ip", "zonewise"), ("flush", "chain", "ip", "zonewise", "nat-in")):
