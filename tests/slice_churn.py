@@ -12,18 +12,26 @@ from random import Random
 from typing import Any
 
 from slice_world import OF_OURS, ZONES, World
+from zonewise.kube.cache import Cache
 from zonewise.kube.errors import ApiError
 from zonewise.kube.informers import Caches
 from zonewise.kube.patch import MergePatch
 from zonewise.kube.reflector import Change
 from zonewise.objects import ENDPOINT_SLICES, PODS, SERVICES, EndpointSlice, Key
 from zonewise.routing.policy import SAME_ZONE, TOPOLOGY_MODE
+from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
 from zonewise.slices.names import service_key
 
 POLICIES: tuple[dict[str, str | None], ...] = tuple(
-    {SAME_ZONE: None, TOPOLOGY_MODE: None} | asked
-    for asked in ({}, {SAME_ZONE: "Require"}, {SAME_ZONE: "Prefer"}, {TOPOLOGY_MODE: "Auto"})
+    dict.fromkeys((SAME_ZONE, TOPOLOGY_MODE, STARTING_THRESHOLD, PADDING)) | asked
+    for asked in (
+        {},
+        {SAME_ZONE: "Require"},
+        {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "1"},
+        {TOPOLOGY_MODE: "Auto"},
+    )
 )
+"""A preference that starts and ends with the few pods that there are."""
 MOST_PODS = 7
 
 
@@ -103,7 +111,6 @@ class Observer:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._slices: dict[Key, dict[Key, EndpointSlice]] = {}
         self._served: set[Key] = set()
         self.exempt: set[str] = set()
         self.violations: list[str] = []
@@ -113,20 +120,19 @@ class Observer:
     async def watching(self) -> AsyncIterator[None]:
         async with Caches(self._world.client) as caches:
             cache = caches.of(ENDPOINT_SLICES, self._world.namespace, selector=OF_OURS)
+            cache.add_index("service", lambda seen: (str(service_key(seen)),))
             await cache.wait_synced()
-            cache.on_change(self._saw)
+            cache.on_change(lambda change: self._saw(change, cache))
             yield
 
-    def _saw(self, change: Change[EndpointSlice]) -> None:
+    def _saw(self, change: Change[EndpointSlice], cache: Cache[EndpointSlice]) -> None:
+        """Judged by all that the cache holds: what a list after a lost watch changes, it changes at once."""
         seen = change.new or change.old
         assert seen is not None
         service = service_key(seen)
-        slices = self._slices.setdefault(service, {})
-        slices.pop(change.key, None)
-        if change.new is not None:
-            slices[change.key] = change.new
         self.states += 1
-        ready = any(endpoint.conditions.ready for each in slices.values() for endpoint in each.endpoints or ())
+        slices = cache.by_index("service", str(service))
+        ready = any(endpoint.conditions.ready for each in slices for endpoint in each.endpoints or ())
         if ready:
             self._served.add(service)
         elif service in self._served and service.name not in self.exempt:

@@ -25,7 +25,7 @@ SERVICES, PODS, CHANGES = 200, 150, 60
 MOST = 5
 TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 NOT_COMPARED = ("name", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields")
-QUIET_SECONDS = 1.0
+QUIET_SECONDS = 3.0
 
 Slices = list[dict[str, Any]]
 
