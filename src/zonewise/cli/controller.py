@@ -28,8 +28,8 @@ Examples:
     show_default=True,
     help="Who writes slices: this process alone, or the stock controller, on whose slices hints are put.",
 )
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="[default: in-cluster, else what kubectl uses]")
-@click.option("--context", help="Which one of the kubeconfig.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="[default: as kubectl finds it, or the pod's own]")
+@click.option("--context", help="A context of the kubeconfig.")
 @click.option(
     "--leader-elect/--no-leader-elect",
     default=True,
@@ -70,7 +70,7 @@ Examples:
     type=click.Choice(["stable", "strict"]),
     default="stable",
     show_default=True,
-    help="Automatic hints without flapping, or exactly as the stock controller computes them.",
+    help="Automatic hints without refusals and flapping, or exactly as the stock controller computes them.",
 )
 @click.option(
     "--workers", type=click.IntRange(1, 200), default=8, show_default=True, help="How many Services are synced at once."
@@ -100,12 +100,12 @@ def controller(**options: Any) -> None:
     order and hands the lease over at once; a second one ends it where it stands.
     """
     from zonewise import log
-    from zonewise.kube import process
+    from zonewise.kube import kubeconfig, process
     from zonewise.slices import program
 
     log.configure(options["log_format"], options["log_level"])
     chosen = _program_options(options)
-    access = program.access_of(chosen)
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
     listen = process.Listen(port=options["metrics_port"])
     sys.exit(process.run(lambda health: program.live(access, chosen, health), listen=listen))
 
@@ -119,8 +119,6 @@ def _program_options(options: dict[str, Any]) -> Any:
     lead = Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
     return Options(
         mode=Mode(options["mode"]),
-        kubeconfig=options["kubeconfig"],
-        context=options["context"],
         lead=lead if options["leader_elect"] else None,
         settings=Settings(
             endpoints_per_slice=options["endpoints_per_slice"],

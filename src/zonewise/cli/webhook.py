@@ -10,6 +10,7 @@ import click
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
+    from zonewise.kube.access import Access
     from zonewise.kube.health import Health
     from zonewise.objects import Key
 
@@ -50,31 +51,40 @@ Examples:
     type=click.Choice(["stable", "strict"]),
     default="stable",
     show_default=True,
-    help="Automatic hints without refusals and flapping, or exactly as the stock controller computes them.",
+    help="Automatic hints without refusals and flapping, or exactly as the stock controller computes them. "
+    "Say the same to `zonewise controller`, or the two disagree.",
 )
 @click.option("--kubeconfig", type=click.Path(), help="[default: as kubectl finds it, or the pod's own]")
 @click.option("--context", help="A context of the kubeconfig.")
 @click.option(
-    "--health-port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="Health and metrics."
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    default=8081,
+    show_default=True,
+    help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
 )
 @click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
 def webhook(**options: Any) -> None:
     """Lay hints over the EndpointSlices that the stock controller writes.
 
     While it is away nothing breaks: slices are stored as they come, and traffic is spread over all endpoints.
     """
     from zonewise import log
-    from zonewise.kube import process
+    from zonewise.kube import kubeconfig, process
 
     client_config, hosts = _reached_at(options["service"], options["url"])
     if options["printed"]:
         _print(client_config)
         return
     secret = _key("--secret", options["secret"])
-    log.configure(options["log_format"])
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
+    log.configure(options["log_format"], options["log_level"])
     sys.exit(
         process.run(
-            lambda health: _serve(health, client_config, hosts, secret, options),
+            lambda health: _serve(health, access, client_config, hosts, secret, options),
             listen=process.Listen(port=options["health_port"]),
             unready_seconds=_NOTICED_SECONDS if options["service"] else 0.0,
         )
@@ -82,7 +92,12 @@ def webhook(**options: Any) -> None:
 
 
 async def _serve(
-    health: Health, client_config: dict[str, Any], hosts: list[str], secret: Key, options: dict[str, Any]
+    health: Health,
+    access: Access,
+    client_config: dict[str, Any],
+    hosts: list[str],
+    secret: Key,
+    options: dict[str, Any],
 ) -> None:
     import asyncio
 
@@ -95,7 +110,7 @@ async def _serve(
     from zonewise.slices import webhook as overlaying
     from zonewise.slices.sources import Mode, Sources
 
-    async with await Client.connect(options["kubeconfig"], options["context"]) as client:
+    async with Client(access) as client:
         caches = Caches(client)
         sources = Sources(caches, Mode.OVERLAY)
         injector = TrustInjector(client, caches, fields=f"metadata.name={overlaying.CONFIGURATION_NAME}")

@@ -61,8 +61,7 @@ class Client:
     @classmethod
     async def connect(cls, path: Path | str | None = None, context: str | None = None) -> Self:
         """From a kubeconfig, else the surroundings: `async with await Client.connect() as client`."""
-        access = kubeconfig.load(path, context) if path or context else kubeconfig.default()
-        return await cls(access).__aenter__()
+        return await cls(kubeconfig.find(path, context)).__aenter__()
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()

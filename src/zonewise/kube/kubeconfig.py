@@ -304,6 +304,11 @@ def in_cluster(root: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] | No
     )
 
 
+def find(path: Path | str | None, context: str | None) -> Access:
+    """What somebody chose, else `default`. Raises ConfigError where there is none."""
+    return load(path, context) if path or context else default()
+
+
 def default(environment: Mapping[str, str] | None = None) -> Access:
     """A kubeconfig where there is one, else the pod's own service account."""
     environment = os.environ if environment is None else environment

@@ -30,7 +30,7 @@ MOST_PER_SLICE: Final = 100
 class SlicesPlan:
     """`decisions` and `expressions` by address type; the counts are for metrics.
 
-    `reallocated` endpoints are for other zones than before. The controller tries again for `pods_without_node`.
+    `reallocated` endpoints are for other zones than before. `pods_without_node` come back when their node does.
     """
 
     creates: tuple[Draft, ...] = ()

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from zonewise import log
-from zonewise.kube import kubeconfig
 from zonewise.kube.access import Access
 from zonewise.kube.client import Client
 from zonewise.kube.election import Timing
@@ -48,19 +46,10 @@ class Options:
     """Without a `lead` this process writes whatever others do: it must be the only one."""
 
     mode: Mode = Mode.OWN
-    kubeconfig: Path | None = None
-    context: str | None = None
     lead: Lead | None = field(default_factory=Lead)
     settings: Settings = field(default_factory=Settings)
     writes_per_second: float = 0.0
     writes_at_once: int = 0
-
-
-def access_of(options: Options) -> Access:
-    """Raises ConfigError where there is none."""
-    if options.kubeconfig or options.context:
-        return kubeconfig.load(options.kubeconfig, options.context)
-    return kubeconfig.default()
 
 
 async def live(access: Access, options: Options, health: Health) -> None:
@@ -71,9 +60,9 @@ async def live(access: Access, options: Options, health: Health) -> None:
         caches = Caches(client)
         async with Recorder(client, REPORTING_CONTROLLER, identity) as recorder:
             sources, run = _controller(_writing(client, leadership, options), caches, recorder, options)
+            health.add_ready("watches", lambda: _trouble(sources))
             async with caches:
                 await caches.wait_synced()
-                health.add_ready("watches", lambda: _trouble(sources))
                 health.started()
                 _log.info("controller started", mode=options.mode, server=access.server, leads=leadership is None)
                 await (leadership.run(run) if leadership else run())

@@ -1,11 +1,14 @@
 """`zonewise webhook` as far as it goes without a cluster: what it prints, and what it refuses."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from zonewise.cli.webhook import webhook
 from zonewise.errors import UsageError
+from zonewise.kube.errors import ConfigError
 
 
 def printed(*arguments: str) -> dict[str, object]:
@@ -47,3 +50,9 @@ def test_refused(name: str) -> None:
     with pytest.raises(UsageError) as refused:
         CliRunner().invoke(webhook, arguments, catch_exceptions=False)
     assert words in str(refused.value)
+
+
+def test_a_kubeconfig_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    arguments = ["--url", "https://h:1", "--kubeconfig", str(tmp_path / "none")]
+    with pytest.raises(ConfigError, match="cannot be read"):
+        CliRunner().invoke(webhook, arguments, catch_exceptions=False)
