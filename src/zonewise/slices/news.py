@@ -86,12 +86,22 @@ def _notes(before: State | None, state: State, decisions: Mapping[str, Decision]
     for sentence, complaint in complaints.items():
         if cut(sentence) not in said:
             yield Note(Severity.WARNING, complaint.code, _with_remedy(sentence, complaint.remedy))
-    if (before is None or identity(before) != identity(state)) and state.code != Code.NO_POLICY:
+    if _is_news(before, state) and state.code != Code.NO_POLICY:
         yield _state_note(state, _drain_reason(state, decisions))
     yield from _drain_notes(before, state, _drain_reason(state, decisions))
     if state.losses and kinds(state.losses) != kinds(before.losses if before else ()):
         text = f"stock proxies will not do all that was decided: {'; '.join(state.losses)}"
         yield Note(Severity.WARNING, Code.NEEDS_PROXY, _with_remedy(text, _NEEDS_PROXY_REMEDY))
+
+
+def _is_news(before: State | None, state: State) -> bool:
+    """Another state, or another place that it leaves without endpoints."""
+    return before is None or identity(before) != identity(state) or not _cut_off(state) <= _cut_off(before)
+
+
+def _cut_off(state: State) -> set[str]:
+    """The zones and regions that are required to stay at home and have nothing there. Nodes: too many come and go."""
+    return {name for name in state.blame if state.code == Code.REQUIRED and name.startswith(("Zone ", "Region "))}
 
 
 def _drain_reason(state: State, decisions: Mapping[str, Decision]) -> Reason | None:
@@ -126,7 +136,7 @@ def _farewell(before: State | None, decision: Decision) -> Iterator[Note]:
 
 def _state_note(state: State, drain: Reason | None) -> Note:
     """What the policy says; a drain beside it has an event of its own."""
-    severity = Severity.NORMAL if state.active else Severity.WARNING
+    severity = Severity.NORMAL if state.active and not _cut_off(state) else Severity.WARNING
     if state.policy == "none":
         return Note(severity, state.code, _with_remedy(state.sentence, state.remedy))
     how = "is in force" if state.active else "is not in force"

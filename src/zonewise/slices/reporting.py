@@ -138,8 +138,9 @@ class Reporter:
         """What nodes and namespaces say wrong is told there, once while it stands."""
         self._tell("", cluster.node_drains.drain.complaints, cluster)
         namespace = service.metadata.namespace
-        said = (complaint for decision in decisions.values() for complaint in foreign_complaints(decision))
-        self._tell(namespace, said, cluster)
+        said = [complaint for decision in decisions.values() for complaint in foreign_complaints(decision)]
+        if decisions:  # else the Service has no endpoints to speak of, and nothing is known of its namespace
+            self._tell(namespace, said, cluster)
 
     def _tell(self, where: str, complaints: Iterable[Reason], cluster: Cluster) -> None:
         told = self._told.pop(where, frozenset())

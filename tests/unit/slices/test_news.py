@@ -212,6 +212,18 @@ def test_what_hints_cannot_say_is_told() -> None:
     )
 
 
+def test_a_zone_that_may_not_reach_anything_any_more_is_told() -> None:
+    require = service({SAME_ZONE: "Require"})
+    before = told(require, TWELVE)
+    assert [note.severity for note in before.notes if note.reason == "Required"] == [Severity.NORMAL]
+    emptied = told(require, {"a": 4, "b": 4}, before)
+    (line,) = said(emptied)
+    assert line.startswith("Warning Required: ")
+    assert "cannot reach the Service: c" in line
+    assert said(told(require, {"a": 4}, emptied))
+    assert said(told(require, TWELVE, emptied)) == []
+
+
 def test_the_zonewise_proxy_loses_nothing() -> None:
     written = Service(
         metadata=Metadata(annotations={SAME_ZONE: "Require"}, labels={PROXY_NAME_LABEL: "zonewise"}), spec=ServiceSpec()
