@@ -60,7 +60,7 @@ def slice_of(number: int, change: int = 0) -> dict[str, Any]:
         {
             "addresses": [f"10.{number // 250}.{number % 250}.{index + 1}"],
             "conditions": {"ready": True},
-            **_place(index),
+            **place(index),
         }
         for index in range(ENDPOINTS_EACH)
     ]
@@ -73,7 +73,7 @@ def slice_of(number: int, change: int = 0) -> dict[str, Any]:
     }
 
 
-def _place(index: int) -> dict[str, str]:
+def place(index: int) -> dict[str, str]:
     zone = ZONES[index % len(ZONES)]
     return {"nodeName": f"node-{zone}", "zone": zone}
 
@@ -170,13 +170,13 @@ def change_seconds(plane: ControlPlane, port: int, change: int) -> float:
 
 
 class Ours:
-    def __init__(self, plane: ControlPlane, port: int, processes: int, cpus: str) -> None:
+    def __init__(self, plane: ControlPlane, port: int, processes: int, cpus: str, *options: str) -> None:
         zonewise = str(Path(sys.executable).with_name("zonewise"))
         self.port = port
         self.process = subprocess.Popen(
             ["taskset", "-c", cpus, zonewise, "dns", "--kubeconfig", plane.kubeconfig, "--listen", "127.0.0.1",
              "--port", str(port), "--processes", str(processes), "--no-forward", "--metrics-port", "0",
-             "--lameduck-seconds", "0", "--log-level", "warning", "--queries-per-second", "100000000"]
+             "--lameduck-seconds", "0", "--log-level", "warning", "--queries-per-second", "100000000", *options]
         )  # fmt: skip
 
     def stop(self) -> None:
