@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import Counter
 
@@ -20,7 +21,7 @@ from zonewise.kube.errors import Conflict, Invalid, NotFound
 from zonewise.kube.patch import JsonPatch, pointer
 from zonewise.kube.queue import WorkQueue
 from zonewise.objects import ENDPOINT_SLICES, EndpointSlice, Key, Service, key_of
-from zonewise.routing import Cluster, Decision, Expression, HintsForm
+from zonewise.routing import Cluster, Code, Decision, Expression, HintsForm, Reason
 from zonewise.slices.names import STATE
 from zonewise.slices.overlay import FIELD_MANAGER, Hints, Operations, Overlay, is_stock, overlay
 from zonewise.slices.repairs import Repairs
@@ -29,7 +30,24 @@ from zonewise.slices.sources import Sources
 RECHECK_SECONDS: Final = 2.0
 """How long a webhook may still speak for a policy that a Service no longer has."""
 
+_STAYS_SECONDS: Final = 10.0
+"""How long hints that were taken off again and again must stay to be believed."""
+
+_UNDONE: Final = Reason(
+    Code.NEEDS_PROXY,
+    "the stock controller takes the hints off again and no webhook puts them back: see that `zonewise webhook` runs and"
+    " that API servers reach it",
+)
+
 _WRITES: Final = Counter("zonewise_overlay_writes", "Slices written because the answer changed while nobody wrote")
+
+
+class _Done(NamedTuple):
+    """How many slices were written, when to come back for those that have to wait, and whether hints don't stay."""
+
+    written: int = 0
+    again_after_seconds: float | None = None
+    undone: bool = False
 
 
 class Reports(Protocol):
@@ -81,26 +99,28 @@ class OverlayController:
         self._repairs.forget_all_but(key, {key_of(found) for found in slices})
         cluster, drained = self.sources.cluster(), self.sources.drained_zones(service)
         answer = overlay(service, slices, cluster, hints=self._hints, drained=drained)
-        again_after_seconds = None
+        done = _Done()
         if not answer.is_silent or STATE in service.metadata.annotations:
-            written, again_after_seconds = await self._write(key, answer, slices)
-            if written and answer.is_silent:
+            done = await self._write(key, answer, slices)
+            if done.written and answer.is_silent:
                 return RECHECK_SECONDS  # the note that we hinted it stays until the hints are seen to be gone
-        await self._reporter.report(service, answer.decisions, answer.expressions, cluster)
-        return again_after_seconds
+        expressions = _without_effect(answer.expressions) if done.undone else answer.expressions
+        await self._reporter.report(service, answer.decisions, expressions, cluster)
+        return done.again_after_seconds
 
     def _forget(self, key: Key) -> None:
         self._repairs.forget_all_but(key, ())
         self._reporter.forget(key)
 
-    async def _write(self, key: Key, answer: Overlay, slices: Iterable[EndpointSlice]) -> tuple[int, float | None]:
-        """How many slices were written, and after how many seconds to come back for those that have to wait."""
+    async def _write(self, key: Key, answer: Overlay, slices: Iterable[EndpointSlice]) -> _Done:
         now = self._clock()
+        undone = False
         waits: list[float] = []
         pending: list[Awaitable[None]] = []
         for found in slices:
             if operations := answer.operations_on(found):
                 hints = answer.hints[key_of(found)]
+                undone = undone or self._repairs.is_undone(key, key_of(found), hints, now)
                 if wait := self._repairs.wait_seconds(key, key_of(found), hints, now):
                     waits.append(wait)
                 else:
@@ -108,7 +128,7 @@ class OverlayController:
         for outcome in await asyncio.gather(*pending, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        return len(pending), min(waits, default=None)
+        return _Done(len(pending), min(waits, default=_STAYS_SECONDS if undone else None), undone)
 
     async def _put(self, key: Key, found: EndpointSlice, hints: Hints, operations: Operations) -> None:
         """Only onto the version that was read: endpoints are named by their place."""
@@ -126,3 +146,9 @@ class OverlayController:
             raise Conflict(error.message, action=error.action) from error
         self._repairs.note(key, key_of(found), hints, self._clock())
         _WRITES.inc()
+
+
+def _without_effect(expressions: Mapping[str, Expression]) -> dict[str, Expression]:
+    return {
+        family: replace(expression, losses=(*expression.losses, _UNDONE)) for family, expression in expressions.items()
+    }

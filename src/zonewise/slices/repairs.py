@@ -16,6 +16,8 @@ from zonewise.slices.overlay import Hints
 
 _PAUSES_SECONDS: Final = (0.0, 2.0, 10.0, 60.0)
 _LONGEST_SECONDS: Final = 300.0
+_OFTEN: Final = 3
+"""A webhook that lags behind does not need so many repairs of the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class _Written:
     hints: Hints
     at: float
     times: int
+
+    def is_repeated(self, hints: Hints, now: float) -> bool:
+        return self.hints == hints and now - self.at <= 2 * _LONGEST_SECONDS
 
     @property
     def pause_seconds(self) -> float:
@@ -42,11 +47,15 @@ class Repairs:
             return 0.0
         return max(0.0, last.at + last.pause_seconds - now)
 
+    def is_undone(self, service: Key, found: Key, hints: Hints, now: float) -> bool:
+        """Of a slice without these hints: whether they are taken off again and again."""
+        last = self._written.get(service, {}).get(found)
+        return last is not None and last.is_repeated(hints, now) and last.times >= _OFTEN
+
     def note(self, service: Key, found: Key, hints: Hints, now: float) -> None:
         of_service = self._written.setdefault(service, {})
         last = of_service.get(found)
-        repeated = last is not None and last.hints == hints and now - last.at <= 2 * _LONGEST_SECONDS
-        of_service[found] = _Written(hints, now, last.times + 1 if last and repeated else 1)
+        of_service[found] = _Written(hints, now, last.times + 1 if last and last.is_repeated(hints, now) else 1)
 
     def forget_all_but(self, service: Key, slices: Collection[Key]) -> None:
         """The others are gone; without slices the Service is, too."""

@@ -211,10 +211,16 @@ async def test_without_the_webhook_traffic_is_spread_as_before_and_hints_come_ba
     webhook.stop()
     await site.annotate("web", {"example.com/touched": "yes"})
     await eventually(lambda: site.hinted_zones("web", spread), "the stock controller takes the hints off")
+    async with overlaying(site.client):
+        await eventually(lambda: _says_that_hints_do_not_stay(site), "the Service says that no webhook is there")
     webhook.start()
     async with overlaying(site.client):
         await eventually(lambda: site.hinted_zones("web", hinted), "the hints are back though nobody writes")
         await site.at_rest(webhook)
+
+
+async def _says_that_hints_do_not_stay(site: Site) -> bool:
+    return "no webhook puts them back" in str(await site.state_of("web"))
 
 
 async def test_three_hundred_services_under_churn_come_to_rest(site: Site, webhook: WebhookProcess) -> None:

@@ -25,6 +25,18 @@ def test_who_undoes_every_write_is_answered_ever_more_rarely() -> None:
     assert waits == [0.0, 0.0, 1.0, 9.0, 59.0, 299.0, 299.0, 299.0]
 
 
+def test_hints_that_do_not_stay_are_known_after_some_repairs() -> None:
+    repairs = Repairs()
+    known = []
+    for now in (0.0, 1.0, 3.0, 20.0):
+        known.append(repairs.is_undone(WEB, FIRST, A, now))
+        written(repairs, A, now)
+    assert known == [False, False, False, True]
+    assert not repairs.is_undone(WEB, FIRST, B, 21.0)
+    assert not repairs.is_undone(WEB, SECOND, A, 21.0)
+    assert not repairs.is_undone(WEB, FIRST, A, 2000.0)
+
+
 def test_another_answer_is_written_at_once() -> None:
     repairs = Repairs()
     for now in (0.0, 0.1, 5.0):
