@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import resource_tracker
 
 from zonewise.errors import UsageError
 from zonewise.simulator.tasks import Partial, Task
@@ -22,9 +23,9 @@ def in_processes(jobs: int) -> Runner:
     def run(tasks: Sequence[Task]) -> Iterator[Partial]:
         # Spawned, not forked: a fork would copy the threads of the progress bar half-way.
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(jobs, len(tasks) or 1), context, _ignore_interrupt)
+        pool = ProcessPoolExecutor(min(jobs, len(tasks) or 1), context)
         try:
-            for future in as_completed([pool.submit(perform, task) for task in tasks]):
+            for future in as_completed(_submitted(pool, tasks)):
                 yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -50,6 +51,14 @@ def on_dask(address: str, timeout_seconds: float = 10) -> Runner:
     return run
 
 
-def _ignore_interrupt() -> None:
-    """Ctrl-C reaches every process of the terminal; the first one tells the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _submitted(pool: ProcessPoolExecutor, tasks: Sequence[Task]) -> list[Future[Partial]]:
+    """Ctrl-C reaches every process of the terminal, and only this one may heed it: workers inherit that it is held back.
+
+    From birth, that is: one that still starts up would die of it. The tracker is first, because it lets signals in again.
+    """
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return [pool.submit(perform, task) for task in tasks]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
