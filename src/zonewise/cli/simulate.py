@@ -27,6 +27,8 @@ CHURN = "churn"
 DATASETS = ("representative", "small", "medium", "large", "all-pairings", CHURN)
 ALGORITHMS = ("balanced", "require", "local", "local-shared", "local-weighted", "local-opt", "optimal")
 USUAL = ",".join(name for name in ALGORITHMS if name != "require")
+PUBLISHED_WITH = ("algorithms", "starting_threshold", "overload_threshold", "weights")
+"""What a publication fixes."""
 FORMATS = ("table", "json", "csv", "html")
 
 
@@ -104,11 +106,17 @@ def simulate(dataset: str | None, **options: Any) -> None:
 
 def _one_source(dataset: str | None, options: dict[str, Any]) -> None:
     names = {"file": "-f", "from_cluster": "--from-cluster", "reproduce": "--reproduce", "trace": "--trace"}
-    given = ([dataset] if dataset and dataset != CHURN else []) + [
-        said for name, said in names.items() if options[name]
-    ]
-    if len(given) > 1:
+    given = ([dataset] if dataset else []) + [said for name, said in names.items() if options[name]]
+    if len(given) > 1 and given != [CHURN, "--trace"]:
         raise UsageError(f"{given[0]} and {given[1]} both say what to judge: give one of them")
+    changed = [f"--{name.replace('_', '-')}" for name in PUBLISHED_WITH if _is_given(name)]
+    if options["reproduce"] and changed:
+        raise UsageError(f"--reproduce judges as the publication did: it takes no {changed[0]}")
+
+
+def _is_given(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
 
 
 def _tables(dataset: str, options: dict[str, Any]) -> Iterator[Table]:

@@ -128,6 +128,12 @@ HEADER = "nodes.a,endpoints.a\n"
         pytest.param(["--overload-threshold", "0"], "", "--overload-threshold is '0'; write a share", id="overload"),
         pytest.param(["--starting-threshold", "x3"], "", "--starting-threshold is 'x3'; write a number", id="start"),
         pytest.param(["small", "-f", "own"], HEADER + "1,1\n", "small and -f both say what to judge", id="two sources"),
+        pytest.param(
+            ["churn", "-f", "own"], HEADER + "1,1\n", "churn and -f both say what to judge", id="churn of rows"
+        ),
+        pytest.param(
+            ["--reproduce", "--weights", "25,25,25,25"], "", "it takes no --weights", id="reproduce otherwise"
+        ),
         pytest.param(["-f", "own", "--out", "absent/it.json"], HEADER + "1,1\n", "can't be written", id="no directory"),
     ],
 )

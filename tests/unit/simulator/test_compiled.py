@@ -53,6 +53,7 @@ def swept(run: Any, ratio: tuple[float, ...], values: Any, settings: Settings, h
     return sums, histogram, totals
 
 
+@pytest.mark.timeout(1800)  # the first part of each also compiles: a minute of CPU, which a busy machine stretches
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_compiled_and_plain_give_equal_answers(algorithm: Algorithm, part: int) -> None:
@@ -75,6 +76,7 @@ def test_compiled_and_plain_give_equal_answers(algorithm: Algorithm, part: int) 
         assert all(np.array_equal(ours, theirs) for ours, theirs in zip(fast, slow, strict=True)), (nodes, values)
 
 
+@pytest.mark.timeout(1800)
 def test_the_small_set_gives_the_published_thresholds_and_optimal_its_optimum() -> None:
     rules = STARTING_THRESHOLDS.rules
     tasks = [Task(number, rules, chunk=chunk) for number, chunk in enumerate(chunks(SMALL))]
