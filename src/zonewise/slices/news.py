@@ -22,6 +22,7 @@ from zonewise.routing.stockproxy import PROXY_NAME_LABEL
 from zonewise.slices.state import (
     DRAIN_CODES,
     OUR_PROXY,
+    STOCK_DNS_LOSS,
     State,
     cut,
     differs,
@@ -33,6 +34,7 @@ from zonewise.slices.state import (
     state_of,
 )
 
+_NEEDS_DNS_REMEDY: Final = "answer the cluster's names with `zonewise dns`"
 _NEEDS_PROXY_REMEDY: Final = f"label the Service {PROXY_NAME_LABEL}={OUR_PROXY} where the Zonewise proxy runs"
 
 
@@ -90,8 +92,16 @@ def _notes(before: State | None, state: State, decisions: Mapping[str, Decision]
         yield _state_note(state, _drain_reason(state, decisions))
     yield from _drain_notes(before, state, _drain_reason(state, decisions))
     if state.losses and kinds(state.losses) != kinds(before.losses if before else ()):
-        text = f"stock proxies will not do all that was decided: {'; '.join(state.losses)}"
-        yield Note(Severity.WARNING, Code.NEEDS_PROXY, _with_remedy(text, _NEEDS_PROXY_REMEDY))
+        yield _loss_note(state)
+
+
+def _loss_note(state: State) -> Note:
+    if STOCK_DNS_LOSS in state.losses:
+        text = _with_remedy(STOCK_DNS_LOSS, _NEEDS_DNS_REMEDY)
+    else:
+        said = f"stock proxies will not do all that was decided: {'; '.join(state.losses)}"
+        text = _with_remedy(said, _NEEDS_PROXY_REMEDY)
+    return Note(Severity.WARNING, Code.NEEDS_PROXY, text)
 
 
 def _is_news(before: State | None, state: State) -> bool:

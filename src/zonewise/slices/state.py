@@ -25,6 +25,7 @@ from zonewise.routing.policy import (
 from zonewise.routing.stockproxy import PROXY_NAME_LABEL
 
 OUR_PROXY: Final = "zonewise"
+STOCK_DNS_LOSS: Final = "the Service is headless, and stock DNS gives its clients every endpoint"
 
 _IN_FORCE: Final = frozenset(
     {Code.TOPOLOGY_KEYS, Code.REQUIRED, Code.PREFERRED, Code.HINTED, Code.DISTRIBUTED, Code.ZONE_DRAINED}
@@ -117,7 +118,6 @@ def state_of(
     sentence = "; ".join(found.sentence for found in decision.reasons if found.code is not Code.NO_POLICY)
     forecasts = [forecast(found, cluster) for found in decisions.values() if found.endpoints]
     drain = next((found for found in decision.reasons if found.code in DRAIN_CODES), None)
-    losses = () if _has_our_proxy(service) else _distinct(expressions[name].losses for name in sorted(expressions))
     state = State(
         policy=policy_name(decision.reading.policy),
         source=decision.reading.source,
@@ -131,7 +131,7 @@ def state_of(
         worst_overload=round(max((found.worst_overload for found in forecasts), default=0.0), 2),
         drain=drain.code if drain else "",
         drained=drain.facts["zones"] if drain else (),
-        losses=losses,
+        losses=_losses(service, expressions),
         complaints=_distinct([own_complaints(decision)]),
         since=now,
         as_of=now,
@@ -176,6 +176,16 @@ def _essence(state: State) -> tuple[object, ...]:
 
 def kinds(sentences: Iterable[str]) -> tuple[str, ...]:
     return tuple(_FIGURES.sub("#", sentence) for sentence in sentences)
+
+
+def _losses(service: Service, expressions: Mapping[str, Expression]) -> tuple[str, ...]:
+    """Headless Services are DNS's, which knows no hints, and no proxy's."""
+    if _has_our_proxy(service):
+        return ()
+    if service.spec.cluster_ip == "None":
+        decided = any(expression.hints or expression.losses for expression in expressions.values())
+        return (STOCK_DNS_LOSS,) if decided else ()
+    return _distinct(expressions[name].losses for name in sorted(expressions))
 
 
 def _has_our_proxy(service: Service) -> bool:

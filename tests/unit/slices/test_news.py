@@ -212,6 +212,16 @@ def test_what_hints_cannot_say_is_told() -> None:
     )
 
 
+def test_a_headless_service_is_a_matter_of_dns() -> None:
+    found = service({SAME_ZONE: "Require"})
+    headless = Service(metadata=found.metadata, spec=ServiceSpec(cluster_ip="None"))
+    report = told(headless, TWELVE)
+    assert report.state is not None
+    assert len(report.state.losses) == 1
+    (line,) = [line for line in said(report) if "NeedsProxy" in line]
+    assert "stock DNS gives its clients every endpoint. What helps: answer the cluster's names" in line
+
+
 def test_a_zone_that_may_not_reach_anything_any_more_is_told() -> None:
     require = service({SAME_ZONE: "Require"})
     before = told(require, TWELVE)
