@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -85,7 +86,7 @@ Examples:
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print it.")
 @click.option(
     "--pictures",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=click.Path(path_type=Path, file_okay=False, exists=True, writable=True),
     help="Also draw the plots of every data set into this directory, as SVG files.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
@@ -95,6 +96,8 @@ def simulate(dataset: str | None, **options: Any) -> None:
     A sweep that is interrupted goes on where it was when the same command is given again.
     """
     _one_source(dataset, options)
+    if options["out"]:
+        _check_place(options["out"])
     if dataset == CHURN or options["trace"]:
         _deliver(_churn(options), options["out"])
         return
@@ -274,6 +277,14 @@ def _draw(made: tuple[Table, ...], directory: Path) -> None:
     for table in made:
         for name, plot in PLOTS.items():
             _deliver(plot(table.rows) + "\n", directory / f"{Path(table.dataset).stem}-{name}.svg")
+
+
+def _check_place(out: Path) -> None:
+    """Before minutes of work, not after them."""
+    if out.is_dir():
+        raise UsageError(f"{out} can't be written: it is a directory")
+    if not os.access(out if out.exists() and not out.is_file() else out.parent, os.W_OK):
+        raise UsageError(f"{out} can't be written: {out.parent} is not there, or not yours to write in")
 
 
 def _deliver(text: str, out: Path | None) -> None:

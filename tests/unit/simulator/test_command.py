@@ -134,7 +134,10 @@ HEADER = "nodes.a,endpoints.a\n"
         pytest.param(
             ["--reproduce", "--weights", "25,25,25,25"], "", "it takes no --weights", id="reproduce otherwise"
         ),
-        pytest.param(["-f", "own", "--out", "absent/it.json"], HEADER + "1,1\n", "can't be written", id="no directory"),
+        pytest.param(
+            ["all-pairings", "--out", "absent/it"], "", "absent is not there", id="no place for minutes of work"
+        ),
+        pytest.param(["--out", "."], "", "can't be written: it is a directory", id="out is a directory"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
