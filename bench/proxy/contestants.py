@@ -15,10 +15,14 @@ from pathlib import Path
 
 from zonewise.lab import kubeproxy, namespaces, nodes
 from zonewise.lab.state import Lab
+from zonewise.proxy.family import IPV4, Protocol
+from zonewise.proxy.layout import place_key
+from zonewise.proxy.netlink import Kind, Message, encoded, message_bytes, nested, received, text
 
 OURS, PEER = "zonewise", "kube-proxy"
 NODES = {OURS: "zone-a-1", PEER: "zone-a-2"}
 TABLES = {OURS: ("zonewise", "svc"), PEER: ("kube-proxy", "service-ips")}
+NLMSG_ERROR = 2
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -28,6 +32,7 @@ class Running:
     namespace: str
     process: subprocess.Popen[bytes]
     monitor: socket.socket
+    asking: socket.socket
 
     def cpu_seconds(self) -> float:
         """Of the process and of the tools it ran, kernel time included."""
@@ -39,12 +44,12 @@ class Running:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
     def has(self, address: str) -> bool:
-        """Whether the kernel knows the service address."""
+        """Whether the kernel knows the service address: one question over netlink, as `nft` would read whole tables."""
         table, name = TABLES[self.name]
-        element = f"{{ {address} . tcp . 80 }}"
-        argv = ["nft", "get", "element", "ip", table, name, element]
-        done = subprocess.run(namespaces.command(self.namespace, argv), capture_output=True, check=False)
-        return done.returncode == 0
+        key = place_key(IPV4.pack(address), Protocol.TCP, 80)
+        body = text(1, table) + text(2, name) + nested(3, *encoded({key: None}))
+        self.asking.send(message_bytes(Message(Kind.GET_ELEMENTS, IPV4.number, body), 1))
+        return all(answer.kind != NLMSG_ERROR for answer in received(self.asking.recv(1 << 16)))
 
     def drain(self) -> None:
         while select.select([self.monitor], [], [], 0)[0]:
@@ -68,10 +73,15 @@ def _receive(monitor: socket.socket) -> None:
         return
 
 
+def _netfilter() -> socket.socket:
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    opened.bind((0, 0))
+    return opened
+
+
 def _monitor() -> socket.socket:
-    monitor = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    monitor = _netfilter()
     monitor.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
-    monitor.bind((0, 0))
     monitor.setsockopt(270, 1, 7)  # NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES
     return monitor
 
@@ -82,14 +92,16 @@ def run(name: str, lab: Lab, log: Path) -> Iterator[Running]:
     node = nodes.plan_of(lab).node(NODES[name])
     argv = _argv(name, lab, node.name)
     monitor = namespaces.inside(node.namespace, _monitor)
+    asking = namespaces.inside(node.namespace, _netfilter)
     with log.open("ab") as output:
         process = subprocess.Popen(namespaces.command(node.namespace, argv), stdout=output, stderr=output)
     try:
-        yield Running(name, node.namespace, process, monitor)
+        yield Running(name, node.namespace, process, monitor, asking)
     finally:
         process.kill()
         process.wait()
         monitor.close()
+        asking.close()
         table = TABLES[name][0]
         for family in ("ip", "ip6"):
             argv = ["nft", "delete", "table", family, table]
