@@ -1,1 +1,1 @@
-"""The simulator's sweeps and the controller's decisions against the Go tool's published figures and their goals."""
+"""The simulator's sweeps and the controller's decisions against the Go tool's rates and their goals."""

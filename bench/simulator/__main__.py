@@ -17,7 +17,7 @@ ZONEWISE = str(Path(sys.executable).with_name("zonewise"))
 AHEAD_OF_NEIGHBOURS = ("nice", "-n", "-10") if os.geteuid() == 0 else ()
 GO_INPUTS_PER_CPU_SECOND = {"local": 28_000, "local-shared": 22_000, "local-weighted": 31_000, "local-opt": 35_000}
 GO_LARGE_SET_CPU_SECONDS = 1_783
-"""For local alone. Published measurements of the tool behind the proposal's tables, library only, without its CSV."""
+"""For local alone. Measured once on the tool behind the proposal's tables, library only, without its CSV."""
 OBTAINED = {
     "balanced": ("72.48", "38.84", "100.00", "100.00"),
     "local": ("86.71", "84.33", "98.25", "63.10"),
@@ -40,8 +40,8 @@ def main(chosen: list[str]) -> None:
 
 
 NOTES = """\
-Rates are inputs per CPU-second, so there a higher ratio is better. The Go tool's rates and its 1,783 CPU-seconds are published measurements of
-its library without output, not runs of ours. The large set has 39,273,145 inputs; nodes in the same proportion are judged once, and count as often as they occur.
+Rates are inputs per CPU-second, so there a higher ratio is better. The Go tool's rates and its 1,783 CPU-seconds are earlier measurements of
+its library without output, not runs of this benchmark. The large set has 39,273,145 inputs; nodes in the same proportion are judged once, and count as often as they occur.
 Every cell of the table is checked at two decimals before a time is believed.
 First use compiles all algorithms into a cache that later runs read; its CPU-seconds are those of a run of the small set with an empty cache.
 Two cores against one is the wall time of the whole command, start included; with other work on the machine it tells of that, too, and these runs had company. Decisions are `zonewise.routing.decide` in plain Python, without memory of an earlier one.

@@ -7,9 +7,8 @@ from html import escape
 
 from zonewise.simulator import plots
 from zonewise.simulator.churn import Churn
+from zonewise.simulator.reproduce import COLUMNS, agrees
 from zonewise.simulator.results import Loss, Results, Row, Table
-
-COLUMNS = ("total", "in_zone", "overload", "slices")
 
 
 def html(results: Results, churn: Sequence[Churn] = ()) -> str:
@@ -60,9 +59,9 @@ def _scores(rows: Sequence[Row]) -> str:
 
 def _cell(row: Row, column: str) -> str:
     value: float = getattr(row, column)
-    published: float | None = getattr(row.published, column, None)
-    if published is None or round(value, 2) == round(published, 2):
+    if agrees(row, column) is not False:
         return f"<td>{value:.2f}</td>"
+    published: float = getattr(row.published, column)
     return f'<td>{value:.2f} <span class=differs title="published: {published:.2f}">({published:.2f})</span></td>'
 
 
