@@ -97,10 +97,8 @@ class SliceController:
 
     async def _reconcile(self, key: Key) -> float | None:
         service = self.sources.services.get(key)
-        if service is None:
+        if service is None or not has_slices(service):
             self._forget(key)
-            return None
-        if not has_slices(service):
             return None
         try:
             again_after_seconds = await self._sync(key, service)

@@ -38,8 +38,6 @@ from zonewise.slices.relevance import (
 )
 from zonewise.slices.selection import PodsByLabel, ServicesBySelector
 
-__all__ = ["MANAGED_BY", "SERVICE_NAME", "STOCK_MANAGER", "Cause", "Mode", "Sources", "service_key"]
-
 _OF_SERVICE: Final = "service"
 
 

@@ -113,6 +113,16 @@ async def gone(world: World) -> bool:
     return await state(world) is None
 
 
+async def test_a_service_whose_slices_become_its_owners_is_no_longer_measured(world: World) -> None:
+    await world.service("web", annotations={SAME_ZONE: "Require"})
+    labels = {"namespace": world.namespace, "service": "web"}
+    async with running(world.client):
+        await told(world, code="NoEndpoints")
+        assert sample("zonewise_predicted_in_zone_share", **labels) is not None
+        await world.client.patch(SERVICES, "web", MergePatch({"spec": {"selector": None}}), world.namespace)
+        await eventually(lambda: sample("zonewise_predicted_in_zone_share", **labels) is None)
+
+
 async def test_where_annotations_are_full_events_still_tell_and_nothing_is_tried_again(world: World) -> None:
     """The API takes 256 KiB of annotations in all."""
     await world.service("web", annotations={SAME_ZONE: "Require", "full": "x" * (256 * 1024 - 100)})
