@@ -52,7 +52,7 @@ class Office:
 
     def __init__(self, desk: Desk, feed: socket.socket, on_drain: Callable[[], None]) -> None:
         self.desk = desk
-        self.table = Table(desk.domain, desk.recursive, desk.partial)
+        self.table = Table(desk.domain, desk.recursive, desk.partial, lock=threading.Lock())
         self.tally = Tally()
         self.clients: dict[str, Sender] = {}
         self.latency = [0] * LATENCY_BUCKETS

@@ -10,8 +10,8 @@ from __future__ import annotations
 import marshal
 import struct
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any, Final, Literal
 
 from zonewise.dns.clients import Places
@@ -66,7 +66,8 @@ class Table:
     changes: int = 0
     """Counts what clears memories of clients: where nodes and their addresses are."""
     _groups: dict[int, Mapping[str, int]] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
+    lock: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Given where one thread applies updates and another one reads."""
     _headers: dict[tuple[int, int, int, int], Headers] = field(default_factory=dict)
 
     def headers(self, rcode: Rcode, answers: int, authorities: int = 0, additional: int = 0) -> Headers:
@@ -87,7 +88,7 @@ class Table:
     def apply(self, update: Update) -> None:
         match update:
             case ("names" | "pointers", changes):
-                with self._lock:
+                with self.lock:
                     _put_all(self.names, changes)
             case ("zonal", changes):
                 _put_all(self.zonal, changes)
@@ -114,7 +115,7 @@ class Table:
 
     def read(self, name: bytes) -> Entry | None:
         """Under the lock: what was read must not replace what came meanwhile."""
-        with self._lock:
+        with self.lock:
             found = self.names.get(name)
             if isinstance(found, bytes):
                 found = self.names[name] = self._entry(*_loads(found)) if found else EMPTY
