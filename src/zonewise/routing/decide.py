@@ -135,7 +135,8 @@ def _hint_stably(
     policy: AutomaticHints, found: Usable, cluster: Cluster, memory: Memory
 ) -> tuple[tuple[Tier, ...], Reason]:
     homes = cluster.homes(found.by_address, ZONE)
-    preference = hint_stably(cluster.capacities, homes, policy.tuning.overload, memory.get(ZONE))
+    before = memory.get(ZONE) or None  # after a drain nothing is remembered but that there was something
+    preference = hint_stably(cluster.capacities, homes, policy.tuning.overload, before)
     tiers = (Tier(ZONE, preference.consumers), EVERYONE) if preference.consumers else (EVERYONE,)
     return tiers, preference.reason
 

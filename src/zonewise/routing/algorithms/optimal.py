@@ -2,7 +2,7 @@
 
 Every partition of the zones into blocks has a bound; where that beats the best found so far, its sizes are settled.
 Up to five zones all partitions are looked at. With more, blocks are joined step by step on the most promising path from
-every zone by itself towards balanced; zones without endpoints may also share right away.
+every zone by itself towards balanced, and once more from where zones without endpoints share right away.
 """
 
 from __future__ import annotations
@@ -157,12 +157,9 @@ def join_lightest(blocks: int, q: Search, goal: Goal) -> bool:
     return possible
 
 
-def join_some(best: float, q: Search, goal: Goal) -> float:
-    """Those on the path from every zone by itself, and the one in which only zones without endpoints share."""
+def join_on(blocks: int, best: float, q: Search, goal: Goal) -> float:
+    """Goes on from the current partition, joining two blocks at a time, and settles what looks promising on the way."""
     copy(q.block, q.path, goal.zones)
-    blocks = share_empty(q, goal)
-    best = consider(blocks, promise(blocks, q, goal), best, q, goal)
-    blocks = goal.zones
     going = True
     while going and blocks > MOST_TO_JOIN:
         going = join_lightest(blocks, q, goal)
@@ -171,6 +168,16 @@ def join_some(best: float, q: Search, goal: Goal) -> float:
         going, best = join_best(blocks, best, q, goal)
         blocks -= 1
     return best
+
+
+def join_some(best: float, q: Search, goal: Goal) -> float:
+    """Those on the path from every zone by itself, and on the path from where zones without endpoints share."""
+    best = join_on(goal.zones, best, q, goal)
+    blocks = share_empty(q, goal)
+    if blocks == goal.zones:
+        return best
+    best = consider(blocks, promise(blocks, q, goal), best, q, goal)
+    return join_on(blocks, best, q, goal)
 
 
 def write_groups(zones: int, q: Search, goal: Goal, w: Workspace) -> int:
