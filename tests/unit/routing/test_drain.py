@@ -336,3 +336,15 @@ def test_endpoints_are_used_or_drained_never_lost(
         for used in stock(decision, expression, THREE, asked(name)).values():
             assert used
             assert not used & set(decision.drained)
+
+
+def test_automatic_hints_are_back_when_a_drain_ends() -> None:
+    """What stood before is not weighed against what comes: nothing of it is left."""
+    hints, where, found = (
+        service({OLD_HINTS: "Auto"}),
+        cluster({"a": 1, "b": 2, "c": 1}),
+        endpoints({"a": 2, "b": 2, "c": 2}),
+    )
+    fresh = decide(hints, found, where)
+    drained = decide(hints, found, where, fresh, drained=Drain({"c": (Subject("Node", "n"),)}))
+    assert decide(hints, found, where, drained).tiers == fresh.tiers
