@@ -110,11 +110,13 @@ def _memory(previous: Decision | Memory, reading: Reading) -> Memory:
 
 
 def _after_drain(memory: Memory, found: Usable) -> Memory:
-    """When endpoints come back from a drain, what was lent for its time is forgotten, and only that it had started."""
+    """When endpoints come back from a drain, what was lent for its time is forgotten: only that they were nobody's stays.
+
+    That tells a preference that it had started, and not that it had found an even spread best.
+    """
     zones = memory.get(ZONE, {})
-    if NOBODY in zones.values() and any(zones.get(address) == NOBODY for address in found.by_address):
-        return {key: {} for key in memory}
-    return memory
+    back = {address: NOBODY for address in found.by_address if zones.get(address) == NOBODY}
+    return dict.fromkeys(memory, back) if back else memory
 
 
 def _decided(reading: Reading, found: Usable, tiers: tuple[Tier, ...], reason: Reason) -> Decision:
@@ -135,8 +137,7 @@ def _hint_stably(
     policy: AutomaticHints, found: Usable, cluster: Cluster, memory: Memory
 ) -> tuple[tuple[Tier, ...], Reason]:
     homes = cluster.homes(found.by_address, ZONE)
-    before = memory.get(ZONE) or None  # after a drain nothing is remembered but that there was something
-    preference = hint_stably(cluster.capacities, homes, policy.tuning.overload, before)
+    preference = hint_stably(cluster.capacities, homes, policy.tuning.overload, memory.get(ZONE))
     tiers = (Tier(ZONE, preference.consumers), EVERYONE) if preference.consumers else (EVERYONE,)
     return tiers, preference.reason
 

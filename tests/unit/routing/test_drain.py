@@ -38,7 +38,7 @@ from zonewise.routing import (
 )
 from zonewise.routing.drain import DRAINED, DRAINED_EVENLY
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
+from zonewise.routing.tuning import ALGORITHM, PADDING, STARTING_THRESHOLD
 from zonewise.topology import HOSTNAME, ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
@@ -338,13 +338,19 @@ def test_endpoints_are_used_or_drained_never_lost(
             assert not used & set(decision.drained)
 
 
-def test_automatic_hints_are_back_when_a_drain_ends() -> None:
+AFTER_A_DRAIN = {
+    "automatic hints": {OLD_HINTS: "Auto"},
+    "Prefer, local": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "3", PADDING: "0"},
+    "Prefer, optimal": {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "3", PADDING: "0", ALGORITHM: "optimal"},
+}
+
+
+@pytest.mark.parametrize("annotations", AFTER_A_DRAIN.values(), ids=AFTER_A_DRAIN.keys())
+def test_a_preference_is_back_when_a_drain_ends(annotations: dict[str, str]) -> None:
     """What stood before is not weighed against what comes: nothing of it is left."""
-    hints, where, found = (
-        service({OLD_HINTS: "Auto"}),
-        cluster({"a": 1, "b": 2, "c": 1}),
-        endpoints({"a": 2, "b": 2, "c": 2}),
-    )
-    fresh = decide(hints, found, where)
-    drained = decide(hints, found, where, fresh, drained=Drain({"c": (Subject("Node", "n"),)}))
-    assert decide(hints, found, where, drained).tiers == fresh.tiers
+    asking = service(annotations)
+    where, found = cluster({"a": 1, "b": 2, "c": 1}), endpoints({"a": 2, "b": 2, "c": 2})
+    fresh = decide(asking, found, where)
+    assert len(fresh.tiers) > 1
+    drained = decide(asking, found, where, fresh, drained=Drain({"c": (Subject("Node", "n"),)}))
+    assert decide(asking, found, where, drained).tiers == fresh.tiers
