@@ -18,13 +18,13 @@ from zonewise.lab.programs import Program
 from zonewise.objects import Key
 
 SERVICES, PODS_PER_SERVICE, NAMESPACES = 1_000, 10, 20
-AT_ONCE = 20
+AT_ONCE = 40
 ROUNDS = 3
 PEER = "kube-controller-manager"
 
 NOTES = """\
 Each run starts a controller on a cluster that has all Services and ready pods but no slice, and then goes on with it: all slices, one pod after the other becoming ready
-(the time from before the pod's status is written until a watcher has the slice that says so), and the rolling replacement of a thousand pods with a surge of one, twenty Services at once.
+(the time from before the pod's status is written until a watcher has the slice that says so), and the rolling replacement of a thousand pods with a surge of one, forty Services at once.
 The stock controller runs alone in its process, without a lease, with --kube-api-qps=500 --kube-api-burst=1000 instead of its default of 20 and 30, which would make it far slower.
 Slice writes are counted by a watcher. Resident memory counts the pages of the program files; anonymous memory does not."""
 
