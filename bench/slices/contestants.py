@@ -16,7 +16,7 @@ from zonewise.lab import programs
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 
-OURS, STOCK = "ours", "stock"
+OURS, STOCK, SHIPPED = "ours", "stock", "stock as shipped"
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -38,7 +38,7 @@ class Running:
 @contextmanager
 def run(name: str, plane: ControlPlane) -> Iterator[Running]:
     command = COMMANDS[name](plane)
-    with (plane.directory / f"{name}.log").open("ab") as log:
+    with (plane.directory / f"{name.replace(' ', '-')}.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=plane.directory, stdout=log, stderr=log)
     try:
         yield Running(process)
@@ -69,4 +69,12 @@ def _stock(plane: ControlPlane) -> list[str]:
     ]
 
 
-COMMANDS: dict[str, Callable[[ControlPlane], list[str]]] = {OURS: _ours, STOCK: _stock}
+def _shipped(plane: ControlPlane) -> list[str]:
+    return [*_stock(plane), "--kube-api-qps=20", "--kube-api-burst=30"]
+
+
+COMMANDS: dict[str, Callable[[ControlPlane], list[str]]] = {
+    OURS: _ours,
+    STOCK: _stock,
+    SHIPPED: _shipped,
+}
