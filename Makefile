@@ -54,7 +54,7 @@ lint: .venv/.synced ## format, style, types, and which room may import which
 	@$(BIN)/ruff format --check --quiet src tests bench
 	@$(BIN)/ruff check --quiet src tests bench
 	@$(BIN)/mypy
-	@PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports --quiet 2>/dev/null || PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+	@said=$$(PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 
 .PHONY: lock
 lock: .venv/.synced ## write requirements.lock anew from pyproject.toml
