@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
+
+from zonewise.cli.options import cluster_options, log_options
 
 METRICS_PORT = 10261
 
@@ -28,8 +29,7 @@ Examples:
     show_default=True,
     help="Who writes slices: this process alone, or the stock controller, on whose slices hints are put.",
 )
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="[default: as kubectl finds it, or the pod's own]")
-@click.option("--context", help="A context of the kubeconfig.")
+@cluster_options
 @click.option(
     "--leader-elect/--no-leader-elect",
     default=True,
@@ -86,10 +86,7 @@ Examples:
     show_default=True,
     help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
 )
-@click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@log_options
 def controller(**options: Any) -> None:
     """Keep the cluster's EndpointSlices: who serves whom, by zone, node or any label, as each Service asks.
 

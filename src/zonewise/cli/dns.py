@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
+
+from zonewise.cli.options import cluster_options, log_options
 
 METRICS_PORT = 9153
 
@@ -78,8 +79,7 @@ Examples:
 @click.option(
     "--lameduck-seconds", type=click.FloatRange(0), default=5, show_default=True, help="Serve on when stopped."
 )
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="[default: in-cluster, else what kubectl uses]")
-@click.option("--context", help="Which one of the kubeconfig.")
+@cluster_options
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
@@ -87,10 +87,7 @@ Examples:
     show_default=True,
     help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
 )
-@click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@log_options
 def dns(**options: Any) -> None:
     """Answer the cluster's names by the Kubernetes DNS specification, and pass other names on.
 
@@ -101,12 +98,12 @@ def dns(**options: Any) -> None:
     """
     from zonewise import log
     from zonewise.dns import program
-    from zonewise.kube import process
+    from zonewise.kube import kubeconfig, process
 
     log.configure(options["log_format"], options["log_level"])
     asked = _asked(options)
     chosen = program.options_of(asked)
-    access = _access(options)
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
     opened = program.open_doors(asked)
     log.get_logger(__name__).info("listening", port=opened.port, processes=len(opened.udp))
     listen = process.Listen(port=options["metrics_port"])
@@ -117,14 +114,6 @@ def dns(**options: Any) -> None:
             unready_seconds=options["lameduck_seconds"],
         )
     )
-
-
-def _access(options: dict[str, Any]) -> Any:
-    from zonewise.kube import kubeconfig
-
-    if options["kubeconfig"] or options["context"]:
-        return kubeconfig.load(options["kubeconfig"], options["context"])
-    return kubeconfig.default()
 
 
 def _asked(options: dict[str, Any]) -> Any:

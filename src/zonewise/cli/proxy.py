@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli.options import cluster_options, log_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,12 +59,8 @@ Examples:
 )
 @click.option("-n", "--namespace", default="", help="Of the Service to explain.")
 @click.option("--cleanup", is_flag=True, help="Remove the proxy's nftables tables, and leave.")
-@click.option("--kubeconfig", default="", metavar="FILE", help="How to reach the cluster; by default as kubectl does.")
-@click.option("--context", default="", help="Of the kubeconfig.")
-@click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@cluster_options
+@log_options
 def proxy(**options: Any) -> None:
     """Serve Services on this node with nftables, as their topology rules ask.
 
@@ -76,8 +73,7 @@ def proxy(**options: Any) -> None:
     from zonewise import log
     from zonewise.kube import kubeconfig
 
-    chosen = options["kubeconfig"] or None, options["context"] or None
-    access = kubeconfig.load(*chosen) if any(chosen) else kubeconfig.default()
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
     settings = _settings(options)
     if options["explained"]:
         asyncio.run(_explain(access, settings, options["explained"], options["namespace"]))

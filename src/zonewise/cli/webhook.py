@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli.options import cluster_options, log_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ Examples:
     help="Automatic hints without refusals and flapping, or exactly as the stock controller computes them. "
     "Say the same to `zonewise controller`, or the two disagree.",
 )
-@click.option("--kubeconfig", type=click.Path(), help="[default: as kubectl finds it, or the pod's own]")
-@click.option("--context", help="A context of the kubeconfig.")
+@cluster_options
 @click.option(
     "--health-port",
     type=click.IntRange(0, 65535),
@@ -63,10 +63,7 @@ Examples:
     show_default=True,
     help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
 )
-@click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@log_options
 def webhook(**options: Any) -> None:
     """Lay hints over the EndpointSlices that the stock controller writes.
 

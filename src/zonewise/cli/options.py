@@ -1,0 +1,41 @@
+"""Options that several commands have in common, so that they are called and explained alike everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CLUSTER = (
+    click.option(
+        "--kubeconfig", type=click.Path(path_type=Path), help="[default: as kubectl finds it, or the pod's own]"
+    ),
+    click.option("--context", help="A context of the kubeconfig."),
+)
+_LOGGING = (
+    click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True),
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    ),
+)
+
+
+def cluster_options(command: F) -> F:
+    """Which cluster: `kubeconfig` and `context`, for `zonewise.kube.kubeconfig.find`."""
+    return _with(command, _CLUSTER)
+
+
+def log_options(command: F) -> F:
+    """How to log: `log_format` and `log_level`, for `zonewise.log.configure`."""
+    return _with(command, _LOGGING)
+
+
+def _with(command: F, options: tuple[Callable[[F], F], ...]) -> F:
+    """In the order of `options` in the help, as if they stood above the command one by one."""
+    for option in reversed(options):
+        command = option(command)
+    return command
