@@ -36,6 +36,8 @@ INPUTS = {
     Algorithm.OPTIMAL: 40_000,
 }
 BLOCK = 1_000
+EACH = [pytest.param(algorithm, marks=pytest.mark.xdist_group(f"compiled-{algorithm}")) for algorithm in Algorithm]
+"""An algorithm's parts in one process, which compiles it once: several at a time would all do so at first."""
 
 
 def test_it_is_a_million_in_all() -> None:
@@ -55,7 +57,7 @@ def swept(run: Any, ratio: tuple[float, ...], values: Any, settings: Settings, h
 
 @pytest.mark.timeout(1800)  # the first part of each also compiles: a minute of CPU, which a busy machine stretches
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("algorithm", EACH)
 def test_compiled_and_plain_give_equal_answers(algorithm: Algorithm, part: int) -> None:
     """Ten random counts in every order make a block of a thousand inputs; nodes, start and limit vary by block."""
     random = np.random.default_rng([part, list(Algorithm).index(algorithm)])
