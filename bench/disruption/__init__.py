@@ -1,0 +1,1 @@
+"""What disruption budgets cost, and how rollouts and evictions behave beside stock."""

@@ -1,0 +1,142 @@
+"""`make bench-disruption`: rolling updates, evictions and counts under budgets per zone, beside stock.
+
+python -m bench.disruption 99 evictions measures these parts anew and keeps what the others were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from bench.disruption import evictions, rollouts
+from bench.disruption.cluster import Cluster, cluster, zonewise
+from bench.disruption.recount import recount
+from bench.disruption.rollouts import Figures, lower_bound, say
+from bench.report import BUILD, Row, measured, median, publish
+
+SIZES = (99, 999)
+WEBHOOKS = 3
+ROUNDS = 3
+STOCK = "PodDisruptionBudget and kubectl rollout restart"
+
+NOTES = """\
+Rolling updates: pods over 60 kwok nodes in three zones, ready as soon as they are scheduled; `kubectl rollout restart`, one pod per zone at a time. Calls are counted from the API server's audit log: all writes of our
+leader and webhooks in the namespace, events included, over the lower bound of one request per pod, one status write per wave, and two. The peer is a Deployment with maxSurge 0 and maxUnavailable 3, and a
+PodDisruptionBudget with maxUnavailable 3: its rollout does not ask the budget and does not know of zones. Its writes are deletes of pods and updates of ReplicaSets and events by the two controllers that do the rollout.
+The fewest pods that ever served in one zone are seen by a watcher at every pod event.
+Evictions: 200 a second for five seconds, in turn with the guard and without it, from one client; each is charged to its budget by a write. What is added at p99 is the difference of the two p99s; three webhooks behind one address.
+The count is the leader's CPU time for one budget from nothing, with 30 charges."""
+
+
+async def roll(made: Cluster, pods: int) -> dict[str, Figures]:
+    found: dict[str, Figures] = {}
+    for name, act in (
+        ("StatefulSet", rollouts.ours_stateful),
+        ("Deployment", rollouts.ours_deployment),
+        ("stock", rollouts.stock),
+    ):
+        figures = found[name] = await act(made, pods)
+        say(f"{pods} pods, {name}: {figures.writes} writes, {figures.seconds:.1f} s, {dict(figures.calls)}")
+    return found
+
+
+async def stream(made: Cluster, budgets: int) -> list[dict[str, float]]:
+    """With and without the guard, in turn."""
+    await evictions.prepare(made)
+    runs = []
+    for number in range(ROUNDS):
+        guarded = await evictions.stream(made, budgets, f"g{budgets}x{number}")
+        configuration = await evictions.unguarded(made)
+        bare = await evictions.stream(made, budgets, f"u{budgets}x{number}")
+        await evictions.guarded(made, configuration)
+        runs.append({"ours": evictions.p99(guarded), "bare": evictions.p99(bare)})
+        say(f"{budgets} budgets: p99 {runs[-1]['ours']:.1f} ms with the guard, {runs[-1]['bare']:.1f} ms without")
+    return runs
+
+
+def _rows_of(pods: int, figures: dict[str, Figures]) -> list[Row]:
+    stock, share = figures["stock"], pods // 3
+    bound = lower_bound(pods)
+    rows = []
+    for name in ("StatefulSet", "Deployment"):
+        what, mine = f"rolling update of {pods} pods of a {name}", figures[name]
+        rows += [
+            Row(f"{what}: writes over the lower bound {bound}", "ratio", mine.writes / bound, None, "", 1.05),
+            Row(f"{what}: refusals of our own making", "429s", mine.refused, None, "", 0),
+            Row(f"{what}: most away in a zone at once", "pods", share - mine.lowest_in_a_zone, None, "", 1),
+            Row(f"{what}: time", "s", mine.seconds, stock.seconds, STOCK, None),
+        ]
+    return [
+        *rows,
+        Row(
+            f"rolling update of {pods} pods: writes", "writes", figures["StatefulSet"].writes, stock.writes, STOCK, None
+        ),
+        Row(
+            f"rolling update of {pods} pods: most away in a zone at once",
+            "pods",
+            share - figures["StatefulSet"].lowest_in_a_zone,
+            share - stock.lowest_in_a_zone,
+            STOCK,
+            None,
+        ),
+    ]
+
+
+def eviction_row(what: str, runs: list[dict[str, float]]) -> Row:
+    added = [run | {"added": run["ours"] - run["bare"]} for run in runs]
+    return Row(what, "ms", median(added, "added"), None, "", 10, added)
+
+
+def rollout_rows(pods: int) -> list[Row]:
+    async def measure() -> dict[str, Figures]:
+        async with cluster() as made:
+            with zonewise(made, WEBHOOKS):
+                return await roll(made, pods)
+
+    return _rows_of(pods, asyncio.run(measure()))
+
+
+def eviction_rows() -> list[Row]:
+    async def measure() -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+        async with cluster(evictions.CONTROLLERS) as made:
+            with zonewise(made, WEBHOOKS):
+                return await stream(made, 20), await stream(made, 1)
+
+    many, one = asyncio.run(measure())
+    return [
+        eviction_row("added to an eviction at p99, 200 a second, 20 budgets, 3 webhooks", many),
+        eviction_row("the same, all of one budget", one),
+    ]
+
+
+def count_rows() -> list[Row]:
+    return [Row("count of 10,000 pods", "ms CPU", recount(10_000), None, "", 100)]
+
+
+PARTS: dict[str, Callable[[], list[Row]]] = {
+    **{str(pods): partial(rollout_rows, pods) for pods in SIZES},
+    "evictions": eviction_rows,
+    "count": count_rows,
+}
+
+
+def main(*wanted: str) -> None:
+    """Rows of parts that were never measured are left out where only some are wanted."""
+    chosen = wanted or tuple(PARTS)
+    rows = [
+        row
+        for part, measure in PARTS.items()
+        if part in chosen or is_kept(f"disruption-{part}")
+        for row in measured(f"disruption-{part}", measure, anew=part in chosen)
+    ]
+    publish("disruption", "make bench-disruption", rows, NOTES)
+
+
+def is_kept(part: str) -> bool:
+    return (BUILD / "parts" / f"{part}.json").exists()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

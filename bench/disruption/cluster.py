@@ -1,0 +1,213 @@
+"""The control plane that disruption is measured on: stock controllers, kwok nodes in three zones, an audit log, our programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from zonewise.kube import kubeconfig
+from zonewise.kube.client import Client
+from zonewise.lab import controlplane, kwok
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+from zonewise.objects import NODES, Resource
+
+T = TypeVar("T")
+
+ZONES = ("zone-a", "zone-b", "zone-c")
+NODES_OF_KWOK = 60
+CONTROLLERS = ",".join(
+    f"{name}-controller"
+    for name in (
+        *("deployment", "replicaset", "statefulset", "disruption", "garbage-collector", "namespace"),
+        *("serviceaccount", "node-lifecycle"),
+    )
+)
+LEADER, WEBHOOK = "zonewise-leader", "zonewise-webhook"
+BUDGETS: Resource[dict[str, Any]] = Resource(
+    dict[str, Any], "TopologyDisruptionBudget", "topologydisruptionbudgets", "zonewise.dev", "v1alpha1"
+)
+_MANIFEST = Path(__file__).parents[2] / "deploy" / "tdb.yaml"
+_PATIENCE_SECONDS = 1800.0
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Call:
+    user: str
+    verb: str
+    resource: str
+    code: int
+
+    @property
+    def is_write(self) -> bool:
+        return self.verb not in {"get", "list", "watch"}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    plane: ControlPlane
+    client: Client
+    folder: Path
+
+    @property
+    def audit_log(self) -> Path:
+        return self.folder / "audit.log"
+
+    def mark(self) -> int:
+        """Where the audit log ends now."""
+        return self.audit_log.stat().st_size
+
+    def calls(self, since: int, namespace: str) -> list[Call]:
+        with self.audit_log.open() as log:
+            log.seek(since)
+            return [call for line in log if (call := _call(line, namespace)) is not None]
+
+    def kubectl(self, *arguments: str) -> None:
+        command = [str(self.plane.binaries / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig), *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    def user(self, name: str) -> Path:
+        path = self.plane.layout.kubeconfig(name)
+        return path if path.exists() else self.plane.add_user(name, name, ("system:masters",))
+
+    async def each(self, items: Iterable[T], act: Callable[[T], Awaitable[Any]]) -> None:
+        remaining = iter(items)
+
+        async def work() -> None:
+            for item in remaining:
+                await act(item)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(work())
+
+
+def _call(line: str, namespace: str) -> Call | None:
+    said = json.loads(line) if line.endswith("\n") else {}
+    about = said.get("objectRef")
+    if about is None or about.get("namespace") != namespace:
+        return None
+    resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+    verb = "evict" if resource == "pods/eviction" else said["verb"]
+    return Call(said["user"]["username"], verb, resource, said.get("responseStatus", {}).get("code", 0))
+
+
+@asynccontextmanager
+async def cluster(controllers: str = CONTROLLERS) -> AsyncIterator[Cluster]:
+    folder = Path(tempfile.mkdtemp(prefix="bench-disruption-"))
+    plane = await asyncio.to_thread(_start, folder, controllers)
+    try:
+        async with Client(kubeconfig.load(plane.kubeconfig)) as client:
+            made = Cluster(plane, client, folder)
+            nodes = kwok.manifests(NODES_OF_KWOK, ZONES, tainted=False)
+            await made.each(nodes, lambda node: client.create(NODES, node))
+            await asyncio.to_thread(made.kubectl, "apply", "-f", str(_MANIFEST))
+            await asyncio.to_thread(
+                made.kubectl, "wait", "--for=condition=Established", "crd/topologydisruptionbudgets.zonewise.dev"
+            )
+            yield made
+    finally:
+        controlplane.remove(plane.directory)
+
+
+def _start(folder: Path, controllers: str) -> ControlPlane:
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
+    (folder / "policy.yaml").write_text(yaml.safe_dump(policy | {"rules": [{"level": "Metadata"}]}))
+    audit = (
+        f"--audit-policy-file={folder / 'policy.yaml'}",
+        f"--audit-log-path={folder / 'audit.log'}",
+        "--audit-log-maxsize=100000",
+    )
+    return ControlPlane.start(
+        folder / "plane",
+        programs=tuple(Program),
+        controllers=controllers,
+        flags={Program.APISERVER: audit},
+    )
+
+
+@contextmanager
+def zonewise(made: Cluster, webhooks: int) -> Iterator[None]:
+    """A leader, and so many webhooks behind one address; ready."""
+    front, *backs = (_free_port() for _ in range(webhooks + 1))
+    programs = [_leader(made), *(_webhook(made, front, back) for back in backs)]
+    balancer = [sys.executable, "-m", "bench.disruption.balancer", str(front), *map(str, backs)]
+    health = [_free_port() for _ in programs]
+    with _processes(made.folder, [balancer, *(program(port) for program, port in zip(programs, health, strict=True))]):
+        for port in health:
+            _until_ready(port)
+        yield
+
+
+def _leader(made: Cluster) -> Callable[[int], list[str]]:
+    return lambda port: [*_zonewise("controller", made.user(LEADER)), f"--metrics-port={port}"]
+
+
+def _webhook(made: Cluster, front: int, back: int) -> Callable[[int], list[str]]:
+    reached = [f"--url=https://127.0.0.1:{front}", "--host=127.0.0.1", f"--port={back}"]
+    secret = "--secret=kube-system/zonewise-disruption"
+    return lambda port: [*_zonewise("webhook", made.user(WEBHOOK)), *reached, secret, f"--health-port={port}"]
+
+
+def _zonewise(command: str, config: Path) -> list[str]:
+    program = str(Path(sys.executable).with_name("zonewise"))
+    return [program, command, "--parts=disruption", f"--kubeconfig={config}", "--log-level=warning"]
+
+
+@contextmanager
+def _processes(folder: Path, commands: list[list[str]]) -> Iterator[None]:
+    running = []
+    try:
+        for command in commands:
+            with (folder / "programs.log").open("ab") as log:
+                running.append(subprocess.Popen(command, stdout=log, stderr=log))
+        yield
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait(30)
+
+
+def _until_ready(port: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError(f"nobody is ready at port {port} after two minutes")
+
+
+async def until(holds: Callable[[], Awaitable[bool]], what: str, pause_seconds: float = 0.2) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not await holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_PATIENCE_SECONDS:g} s: {what}")
+        await asyncio.sleep(pause_seconds)
+
+
+def summary(calls: Iterable[Call]) -> Counter[str]:
+    return Counter(f"{call.user.rpartition(':')[2]} {call.verb} {call.resource} {call.code}" for call in calls)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,134 @@
+"""`zonewise drain --plan`: the waves that a drain will take, from a live cluster. Decided by `disruption.drainplan`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.cli.options import cluster_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zonewise.disruption.drainplan import DrainPlan, Leaving, Staying
+    from zonewise.disruption.pods import PodFacts
+    from zonewise.kube.access import Access
+    from zonewise.topology import Reason
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise drain --plan node-1                       what `kubectl drain node-1` will do
+  zonewise drain --plan node-1 node-2 -o json        one after the other, as kubectl drains them; for programs
+"""
+)
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.option("--plan", "plan_only", is_flag=True, help="Say what will happen; nothing is touched.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@cluster_options
+def drain(nodes: tuple[str, ...], plan_only: bool, output: str, **options: Any) -> None:
+    """Say in which order and in how many waves a drain will take the pods of NODE..., before anyone runs it.
+
+    Names the budgets that hold a pod back, what will never go, and what would let it. Replacements are taken to become
+    ready, in the same zone if it has another node. Exit code 1 says that a pod will not go by itself.
+    """
+    if not plan_only:
+        raise click.UsageError("this command only plans: add --plan, and drain with `kubectl drain`")
+    from zonewise.kube import kubeconfig
+
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
+    plan = asyncio.run(_plan(access, list(dict.fromkeys(nodes))))
+    click.echo(json.dumps(_document(plan), indent=2) if output == "json" else "\n".join(_lines(plan, nodes)))
+    sys.exit(1 if plan.never else 0)
+
+
+async def _plan(access: Access, nodes: Sequence[str]) -> DrainPlan:
+    from zonewise.disruption.drainplan import plan_drain
+    from zonewise.disruption.survey import survey
+    from zonewise.errors import ZonewiseError
+    from zonewise.kube.client import Client
+
+    async with Client(access, wait_for_server=False) as client:
+        cluster = await survey(client)
+    if unknown := [node for node in nodes if node not in cluster.nodes]:
+        raise ZonewiseError(f"no node {', '.join(unknown)} in {access.server}; `kubectl get nodes` lists them")
+    return plan_drain(cluster, nodes)
+
+
+def _lines(plan: DrainPlan, nodes: Sequence[str]) -> Iterator[str]:
+    leaving = sum(len(wave.pods) for wave in plan.waves)
+    yield (
+        f"{', '.join(nodes)}: {_count(leaving, 'pod')} leave in {_count(len(plan.waves), 'wave')}, "
+        f"{len(plan.never)} never, {len(plan.passed_over)} passed over"
+    )
+    for number, wave in enumerate(plan.waves, 1):
+        waits = ", once what is disrupted now is whole again" if wave.after_others else ""
+        yield f"\nwave {number}, {wave.node}{waits}"
+        for each in wave.pods:
+            yield f"  {each.pod.key}{_charges(each)}{_remark(each)}"
+    for title, staying in (("never", plan.never), ("passed over", plan.passed_over)):
+        if staying:
+            yield f"\n{title}"
+        for stays in staying:
+            yield f"  {stays.pod.key} on {stays.pod.node}: {_why(stays)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _charges(each: Leaving) -> str:
+    charged = ", ".join(f"{budget.name} in {domain}" for budget, domain in each.charges.items())
+    return f"  charged to {charged}" if charged else ""
+
+
+def _remark(each: Leaving) -> str:
+    said = [f"not before: {reason}" for reason in each.held_by[:1]] + ([str(each.remark)] if each.remark else [])
+    return "".join(f"\n      {line}" for line in said)
+
+
+def _why(stays: Staying) -> str:
+    remedies = [remedy for reason in stays.reasons if (remedy := getattr(reason, "remedy", ""))]
+    return "; ".join([*map(str, stays.reasons), *dict.fromkeys(remedies)])
+
+
+def _document(plan: DrainPlan) -> dict[str, Any]:
+    return {
+        "waves": [
+            {
+                "node": wave.node,
+                "afterOthers": wave.after_others,
+                "pods": [
+                    {
+                        **_named(each.pod),
+                        "charges": [
+                            {"namespace": budget.namespace, "budget": budget.name, "domain": domain}
+                            for budget, domain in each.charges.items()
+                        ],
+                        "heldBy": _reasons(each.held_by),
+                        **({"remark": str(each.remark)} if each.remark else {}),
+                    }
+                    for each in wave.pods
+                ],
+            }
+            for wave in plan.waves
+        ],
+        "never": [{**_named(stays.pod), "reasons": _reasons(stays.reasons)} for stays in plan.never],
+        "passedOver": [{**_named(stays.pod), "reasons": _reasons(stays.reasons)} for stays in plan.passed_over],
+    }
+
+
+def _named(pod: PodFacts) -> dict[str, str]:
+    return {"namespace": pod.namespace, "name": pod.name, "node": pod.node}
+
+
+def _reasons(reasons: Sequence[Reason]) -> list[dict[str, str]]:
+    return [
+        {"code": str(reason.code), "message": str(reason), "remedy": getattr(reason, "remedy", "")}
+        for reason in reasons
+    ]

@@ -1,0 +1,112 @@
+"""`zonewise explain eviction`: may a pod be evicted, and why. `zonewise.disruption.inquiry` finds out, this prints it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.cli.options import cluster_options
+
+if TYPE_CHECKING:
+    from zonewise.disruption.accounts import Account, BudgetAccount, LeaderAccount, StockAccount
+
+_PODS_NAMED = 10
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise explain eviction web-0                    why does `kubectl drain` wait for it?
+  zonewise explain eviction shop/web-0
+  zonewise explain eviction web-0 -n shop -o json
+"""
+)
+@click.argument("pod")
+@click.option("-n", "--namespace", default="", help="Of the pod. [default: the context's]")
+@click.option(
+    "--lease-namespace", help="Where the controller's lease is. [default: kube-system or zonewise-system, as found]"
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@cluster_options
+def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str, **options: Any) -> None:
+    """Say whether POD may be evicted now: which budgets cover it, in which domain, their numbers, what would free it.
+
+    Reads the cluster once and asks the judge that the webhook asks; nothing is charged. The exit code is 1 where an
+    eviction would be refused.
+    """
+    from zonewise.kube import kubeconfig
+    from zonewise.kube.client import Client
+    from zonewise.objects import Key
+
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
+    before, _, name = pod.rpartition("/")
+    key = Key(before or namespace or access.namespace, name)
+
+    async def find_out() -> Account:
+        from zonewise.disruption.inquiry import LEASE_NAMESPACES, inquire
+
+        places = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
+        async with Client(access, wait_for_server=False) as client:
+            return await inquire(client, key, places, datetime.now(UTC))
+
+    account = asyncio.run(find_out())
+    click.echo(_json(account) if output == "json" else "\n".join(_lines(account)))
+    sys.exit(0 if account.allowed else 1)
+
+
+def _json(account: Account) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(account), indent=2).decode()
+
+
+def _lines(account: Account) -> Iterator[str]:
+    """The answer, the budgets and the facts, what would change it."""
+    yield f"{account.pod} {account.sentence}"
+    yield ""
+    state = "ready" if account.ready else "not ready"
+    yield f"Pod        {state} on {account.node or 'no node'}, of {account.owner or 'no controller'}"
+    for budget in account.budgets:
+        yield from _budget_lines(budget)
+    yield from (f"Budget     {problem}" for problem in account.unreadable)
+    yield from (_stock_line(stock) for stock in account.stock)
+    if account.budgets:
+        yield f"Guard      {'registered' if account.guarded else 'not registered: budgets hold nobody'}"
+        yield f"Leader     {_leader(account.leader)}"
+    yield from (f"To change it: {remedy}" for remedy in account.remedies)
+
+
+def _budget_lines(budget: BudgetAccount) -> Iterator[str]:
+    mode = "" if budget.enforcement == "Enforce" else f" ({budget.enforcement})"
+    yield f"Budget     {budget.name}{mode}: {budget.limit}"
+    if budget.domain is not None:
+        domain = budget.domain
+        share = "" if domain.target == domain.slots else f", {domain.target} to stay"
+        yield (
+            f"  {domain.name}: {domain.slots} pods{share}, {domain.healthy} healthy, {domain.desired} must be,"
+            f" {domain.allowed} may leave"
+        )
+    yield f"  {budget.would} ({budget.code}): {budget.sentence}"
+    yield from (f"  unavailable: {pod.name}, {pod.why}" for pod in budget.unavailable[:_PODS_NAMED])
+    if len(budget.unavailable) > _PODS_NAMED:
+        yield f"  unavailable: {len(budget.unavailable) - _PODS_NAMED} more"
+    if budget.missing:
+        yield f"  missing: {budget.missing} that left and were not replaced"
+
+
+def _stock_line(stock: StockAccount) -> str:
+    return (
+        f"Stock      PodDisruptionBudget {stock.name}: {stock.healthy} healthy, {stock.desired} must be,"
+        f" {stock.allowed} may leave"
+    )
+
+
+def _leader(leader: LeaderAccount) -> str:
+    if leader.trouble or leader.silent_seconds is None:
+        return leader.trouble or "not known: its lease may not be read"
+    return f"{leader.holder} keeps the numbers, heard of {leader.silent_seconds:.0f} s ago"

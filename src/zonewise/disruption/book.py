@@ -1,0 +1,134 @@
+"""Every budget in the newest version this process knows, and the one way to write a status: compare-and-set.
+
+Between the watch and those who charge or publish. What we wrote or read ourselves is newer than the watch until that
+has caught up. A write names the version it was worked out from; whoever loses reads again and works out afresh, never
+sends the same again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from prometheus_client import Counter
+
+from zonewise.disruption import status
+from zonewise.disruption.budget import Budget
+from zonewise.disruption.judgement import Case
+from zonewise.disruption.status import Published
+from zonewise.kube.cache import Cache
+from zonewise.kube.client import Client
+from zonewise.kube.errors import ApiError, Conflict, DeadlineExceeded, NotFound, ServerTimeout, Unreachable
+from zonewise.kube.patch import MergePatch
+from zonewise.kube.reflector import Change
+from zonewise.objects import Key, key_of
+from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, TopologyDisruptionBudget
+
+CALL_SECONDS: Final = 2.0
+LOST: Final = (Conflict, DeadlineExceeded, ServerTimeout, Unreachable)
+"""After these nobody knows what is stored now: read it, and find out."""
+
+_WRITES: Final = Counter("zonewise_budget_writes", "Status writes of budgets by how they ended", ["outcome"])
+_READS: Final = Counter("zonewise_budget_reads", "Budgets read from the API server because the watch was not enough")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A budget, read and parsed, and the version it was read from."""
+
+    written: TopologyDisruptionBudget
+    case: Case
+
+    @property
+    def key(self) -> Key:
+        return self.case.budget.key
+
+    @property
+    def version(self) -> str:
+        return self.written.metadata.resource_version
+
+    @property
+    def budget(self) -> Budget:
+        return self.case.budget
+
+    @property
+    def status(self) -> Published:
+        return self.case.status
+
+
+class Book:
+    def __init__(self, client: Client, cache: Cache[TopologyDisruptionBudget]) -> None:
+        self._client = client
+        self._cache = cache
+        self._pages: dict[Key, Page] = {}
+        cache.on_change(self._heard)
+
+    def newest(self, key: Key) -> Page | None:
+        """From memory; raises BudgetError for a spec that can't be read."""
+        cached = self._cache.get(key)
+        page = self._pages.get(key)
+        if page is not None and (cached is None or _version(cached) <= _version(page.written)):
+            return page
+        return self._turn_to(cached) if cached is not None else None
+
+    async def read(self, key: Key) -> Page | None:
+        """As the API server has it now; None when it is gone."""
+        _READS.inc()
+        try:
+            written = await self._client.get(
+                TOPOLOGY_DISRUPTION_BUDGETS, key.name, key.namespace, deadline_seconds=CALL_SECONDS
+            )
+        except NotFound:
+            self._pages.pop(key, None)
+            return None
+        return self._turn_to(written)
+
+    async def write(self, page: Page, after: Published) -> Page:
+        """Raises one of LOST when it may not be stored, NotFound when the budget is gone."""
+        version = {"resourceVersion": page.written.metadata.resource_version}
+        patch = MergePatch({"metadata": version, "status": _document(after)})
+        key = page.key
+        try:
+            written = await self._client.patch(
+                TOPOLOGY_DISRUPTION_BUDGETS,
+                key.name,
+                patch,
+                key.namespace,
+                subresource="status",
+                deadline_seconds=CALL_SECONDS,
+            )
+        except ApiError as error:
+            _WRITES.labels(error.kind).inc()
+            if isinstance(error, NotFound):
+                self._pages.pop(key, None)
+            raise
+        _WRITES.labels("stored").inc()
+        return self._turn_to(written, after)
+
+    def _turn_to(self, written: TopologyDisruptionBudget, said: Published | None = None) -> Page:
+        """`said` is the status where it is known to be what was written: a long ledger is not read again."""
+        key = key_of(written)
+        before = self._pages.get(key)
+        if before is not None and _version(before.written) >= _version(written):
+            return before
+        budget = before.budget if before is not None and _same_spec(before.budget, written) else Budget.parse(written)
+        page = self._pages[key] = Page(written, Case(budget, said or status.read(budget, written)))
+        return page
+
+    def _heard(self, change: Change[TopologyDisruptionBudget]) -> None:
+        if change.new is None:
+            self._pages.pop(change.key, None)
+
+
+def _document(after: Published) -> dict[str, Any]:
+    """The entries as they are: they have the document's own fields, and the encoder is faster with them than we."""
+    return {**status.document(replace(after, ledger={})), "ledger": list(after.ledger.values())}
+
+
+def _same_spec(budget: Budget, written: TopologyDisruptionBudget) -> bool:
+    return (budget.uid, budget.generation) == (written.metadata.uid, written.metadata.generation)
+
+
+def _version(written: TopologyDisruptionBudget) -> int:
+    """Versions of one kind may be compared since Kubernetes 1.35 says so; they always were etcd's revisions."""
+    return int(written.metadata.resource_version or 0)

@@ -1,0 +1,281 @@
+"""Answers API servers before a pod is taken: may it be evicted, or deleted, under all budgets that cover it?
+
+Last in the flow of a webhook: finds the pod and its budgets, has `charges` ask and charge them, and says yes or 429 with
+the reason. Any number of these run side by side; the budgets' ledgers are all they share. The watch is trusted as far as
+an error in it does no harm: whatever would let a pod go without a charge is looked at again in the API server first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from prometheus_client import Counter
+
+from zonewise import log
+from zonewise.disruption import judgement as judging
+from zonewise.disruption.book import Book
+from zonewise.disruption.budget import Budget, Enforcement, Reach
+from zonewise.disruption.charges import Answer, Charges, Outcome, Request
+from zonewise.disruption.judgement import Judgement, Judgements, judge_all
+from zonewise.disruption.leader import LeaderWatch
+from zonewise.disruption.ledger import Source
+from zonewise.disruption.pods import Atlas, PodFacts
+from zonewise.disruption.policies import DELETES, EVICTIONS, Deleter, deleter
+from zonewise.disruption.reason import Code
+from zonewise.disruption.sources import Sources, owner_uid_of
+from zonewise.disruption.stock import CANNOT_EVICT, Refusal, StockBudgets
+from zonewise.kube.admission import Webhook
+from zonewise.kube.client import Client
+from zonewise.kube.errors import Cause, NotFound
+from zonewise.kube.lease import utc_now
+from zonewise.kube.review import Review, Verdict
+from zonewise.objects import NODES, PODS, Key, Pod, micro_time
+from zonewise.objects.policy import Eviction
+
+_log = log.get_logger(__name__)
+
+DEADLINE_SECONDS: Final = 4.0
+_READ_SECONDS: Final = 2.0
+_BUSY_SECONDS: Final = 2
+_NO_LEADER_SECONDS: Final = 10
+_CAUSE: Final = "DisruptionBudget"
+
+_FRESH_NAMES: Final = frozenset({"ReplicaSet", "ReplicationController", "DaemonSet", "Job"})
+"""Controllers that give every pod a name of its own; with the others the next pod may have the same."""
+_PASSING: Final = {Code.NOT_OBSERVED: _BUSY_SECONDS, Code.DOMAIN_NOT_COUNTED: _BUSY_SECONDS}
+"""What ends by itself in a moment; the other refusals last, and clients should say so to people at once."""
+
+_NOT_DECIDED: Final = Verdict.deny(
+    f"{CANNOT_EVICT} It could not be decided in time: retry, and see the log of `zonewise webhook`",
+    code=429,
+    causes=[Cause(reason=_CAUSE, message="The disruption budgets could not be asked in time")],
+    retry_after_seconds=_BUSY_SECONDS,
+)
+_BUSY: Final = "Its disruption budgets are being charged by many at once, or the API server does not answer: retry"
+
+_JUDGED: Final = Counter("zonewise_guard_judgements", "What budgets said to requests for pods", ["request", "code"])
+_WOULD: Final = Counter(
+    "zonewise_guard_would_refuse", "Requests that budgets in a dry run would have refused", ["namespace", "budget"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """Somebody's request for a pod, as far as judging goes."""
+
+    pod: PodFacts
+    reach: Reach
+    source: Source
+    dry_run: bool
+    names_uid: bool = False
+
+
+class Guard:
+    """Its answers are right once the caches of `sources` are synced."""
+
+    def __init__(
+        self,
+        client: Client,
+        sources: Sources,
+        book: Book,
+        leader: LeaderWatch,
+        *,
+        wall: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._client = client
+        self._sources = sources
+        self._book = book
+        self._charges = Charges(book)
+        self._stock = StockBudgets(client, sources)
+        self._leader = leader
+        self._wall = wall
+        self._held: dict[tuple[Key, str], Code] = {}
+
+    def webhooks(self) -> list[Webhook[Any]]:
+        return [
+            Webhook(EVICTIONS, Eviction, self.review_eviction, _NOT_DECIDED, DEADLINE_SECONDS),
+            Webhook(DELETES, Pod, self.review_delete, Verdict.allow(), DEADLINE_SECONDS),
+        ]
+
+    async def review_eviction(self, asked: Review[Eviction]) -> Verdict:
+        body = asked.object or Eviction()
+        options = body.delete_options
+        uid = (options.preconditions.uid or "") if options and options.preconditions else ""
+        dry_run = asked.dry_run or bool(options and options.dry_run)
+        key = Key(asked.namespace, asked.name or body.metadata.name)
+        pod = self._sources.facts(key)
+        certain = pod is not None and _is_the_one(pod, uid)
+        if pod is None or (self._guarding(pod) and _doubtful(pod, uid)):
+            pod, certain = await self._read_pod(key), True
+            if pod is None or uid not in {"", pod.uid}:
+                return Verdict.allow()  # the API server will say what is to be said of a pod that is not there
+        wish = _Wish(pod, Reach.EVICTIONS, Source.EVICTION, dry_run, bool(uid))
+        return await (self._decide(wish) if certain else self._decide_on_name(wish))
+
+    async def review_delete(self, asked: Review[Pod]) -> Verdict:
+        """The pod comes with the request, as it is stored. Without a retry-after: it would stall a whole controller."""
+        by = deleter(asked.user_info)
+        if by is Deleter.SYSTEM or asked.old_object is None:
+            return Verdict.allow()
+        pod = PodFacts.of(asked.old_object)
+        if not pod.ready or pod.terminating or (by is Deleter.WORKLOAD and pod.granted):
+            return Verdict.allow()
+        reach = Reach.CONTROLLER_DELETES if by is Deleter.WORKLOAD else Reach.DELETES
+        verdict = await self._decide(_Wish(pod, reach, Source.DELETE, asked.dry_run))
+        return verdict if verdict.allowed else Verdict.deny(verdict.message, code=403, causes=verdict.causes)
+
+    async def _decide_on_name(self, wish: _Wish) -> Verdict:
+        """Meanwhile we look whether the name is another pod's by now: then all was for nothing, and that one is judged.
+
+        What was charged for a pod that is gone holds others up until the next count, which finds nothing missing for it.
+        """
+        if not self._guarding(wish.pod):
+            return Verdict.allow()
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read_pod(wish.pod.key))
+            verdict = await self._decide(wish)
+        now = reading.result()
+        if now is None or now.uid == wish.pod.uid:
+            return verdict
+        return await self._decide(replace(wish, pod=now))
+
+    async def _read_pod(self, key: Key) -> PodFacts | None:
+        try:
+            return PodFacts.of(await self._client.get(PODS, key.name, key.namespace, deadline_seconds=_READ_SECONDS))
+        except NotFound:
+            return None
+
+    def _guarding(self, pod: PodFacts) -> list[Budget]:
+        return [budget for budget in self._sources.budgets_of(pod) if budget.enforcement is not Enforcement.OFF]
+
+    async def _decide(self, wish: _Wish) -> Verdict:
+        budgets = [budget for budget in self._guarding(wish.pod) if wish.reach in budget.apply_to]
+        if not budgets:
+            return Verdict.allow()
+        request = await self._request(wish, budgets)
+        peers = request.peers() if any(case.status.numbers.any_surplus for case in request.others) else ()
+        first = judge_all(request.others, wish.pod, request.atlas, peers, wish.reach, request.owner)
+        if all(_settled(judgement) for judgement in first.each):
+            return self._conclude(wish, [Answer(Outcome.ALLOWED, judgement) for judgement in first.each])
+        if judging.hangs_on_numbers(first.each, budgets) and (trouble := self._leader.trouble()):
+            return _refuse(trouble, [trouble], _NO_LEADER_SECONDS)
+        if wish.reach is Reach.EVICTIONS and _rests_on_a_charge(first) and not wish.dry_run:
+            refusal = await self._stock.refusal(wish.pod)
+            if refusal is not None:
+                return _as_stock(refusal)
+        return self._conclude(wish, await self._charges.ask(request, [budget.key for budget in budgets]))
+
+    async def _request(self, wish: _Wish, budgets: Sequence[Budget]) -> Request:
+        pages = [page for budget in budgets if (page := self._book.newest(budget.key)) is not None]
+        return Request(
+            pod=wish.pod,
+            atlas=await self._atlas(wish.pod),
+            owner=owner_uid_of(wish.pod, self._sources),
+            reach=wish.reach,
+            source=wish.source,
+            time=micro_time(self._wall()),
+            dry_run=wish.dry_run,
+            names_uid=wish.names_uid,
+            others=tuple(page.case for page in pages),
+            peers=lambda: self._peers(wish.pod),
+        )
+
+    def _peers(self, pod: PodFacts) -> list[PodFacts]:
+        return self._sources.pods_of(pod.replica_set) if pod.replica_set else []
+
+    async def _atlas(self, pod: PodFacts) -> Atlas:
+        """A node we have not heard of may be new, or gone: that makes a difference to its pods."""
+        atlas = self._sources.atlas
+        if not pod.node or atlas.has(pod.node):
+            return atlas
+        try:
+            node = await self._client.get(NODES, pod.node, deadline_seconds=_READ_SECONDS)
+        except NotFound:
+            return atlas
+        return self._sources.atlas_with(node)
+
+    def _conclude(self, wish: _Wish, answers: Sequence[Answer]) -> Verdict:
+        for answer in answers:
+            self._note(wish, answer)
+        denied = [answer.judgement for answer in answers if answer.outcome is Outcome.DENIED and answer.judgement]
+        if denied:
+            seconds = max(_PASSING.get(judgement.reason.code, 0) for judgement in denied)
+            advice = "; ".join(f"{judgement.reason.sentence}: {judgement.reason.remedy}" for judgement in denied)
+            return _refuse(advice, [judgement.reason.sentence for judgement in denied], seconds)
+        if any(answer.outcome is Outcome.BUSY for answer in answers):
+            return _refuse(_BUSY, [_BUSY], _BUSY_SECONDS)
+        return Verdict.allow()
+
+    def _note(self, wish: _Wish, answer: Answer) -> None:
+        said = answer.judgement
+        _JUDGED.labels(wish.reach, said.reason.code if said else answer.outcome).inc()
+        if said is None:
+            return
+        place = (said.budget, said.domain)
+        if said.would is judging.Verdict.DENY:
+            if said.verdict is not judging.Verdict.DENY:
+                _WOULD.labels(said.budget.namespace, said.budget.name).inc()
+            if self._held.get(place) is not said.reason.code:
+                self._held[place] = said.reason.code
+                _log_refusal(wish, said)
+        elif answer.outcome is Outcome.CHARGED and self._held.pop(place, None) is not None:
+            _log.info("budget lets pods go again", budget=str(said.budget), domain=said.domain, pod=str(wish.pod.key))
+
+
+def _is_the_one(pod: PodFacts, uid: str) -> bool:
+    """Whether no other pod can have its name by now."""
+    return uid == pod.uid if uid else pod.controller is not None and pod.controller.kind in _FRESH_NAMES
+
+
+def _doubtful(pod: PodFacts, uid: str) -> bool:
+    """Whether an old word about the pod could let another, or one that is healthy by now, go without a charge."""
+    return uid not in {"", pod.uid} or not pod.ready or pod.pending or not pod.active
+
+
+def _settled(judgement: Judgement) -> bool:
+    """Allowed for what the pod and its node are, whatever the budget's numbers and ledger say."""
+    return judgement.reason.code in {
+        Code.NOT_ENFORCED,
+        Code.NOT_APPLIED,
+        Code.NOT_RUNNING,
+        Code.NOT_COVERED,
+        Code.NODE_GONE,
+    }
+
+
+def _rests_on_a_charge(first: Judgements) -> bool:
+    """One that is made now, or one that was: who asks again while others refuse must not keep it alive."""
+    charged = any(judgement.reason.code is Code.ALREADY_CHARGED for judgement in first.each)
+    return first.verdict is judging.Verdict.CHARGE or (first.verdict is judging.Verdict.ALLOW and charged)
+
+
+def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Verdict:
+    return Verdict.deny(
+        f"{CANNOT_EVICT} {advice[:1].upper()}{advice[1:]}",
+        code=429,
+        causes=[Cause(reason=_CAUSE, message=cause) for cause in causes],
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+def _as_stock(refusal: Refusal) -> Verdict:
+    causes = [Cause(reason=_CAUSE, message=refusal.cause)] if refusal.cause else []
+    return Verdict.deny(
+        refusal.message, code=refusal.code, causes=causes, retry_after_seconds=refusal.retry_after_seconds
+    )
+
+
+def _log_refusal(wish: _Wish, said: Judgement) -> None:
+    _log.info(
+        "budget holds pods" if said.verdict is said.would else "budget in a dry run would hold pods",
+        budget=str(said.budget),
+        domain=said.domain,
+        pod=str(wish.pod.key),
+        request=wish.reach,
+        code=said.reason.code,
+        reason=said.reason.sentence,
+    )

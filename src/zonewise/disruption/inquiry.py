@@ -1,0 +1,138 @@
+"""Reads from a cluster, once, what it takes to explain an eviction. `accounts` does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from zonewise.disruption import status
+from zonewise.disruption.accounts import Account, LeaderAccount, Situation, explain
+from zonewise.disruption.budget import Budget, BudgetError
+from zonewise.disruption.judgement import Case
+from zonewise.disruption.leader import LEASE, SILENT_SECONDS
+from zonewise.disruption.pods import Controller, Owner, PodFacts
+from zonewise.disruption.policies import CONFIGURATION_NAME, GUARDING, UNGUARDED
+from zonewise.disruption.sources import controller_of, selector_of
+from zonewise.errors import ZonewiseError
+from zonewise.kube.client import Client
+from zonewise.kube.errors import Forbidden, NotFound
+from zonewise.objects import LEASES, NAMESPACES, NODES, PODS, Key, Lease
+from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
+from zonewise.objects.apps import REPLICA_SETS
+from zonewise.objects.policy import (
+    POD_DISRUPTION_BUDGETS,
+    TOPOLOGY_DISRUPTION_BUDGETS,
+    PodDisruptionBudget,
+    TopologyDisruptionBudget,
+)
+
+LEASE_NAMESPACES: Final = ("kube-system", "zonewise-system")
+"""Where the lease is unless somebody chose another place: the program's default, and that of the manifests."""
+
+
+async def inquire(client: Client, pod: Key, lease_namespaces: Sequence[str], now: datetime) -> Account:
+    """`lease_namespaces`: where the leader's lease may be; the first that has one counts."""
+    facts = await _pod(client, pod)
+    pods = [PodFacts.of(known) for known in (await client.list(PODS, pod.namespace)).items]
+    nodes = {known.metadata.name: known.metadata.labels for known in (await client.list(NODES)).items}
+    cases, unreadable = _cases(facts, await _budgets(client, pod.namespace))
+    stock = (await client.list(POD_DISRUPTION_BUDGETS, pod.namespace)).items
+    owner = await _owner(client, pod.namespace, facts.controller)
+    return explain(
+        Situation(
+            pod=facts,
+            owner=str(owner) if owner else "",
+            owner_uid=owner.uid if owner else "",
+            cases=cases,
+            pods=pods,
+            nodes=nodes,
+            stock=[known for known in stock if _selects(known, facts)],
+            leader=await _leader(client, [Key(namespace, LEASE) for namespace in lease_namespaces], now),
+            guarded=await _is_guarded(client, pod.namespace),
+            unreadable=unreadable,
+        )
+    )
+
+
+async def _pod(client: Client, pod: Key) -> PodFacts:
+    try:
+        return PodFacts.of(await client.get(PODS, pod.name, pod.namespace))
+    except NotFound:
+        raise ZonewiseError(f"no pod {pod}; `kubectl get pods -n {pod.namespace}` lists them") from None
+
+
+async def _budgets(client: Client, namespace: str) -> Iterable[TopologyDisruptionBudget]:
+    try:
+        return (await client.list(TOPOLOGY_DISRUPTION_BUDGETS, namespace)).items
+    except NotFound:
+        raise ZonewiseError(
+            "the cluster does not know TopologyDisruptionBudgets: apply deploy/tdb.yaml, or look at another --context"
+        ) from None
+
+
+def _cases(pod: PodFacts, written: Iterable[TopologyDisruptionBudget]) -> tuple[list[Case], list[BudgetError]]:
+    cases: list[Case] = []
+    unreadable: list[BudgetError] = []
+    for known in written:
+        try:
+            budget = Budget.parse(known)
+        except BudgetError as error:
+            unreadable.append(error)
+            continue
+        if budget.selects(pod.labels):
+            cases.append(Case(budget, status.read(budget, known)))
+    return cases, unreadable
+
+
+def _selects(stock: PodDisruptionBudget, pod: PodFacts) -> bool:
+    return selector_of(stock).matches(pod.labels)
+
+
+async def _owner(client: Client, namespace: str, controller: Controller | None) -> Owner | None:
+    if controller is None:
+        return None
+    own = Owner(controller.kind, controller.name, controller.uid)
+    if controller.kind != REPLICA_SETS.kind:
+        return own
+    try:
+        above = controller_of((await client.get(REPLICA_SETS, controller.name, namespace)).metadata)
+    except NotFound:
+        return own
+    return Owner(above.kind, above.name, above.uid) if above else own
+
+
+async def _leader(client: Client, leases: Sequence[Key], now: datetime) -> LeaderAccount:
+    start = "see that `zonewise controller --parts disruption` runs"
+    for lease in leases:
+        try:
+            read = await client.get(LEASES, lease.name, lease.namespace)
+        except NotFound:
+            continue
+        except Forbidden:
+            return LeaderAccount(str(lease), "", None, "")
+        holder, silent_seconds = read.spec.holder_identity or "", _silent_seconds(read, now)
+        trouble = ""
+        if not holder or silent_seconds is None or silent_seconds > SILENT_SECONDS:
+            trouble = f"the budget controller is not running: nobody renews its lease {lease}; {start}"
+        return LeaderAccount(str(lease), holder, silent_seconds, trouble)
+    places = " or ".join(map(str, leases))
+    return LeaderAccount(places, "", None, f"the budget controller never ran: there is no lease {places}; {start}")
+
+
+def _silent_seconds(lease: Lease, now: datetime) -> float | None:
+    """By this machine's clock, which may not be the leader's."""
+    renewed = lease.spec.renew_time
+    return max(0.0, (now - datetime.fromisoformat(renewed)).total_seconds()) if renewed else None
+
+
+async def _is_guarded(client: Client, namespace: str) -> bool:
+    """Who may not look takes it for granted."""
+    try:
+        await client.get(VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION_NAME)
+        found = await client.get(NAMESPACES, namespace)
+    except NotFound:
+        return False
+    except Forbidden:
+        return True
+    return namespace not in LEASE_NAMESPACES and found.metadata.labels.get(GUARDING) != UNGUARDED

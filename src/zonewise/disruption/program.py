@@ -1,0 +1,137 @@
+"""The processes of disruption: the leader that keeps budgets and rollouts, and the guard that webhooks serve.
+
+`zonewise controller --parts disruption` runs `live`; `zonewise webhook --parts disruption` serves the webhooks of
+`guard` and has `register` tell API servers of them. What ends the leader, ends from the inside out: its controllers, the
+lease, events, watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from zonewise import log
+from zonewise.disruption import policies
+from zonewise.disruption.book import Book
+from zonewise.disruption.guard import Guard
+from zonewise.disruption.leader import LEASE, LeaderWatch
+from zonewise.disruption.publisher import Publisher
+from zonewise.disruption.reports import Reports
+from zonewise.disruption.rollouts import RolloutController
+from zonewise.disruption.scaledown import ScaleDownController
+from zonewise.disruption.sources import Sources
+from zonewise.disruption.workloads import WorkloadSources
+from zonewise.kube.access import Access
+from zonewise.kube.cache import Cache
+from zonewise.kube.client import Client
+from zonewise.kube.election import Timing
+from zonewise.kube.events import Recorder
+from zonewise.kube.health import Health
+from zonewise.kube.informers import Caches
+from zonewise.kube.lease import Leadership, unique_identity
+from zonewise.kube.patch import Apply
+from zonewise.objects import Key, Resource, View
+
+_log = log.get_logger(__name__)
+
+Run = Callable[[], Awaitable[None]]
+
+REPORTING_CONTROLLER: Final = "zonewise.dev/disruption"
+_REGISTRATION: Final = "zonewise-registration"
+_POLICIES_SINCE: Final = (1, 30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    namespace: str = "kube-system"
+    name: str = LEASE
+    lease_seconds: int = 15
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.lease_seconds, self.lease_seconds * 2 / 3, self.lease_seconds * 2 / 15)
+
+
+async def live(access: Access, lead: Lead | None, health: Health) -> None:
+    """Until cancelled. Without a `lead` this process writes whatever others do: it must be the only one."""
+    identity = unique_identity()
+    async with Client(access) as client:
+        leadership = _leadership(client, lead, identity)
+        caches = Caches(client)
+        async with Recorder(client, REPORTING_CONTROLLER, identity) as recorder:
+            sources = Sources(caches)
+            workloads = WorkloadSources(client, caches, sources)
+            health.add_ready("budgets", lambda: _trouble(sources, workloads))
+            writing = client.guarded(leadership) if leadership else client
+            runs = _controllers(writing, sources, workloads, recorder)
+            async with caches:
+                await caches.wait_synced()
+                health.started()
+                _log.info("disruption controller started", server=access.server, leads=leadership is None)
+                await (leadership.run(lambda: _together(runs)) if leadership else _together(runs))
+
+
+def _controllers(client: Client, sources: Sources, workloads: WorkloadSources, recorder: Recorder) -> Sequence[Run]:
+    """What a leader runs; `client` writes only while it leads."""
+    publisher = Publisher(sources, workloads, Book(client, sources.budgets), Reports(client, recorder))
+    rollouts = RolloutController(client, sources, workloads, publisher, recorder)
+    scale_down = ScaleDownController(client, sources, workloads, publisher, recorder)
+    return [workloads.run, publisher.run, rollouts.run, scale_down.run]
+
+
+async def _together(runs: Sequence[Run]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for run in runs:
+            group.create_task(_awaited(run))
+
+
+async def _awaited(run: Run) -> None:
+    await run()
+
+
+def _leadership(client: Client, lead: Lead | None, identity: str) -> Leadership | None:
+    if lead is None:
+        return None
+    return Leadership(client, lead.name, lead.namespace, identity=identity, timing=lead.timing)
+
+
+def _trouble(sources: Sources, workloads: WorkloadSources) -> str | None:
+    watches: tuple[Cache[Any], ...] = (
+        *(sources.pods, sources.nodes, sources.budgets, sources.pdbs, sources.replica_sets),
+        *(workloads.deployments, workloads.stateful_sets, workloads.daemon_sets, workloads.replication_controllers),
+    )
+    problems = [
+        f"{watch.name}: {watch.problem or 'not read yet'}" for watch in watches if watch.problem or not watch.synced
+    ]
+    return "; ".join(problems) or None
+
+
+def guard(client: Client, caches: Caches, lease_namespace: str) -> Guard:
+    """Registered with `caches` before these run."""
+    sources = Sources(caches)
+    leader = LeaderWatch(caches, Key(lease_namespace, LEASE))
+    return Guard(client, sources, Book(client, sources.budgets), leader)
+
+
+async def register(client: Client, client_configs: Mapping[str, Mapping[str, Any]], system_namespace: str) -> None:
+    """Makes or corrects what makes API servers ask; the certificates they trust, which it does not name, stay."""
+    has_policies = _version(await client.version()) >= _POLICIES_SINCE
+    for body in policies.documents(client_configs, system_namespace, has_policies=has_policies):
+        await client.patch(_resource(body), body["metadata"]["name"], Apply(body, _REGISTRATION, force=True))
+    _log.info("evictions and deletes are guarded", by_policy=has_policies)
+
+
+def _resource(body: Mapping[str, Any]) -> Resource[View]:
+    group, _, version = body["apiVersion"].rpartition("/")
+    kind: str = body["kind"]
+    plural = kind.lower().removesuffix("y") + "ies" if kind.endswith("y") else f"{kind.lower()}s"
+    return Resource(View, kind, plural, group, version, namespaced=False)
+
+
+def _version(text: str) -> tuple[int, int]:
+    """Of "v1.36.3", or "v1.29.10-gke.100"."""
+    found = re.match(r"v(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

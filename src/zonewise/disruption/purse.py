@@ -1,0 +1,139 @@
+"""What budgets and stock PDBs have left, as a working copy from which the pods of one wave are paid for. Pure.
+
+`waves` pays pod after pod. Ours are judged as a webhook would judge them; of the stock ones what they publish is
+counted down, so that no pod is tried which the API server would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from zonewise import topology
+from zonewise.disruption.budget import Reach
+from zonewise.disruption.judgement import Case, Judgements, Verdict, judge_all
+from zonewise.disruption.ledger import Entry, Source
+from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, owner_of
+from zonewise.disruption.reason import Code
+from zonewise.disruption.status import charged
+from zonewise.disruption.waves import Outcome, Payment
+from zonewise.objects import Key, key_of
+from zonewise.objects.policy import PodDisruptionBudget
+
+_UNLIMITED: Final = frozenset({Code.NOT_COVERED, Code.NOT_ENFORCED, Code.NOT_APPLIED})
+"""Why a budget lets a pod go without having an opinion on how many may."""
+
+_ONE_AT_A_TIME: Final = topology.Reason(
+    "OneAtATime", "no budget says how many pods like it may be away, so they go one at a time, as in a stock rollout"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What is known around the pods: the budgets and the stock PDBs that select one, and the pods of its ReplicaSet."""
+
+    atlas: Atlas
+    workloads: Workloads
+    selecting: Callable[[PodFacts], Sequence[Key]]
+    stock: Callable[[PodFacts], Sequence[PodDisruptionBudget]] = lambda _pod: ()
+    peers: Callable[[PodFacts], Iterable[PodFacts]] = lambda _pod: ()
+
+
+@dataclass(slots=True)
+class BudgetPurse:
+    """`unlimited_left`: how many ready pods may go that no budget limits; None for any number."""
+
+    world: World
+    cases: dict[Key, Case]
+    request: Reach = Reach.EVICTIONS
+    source: Source = Source.ROLLOUT
+    time: str = ""
+    unlimited_left: int | None = None
+    _stock_spent: dict[Key, int] = field(default_factory=dict)
+
+    def pay(self, pod: PodFacts) -> Payment:
+        judgements = self._judge(pod)
+        if judgements.verdict is Verdict.DENY:
+            return Payment(Outcome.HELD, {}, tuple(denial.reason for denial in judgements.denials))
+        stock = self._stock(pod)
+        if refusal := self._refusal(pod, judgements, stock):
+            return Payment(Outcome.HELD, {}, (refusal,))
+        self._spend(pod, judgements, stock)
+        return self._charge(pod, judgements)
+
+    def _judge(self, pod: PodFacts) -> Judgements:
+        cases = [self.cases[key] for key in self.world.selecting(pod) if key in self.cases]
+        owner = owner_of(pod, self.world.workloads)
+        return judge_all(cases, pod, self.world.atlas, self.world.peers(pod), self.request, owner)
+
+    def _charge(self, pod: PodFacts, judgements: Judgements) -> Payment:
+        owner = owner_of(pod, self.world.workloads)
+        entries: dict[Key, Entry] = {}
+        for judgement in judgements.charges:
+            case = self.cases[judgement.budget]
+            entry = Entry(
+                uid=pod.uid, name=pod.name, domain=judgement.domain, owner=owner, time=self.time, source=self.source
+            )
+            self.cases[judgement.budget] = replace(case, status=charged(case.budget, case.status, [entry]))
+            entries[judgement.budget] = entry
+        return Payment(Outcome.CHARGED if entries else Outcome.FREE, entries)
+
+    def _refusal(
+        self, pod: PodFacts, judgements: Judgements, stock: Sequence[PodDisruptionBudget]
+    ) -> topology.Reason | None:
+        if stock and (refusal := _stock_refusal(pod, stock, self._stock_spent)):
+            return refusal
+        if self.unlimited_left == 0 and _is_unlimited(pod, judgements, stock):
+            return _ONE_AT_A_TIME
+        return None
+
+    def _spend(self, pod: PodFacts, judgements: Judgements, stock: Sequence[PodDisruptionBudget]) -> None:
+        if self.unlimited_left is not None and _is_unlimited(pod, judgements, stock):
+            self.unlimited_left -= 1
+        if pod.ready:
+            for pdb in stock:
+                self._stock_spent[key_of(pdb)] = self._stock_spent.get(key_of(pdb), 0) + 1
+
+    def _stock(self, pod: PodFacts) -> Sequence[PodDisruptionBudget]:
+        """Only an eviction asks them, and only about a pod that runs."""
+        if self.request is not Reach.EVICTIONS or pod.terminating or pod.stage is not Stage.RUNNING:
+            return ()
+        return self.world.stock(pod)
+
+
+def _is_unlimited(pod: PodFacts, judgements: Judgements, stock: Sequence[PodDisruptionBudget]) -> bool:
+    if stock or not pod.ready or not pod.active:
+        return False
+    return all(judgement.reason.code in _UNLIMITED for judgement in judgements.each)
+
+
+def _stock_refusal(
+    pod: PodFacts, stock: Sequence[PodDisruptionBudget], spent: Mapping[Key, int]
+) -> topology.Reason | None:
+    """As the API server's eviction handler will decide from what the PDB publishes."""
+    if len(stock) > 1:
+        names = ", ".join(str(key_of(pdb)) for pdb in stock)
+        return topology.Reason(
+            "SeveralStockBudgets",
+            f"the API server evicts no pod that several PodDisruptionBudgets select: {names}; leave one of them",
+        )
+    pdb = stock[0]
+    status, name = pdb.status, key_of(pdb)
+    if not pod.ready and _lets_unready_go(pdb):
+        return None
+    if status.observed_generation < pdb.metadata.generation:
+        return topology.Reason("StockBudgetNotObserved", f"PodDisruptionBudget {name} was changed and not counted yet")
+    if status.disruptions_allowed <= spent.get(name, 0):
+        return topology.Reason(
+            "StockBudget",
+            f"PodDisruptionBudget {name} allows no further disruption: it needs {status.desired_healthy} healthy pods"
+            f" and has {status.current_healthy}",
+        )
+    return None
+
+
+def _lets_unready_go(pdb: PodDisruptionBudget) -> bool:
+    if pdb.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
+        return True
+    return pdb.status.current_healthy >= pdb.status.desired_healthy > 0

@@ -1,0 +1,43 @@
+"""Why a disruption was allowed or refused: one value for the 429, `explain`, events, metrics and logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zonewise import topology
+
+
+class Code(StrEnum):
+    """Stable: users write alerts on these. A code is never given another meaning, only added."""
+
+    # Allowed, and nothing is charged.
+    NOT_ENFORCED = "NotEnforced"
+    NOT_APPLIED = "NotApplied"
+    NOT_RUNNING = "NotRunning"
+    NODE_GONE = "NodeGone"
+    NOT_COVERED = "NotCovered"
+    ALREADY_CHARGED = "AlreadyCharged"
+    NOT_READY = "NotReady"
+
+    # Allowed, and charged.
+    WITHIN_BUDGET = "WithinBudget"
+
+    # Refused.
+    NOT_OBSERVED = "NotObserved"
+    SYNC_FAILED = "SyncFailed"
+    DOMAIN_NOT_COUNTED = "DomainNotCounted"
+    FROZEN = "Frozen"
+    NO_CONTROLLER = "NoController"
+    OTHER_DOMAINS_DISRUPTED = "OtherDomainsDisrupted"
+    KEEPS_SPREAD = "KeepsSpread"
+    TOO_FEW_HEALTHY = "TooFewHealthy"
+    LEDGER_FULL = "LedgerFull"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason(topology.Reason):
+    """`remedy` is what would change the answer; empty where nothing is refused."""
+
+    code: Code
+    remedy: str = ""

@@ -1,0 +1,342 @@
+"""Updates StatefulSets and DaemonSets by eviction, in waves over domains: plan, reserve, act.
+
+For workloads with the strategy OnDelete that say `zonewise.dev/update: Evict`. `updates` says which pods are old,
+`waves` which of them may go together now; their places in all ledgers are then taken by one write per budget, and only
+then they are evicted. All that is remembered stands in the cluster: whoever leads next goes on with the same wave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import Counter
+
+from zonewise.disruption.budget import Budget, Reach
+from zonewise.disruption.ledger import Source
+from zonewise.disruption.pace import Pace
+from zonewise.disruption.planning import UNCOUNTED_SECONDS, Planner, Reservations
+from zonewise.disruption.sources import Sources, WorkloadKey
+from zonewise.disruption.updates import (
+    EVICT,
+    UPDATE,
+    Update,
+    UpdateError,
+    is_complete,
+    is_evicting,
+    is_observed,
+    newest_revision,
+    of_daemon_set,
+    of_stateful_set,
+    ranks,
+    updates_itself,
+)
+from zonewise.disruption.waves import Limits, Pick, Wave, next_wave
+from zonewise.disruption.workloadreports import Reporter
+from zonewise.disruption.workloads import WorkloadSources
+from zonewise.kube.client import Client
+from zonewise.kube.controller import Controller
+from zonewise.kube.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+from zonewise.kube.events import Recorder
+from zonewise.kube.patch import JsonPatch
+from zonewise.kube.queue import Backoff, WorkQueue
+from zonewise.objects import Key
+from zonewise.objects.apps import CONTROLLER_REVISIONS, DAEMON_SETS, STATEFUL_SETS, DaemonSet, StatefulSet
+
+_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
+_TOGETHER_SECONDS: Final = 0.03
+"""Changes of pods come in handfuls: they are looked at together."""
+_STUCK_SECONDS: Final = 60.0
+"""How long a wave may be under way before it is told what it waits for."""
+
+_REFUSALS: Final = (TooManyRequests, Forbidden, Invalid, Conflict)
+"""A budget's answer; a webhook's; a policy's; and that of an API server which found another pod."""
+
+_WAVES: Final = Counter("zonewise_rollout_waves", "Waves of pods evicted to update their workload", ("kind",))
+_EVICTIONS: Final = Counter("zonewise_rollout_evictions", "Evictions that updates asked for", ("kind", "result"))
+
+Evicting = StatefulSet | DaemonSet
+
+
+@dataclass(slots=True)
+class _Progress:
+    """`gone`: evicted, though the cache may not have heard of it yet."""
+
+    uid: str
+    pace: Pace = field(default_factory=Pace)
+    gone: set[str] = field(default_factory=set)
+    holding: set[Key] = field(default_factory=set)
+    waves: int = 0
+    target: str = ""
+    """The revision under way: with another one, all that was refused is tried anew."""
+    generation: int = -1
+    revision: str = ""
+    completed_version: int = 0
+    """Of the StatefulSet when we said that its update is complete; stock may overwrite that with what it knew before."""
+
+
+class RolloutController:
+    """Made before `caches` run; `run` works until cancelled, and may be run again with every new leadership."""
+
+    def __init__(
+        self,
+        client: Client,
+        sources: Sources,
+        workloads: WorkloadSources,
+        reservations: Reservations,
+        recorder: Recorder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._sources = sources
+        self._reservations = reservations
+        self._workloads = workloads
+        self._planner = Planner(sources, reservations, workloads)
+        self._reporter = Reporter(recorder)
+        self._clock = clock
+        self._progress: dict[WorkloadKey, _Progress] = {}
+        self._queue: WorkQueue[WorkloadKey] = WorkQueue("rollouts", backoff=_BACKOFF)
+        self._controller = Controller("rollouts", self._queue, self._reconcile, workers=4)
+        workloads.on_workload_dirty(self._workload_changed)
+        sources.on_budget_dirty(self._budget_changed)
+
+    async def run(self) -> None:
+        """Others may have led since the last time: what was remembered then is not true any more."""
+        self._progress.clear()
+        for key in self._workloads.stateful_sets.keys():  # noqa: SIM118 - a cache is no dict
+            self._queue.add(WorkloadKey(STATEFUL_SETS.kind, key))
+        for key in self._workloads.daemon_sets.keys():  # noqa: SIM118 - a cache is no dict
+            self._queue.add(WorkloadKey(DAEMON_SETS.kind, key))
+        await self._controller.run()
+
+    def _workload_changed(self, key: WorkloadKey) -> None:
+        if key in self._progress or self._find(key) is not None:
+            self._queue.add_after(key, _TOGETHER_SECONDS)
+
+    def _budget_changed(self, budget: Key) -> None:
+        """By pods of any workload. While we hold its numbers back, nothing is published that would tell us."""
+        for key, progress in self._progress.items():
+            if budget in progress.holding:
+                self._queue.add_after(key, _TOGETHER_SECONDS)
+
+    def _find(self, key: WorkloadKey) -> Evicting | None:
+        if key.kind == STATEFUL_SETS.kind:
+            return self._workloads.stateful_sets.get(key.key)
+        return self._workloads.daemon_sets.get(key.key) if key.kind == DAEMON_SETS.kind else None
+
+    async def _reconcile(self, key: WorkloadKey) -> float | None:
+        workload = self._find(key)
+        if workload is None or not (is_evicting(workload) or self._is_taken_over(workload)):
+            self._forget(key, workload)
+            return None
+        progress = self._progress_of(key, workload)
+        if not is_observed(workload):
+            return None
+        try:
+            update = await self._update(workload, progress)
+        except UpdateError as error:
+            self._reporter.warn(workload, "InvalidUpdate", str(error))
+            return None
+        if progress.target != update.revision:
+            progress.target, progress.pace = update.revision, Pace()
+        if not update.old:
+            return await self._finish(key, workload, update, progress)
+        return await self._go_on(key, workload, update, progress)
+
+    def _is_taken_over(self, workload: Evicting) -> bool:
+        """A DaemonSet's own update picks pods at random, and a guard that lets few of them go would stop it."""
+        if not isinstance(workload, DaemonSet) or not updates_itself(workload):
+            return False
+        return self._planner.is_guarded(self._sources.pods_of(workload.metadata.uid))
+
+    def _progress_of(self, key: WorkloadKey, workload: Evicting) -> _Progress:
+        progress = self._progress.get(key)
+        if progress is None or progress.uid != workload.metadata.uid:
+            self._release(key)
+            progress = self._progress[key] = _Progress(workload.metadata.uid)
+        return progress
+
+    async def _update(self, workload: Evicting, progress: _Progress) -> Update:
+        pods = self._sources.pods_of(workload.metadata.uid)
+        progress.gone &= {pod.uid for pod in pods}
+        staying = [pod for pod in pods if pod.uid not in progress.gone]
+        if isinstance(workload, StatefulSet):
+            return of_stateful_set(workload, staying)
+        return of_daemon_set(workload, staying, await self._revision(workload, progress))
+
+    async def _revision(self, workload: DaemonSet, progress: _Progress) -> str:
+        """Asked for once for each version of the spec: a watch over all revisions would be far more to listen to."""
+        if progress.generation != workload.metadata.generation:
+            revisions = await self._client.list(CONTROLLER_REVISIONS, workload.metadata.namespace)
+            progress.revision = newest_revision(workload, revisions.items)
+            progress.generation = workload.metadata.generation
+        return progress.revision
+
+    async def _go_on(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:
+        budgets = self._hold(workload, update, progress)
+        wave = self._plan(update, budgets, progress)
+        if wave is None:
+            return UNCOUNTED_SECONDS
+        if not wave.picks:
+            return self._wait(key, workload, update, wave, progress)
+        now = self._clock()
+        if update.is_whole:
+            progress.pace.ended()
+        elif seconds := progress.pace.seconds_to_gather(now):
+            return seconds
+        await self._act(workload, wave, progress)
+        return self._seconds_until_next(wave, progress)
+
+    def _seconds_until_next(self, wave: Wave, progress: _Progress) -> float:
+        """If nobody wakes us before: a refusal tells nobody that it is over."""
+        domains = {pick.candidate.domain for pick in wave.picks if pick.candidate.uid not in progress.gone}
+        return min(progress.pace.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
+
+    def _hold(self, workload: Evicting, update: Update, progress: _Progress) -> dict[Key, Budget]:
+        budgets = self._planner.budgets(update.old)
+        for key in budgets.keys() - progress.holding:
+            self._reservations.hold(key, _who(workload))
+        for key in progress.holding - budgets.keys():
+            self._reservations.release(key, _who(workload))
+        progress.holding = set(budgets)
+        return budgets
+
+    def _plan(self, update: Update, budgets: dict[Key, Budget], progress: _Progress) -> Wave | None:
+        splitting = list(budgets.values())
+        purse = self._planner.purse(splitting, Reach.EVICTIONS, Source.ROLLOUT, 1 if update.is_whole else 0)
+        if purse is None:
+            return None
+        ranked = ranks(update.old, self._planner.cordoned(update.old), progress.pace.avoid())
+        candidates = [self._planner.candidate(pod, splitting, ranked[pod.uid], purse) for pod in update.old]
+        pace, now = progress.pace, self._clock()
+        limits = Limits(update.most, closed=lambda domain: pace.is_closed(domain, now), single=pace.is_probing)
+        return next_wave(candidates, purse, limits=limits)
+
+    def _wait(
+        self, key: WorkloadKey, workload: Evicting, update: Update, wave: Wave, progress: _Progress
+    ) -> float | None:
+        """Something will wake us; only a refusal of others, of which nobody tells, is tried again by the clock."""
+        domains = {held.candidate.domain for held in wave.held}
+        seconds = progress.pace.seconds_until_open(domains, self._clock())
+        if update.is_whole or progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
+            self._release(key)
+            self._reporter.held(workload, "UpdateHeld", wave)
+            return seconds
+        return min(seconds or _STUCK_SECONDS, _STUCK_SECONDS)
+
+    async def _act(self, workload: Evicting, wave: Wave, progress: _Progress) -> None:
+        if progress.pace.is_doubtful and not await self._evict(wave.picks[0], progress, _kind(workload), dry_run=True):
+            return
+        reserved = await self._reservations.reserve(wave.charges) if wave.charges else ()
+        picks = [pick for pick in wave.picks if not pick.payment.charges or pick.candidate.uid in reserved]
+        if not picks:
+            raise Conflict("another took what the wave was planned with", action=f"reserving for {_who(workload)}")
+        progress.pace.started(self._clock())
+        progress.waves += 1
+        _WAVES.labels(_kind(workload)).inc()
+        await self._evict_all(picks, progress, _kind(workload))
+
+    async def _evict_all(self, picks: list[Pick], progress: _Progress, kind: str) -> None:
+        """One by one until the first goes, then all others together: who refuses one would refuse them all."""
+        waiting = list(picks)
+        while waiting:
+            pick = waiting.pop(0)
+            if self._is_open(pick, progress) and await self._evict(pick, progress, kind):
+                break
+        open_ones = [pick for pick in waiting if self._is_open(pick, progress)]
+        ended = await asyncio.gather(*(self._evict(pick, progress, kind) for pick in open_ones), return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+
+    def _is_open(self, pick: Pick, progress: _Progress) -> bool:
+        return not progress.pace.is_closed(pick.candidate.domain, self._clock())
+
+    async def _evict(self, pick: Pick, progress: _Progress, kind: str, *, dry_run: bool = False) -> bool:
+        """A dry run only asks: it costs no write of ours, and says whether one is worth it."""
+        pod = pick.candidate.pod
+        try:
+            await self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run)
+        except NotFound:
+            result = "gone"
+        except _REFUSALS as error:
+            self._refused(pick, progress, error)
+            _EVICTIONS.labels(kind, "refused").inc()
+            return False
+        else:
+            result = "evicted"
+        if not dry_run:
+            _EVICTIONS.labels(kind, result).inc()
+            progress.pace.went(pick.candidate.domain)
+            progress.gone.add(pod.uid)
+        return True
+
+    def _refused(self, pick: Pick, progress: _Progress, error: ApiError) -> None:
+        """Its place in the ledger is for another pod of the domain: the next try takes a different one."""
+        uid, domain = pick.candidate.uid, pick.candidate.domain
+        progress.pace.refused(domain, uid, self._clock(), error.retry_after_seconds)
+        self._reservations.give_back([uid])
+        self._reporter.refused(pick.candidate.pod, error)
+
+    async def _finish(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:
+        if not update.is_whole:  # the last wave is still on its way
+            if progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
+                self._release(key)
+            return _STUCK_SECONDS if progress.holding else None
+        completed = progress.completed_version
+        if isinstance(workload, StatefulSet) and is_complete(workload, update) and _version(workload) >= completed:
+            completed = _version(await self._complete(workload))
+        if progress.waves:
+            told = f"all {update.desired} pods are of revision {update.revision}, after {progress.waves} waves"
+            self._reporter.forget(progress.uid)
+            self._reporter.note(workload, "Updated", told)
+        self._release(key)
+        self._progress[key] = _Progress(
+            progress.uid,
+            generation=progress.generation,
+            revision=progress.revision,
+            completed_version=completed,
+        )
+        return None
+
+    async def _complete(self, workload: StatefulSet) -> StatefulSet:
+        """As stock does from 1.37 on: what `kubectl rollout` and the next rollback go by."""
+        metadata, revision = workload.metadata, workload.status.update_revision
+        change = JsonPatch(
+            [  # if another update has begun meanwhile, this one is not the current revision
+                {"op": "test", "path": "/status/updateRevision", "value": revision},
+                {"op": "replace", "path": "/status/currentRevision", "value": revision},
+            ]
+        )
+        return await self._client.patch(STATEFUL_SETS, metadata.name, change, metadata.namespace, subresource="status")
+
+    def _forget(self, key: WorkloadKey, workload: Evicting | None) -> None:
+        asked = workload is not None and workload.metadata.annotations.get(UPDATE) == EVICT
+        if workload is not None and asked and workload.metadata.deletion_timestamp is None:
+            told = f"{UPDATE}: {EVICT} needs spec.updateStrategy.type OnDelete, or stock deletes pods beside it"
+            self._reporter.warn(workload, "InvalidUpdate", told)
+        self._release(key)
+        self._progress.pop(key, None)
+
+    def _release(self, key: WorkloadKey) -> None:
+        progress = self._progress.get(key)
+        for budget in progress.holding if progress else ():
+            self._reservations.release(budget, f"{key.kind} {key.key}")
+        if progress:
+            progress.holding.clear()
+
+
+def _version(workload: StatefulSet) -> int:
+    return int(workload.metadata.resource_version)
+
+
+def _kind(workload: Evicting) -> str:
+    return STATEFUL_SETS.kind if isinstance(workload, StatefulSet) else DAEMON_SETS.kind
+
+
+def _who(workload: Evicting) -> str:
+    return f"{_kind(workload)} {workload.metadata.namespace}/{workload.metadata.name}"

@@ -1,0 +1,289 @@
+"""Lets stock controllers delete pods, as many as budgets allow and from where they keep the spread: plan, reserve, grant.
+
+Covers every ReplicaSet, ReplicationController and StatefulSet whose pods a guarding budget selects: scaled down, by a
+person or an autoscaler, or being replaced by the new ReplicaSet of its Deployment; and DaemonSets that leave nodes. The
+guard lets their controllers delete a ready pod only if the pod carries our grant, its own uid in an annotation; one patch
+writes that and the lowest deletion cost, which makes the controller take this very pod, and at once. Grants that nobody
+needs any more are revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import Counter
+
+from zonewise.disruption.budget import Budget, Reach
+from zonewise.disruption.grants import Demand, levels, of_daemon_set, of_replica_set, of_stateful_set, rank
+from zonewise.disruption.ledger import Source
+from zonewise.disruption.pace import Pace
+from zonewise.disruption.planning import UNCOUNTED_SECONDS, Planner, Reservations
+from zonewise.disruption.pods import DELETION_COST, GRANTED, PodFacts
+from zonewise.disruption.sources import Sources, WorkloadKey
+from zonewise.disruption.steering import LEAVES_FIRST, Order
+from zonewise.disruption.waves import Limits, Wave, next_wave
+from zonewise.disruption.workloadreports import Reporter
+from zonewise.disruption.workloads import WorkloadSources
+from zonewise.kube.cache import Cache
+from zonewise.kube.client import Client
+from zonewise.kube.controller import Controller
+from zonewise.kube.errors import Conflict, NotFound
+from zonewise.kube.events import Recorder
+from zonewise.kube.patch import Apply
+from zonewise.kube.queue import Backoff, WorkQueue
+from zonewise.objects import PODS, Key
+from zonewise.objects.apps import (
+    DAEMON_SETS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
+    STATEFUL_SETS,
+    DaemonSet,
+    ReplicaSet,
+    StatefulSet,
+)
+
+FIELD_MANAGER: Final = "zonewise-disruption"
+
+_BACKOFF: Final = Backoff(first_seconds=0.2, longest_seconds=30.0)
+_TOGETHER_SECONDS: Final = 0.03
+_STUCK_SECONDS: Final = 60.0
+_GRANTS: Final = Counter("zonewise_grants", "Pods that their controllers were let delete, or no more", ("result",))
+
+Shrinking = ReplicaSet | StatefulSet | DaemonSet
+
+
+@dataclass(slots=True)
+class _Progress:
+    """`granted`: by us, though the cache may not have heard of it yet."""
+
+    uid: str
+    pace: Pace = field(default_factory=Pace)
+    granted: set[str] = field(default_factory=set)
+    holding: set[Key] = field(default_factory=set)
+
+
+class ScaleDownController:
+    """Made before `caches` run; `run` works until cancelled, and may be run again with every new leadership."""
+
+    def __init__(
+        self,
+        client: Client,
+        sources: Sources,
+        workloads: WorkloadSources,
+        reservations: Reservations,
+        recorder: Recorder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._sources = sources
+        self._workloads = workloads
+        self._reservations = reservations
+        self._planner = Planner(sources, reservations, workloads)
+        self._reporter = Reporter(recorder)
+        self._clock = clock
+        self._caches: dict[str, Cache[ReplicaSet] | Cache[StatefulSet] | Cache[DaemonSet]] = {
+            REPLICA_SETS.kind: sources.replica_sets,
+            STATEFUL_SETS.kind: workloads.stateful_sets,
+            DAEMON_SETS.kind: workloads.daemon_sets,
+            REPLICATION_CONTROLLERS.kind: workloads.replication_controllers,
+        }
+        self._progress: dict[WorkloadKey, _Progress] = {}
+        self._queue: WorkQueue[WorkloadKey] = WorkQueue("scaledown", backoff=_BACKOFF)
+        self._controller = Controller("scaledown", self._queue, self._reconcile, workers=4)
+        workloads.on_workload_dirty(self._workload_changed)
+        sources.on_budget_dirty(self._budget_changed)
+
+    async def run(self) -> None:
+        """Others may have led since the last time: what was remembered then is not true any more."""
+        self._progress.clear()
+        for key in self._all():
+            self._queue.add(key)
+        await self._controller.run()
+
+    def _all(self) -> Iterator[WorkloadKey]:
+        for kind, cache in self._caches.items():
+            for key in cache.keys():  # noqa: SIM118 - a cache is no dict
+                yield WorkloadKey(kind, key)
+
+    def _workload_changed(self, key: WorkloadKey) -> None:
+        if key in self._progress or self._find(key) is not None:
+            self._queue.add_after(key, _TOGETHER_SECONDS)
+
+    def _budget_changed(self, budget: Key) -> None:
+        """By pods of any workload. While we hold its numbers back, nothing is published that would tell us."""
+        for key, progress in self._progress.items():
+            if budget in progress.holding:
+                self._queue.add_after(key, _TOGETHER_SECONDS)
+
+    def _find(self, key: WorkloadKey) -> Shrinking | None:
+        cache = self._caches.get(key.kind)
+        return cache.get(key.key) if cache is not None else None
+
+    async def _reconcile(self, key: WorkloadKey) -> float | None:
+        workload = self._find(key)
+        if workload is None or workload.metadata.deletion_timestamp is not None:
+            self._forget(key)
+            return None
+        pods = self._sources.pods_of(workload.metadata.uid)
+        if not self._planner.is_guarded(pods):
+            self._forget(key)
+            return None
+        demand = self._demand(workload, pods)
+        if not demand.revoked and not demand.most:
+            return self._rest(key, workload)
+        budgets = self._planner.budgets(pods)
+        progress = self._progress_of(key, workload)
+        self._hold(key, budgets, progress)
+        await asyncio.gather(*(self._revoke(pod, progress) for pod in demand.revoked))
+        return await self._go_on(key, workload, demand, budgets, progress) if demand.most else None
+
+    def _rest(self, key: WorkloadKey, workload: Shrinking) -> float | None:
+        """A ReplicaSet whose Deployment rolls out will shrink on soon, and its next wave carries the new numbers."""
+        owner = self._workloads.wanted.get(workload.metadata.uid)
+        moves = isinstance(workload, ReplicaSet) and owner is not None and workload.spec.replicas != owner.desired
+        progress = self._progress.get(key)
+        if moves and progress is not None and not progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
+            return _STUCK_SECONDS
+        self._forget(key)
+        return None
+
+    def _demand(self, workload: Shrinking, pods: list[PodFacts]) -> Demand:
+        if isinstance(workload, StatefulSet):
+            return of_stateful_set(workload, pods)
+        if isinstance(workload, DaemonSet):
+            return of_daemon_set(workload, pods, self._planner.node_labels(pods))
+        if sum(not pod.terminating for pod in pods) <= workload.spec.replicas and not any(pod.granted for pod in pods):
+            return Demand((), Order.FULLEST_FIRST, 0)  # the usual case costs nothing more
+        return of_replica_set(workload, pods, self._domains(pods, list(self._planner.budgets(pods).values())))
+
+    def _domains(self, pods: list[PodFacts], budgets: list[Budget]) -> dict[str, str]:
+        return {pod.uid: self._planner.domain(pod, budgets) for pod in pods}
+
+    async def _go_on(
+        self,
+        key: WorkloadKey,
+        workload: Shrinking,
+        demand: Demand,
+        budgets: dict[Key, Budget],
+        progress: _Progress,
+    ) -> float | None:
+        if progress.granted & {pod.uid for pod in demand.pods}:
+            return _TOGETHER_SECONDS * 10  # what we wrote has not been heard of yet
+        wave = self._plan(demand, budgets)
+        if wave is None:
+            return UNCOUNTED_SECONDS
+        if not wave.picks:
+            self._wait(key, workload, demand, wave, progress)
+            return _STUCK_SECONDS
+        if not demand.waiting and self._is_whole(workload):
+            progress.pace.ended()
+        elif seconds := progress.pace.seconds_to_gather(self._clock()):
+            return seconds
+        await self._act(key, wave, progress)
+        return _STUCK_SECONDS
+
+    def _plan(self, demand: Demand, budgets: dict[Key, Budget]) -> Wave | None:
+        selecting = list(budgets.values())
+        purse = self._planner.purse(selecting, Reach.CONTROLLER_DELETES, Source.SCALE_DOWN, None)
+        if purse is None:
+            return None
+        cordoned = self._planner.cordoned(demand.pods)
+        candidates = [
+            self._planner.candidate(pod, selecting, rank(pod, cordoned=cordoned[pod.node]), purse)
+            for pod in demand.pods
+        ]
+        peers = self._peers(demand.pods[0], selecting)
+        return next_wave(
+            candidates,
+            purse,
+            demand.order,
+            levels=levels(peers, self._domains(peers, selecting)),
+            limits=Limits(demand.most),
+        )
+
+    def _peers(self, pod: PodFacts, budgets: list[Budget]) -> list[PodFacts]:
+        """All pods of its owner, those of other ReplicaSets included, as far as a budget knows them."""
+        wanted = self._workloads.wanted
+        owner = wanted.get(pod.controller_uid)
+        known = {peer.uid: peer for budget in budgets for peer in self._sources.pods_selected_by(budget.key)}
+        return [peer for peer in known.values() if owner and wanted.get(peer.controller_uid) == owner]
+
+    def _is_whole(self, workload: Shrinking) -> bool:
+        """Whether nothing of the owner is on its way: then there is nothing to wait for."""
+        owner = self._workloads.wanted.get(workload.metadata.uid)
+        pods = self._sources.pods_of(workload.metadata.uid)
+        if owner is None or not pods:
+            return True
+        peers = self._peers(pods[0], list(self._planner.budgets(pods[:1]).values()))
+        return sum(pod.ready and not pod.terminating and not pod.leaving for pod in peers) >= owner.desired
+
+    def _wait(self, key: WorkloadKey, workload: Shrinking, demand: Demand, wave: Wave, progress: _Progress) -> None:
+        quiet = not demand.waiting and self._is_whole(workload)
+        if quiet or progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
+            self._release(key, progress)
+            self._reporter.held(workload, "ScaleDownHeld", wave)
+
+    async def _act(self, key: WorkloadKey, wave: Wave, progress: _Progress) -> None:
+        reserved = await self._reservations.reserve(wave.charges) if wave.charges else ()
+        picks = [pick for pick in wave.picks if not pick.payment.charges or pick.candidate.uid in reserved]
+        if not picks:
+            raise Conflict("another took what the wave was planned with", action=f"reserving for {key.kind} {key.key}")
+        progress.pace.started(self._clock())
+        await asyncio.gather(*(self._grant(pick.candidate.pod, progress) for pick in picks))
+
+    async def _grant(self, pod: PodFacts, progress: _Progress) -> None:
+        annotations = {GRANTED: pod.uid, DELETION_COST: str(LEAVES_FIRST)}
+        try:
+            await self._annotate(pod, annotations)
+        except NotFound:
+            _GRANTS.labels("gone").inc()
+            return
+        except Conflict:
+            # Somebody else owns its cost, which then decides when it goes; or it is gone and its name given again.
+            await self._annotate(pod, {GRANTED: pod.uid})
+        progress.granted.add(pod.uid)
+        _GRANTS.labels("granted").inc()
+
+    async def _revoke(self, pod: PodFacts, progress: _Progress) -> None:
+        """Its charge stays until it is seen without the grant, and then runs out."""
+        try:
+            await self._annotate(pod, {})
+        except (NotFound, Conflict):
+            return
+        progress.granted.discard(pod.uid)
+        _GRANTS.labels("revoked").inc()
+
+    async def _annotate(self, pod: PodFacts, annotations: dict[str, str]) -> None:
+        """All that we say about the pod: what is not named any more goes. The uid makes sure that it is this one."""
+        body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
+        await self._client.patch(PODS, pod.name, Apply(body, FIELD_MANAGER), pod.namespace)
+
+    def _progress_of(self, key: WorkloadKey, workload: Shrinking) -> _Progress:
+        progress = self._progress.get(key)
+        if progress is None or progress.uid != workload.metadata.uid:
+            self._forget(key)
+            progress = self._progress[key] = _Progress(workload.metadata.uid)
+        unheard = {pod.uid for pod in self._sources.pods_of(workload.metadata.uid) if not pod.granted}
+        progress.granted &= unheard
+        return progress
+
+    def _hold(self, key: WorkloadKey, budgets: dict[Key, Budget], progress: _Progress) -> None:
+        for budget in budgets.keys() - progress.holding:
+            self._reservations.hold(budget, f"{key.kind} {key.key}")
+        progress.holding |= budgets.keys()
+
+    def _forget(self, key: WorkloadKey) -> None:
+        progress = self._progress.pop(key, None)
+        if progress is not None:
+            self._release(key, progress)
+            self._reporter.forget(progress.uid)
+
+    def _release(self, key: WorkloadKey, progress: _Progress) -> None:
+        for budget in progress.holding:
+            self._reservations.release(budget, f"{key.kind} {key.key}")
+        progress.holding.clear()

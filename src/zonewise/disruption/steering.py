@@ -1,0 +1,127 @@
+"""In which order pods go, where somebody may choose; pure. `waves` asks it for the next pod until no budget allows more.
+
+A rollout that evicts goes domain by domain, in alphabetical order, so that a rollback comes first to what was updated
+first. A ReplicaSet that shrinks, because it is scaled down or because its Deployment rolls out, gives from the fullest
+domain first, which keeps the spread. The stock controller obeys once the chosen pods have the lowest deletion cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+Domain = str
+"""The domain a pod stands in, as far as order is concerned; empty where its node says nothing."""
+
+LEAVES_FIRST: Final = -(2**31)
+"""The lowest cost there is: whatever others wrote on other pods, a chosen one goes before them."""
+
+
+class Order(StrEnum):
+    BY_DOMAIN = "ByDomain"
+    FULLEST_FIRST = "FullestFirst"
+    AS_GIVEN = "AsGiven"
+    """The workload's controller has an order of its own, which can only be followed, not chosen."""
+
+
+class Ranked(Protocol):
+    @property
+    def uid(self) -> str: ...
+    @property
+    def domain(self) -> Domain: ...
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def rank(self) -> tuple[int | str, ...]: ...
+
+
+R = TypeVar("R", bound=Ranked)
+
+
+class Queue(Generic[R]):
+    """The pods of one workload that may go, one after the other; `went` says which of them do."""
+
+    def __init__(self, pods: Iterable[R], order: Order, levels: Mapping[Domain, int] | None = None) -> None:
+        """`levels` are the workload's pods in each domain, those that stay included."""
+        self._order = order
+        self._levels = Counter(levels or {})
+        self._waiting: dict[Domain, deque[R]] = {}
+        if order is Order.AS_GIVEN:
+            self._first = deque(pods)
+            return
+        ranked = sorted(pods, key=lambda pod: (pod.domain, pod.rank))
+        self._first = deque(pod for pod in ranked if not pod.ready)
+        for pod in ranked:
+            if pod.ready:
+                self._waiting.setdefault(pod.domain, deque()).append(pod)
+
+    def next(self) -> R | None:
+        """Pods that aren't ready first: nobody misses them."""
+        if self._first:
+            return self._first.popleft()
+        domain = self._next_domain()
+        if domain is None:
+            return None
+        pods = self._waiting[domain]
+        pod = pods.popleft()
+        if not pods:
+            del self._waiting[domain]
+        return pod
+
+    def went(self, pod: R) -> None:
+        self._levels[pod.domain] -= 1
+
+    def _next_domain(self) -> Domain | None:
+        if self._order is Order.FULLEST_FIRST:
+            return min(
+                self._waiting,
+                key=lambda domain: (-self._levels[domain], -len(self._waiting[domain]), domain),
+                default=None,
+            )
+        return next(iter(self._waiting), None)
+
+
+class Shrinking(NamedTuple):
+    """What is left to do for a ReplicaSet: so many more pods to choose, and those whose choice is to be taken back."""
+
+    missing: int
+    surplus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod of a shrinking ReplicaSet that is neither finished nor on its way out."""
+
+    uid: str
+    domain: Domain
+    ready: bool
+    chosen: bool
+
+
+def shrinking(members: Iterable[Member], replicas: int) -> Shrinking:
+    """How many ready pods have to be chosen until the ReplicaSet has `replicas`.
+
+    Pods that aren't ready need no choice: its controller takes them first, whatever their cost is. Of the chosen ones
+    that are too many, because it was scaled up again, those of the emptiest domains stay.
+    """
+    members = list(members)
+    ready = [member for member in members if member.ready]
+    leaving = max(0, len(members) - replicas - (len(members) - len(ready)))
+    chosen = [member for member in ready if member.chosen]
+    if len(chosen) <= leaving:
+        return Shrinking(leaving - len(chosen), ())
+    return Shrinking(0, tuple(member.uid for member in _emptiest_first(members, chosen)[: len(chosen) - leaving]))
+
+
+def _emptiest_first(members: Iterable[Member], chosen: Iterable[Member]) -> list[Member]:
+    staying = Counter(member.domain for member in members if not member.chosen)
+    remaining, result = list(chosen), []
+    while remaining:
+        member = min(remaining, key=lambda member: (staying[member.domain], member.domain, member.uid))
+        remaining.remove(member)
+        staying[member.domain] += 1
+        result.append(member)
+    return result

@@ -1,0 +1,88 @@
+"""Reads a live cluster, once, as `drainplan` plays a drain on it. `zonewise drain --plan` asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from zonewise.disruption import status
+from zonewise.disruption.budget import Budget
+from zonewise.disruption.drainplan import Cluster
+from zonewise.disruption.pods import PodFacts
+from zonewise.disruption.sources import Sources
+from zonewise.disruption.workloads import WorkloadSources
+from zonewise.errors import ZonewiseError
+from zonewise.kube.client import Client
+from zonewise.kube.errors import NotFound
+from zonewise.kube.informers import Caches
+from zonewise.objects import key_of
+from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
+
+_SYNC_SECONDS: Final = 60.0
+_SCALES_SECONDS: Final = 2.0
+
+
+async def survey(client: Client) -> Cluster:
+    await _require_budgets(client)
+    caches = Caches(client)
+    sources = Sources(caches)
+    workloads = WorkloadSources(client, caches, sources)
+    async with caches:
+        await _synced(caches, sources, workloads)
+        pods = [facts for key in sources.pods.keys() if (facts := sources.facts(key)) is not None]  # noqa: SIM118 - no dict
+        await _read_scales(workloads, [pod for pod in pods if sources.budgets_of(pod)])
+        return _cluster(sources, workloads, pods)
+
+
+async def _require_budgets(client: Client) -> None:
+    """A watch would wait for them to be defined."""
+    try:
+        await client.list(TOPOLOGY_DISRUPTION_BUDGETS)
+    except NotFound:
+        raise ZonewiseError(
+            "the cluster does not know TopologyDisruptionBudgets: apply deploy/tdb.yaml, or look at another --context"
+        ) from None
+
+
+async def _synced(caches: Caches, sources: Sources, workloads: WorkloadSources) -> None:
+    try:
+        async with asyncio.timeout(_SYNC_SECONDS):
+            await caches.wait_synced()
+    except TimeoutError:
+        watches = (sources.pods, sources.nodes, sources.pdbs, sources.replica_sets, workloads.deployments)
+        problems = [f"{watch.name}: {watch.problem}" for watch in watches if watch.problem]
+        raise ZonewiseError(
+            f"the cluster could not be read within {_SYNC_SECONDS:g} s: {'; '.join(problems) or 'it is slow, try again'}"
+        ) from None
+
+
+async def _read_scales(workloads: WorkloadSources, pods: Sequence[PodFacts]) -> None:
+    """Of owners that only their scale subresource tells about; one that does not answer in time counts as none."""
+    workloads.look_up(pods)
+    asked = {pod.controller_uid for pod in pods if pod.controller} - workloads.wanted.keys()
+    if not asked:
+        return
+    reading = asyncio.create_task(workloads.run())
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SCALES_SECONDS):
+            while asked - workloads.wanted.keys():  # noqa: ASYNC110 - looks once, for two seconds at most
+                await asyncio.sleep(0.02)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+def _cluster(sources: Sources, workloads: WorkloadSources, pods: Sequence[PodFacts]) -> Cluster:
+    parsed = {key_of(written): (sources.budget(key_of(written)), written) for written in sources.budgets}
+    readable = {key: (budget, written) for key, (budget, written) in parsed.items() if isinstance(budget, Budget)}
+    return Cluster(
+        pods=pods,
+        nodes={node.metadata.name: node.metadata.labels for node in sources.nodes},
+        unschedulable=frozenset(node.metadata.name for node in sources.nodes if node.spec.unschedulable),
+        budgets=[budget for budget, _ in readable.values()],
+        statuses={key: status.read(budget, written) for key, (budget, written) in readable.items()},
+        stock=list(sources.pdbs),
+        stock_selects=lambda pdb, pod: pdb.metadata.namespace == pod.namespace and pdb in sources.pdbs_of(pod),
+        workloads=workloads.wanted,
+    )

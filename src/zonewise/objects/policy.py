@@ -1,0 +1,149 @@
+"""Views of what limits disruptions: our TopologyDisruptionBudget, the stock PodDisruptionBudget, and an Eviction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zonewise.objects.meta import Metadata, View
+from zonewise.objects.resource import Resource
+
+
+class StatusCondition(View, frozen=True):
+    """A condition as `metav1.Condition` has it."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: int = 0
+
+
+class TopologyDisruptionBudgetSpec(View, frozen=True):
+    """As written; `zonewise.disruption.budget` reads and checks it."""
+
+    selector: dict[str, Any] | None = None
+    node_selector_term: dict[str, Any] | None = None
+    domain_keys: tuple[str, ...] = ()
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+    max_disrupted_domains: int | None = None
+    unhealthy_pod_eviction_policy: str = "IfHealthyBudget"
+    enforcement: str = "Enforce"
+    apply_to: tuple[str, ...] = ("Evictions", "ControllerDeletes")
+
+
+class BudgetDomain(View, frozen=True):
+    name: str = ""
+    slots: int = 0
+    target: int = 0
+    healthy: int = 0
+    desired: int = 0
+    allowed: int = 0
+
+
+class BudgetCharge(View, frozen=True):
+    """One line of the ledger; `owner` is the uid of the pod's top-level controller."""
+
+    uid: str = ""
+    name: str = ""
+    domain: str = ""
+    owner: str = ""
+    time: str = ""
+    source: str = "Eviction"
+    confirmed: bool = False
+
+
+class BudgetDeparture(View, frozen=True):
+    """`missing` of an owner's `slots` in a domain belong to pods that are gone and not replaced."""
+
+    owner: str = ""
+    domain: str = ""
+    outside: bool = False
+    missing: int = 0
+    slots: int = 0
+
+
+class BudgetSurplus(View, frozen=True):
+    owner: str = ""
+    pods: int = 0
+
+
+class BudgetOutside(View, frozen=True):
+    """Pods of the budget's workloads where it does not apply; they share in a scale-down."""
+
+    domain: str = ""
+    slots: int = 0
+
+
+class TopologyDisruptionBudgetStatus(View, frozen=True):
+    observed_generation: int = 0
+    expected_pods: int = 0
+    uncovered_pods: int = 0
+    unmanaged_pods: int = 0
+    unplaced_pods: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    disruptions_allowed: int = 0
+    allowed_by_domain: str = ""
+    domains: tuple[BudgetDomain, ...] = ()
+    surplus: tuple[BudgetSurplus, ...] = ()
+    outside: tuple[BudgetOutside, ...] = ()
+    ledger: tuple[BudgetCharge, ...] = ()
+    departures: tuple[BudgetDeparture, ...] = ()
+    conditions: tuple[StatusCondition, ...] = ()
+
+
+class TopologyDisruptionBudget(View, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: TopologyDisruptionBudgetSpec = TopologyDisruptionBudgetSpec()
+    status: TopologyDisruptionBudgetStatus = TopologyDisruptionBudgetStatus()
+
+
+class PodDisruptionBudgetSpec(View, frozen=True):
+    selector: dict[str, Any] | None = None
+    unhealthy_pod_eviction_policy: str | None = None
+
+
+class PodDisruptionBudgetStatus(View, frozen=True):
+    observed_generation: int = 0
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+
+
+class PodDisruptionBudget(View, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class Preconditions(View, frozen=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(View, frozen=True):
+    grace_period_seconds: int | None = None
+    dry_run: tuple[str, ...] | None = None
+    preconditions: Preconditions | None = None
+
+
+class Eviction(View, frozen=True):
+    """The body of a request to `pods/eviction`, in policy/v1 and v1beta1 alike; it may lack the namespace."""
+
+    metadata: Metadata = Metadata()
+    delete_options: DeleteOptions | None = None
+
+
+POD_DISRUPTION_BUDGETS = Resource(
+    view=PodDisruptionBudget, kind="PodDisruptionBudget", plural="poddisruptionbudgets", group="policy"
+)
+TOPOLOGY_DISRUPTION_BUDGETS = Resource(
+    view=TopologyDisruptionBudget,
+    kind="TopologyDisruptionBudget",
+    plural="topologydisruptionbudgets",
+    group="zonewise.dev",
+    version="v1alpha1",
+)

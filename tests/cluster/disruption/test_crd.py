@@ -1,0 +1,219 @@
+"""The CRD on the real API server: the published stories are taken as they were written, bad specs are told what to write."""
+
+import asyncio
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from waiting import eventually
+from zonewise.disruption.budget import Budget, BudgetError, Place
+from zonewise.disruption.census import Census, Departure
+from zonewise.disruption.ledger import Entry, Source, ledger_of
+from zonewise.disruption.numbers import Filling, Tally, work_out
+from zonewise.disruption.status import document, published, read
+from zonewise.kube.client import Client
+from zonewise.kube.errors import Conflict, Invalid, NotFound
+from zonewise.kube.patch import MergePatch
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, TopologyDisruptionBudget
+from zonewise.topology import ZONE
+
+MANIFEST = Path(__file__).parents[3] / "deploy" / "tdb.yaml"
+KIND = {"apiVersion": "zonewise.dev/v1alpha1", "kind": "TopologyDisruptionBudget"}
+
+BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
+STORIES = f"""
+spec:
+  maxUnavailable: 0
+  selector:
+    matchLabels:
+      app: foo
+  nodeSelectorTerm:
+      # Only allow evicting/updating pods in zone “bar”
+      matchExpressions:
+      - key: {BETA_ZONE}
+        operator: NotIn
+        values:
+        - bar
+      - key: {BETA_ZONE}
+        operator: Exists
+---
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels:
+      app: foo
+  nodeSelectorTerm:
+      # Only allow 1 pod to be evicted/updated per zone
+      matchExpressions:
+      - key: {BETA_ZONE}
+        operator: Exists
+---
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels:
+      app: foo
+"""
+"""Stories 1 to 3 from `spec` on; the fourth has the YAML of the third."""
+
+
+@pytest.fixture
+async def crd(cluster: ControlPlane, client: Client, namespace: str) -> str:
+    """The namespace, in a cluster that has the kind."""
+    await asyncio.to_thread(kubectl, cluster, "apply", "--server-side", "-f", str(MANIFEST))
+
+    async def is_served() -> bool:
+        try:
+            await client.list(TOPOLOGY_DISRUPTION_BUDGETS, namespace)
+        except NotFound:
+            return False
+        return True
+
+    await eventually(is_served, "budgets are served")
+    return namespace
+
+
+def kubectl(cluster: ControlPlane, *arguments: str, sent: str = "") -> str:
+    command = [str(cluster.binaries / "kubectl"), "--kubeconfig", str(cluster.kubeconfig), *arguments]
+    done = subprocess.run(command, input=sent, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def test_stories_are_taken_as_they_were_written(cluster: ControlPlane, client: Client, crd: str) -> None:
+    documents = [
+        {**KIND, "metadata": {"name": f"story-{number}"}, **story}
+        for number, story in enumerate(yaml.safe_load_all(STORIES), 1)
+    ]
+    sent = yaml.safe_dump_all(documents)
+    await asyncio.to_thread(kubectl, cluster, "-n", crd, "create", "--validate=strict", "-f", "-", sent=sent)
+    found = {known.metadata.name: known for known in (await client.list(TOPOLOGY_DISRUPTION_BUDGETS, crd)).items}
+    only_bar, across, overall = (Budget.parse(found[f"story-{number}"]) for number in (1, 2, 3))
+    places = {zone: only_bar.domain_of({ZONE: zone}) for zone in ("foo", "bar")}
+    assert (places, only_bar.frozen) == ({"foo": "foo", "bar": None}, True)
+    assert [across.domain_of({ZONE: zone}) for zone in ("foo", "bar")] == ["foo", "bar"]
+    assert [overall.domain_of({ZONE: zone}) for zone in ("foo", "bar")] == ["all", "all"]
+    spec = found["story-1"].spec
+    assert (spec.enforcement, spec.apply_to) == ("Enforce", ("Evictions", "ControllerDeletes"))
+
+
+def term(*expressions: Mapping[str, Any]) -> dict[str, Any]:
+    return {"nodeSelectorTerm": {"matchExpressions": list(expressions)}}
+
+
+def zone(operator: str, *values: str) -> dict[str, Any]:
+    return {"key": ZONE, "operator": operator} | ({"values": list(values)} if values else {})
+
+
+ONE = {"selector": {}, "maxUnavailable": 1}
+BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
+    "no limit": ({"selector": {}}, "write either minAvailable or maxUnavailable, exactly one of them"),
+    "both limits": ({**ONE, "minAvailable": 1}, "write either minAvailable or maxUnavailable, exactly one of them"),
+    "below zero": (
+        {"selector": {}, "maxUnavailable": -1},
+        "write a number of pods such as 1, or a percentage in quotes",
+    ),
+    "number as text": ({"selector": {}, "maxUnavailable": "1"}, "write a number of pods such as 1"),
+    "too many percent": ({"selector": {}, "minAvailable": "101%"}, 'such as "75%", at most "100%"'),
+    "half a percent": ({"selector": {}, "minAvailable": "2.5%"}, "write a number of pods such as 2"),
+    "no domains to count": (
+        {**ONE, "maxDisruptedDomains": 1},
+        "maxDisruptedDomains needs domains to count; write a node",
+    ),
+    "no domain at all": (
+        {**ONE, "domainKeys": [ZONE], "maxDisruptedDomains": 0},
+        "write 1 or more; to allow no disruption at all write maxUnavailable: 0",
+    ),
+    "unknown policy": (
+        {**ONE, "unhealthyPodEvictionPolicy": "Never"},
+        'supported values: "IfHealthyBudget", "AlwaysAllow"',
+    ),
+    "unknown enforcement": ({**ONE, "enforcement": "Warn"}, 'supported values: "Enforce", "DryRun", "Off"'),
+    "unknown reach": ({**ONE, "applyTo": ["Drains"]}, 'supported values: "Evictions", "ControllerDeletes", "Deletes"'),
+    "In without values": ({**ONE, **term(zone("In"))}, "In and NotIn need at least one value; write them under values"),
+    "Exists with values": ({**ONE, **term(zone("Exists", "a"))}, "Exists and DoesNotExist take no values; remove them"),
+    "Gt of a word": (
+        {**ONE, **term(zone("Gt", "a"))},
+        "Gt and Lt need exactly one value, an integer; write it as text",
+    ),
+    "unknown operator": ({**ONE, **term(zone("Is", "a"))}, 'supported values: "In", "NotIn", "Exists"'),
+    "not a label key": (
+        {**ONE, **term({"key": "Zone/", "operator": "Exists"})},
+        "write one such as topology.kubernetes.io/",
+    ),
+    "not a label value": ({**ONE, **term(zone("In", "a b"))}, "every value must be a label value; write at most 63"),
+    "not a domain key": ({**ONE, "domainKeys": ["-"]}, "every key must be a label key of nodes; write one such as"),
+    "not a node's field": (
+        {**ONE, "nodeSelectorTerm": {"matchFields": [{"key": "spec.x", "operator": "In", "values": ["a"]}]}},
+        "nodes can be selected by one field only; write metadata.name as the key",
+    ),
+    "two node names": (
+        {
+            **ONE,
+            "nodeSelectorTerm": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a", "b"]}]},
+        },
+        "write exactly one node name under values",
+    ),
+    "selector with Gt": (
+        {**ONE, "selector": {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}},
+        'supported values: "In", "NotIn", "Exists", "DoesNotExist"',
+    ),
+    "selector's key": (
+        {**ONE, "selector": {"matchLabels": {"a/b/c": "x"}}},
+        "every key must be a label key; write one",
+    ),
+    "selector's value": (
+        {**ONE, "selector": {"matchLabels": {"app": "-"}}},
+        "every value must be a label value; write",
+    ),
+}
+ONLY_REFUSED_AT_ADMISSION: dict[str, tuple[dict[str, Any], str]] = {
+    "no selector": ({"maxUnavailable": 1}, "write a selector; {} selects every pod of the namespace"),
+    "no reach": ({**ONE, "applyTo": []}, "to switch the budget off write enforcement: Off"),
+    "a key twice": ({**ONE, "domainKeys": [ZONE, ZONE]}, "Duplicate value"),
+}
+
+
+async def test_bad_specs_are_told_what_to_write(client: Client, crd: str) -> None:
+    """One after the other in one test: a fixture per case would cost more than the cases."""
+    for what, (spec, sentence) in {**BAD_SPECS, **ONLY_REFUSED_AT_ADMISSION}.items():
+        body = {"metadata": {"name": "bad"}, "spec": spec}
+        with pytest.raises(Invalid) as refused:
+            await client.create(TOPOLOGY_DISRUPTION_BUDGETS, body, crd, dry_run=True)
+        assert sentence in str(refused.value), what
+
+
+@pytest.mark.parametrize("spec", [spec for spec, _ in BAD_SPECS.values()], ids=BAD_SPECS)
+def test_what_admission_refuses_the_reader_refuses_too(spec: dict[str, Any]) -> None:
+    with pytest.raises(BudgetError, match=r"write|needs|remove"):
+        Budget.parse(msgspec.convert({"spec": spec}, TopologyDisruptionBudget))
+
+
+async def test_status_is_written_whole_and_guarded(cluster: ControlPlane, client: Client, crd: str) -> None:
+    spec = {**ONE, **term(zone("Exists")), "maxDisruptedDomains": 2}
+    created = await client.create(TOPOLOGY_DISRUPTION_BUDGETS, {"metadata": {"name": "web"}, "spec": spec}, crd)
+    budget = Budget.parse(created)
+    tally = Tally(
+        expected=9, uncovered=1, domains={"a": Filling(3, 3), "b": Filling(4, 2)}, surplus={"web": 1}, outside={"": 1}
+    )
+    departures = (Departure("web", Place("b", covered=True), 1, 4), Departure("web", Place("", covered=False), 1, 2))
+    now = "2026-11-16T06:00:00Z"
+    ledger = ledger_of([Entry(uid="u", name="b-0", domain="b", owner="web", time=now, source=Source.ROLLOUT)])
+    status = published(budget, Census(work_out(budget, tally), {}, departures), ledger, (), now)
+    version = {"resourceVersion": created.metadata.resource_version}
+    patch = MergePatch({"metadata": version, "status": document(status)})
+    written = await client.patch(TOPOLOGY_DISRUPTION_BUDGETS, "web", patch, crd, subresource="status")
+    assert read(budget, written) == status
+    with pytest.raises(Conflict):
+        await client.patch(TOPOLOGY_DISRUPTION_BUDGETS, "web", patch, crd, subresource="status")
+    shown = await asyncio.to_thread(kubectl, cluster, "-n", crd, "get", "tdb")
+    heading, row = shown.splitlines()
+    assert heading.split("  ")[0] == "NAME"
+    assert "MAX UNAVAILABLE" in heading
+    assert "a=1 b=0" in row

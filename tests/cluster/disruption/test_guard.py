@@ -1,0 +1,247 @@
+"""The eviction guard on a real API server: what it lets pass, what it charges, and what it says when it refuses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from disruption_bed import BUDGETS, STATEFUL_SETS, STOCK_BUDGETS, Bed
+from disruption_guard import charged, known, leading, replica, set_ready, status_of, until_allowed, zone_budget
+from disruption_processes import LateApi, zonewise
+from waiting import eventually
+from zonewise.disruption.policies import WORKLOAD_CONTROLLERS
+from zonewise.kube.errors import ApiError, TooManyRequests
+from zonewise.kube.patch import MergePatch
+from zonewise.objects import PODS, Key
+
+pytestmark = pytest.mark.xdist_group("disruption")
+
+ONE_EACH = {"zone-a": 1, "zone-b": 1, "zone-c": 1}
+FOR_EVER = 600.0
+
+
+@pytest.fixture
+async def led(bed: Bed) -> AsyncIterator[Bed]:
+    async with leading(bed):
+        yield bed
+
+
+def evict_as_v1beta1(bed: Bed, name: str) -> bytes:
+    return (
+        b'{"apiVersion":"policy/v1beta1","kind":"Eviction","metadata":{"name":"%s"},"deleteOptions":{"dryRun":["All"]}}'
+        % name.encode()
+    )
+
+
+async def test_evictions_through_the_api_server(bed: Bed) -> None:
+    """The whole way: registered, called, 201 or 429 as a client sees it; a dry run leaves nothing behind."""
+    await bed.deployment("web", 9)
+    await bed.until_ready("web", 9)
+    async with zonewise(bed.client, bed.plane, webhooks=2) as running:
+        await zone_budget(bed)
+        first, second, third = await bed.in_zone("web", "zone-a")
+        before = await bed.client.get(BUDGETS, "budget", bed.namespace)
+        await bed.client.evict(first, bed.namespace, dry_run=True)
+        path = PODS.path(bed.namespace, first, "eviction")
+        await bed.client.request("POST", path, body=evict_as_v1beta1(bed, first))
+        assert await bed.client.get(BUDGETS, "budget", bed.namespace) == before
+        await bed.client.evict(first, bed.namespace)
+        assert await charged(bed) == [first]
+        with pytest.raises(TooManyRequests) as refused:
+            await bed.client.evict(second, bed.namespace, dry_run=True)
+        told = refused.value
+        assert (told.status, told.reason, told.retry_after_seconds) == (429, "TooManyRequests", 0)
+        (cause,) = told.causes
+        assert cause.reason == "DisruptionBudget"
+        assert f"{bed.namespace}/budget in domain zone-a needs 2 healthy pods and has 2 currently" in cause.message
+        assert "relax maxUnavailable 1" in told.message
+        assert await charged(bed) == [first]
+        await running.stop()
+        with pytest.raises(ApiError) as closed:
+            await bed.client.evict(third, bed.namespace)
+        assert closed.value.status == 500
+        await bed.client.delete(PODS, third, bed.namespace)
+
+
+async def test_fifty_at_once_over_three_replicas(led: Bed) -> None:
+    await led.deployment("web", 48)
+    pods = await led.until_ready("web", 48)
+    async with replica(led, "guard-0") as one, replica(led, "guard-1") as two, replica(led, "guard-2") as three:
+        await zone_budget(led)
+        await until_allowed(led, ONE_EACH)
+        replicas = (one, two, three)
+        for each in replicas:
+            await known(each, led, 48)
+        names = [pod.metadata.name for pod in pods] + [pods[0].metadata.name, pods[1].metadata.name]
+        verdicts = await asyncio.gather(*(replicas[at % 3].evict(name) for at, name in enumerate(names)))
+        passed = {name for name, verdict in zip(names, verdicts, strict=True) if verdict.allowed}
+        assert len(passed) == 3
+        assert {verdict.code for verdict in verdicts if not verdict.allowed} == {429}
+        ledger = (await status_of(led))["ledger"]
+        assert {entry["name"] for entry in ledger} == passed
+        assert {entry["domain"] for entry in ledger} == set(ONE_EACH)
+
+
+async def test_many_at_once_are_one_write(led: Bed) -> None:
+    await led.deployment("web", 30)
+    pods = await led.until_ready("web", 30)
+    async with replica(led, "guard-batch") as guard:
+        await zone_budget(led, maxUnavailable="100%")
+        await until_allowed(led, dict.fromkeys(ONE_EACH, 10))
+        await known(guard, led, 30)
+        led.audit.restart()
+        verdicts = await asyncio.gather(*(guard.evict(pod.metadata.name) for pod in pods))
+        assert all(verdict.allowed for verdict in verdicts)
+        assert len(await charged(led)) == 30
+        calls = [call.verb for call in led.audit.calls(user="guard-batch", namespace=led.namespace)]
+        assert set(calls) == {"patch"}  # the watch is enough, so nothing is read
+        assert len(calls) <= 3
+        again = await asyncio.gather(*(guard.evict(pod.metadata.name) for pod in pods))
+        assert all(verdict.allowed for verdict in again)
+        verbs = [call.verb for call in led.audit.calls(user="guard-batch", namespace=led.namespace)]
+        # Two requests rely on one charge now, so that neither may take it back: said in one write for all.
+        assert verbs.count("patch") <= len(calls) + 1
+        assert len(await charged(led)) == 30
+
+
+async def test_all_budgets_or_none(led: Bed) -> None:
+    """`first` lets all go, `second` one: of two pods at once one passes, and the other's charge is taken back."""
+    await led.deployment("web", 9)
+    await led.until_ready("web", 9)
+    async with replica(led) as guard:
+        await zone_budget(led, "first", maxUnavailable=2)
+        await zone_budget(led, "second", nodeSelectorTerm=None)
+        await zone_budget(led, "third", maxUnavailable=2)
+        await until_allowed(led, {"all": 1}, "second")
+        await known(guard, led, 9, "first", "second", "third")
+        one, two, _ = await led.in_zone("web", "zone-a")
+        verdicts = await asyncio.gather(guard.evict(one), guard.evict(two))
+        (passed,) = [name for name, verdict in zip((one, two), verdicts, strict=True) if verdict.allowed]
+        for budget in ("first", "second", "third"):
+            assert await charged(led, budget) == [passed]
+        (refused,) = [verdict for verdict in verdicts if not verdict.allowed]
+        assert [cause.message for cause in refused.causes] == [
+            f"budget {led.namespace}/second needs 8 healthy pods and has 8 currently"
+        ]
+        assert not (await guard.evict(two)).allowed  # now seen before anything is charged
+        assert await charged(led, "first") == [passed]
+
+
+async def test_a_stock_budget_that_refuses_costs_nothing(led: Bed) -> None:
+    await led.deployment("web", 9)
+    await led.until_ready("web", 9)
+    await led.budget("stock", resource=STOCK_BUDGETS, selector={"matchLabels": {"app": "web"}}, maxUnavailable=0)
+
+    async def counts() -> bool:
+        found = await led.client.get(STOCK_BUDGETS, "stock", led.namespace)
+        return found["status"].get("expectedPods") == 9
+
+    await eventually(counts)
+    async with replica(led) as guard:
+        await zone_budget(led)
+        await known(guard, led, 9)
+        (pod, *_) = await led.in_zone("web", "zone-a")
+        verdict = await guard.evict(pod)
+        assert (verdict.allowed, verdict.code) == (False, 429)
+        assert [cause.message for cause in verdict.causes] == [
+            "The disruption budget stock needs 9 healthy pods and has 9 currently"
+        ]
+        await led.budget("other", resource=STOCK_BUDGETS, selector={}, minAvailable=1)
+        await eventually(lambda: len(list(guard.sources.pdbs)) > 1)
+        assert (await guard.evict(pod)).code == 500  # as the API server says to two of them
+        assert await charged(led) == []
+
+
+async def test_without_a_leader_nothing_is_promised(bed: Bed) -> None:
+    async with leading(bed):
+        await bed.deployment("web", 9)
+        await bed.until_ready("web", 9)
+        await zone_budget(bed)
+        await until_allowed(bed, ONE_EACH)
+    async with replica(bed, silent_seconds=0.5) as guard:
+        await known(guard, bed, 9)
+        (pod, *_) = await bed.in_zone("web", "zone-a")
+
+        async def refused() -> bool:
+            verdict = await guard.evict(pod, dry_run=True)
+            return not verdict.allowed and "budget controller is not running" in verdict.message
+
+        await eventually(refused)
+        verdict = await guard.evict(pod)
+        assert (verdict.code, verdict.retry_after_seconds) == (429, 10)
+        assert await charged(bed) == []
+        async with leading(bed):
+
+            async def passes() -> bool:
+                return (await guard.evict(pod, dry_run=True)).allowed
+
+            await eventually(passes)
+
+
+async def test_old_news_of_a_pod_let_nothing_go_uncharged(led: Bed) -> None:
+    """A guard that hears no news any more: of a pod that was not ready, of another of the same name, of a new one."""
+    await led.stateful_set("web", 9)
+    await led.until_ready("web", 9)
+    await zone_budget(led, maxUnavailable="100%")
+    await set_ready(led, "web-3", ready=False)
+    async with (
+        LateApi(led.plane, 0.0) as late,
+        replica(led, config=late.kubeconfig(led.folder), silent_seconds=FOR_EVER) as guard,
+    ):
+        await known(guard, led, 9)
+        late.lag_seconds = FOR_EVER
+        old = await led.client.get(PODS, "web-0", led.namespace)
+        await set_ready(led, "web-3", ready=True)
+        await led.client.delete(PODS, "web-0", led.namespace, grace_seconds=0)
+        await led.scale(STATEFUL_SETS, "web", 10)
+        await led.until_ready("web", 10)
+        await until_healthy(led, 10)
+        still = guard.sources.facts(Key(led.namespace, "web-0"))
+        assert still is not None
+        assert still.uid == old.metadata.uid
+        for name in ("web-3", "web-0", "web-9"):
+            assert (await guard.evict(name)).allowed
+        new = await led.client.get(PODS, "web-0", led.namespace)
+        charges = {entry["uid"]: entry["name"] for entry in (await status_of(led))["ledger"]}
+        assert set(charges.values()) == {"web-3", "web-0", "web-9"}
+        assert charges[new.metadata.uid] == "web-0"
+        assert new.metadata.uid != old.metadata.uid
+        assert (await guard.evict("web-1", uid="of-another-pod")).allowed  # the API server says 409 to it
+        assert "web-1" not in await charged(led)
+
+
+async def until_healthy(bed: Bed, pods: int) -> None:
+    async def healthy() -> bool:
+        return (await status_of(bed))["currentHealthy"] == pods
+
+    await eventually(healthy)
+
+
+async def test_deletes_by_whom(led: Bed) -> None:
+    """Where API servers have no policies: workload controllers are judged, the system never, people where it is said."""
+    await led.deployment("web", 9)
+    await led.until_ready("web", 9)
+    controller = WORKLOAD_CONTROLLERS[0]
+    async with replica(led) as guard:
+        await zone_budget(led)
+        await until_allowed(led, ONE_EACH)
+        await known(guard, led, 9)
+        pods = [await led.client.get(PODS, name, led.namespace) for name in await led.in_zone("web", "zone-a")]
+        assert (await guard.delete(pods[0], controller)).allowed
+        assert await charged(led) == [pods[0].metadata.name]
+        refused = await guard.delete(pods[1], controller)
+        assert (refused.code, refused.retry_after_seconds) == (403, 0)
+        for name in ("generic-garbage-collector", "namespace-controller", "job-controller", "node-controller"):
+            assert (await guard.delete(pods[1], f"system:serviceaccount:kube-system:{name}")).allowed
+        assert (await guard.delete(pods[1], "system:node:n", "system:nodes")).allowed
+        assert (await guard.delete(pods[1], "system:kube-scheduler")).allowed
+        assert (await guard.delete(pods[1], "jane")).allowed
+        reach = {"applyTo": ["Evictions", "ControllerDeletes", "Deletes"]}
+        await led.client.patch(BUDGETS, "budget", MergePatch({"spec": reach}), led.namespace)
+
+        async def refuses_people() -> bool:
+            verdict = await guard.delete(pods[1], "jane")
+            return not verdict.allowed and "needs 2 healthy pods" in verdict.message
+
+        await eventually(refuses_people)
+        assert await charged(led) == [pods[0].metadata.name]

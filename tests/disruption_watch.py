@@ -1,0 +1,72 @@
+"""Looks at every single change of a workload's pods: was there ever less available in a zone than promised?
+
+It knows nothing of budgets: a floor per zone is all it is told, and the order of the server's own events is its clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+from disruption_bed import Bed, is_available
+from zonewise.kube.client import Client
+from zonewise.kube.errors import Gone
+from zonewise.objects import PODS, Pod
+
+
+@dataclass
+class Watcher:
+    floors: Mapping[str, int]
+    zones: Mapping[str, str]
+    pods: dict[str, Pod] = field(default_factory=dict)
+    events: int = 0
+    violations: list[str] = field(default_factory=list)
+    lowest: dict[str, int] = field(default_factory=dict)
+    most_unavailable_zones: int = 0
+
+    def note(self, kind: str, pod: Pod) -> None:
+        self.events += 1
+        if kind == "DELETED":
+            self.pods.pop(pod.metadata.uid, None)
+        else:
+            self.pods[pod.metadata.uid] = pod
+        self._judge(f"{kind} {pod.metadata.name} at version {pod.metadata.resource_version}")
+
+    def _judge(self, what: str) -> None:
+        available = Counter(self.zones.get(pod.spec.node_name, "") for pod in self.pods.values() if is_available(pod))
+        for zone, floor in self.floors.items():
+            self.lowest[zone] = min(self.lowest.get(zone, available[zone]), available[zone])
+            if available[zone] < floor:
+                self.violations.append(f"{what}: {available[zone]} available in {zone}, promised {floor}")
+
+
+@asynccontextmanager
+async def watching(bed: Bed, app: str, floors: Mapping[str, int]) -> AsyncIterator[Watcher]:
+    """From now on; at the end all that happened until then has been looked at."""
+    watcher = Watcher(floors, await bed.zone_of_nodes())
+    listing = await bed.client.list(PODS, bed.namespace, selector=f"app={app}")
+    watcher.pods = {pod.metadata.uid: pod for pod in listing.items}
+    following = asyncio.create_task(_follow(bed.client, bed.namespace, app, listing.resource_version, watcher))
+    try:
+        yield watcher
+        last = int((await bed.client.list(PODS, bed.namespace, selector=f"app={app}")).resource_version)
+        await asyncio.wait([following], timeout=0.5 if last else 0)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def _follow(client: Client, namespace: str, app: str, version: str, watcher: Watcher) -> None:
+    """Watches end now and then; the next one goes on where the last one was."""
+    while True:
+        events = client.watch(PODS, namespace, selector=f"app={app}", resource_version=version)
+        async with aclosing(events):
+            async for event in events:
+                if event.type == "ERROR":
+                    raise Gone("the watcher missed something")
+                version = event.object.metadata.resource_version or version
+                if event.type != "BOOKMARK":
+                    watcher.note(event.type, event.object)

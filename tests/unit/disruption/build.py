@@ -1,0 +1,146 @@
+"""Budgets and small worlds of pods in zones, to count and judge: `spread("3/3/3").charged("a0").judge("a1", ACROSS)`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from zonewise.disruption.budget import Budget
+from zonewise.disruption.census import Census, Places, count
+from zonewise.disruption.judgement import Case, Judgements, judge_all
+from zonewise.disruption.ledger import Entry, Ledger, ledger_of
+from zonewise.disruption.pods import Atlas, Controller, Owner, PodFacts, Stage, Workload, owner_of
+from zonewise.disruption.status import Published, published
+from zonewise.objects.policy import TopologyDisruptionBudget
+from zonewise.topology import ZONE
+
+NOW = "2026-11-16T06:00:00Z"
+EXISTS = {"key": ZONE, "operator": "Exists"}
+NOT_A = {"key": ZONE, "operator": "NotIn", "values": ["a"]}
+
+
+def budget(*expressions: Mapping[str, Any], name: str = "web", **spec: Any) -> Budget:
+    """`budget(EXISTS, maxUnavailable=1)`; with no expression there is no term. Selects all pods unless told."""
+    term = {"nodeSelectorTerm": {"matchExpressions": list(expressions)}} if expressions else {}
+    written = {
+        "metadata": {"name": name, "namespace": "shop", "uid": f"uid-of-{name}", "generation": 1},
+        "spec": {"selector": {}, **term, **spec},
+    }
+    return Budget.parse(msgspec.convert(written, TopologyDisruptionBudget))
+
+
+BY_ZONE = budget(NOT_A, EXISTS, name="by-zone", maxUnavailable=0)
+"""Story 1: only zone a may change."""
+ACROSS = budget(EXISTS, name="across", maxUnavailable=1)
+"""Story 2: one in each zone."""
+OVERALL = budget(name="overall", maxUnavailable=1)
+"""Story 3: one of all."""
+
+NODES = {f"node-{zone}": {ZONE: zone} for zone in "abcdef"} | {"node-bare": {}}
+OLD = Controller("ReplicaSet", "web-old", "rs-old")
+NEW = Controller("ReplicaSet", "web-new", "rs-new")
+STATEFUL = Controller("StatefulSet", "db", "sts")
+NAKED: Controller | None = None
+
+
+def workloads(desired: int) -> dict[str, Workload]:
+    """Both ReplicaSets are the Deployment's; the StatefulSet wants as many."""
+    web = Workload(Owner("Deployment", "web", "deployment"), desired)
+    return {
+        "rs-old": web,
+        "rs-new": web,
+        "deployment": web,
+        "sts": Workload(Owner("StatefulSet", "db", "sts"), desired),
+    }
+
+
+def pod(name: str, node: str = "", controller: Controller | None = OLD, **facts: Any) -> PodFacts:
+    """Ready and running on the node of the zone its name begins with, unless told."""
+    node = node or f"node-{name[0]}"
+    return PodFacts(
+        uid=f"uid-{name}", name=name, namespace="shop", node=node, controller=controller, **{"ready": True, **facts}
+    )
+
+
+@dataclass(frozen=True)
+class World:
+    """Each method gives the next world. What was there before a pod left is remembered as a leader remembers it."""
+
+    pods: Mapping[str, PodFacts]
+    workloads: Mapping[str, Workload]
+    charges: tuple[str, ...] = ()
+    nodes: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: NODES)
+    before: "World | None" = None
+    absent: Mapping[str, PodFacts] = field(default_factory=dict)
+
+    def scaled(self, desired: int) -> "World":
+        return replace(self, workloads=workloads(desired), before=self)
+
+    def charged(self, *names: str) -> "World":
+        return replace(self, charges=(*self.charges, *names))
+
+    def with_pods(self, *pods: PodFacts) -> "World":
+        return replace(self, pods={**self.pods, **{known.name: known for known in pods}})
+
+    def changed(self, *names: str, **facts: Any) -> "World":
+        return self.with_pods(*(msgspec.structs.replace(self.pods[name], **facts) for name in names))
+
+    def unready(self, *names: str) -> "World":
+        return self.changed(*names, ready=False)
+
+    def terminating(self, *names: str) -> "World":
+        return self.changed(*names, terminating=True)
+
+    def gone(self, *names: str) -> "World":
+        """Left after having been counted."""
+        return replace(self.lost(*names), before=self)
+
+    def lost(self, *names: str) -> "World":
+        """Left while nobody was looking."""
+        left = {name: self.pods[name] for name in names}
+        staying = {name: known for name, known in self.pods.items() if name not in left}
+        return replace(self, pods=staying, absent={**self.absent, **left})
+
+    def pending(self, *names: str, controller: Controller = OLD) -> "World":
+        """New pods that no node has been found for."""
+        waiting = {"ready": False, "stage": Stage.PENDING}
+        return self.with_pods(
+            *(msgspec.structs.replace(pod(name, controller=controller, **waiting), node="") for name in names)
+        )
+
+    @property
+    def atlas(self) -> Atlas:
+        return Atlas(self.nodes)
+
+    def ledger(self, budget: Budget) -> Ledger:
+        return ledger_of(self._entry(budget, name) for name in self.charges)
+
+    def _entry(self, budget: Budget, name: str) -> Entry:
+        known = self.pods.get(name) or self.absent[name]
+        place = self.atlas.place(budget, known)
+        return Entry(uid=known.uid, name=name, domain=place.domain, owner=owner_of(known, self.workloads), time=NOW)
+
+    def census(self, budget: Budget) -> Census:
+        places: Places = self.before.census(budget).places if self.before else {}
+        return count(budget, self.pods.values(), self.atlas, self.workloads, self.ledger(budget), places)
+
+    def status(self, budget: Budget) -> Published:
+        return published(budget, self.census(budget), self.ledger(budget), (), NOW)
+
+    def allowed(self, budget: Budget) -> dict[str, int]:
+        return {name: domain.allowed for name, domain in self.census(budget).numbers.domains.items()}
+
+    def judge(self, name: str, *budgets: Budget) -> Judgements:
+        """Each budget judges by its own count of this world."""
+        known = self.pods[name]
+        peers = [peer for peer in self.pods.values() if peer.controller_uid == known.controller_uid]
+        return judge_all([Case(budget, self.status(budget)) for budget in budgets], known, self.atlas, peers)
+
+
+def spread(shape: str, desired: int | None = None, controller: Controller | None = OLD) -> World:
+    """`spread("3/3/3")`: pods a0 to a2, b0 to b2, c0 to c2, ready, as many as are wanted unless told."""
+    counts = [int(number) for number in shape.split("/")]
+    names = [f"{zone}{index}" for zone, number in zip("abcdef", counts, strict=False) for index in range(number)]
+    pods = {name: pod(name, controller=controller) for name in names}
+    return World(pods, workloads(sum(counts) if desired is None else desired))

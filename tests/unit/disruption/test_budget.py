@@ -1,0 +1,142 @@
+"""What a spec says: amounts, domains, old labels, and what is wrong with it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOT_A, OVERALL, budget
+from zonewise.disruption.budget import Amount, Budget, BudgetError, Enforcement, Place, Reach, UnhealthyPolicy
+from zonewise.objects.policy import TopologyDisruptionBudget
+from zonewise.topology import REGION, ZONE
+
+BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
+RACK = {"key": "example.com/rack", "operator": "Exists"}
+
+
+@pytest.mark.parametrize(
+    ("written", "whole", "amount"),
+    [(0, 9, 0), (1, 9, 1), (12, 9, 12), ("0%", 9, 0), ("1%", 1, 1), ("34%", 3, 2), ("50%", 3, 2), ("100%", 7, 7)],
+)
+def test_amounts_round_up_as_stock_rounds_them(written: int | str, whole: int, amount: int) -> None:
+    parsed = Amount.parse(written)
+    assert parsed.of(whole) == amount
+    assert str(parsed) == str(written)
+
+
+@pytest.mark.parametrize("written", ["1", "", "%", "-1%", "101%", "1.5%", "x", -1, "1 %", True, "\u0661%"])
+def test_what_is_no_amount(written: int | str) -> None:
+    with pytest.raises(ValueError, match="write"):
+        Amount.parse(written)
+
+
+def parse(spec: dict[str, Any]) -> Budget:
+    metadata = {"name": "web", "namespace": "shop"}
+    return Budget.parse(msgspec.convert({"metadata": metadata, "spec": spec}, TopologyDisruptionBudget))
+
+
+PLACES: dict[str, tuple[Budget, dict[str, str], Place]] = {
+    "no term": (OVERALL, {}, Place("all", covered=True)),
+    "split by zone": (ACROSS, {ZONE: "b"}, Place("b", covered=True)),
+    "split by zone, old label on the node": (ACROSS, {BETA_ZONE: "b"}, Place("b", covered=True)),
+    "split by zone, both labels on the node": (ACROSS, {ZONE: "b", BETA_ZONE: "x"}, Place("b", covered=True)),
+    "no zone": (ACROSS, {"x": "y"}, Place("", covered=False)),
+    "an empty zone is none": (ACROSS, {ZONE: ""}, Place("", covered=False)),
+    "one zone left out": (BY_ZONE, {ZONE: "a"}, Place("a", covered=False)),
+    "one zone left out, old label on the node": (BY_ZONE, {BETA_ZONE: "a"}, Place("a", covered=False)),
+    "one zone left out, in another": (BY_ZONE, {ZONE: "b"}, Place("b", covered=True)),
+    "NotIn holds without the label, and makes one pool": (
+        budget(NOT_A, maxUnavailable=1),
+        {},
+        Place("pool", covered=True),
+    ),
+    "old label in the term, new on the node": (
+        budget({"key": BETA_ZONE, "operator": "Exists"}, maxUnavailable=1),
+        {ZONE: "b"},
+        Place("b", covered=True),
+    ),
+    "both spellings are one key": (
+        budget(EXISTS, {"key": BETA_ZONE, "operator": "Exists"}, maxUnavailable=1),
+        {ZONE: "b"},
+        Place("b", covered=True),
+    ),
+    "two keys": (budget(EXISTS, RACK, maxUnavailable=1), {ZONE: "b", RACK["key"]: "r1"}, Place("b/r1", covered=True)),
+    "two keys, one missing": (budget(EXISTS, RACK, maxUnavailable=1), {ZONE: "b"}, Place("", covered=False)),
+    "keys of its own": (
+        budget(EXISTS, maxUnavailable=1, domainKeys=[REGION]),
+        {ZONE: "b", REGION: "eu"},
+        Place("eu", covered=True),
+    ),
+    "keys without a term": (budget(maxUnavailable=1, domainKeys=[ZONE]), {ZONE: "b"}, Place("b", covered=True)),
+    "keys without a term, missing": (budget(maxUnavailable=1, domainKeys=[ZONE]), {}, Place("", covered=False)),
+    "an empty term covers nothing": (
+        parse({"selector": {}, "maxUnavailable": 0, "nodeSelectorTerm": {}}),
+        {ZONE: "b"},
+        Place("pool", covered=False),
+    ),
+}
+
+
+@pytest.mark.parametrize(("limited", "labels", "place"), PLACES.values(), ids=PLACES)
+def test_where_a_node_falls(limited: Budget, labels: dict[str, str], place: Place) -> None:
+    assert limited.place(labels, "node-1") == place
+    assert limited.domain_of(labels, "node-1") == (place.domain if place.covered else None)
+
+
+def test_a_node_can_be_meant_by_name() -> None:
+    one = parse(
+        {
+            "selector": {},
+            "maxUnavailable": 1,
+            "nodeSelectorTerm": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]},
+        }
+    )
+    assert [one.domain_of({}, name) for name in ("node-1", "node-2")] == ["pool", None]
+
+
+def test_defaults() -> None:
+    read = parse({"selector": {"matchLabels": {"app": "web"}}, "minAvailable": "50%"})
+    assert (read.enforcement, read.unhealthy) == (Enforcement.ENFORCE, UnhealthyPolicy.IF_HEALTHY_BUDGET)
+    assert read.apply_to == {Reach.EVICTIONS, Reach.CONTROLLER_DELETES}
+    assert (read.whole, read.frozen, read.limit) == (True, False, "minAvailable 50%")
+    assert (read.selects({"app": "web", "x": "y"}), read.selects({"app": "db"})) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "frozen"),
+    [
+        ({"maxUnavailable": 0}, True),
+        ({"maxUnavailable": "0%"}, True),
+        ({"minAvailable": "100%"}, True),
+        ({"minAvailable": 100}, False),
+        ({"minAvailable": "0%"}, False),
+        ({"maxUnavailable": "1%"}, False),
+    ],
+)
+def test_what_freezes(limit: dict[str, Any], *, frozen: bool) -> None:
+    assert budget(**limit).frozen is frozen
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(BudgetError) as refused:
+        parse(
+            {
+                "selector": {"matchLabels": {"-": "x"}},
+                "minAvailable": "x",
+                "maxUnavailable": 1,
+                "maxDisruptedDomains": 0,
+                "enforcement": "Maybe",
+                "applyTo": ["Drains"],
+                "domainKeys": ["a/b/c"],
+                "nodeSelectorTerm": {"matchExpressions": [{"key": ZONE, "operator": "In"}]},
+            }
+        )
+    said = str(refused.value)
+    assert said.startswith("TopologyDisruptionBudget shop/web: ")
+    for part in ("minAvailable", "exactly one", "maxDisruptedDomains", "selector", "Enforce, DryRun, Off", "Evictions"):
+        assert part in said
+    assert len(refused.value.problems) >= 8
+
+
+def test_a_budget_without_selector_selects_nothing() -> None:
+    assert not parse({"maxUnavailable": 1}).selects({"app": "web"})

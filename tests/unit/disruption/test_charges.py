@@ -1,0 +1,279 @@
+"""Charging under faults that no real server makes on demand: lost races, lost answers, callers that have left.
+
+The store here keeps one budget's status and does as told; that real servers do the same is tested on one.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.disruption.build import EXISTS, World, budget, spread
+from zonewise.disruption import status
+from zonewise.disruption.book import Page
+from zonewise.disruption.budget import Budget
+from zonewise.disruption.charges import Answer, Charges, Outcome, Request
+from zonewise.disruption.judgement import Case
+from zonewise.disruption.ledger import Entry, Source
+from zonewise.disruption.status import Published
+from zonewise.kube.errors import ApiError, Conflict, Forbidden, Unreachable
+from zonewise.objects import Key
+from zonewise.objects.policy import TopologyDisruptionBudget, TopologyDisruptionBudgetStatus
+
+WEB, OTHER = (budget(EXISTS, name=name, maxUnavailable=1) for name in ("web", "other"))
+
+
+@dataclass
+class Store:
+    """`seen` is what the watch has told; `faults` befall the next writes, before or after they are stored."""
+
+    stored: dict[str, Published]
+    seen: dict[str, Published] = field(default_factory=dict)
+    before: list[ApiError] = field(default_factory=list)
+    after: list[ApiError] = field(default_factory=list)
+    writes: int = 0
+    reads: int = 0
+    meanwhile: Callable[[], None] = lambda: None
+
+    def _page(self, name: str, found: Published) -> Page:
+        limit = {"web": WEB, "other": OTHER}[name]
+        document = msgspec.convert(status.document(found), TopologyDisruptionBudgetStatus)
+        written = TopologyDisruptionBudget(status=document)
+        return Page(written, Case(limit, status.read(limit, written)))
+
+    def newest(self, key: Key) -> Page:
+        return self._page(key.name, self.seen.get(key.name, self.stored[key.name]))
+
+    async def read(self, key: Key) -> Page:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return self._page(key.name, self.stored[key.name])
+
+    async def write(self, page: Page, after: Published) -> Page:
+        """A conflict where the page is not what is stored."""
+        await asyncio.sleep(0)
+        self.meanwhile()
+        if self.before:
+            raise self.before.pop()
+        if page.status != self.newest_stored(page):
+            raise Conflict("somebody wrote first")
+        self.writes += 1
+        self.stored[page.key.name] = after
+        self.seen.pop(page.key.name, None)
+        if self.after:
+            raise self.after.pop()
+        return page
+
+    def newest_stored(self, page: Page) -> Published:
+        return self._page(page.key.name, self.stored[page.key.name]).status
+
+
+def fresh(world: World, limit: Budget = WEB) -> Published:
+    return world.status(limit)
+
+
+def store(zones: str = "3/3/3") -> tuple[Store, World]:
+    world = spread(zones)
+    return Store({limit.key.name: fresh(world, limit) for limit in (WEB, OTHER)}), world
+
+
+def request(world: World, name: str, *others: Budget, **more: Any) -> Request:
+    cases = tuple(Case(limit, Published()) for limit in others or (WEB,))
+    stamp = more.pop("time", f"time-of-{name}")
+    return Request(pod=world.pods[name], atlas=world.atlas, owner="deployment", time=stamp, others=cases, **more)
+
+
+async def ask(kept: Store, *requests: Request, budgets: Sequence[Budget] = (WEB,)) -> list[list[Answer]]:
+    charges = Charges(kept, chance=lambda: 0.0)
+    keys = [limit.key for limit in budgets]
+    return list(await asyncio.gather(*(charges.ask(each, keys) for each in requests)))
+
+
+def outcomes(answers: Iterable[list[Answer]]) -> list[Outcome]:
+    return [each[-1].outcome for each in answers]
+
+
+async def test_all_who_come_at_once_share_one_write() -> None:
+    kept, world = store()
+    answers = await ask(kept, *(request(world, name) for name in ("a0", "b0", "c0")))
+    assert outcomes(answers) == [Outcome.CHARGED] * 3
+    assert (kept.writes, kept.reads) == (1, 0)
+    assert list(kept.stored["web"].ledger) == ["uid-a0", "uid-b0", "uid-c0"]
+
+
+async def test_each_sees_what_those_before_it_took() -> None:
+    kept, world = store()
+    answers = await ask(kept, *(request(world, name) for name in ("a0", "a1", "a0", "b0")))
+    assert outcomes(answers) == [Outcome.CHARGED, Outcome.DENIED, Outcome.ALLOWED, Outcome.CHARGED]
+    assert (kept.writes, kept.reads) == (1, 1)  # a refusal is looked at in the store, once for all
+
+
+async def test_old_news_refuse_nobody() -> None:
+    kept, world = store()
+    kept.seen["web"] = fresh(world.charged("a1"))
+    assert outcomes(await ask(kept, request(world, "a0"))) == [Outcome.CHARGED]
+
+
+async def test_old_news_allow_nobody() -> None:
+    kept, world = store()
+    kept.stored["web"], kept.seen["web"] = fresh(world.charged("a1")), fresh(world)
+    assert outcomes(await ask(kept, request(world, "a0"))) == [Outcome.DENIED]
+    assert kept.writes == 0
+
+
+async def test_an_old_charge_is_not_believed() -> None:
+    """Another request made it and has taken it back since."""
+    kept, world = store()
+    kept.seen["web"] = fresh(world.charged("a0"))
+    assert outcomes(await ask(kept, request(world, "a0"))) == [Outcome.CHARGED]
+    assert kept.writes == 1
+
+
+async def test_what_the_leader_reserved_goes_without_a_call() -> None:
+    kept, world = store()
+    entry = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment", source=Source.ROLLOUT)
+    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [entry])
+    assert outcomes(await ask(kept, request(world, "a0", names_uid=True))) == [Outcome.ALLOWED]
+    assert (kept.writes, kept.reads) == (0, 0)
+
+
+async def test_a_reservation_not_heard_of_costs_a_read_and_no_write() -> None:
+    kept, world = store()
+    entry = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment", source=Source.ROLLOUT)
+    kept.seen["web"] = kept.stored["web"]
+    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [entry])
+    assert outcomes(await ask(kept, request(world, "a0", names_uid=True))) == [Outcome.ALLOWED]
+    assert (kept.writes, kept.reads) == (0, 1)
+
+
+@pytest.mark.parametrize("error", [Conflict("lost"), Unreachable("no answer")], ids=["conflict", "unreachable"])
+async def test_who_loses_works_it_out_again(error: ApiError) -> None:
+    kept, world = store()
+    kept.before = [error, error]
+    assert outcomes(await ask(kept, request(world, "a0"))) == [Outcome.CHARGED]
+    assert kept.writes == 1
+
+
+async def test_an_answer_that_was_lost_is_found_in_the_store() -> None:
+    """The write was stored, nobody said so: read, and the pod is charged once."""
+    kept, world = store()
+    kept.after = [Unreachable("no answer")]
+    assert outcomes(await ask(kept, request(world, "a0"))) == [Outcome.ALLOWED]
+    assert kept.writes == 1
+    assert list(kept.stored["web"].ledger) == ["uid-a0"]
+
+
+async def test_who_always_loses_is_told_to_come_again() -> None:
+    kept, world = store()
+    kept.before = [Conflict("lost") for _ in range(20)]
+    assert outcomes(await ask(kept, request(world, "a0"))) == [Outcome.BUSY]
+    kept.before = [Forbidden("not yours")]
+    assert outcomes(await ask(kept, request(world, "a0"))) == [Outcome.BUSY]
+
+
+async def test_a_dry_run_writes_nothing() -> None:
+    kept, world = store()
+    assert outcomes(await ask(kept, request(world, "a0", dry_run=True))) == [Outcome.ALLOWED]
+    kept.stored["web"] = fresh(world.charged("a1"))
+    assert outcomes(await ask(kept, request(world, "a0", dry_run=True))) == [Outcome.DENIED]
+    assert kept.writes == 0
+
+
+async def test_what_one_budget_charged_comes_back_when_the_next_refuses() -> None:
+    """Both looked fine; while the first was written, somebody took the last of the second."""
+    kept, world = store()
+
+    def somebody_else() -> None:
+        kept.stored["web"] = fresh(world.charged("a1"))
+
+    kept.seen["web"], kept.meanwhile = kept.stored["web"], somebody_else
+    answers = await ask(kept, request(world, "a0", WEB, OTHER), budgets=(WEB, OTHER))
+    assert outcomes(answers) == [Outcome.DENIED]
+    assert not kept.stored["other"].ledger
+    assert list(kept.stored["web"].ledger) == ["uid-a1"]
+
+
+async def test_a_charge_that_two_rely_on_is_not_taken_back_by_one() -> None:
+    kept, world = store()
+    one = request(world, "a0", WEB, OTHER, time="one")
+    (answer,) = await ask(kept, one, budgets=(OTHER,))
+    two = request(world, "a0", WEB, OTHER, time="two")
+    (shared,) = await ask(kept, two, budgets=(OTHER,))
+    assert (answer[0].outcome, shared[0].outcome) == (Outcome.CHARGED, Outcome.ALLOWED)
+    kept.stored["web"] = fresh(world.charged("a1"))
+    charges = Charges(kept, chance=lambda: 0.0)
+    await charges._refund(one, [OTHER.key], answer)
+    assert list(kept.stored["other"].ledger) == ["uid-a0"]
+
+
+async def test_a_charge_for_somebody_who_left_is_taken_back() -> None:
+    kept, world = store()
+    asking = asyncio.create_task(ask(kept, request(world, "a0")))
+    kept.meanwhile = lambda: asking.cancel() and None
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    kept.meanwhile = lambda: None
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert kept.writes == 2
+    assert not kept.stored["web"].ledger
+
+
+async def test_a_charge_for_somebody_who_left_stays_for_who_asks_meanwhile() -> None:
+    kept, world = store()
+    charges = Charges(kept, chance=lambda: 0.0)
+    left = asyncio.create_task(charges.ask(request(world, "a0", time="one"), [WEB.key]))
+    came: list[asyncio.Task[list[Answer]]] = []
+
+    def meanwhile() -> None:
+        kept.meanwhile = lambda: None
+        left.cancel()
+        came.append(asyncio.create_task(charges.ask(request(world, "a0", time="two"), [WEB.key])))
+
+    kept.meanwhile, kept.before = meanwhile, [Conflict("lost")]
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    assert [answer.outcome for answer in await came[0]] == [Outcome.ALLOWED]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [entry.time for entry in kept.stored["web"].ledger.values()] == ["two"]
+
+
+async def test_a_reservation_that_somebody_else_relies_on_is_theirs() -> None:
+    """The leader gives back what it reserved when its own eviction is refused; not so what another was promised."""
+    kept, world = store()
+    entry = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment", source=Source.ROLLOUT)
+    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [entry])
+    assert outcomes(await ask(kept, request(world, "a0", time="drain"))) == [Outcome.ALLOWED]
+    (now,) = kept.stored["web"].ledger.values()
+    assert (now.source, now.time) == (Source.EVICTION, "drain")
+
+
+@given(st.lists(st.sampled_from(["a0", "a1", "a2", "b0", "b1", "c0"]), max_size=12), st.data())
+def test_never_more_than_the_budget_allows(names: list[str], data: st.DataObject) -> None:
+    """Whatever was heard late, whoever comes together: one per zone is charged, and who is told yes is charged."""
+    kept, world = store()
+    seen = data.draw(st.sampled_from([(), ("a0",), ("b1",)]))
+    kept.seen["web"] = fresh(world.charged(*seen))
+    kept.before = [Conflict("lost") for _ in range(data.draw(st.integers(0, 3)))]
+    split = data.draw(st.integers(0, len(names)))
+
+    async def run() -> list[list[Answer]]:
+        stamped = [request(world, name, time=f"{name}-{turn}") for turn, name in enumerate(names)]
+        return [*await ask(kept, *stamped[:split]), *await ask(kept, *stamped[split:])]
+
+    answers = asyncio.run(run())
+    passed = {
+        name
+        for name, each in zip(names, answers, strict=True)
+        if each[-1].outcome in {Outcome.ALLOWED, Outcome.CHARGED}
+    }
+    ledger = kept.stored["web"].ledger
+    assert {f"uid-{name}" for name in passed} == set(ledger)
+    zones = [entry.domain for entry in ledger.values()]
+    assert len(zones) == len(set(zones))

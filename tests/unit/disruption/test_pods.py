@@ -1,0 +1,78 @@
+"""The facts of a pod, and where it stands when its node is gone."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from unit.disruption.build import ACROSS, NODES, pod, workloads
+from zonewise.disruption.budget import Place
+from zonewise.disruption.pods import Atlas, Controller, PodFacts, Stage, owner_of
+from zonewise.objects import Pod
+from zonewise.topology import ZONE
+
+
+def facts(
+    metadata: dict[str, Any] | None = None, status: dict[str, Any] | None = None, node: str = "node-a"
+) -> PodFacts:
+    written = {
+        "metadata": {"name": "web-1", "namespace": "shop", "uid": "u1", **(metadata or {})},
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", **(status or {})},
+    }
+    return PodFacts.of(msgspec.convert(written, Pod))
+
+
+def condition(kind: str, status: str = "True") -> dict[str, Any]:
+    return {"conditions": [{"type": "Other", "status": "True"}, {"type": kind, "status": status}]}
+
+
+CASES: dict[str, tuple[PodFacts, dict[str, Any]]] = {
+    "plain": (facts(), {"ready": False, "active": True, "leaving": False, "replica_set": "", "stage": Stage.RUNNING}),
+    "ready": (facts(status=condition("Ready")), {"ready": True}),
+    "ready is false": (facts(status=condition("Ready", "False")), {"ready": False}),
+    "no phase yet": (facts(status={"phase": ""}), {"pending": True, "active": True}),
+    "waits for a node": (facts(status={"phase": "Pending"}, node=""), {"pending": True, "active": False}),
+    "succeeded": (facts(status={"phase": "Succeeded"}), {"stage": Stage.ENDED, "active": False}),
+    "unknown phase still runs": (facts(status={"phase": "Unknown"}), {"stage": Stage.RUNNING}),
+    "terminating": (facts({"deletionTimestamp": "2026-11-16T06:00:00Z"}), {"terminating": True, "active": False}),
+    "being evicted": (facts(status=condition("DisruptionTarget")), {"disruption_target": True, "leaving": True}),
+    "granted": (facts({"annotations": {"zonewise.dev/granted": "u1"}}), {"granted": True, "leaving": True}),
+    "granted to its predecessor": (facts({"annotations": {"zonewise.dev/granted": "u0"}}), {"granted": False}),
+    "a cost": (facts({"annotations": {"controller.kubernetes.io/pod-deletion-cost": "-7"}}), {"deletion_cost": -7}),
+    "no cost": (facts({"annotations": {"controller.kubernetes.io/pod-deletion-cost": "cheap"}}), {"deletion_cost": 0}),
+    "a cost out of range": (
+        facts({"annotations": {"controller.kubernetes.io/pod-deletion-cost": "2147483648"}}),
+        {"deletion_cost": 0},
+    ),
+    "a revision": (facts({"labels": {"controller-revision-hash": "db-7f"}}), {"revision": "db-7f"}),
+}
+
+
+@pytest.mark.parametrize(("read", "expected"), CASES.values(), ids=CASES)
+def test_facts(read: PodFacts, expected: dict[str, Any]) -> None:
+    assert {name: getattr(read, name) for name in expected} == expected
+
+
+def test_only_the_controlling_owner_counts() -> None:
+    references = [
+        {"apiVersion": "v1", "kind": "Thing", "name": "x", "uid": "1"},
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-old", "uid": "rs-old", "controller": True},
+    ]
+    read = facts({"ownerReferences": references})
+    assert read.controller == Controller("ReplicaSet", "web-old", "rs-old", "apps/v1")
+    assert read.replica_set == "rs-old"
+    assert owner_of(read, workloads(3)) == "deployment"
+    assert owner_of(facts(), workloads(3)) == ""
+
+
+def test_a_statefulset_chooses_no_pod() -> None:
+    assert pod("db-0", "node-a", Controller("StatefulSet", "db", "sts")).replica_set == ""
+
+
+def test_a_pod_whose_node_is_gone_stands_where_its_labels_say() -> None:
+    atlas = Atlas(NODES)
+    assert atlas.place(ACROSS, pod("b0")) == Place("b", covered=True)
+    assert atlas.place(ACROSS, pod("x0", "gone", labels={ZONE: "c"})) == Place("c", covered=True)
+    assert atlas.place(ACROSS, pod("x0", "gone")) == Place("", covered=False)
+    assert (atlas.has("node-a"), atlas.has("gone")) == (True, False)

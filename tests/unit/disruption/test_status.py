@@ -1,0 +1,131 @@
+"""The status as a document and back, charges on it, and that it stays small."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOW, OVERALL, World, budget, pod, spread, workloads
+from unit.disruption.worlds import BUDGETS, worlds
+from zonewise.disruption.budget import Budget
+from zonewise.disruption.ledger import Entry
+from zonewise.disruption.numbers import Filling, Numbers, Tally, work_out
+from zonewise.disruption.status import (
+    Published,
+    allowed_by_domain,
+    charged,
+    document,
+    failed,
+    published,
+    read,
+    refunded,
+)
+from zonewise.objects.policy import StatusCondition, TopologyDisruptionBudget
+from zonewise.topology import ZONE
+
+LATER = "2026-11-16T07:00:00Z"
+
+
+def again(limited: Budget, status: Published) -> Published:
+    """Through JSON, as the API keeps it."""
+    written = {"status": json.loads(json.dumps(document(status)))}
+    return read(limited, msgspec.convert(written, TopologyDisruptionBudget))
+
+
+@given(world=worlds(), limited=st.sampled_from(BUDGETS))
+def test_nothing_is_lost_on_the_way_to_the_api_and_back(world: World, limited: Budget) -> None:
+    status = world.status(limited)
+    assert again(limited, status) == status
+
+
+def test_an_object_without_status_is_not_observed() -> None:
+    status = read(ACROSS, TopologyDisruptionBudget())
+    assert (status.observed_generation, dict(status.ledger), status.failure) == (0, {}, "")
+
+
+def test_every_field_is_always_sent() -> None:
+    """So that a merge patch leaves nothing behind."""
+    full = spread("3/3/3").scaled(6).charged("a0").gone("b0").status(BY_ZONE)
+    assert document(full).keys() == document(Published()).keys()
+
+
+def test_charging_changes_all_numbers_that_follow() -> None:
+    one_domain = budget(EXISTS, maxUnavailable="100%", maxDisruptedDomains=1)
+    status = spread("3/3/3").status(one_domain)
+    after = charged(one_domain, status, [Entry(uid="uid-a0", name="a0", domain="a", owner="deployment")])
+    assert {name: domain.allowed for name, domain in after.numbers.domains.items()} == {"a": 2, "b": 0, "c": 0}
+    assert list(after.ledger) == ["uid-a0"]
+
+
+def test_a_charged_pod_is_not_charged_again() -> None:
+    status = spread("3/3/3").charged("a0").status(ACROSS)
+    assert charged(ACROSS, status, [Entry(uid="uid-a0", domain="a")]) is status
+    twice = charged(ACROSS, status, [Entry(uid="uid-b0", domain="b")] * 2)
+    assert (list(twice.ledger), twice.numbers.domains["b"].healthy) == (["uid-a0", "uid-b0"], 2)
+
+
+def test_a_refund_gives_back_the_place_in_the_ledger_and_leaves_the_numbers_to_the_leader() -> None:
+    status = spread("3/3/3").status(ACROSS)
+    after = charged(ACROSS, status, [Entry(uid="uid-a0", domain="a", owner="deployment")])
+    back = refunded(after, {"uid-a0"})
+    assert (dict(back.ledger), back.numbers) == ({}, after.numbers)
+
+
+def test_conditions_keep_their_time_until_their_status_changes() -> None:
+    full = spread("3/3/3")
+    first = full.status(ACROSS)
+    others = [StatusCondition(type="ScaleDownOrderFixed", status="True", reason="StatefulSet", message="db")]
+    same = published(ACROSS, full.census(ACROSS), {}, first.conditions, LATER, others)
+    allowed, fixed = same.conditions
+    assert (allowed.status, allowed.reason, allowed.last_transition_time) == ("True", "SufficientPods", NOW)
+    assert (fixed.type, fixed.last_transition_time, fixed.observed_generation) == ("ScaleDownOrderFixed", LATER, 1)
+    frozen = published(BY_ZONE, full.census(BY_ZONE), {}, first.conditions, LATER)
+    (denied,) = frozen.conditions
+    assert (denied.status, denied.reason, denied.last_transition_time) == ("False", "InsufficientPods", LATER)
+
+
+def test_a_failure_allows_nothing_and_forgets_nothing() -> None:
+    status = spread("3/3/3").charged("a0").gone("b0").status(ACROSS)
+    broken = failed(status, 2, "spec.selector: write it", NOW)
+    assert (broken.numbers.allowed, broken.ledger, broken.departures) == (0, status.ledger, status.departures)
+    assert again(ACROSS, broken).failure == "spec.selector: write it"
+
+
+@pytest.mark.parametrize(
+    ("domains", "expected"),
+    [
+        ({}, ""),
+        ({"a": 3, "b": 2}, "a=1 b=0"),
+        ({f"rack-{number}": 3 if number < 4 else 2 for number in range(9)}, "4 in 4 of 9 domains"),
+    ],
+)
+def test_the_column_that_people_see(domains: dict[str, int], expected: str) -> None:
+    tally = Tally(expected=9, domains={name: Filling(3, healthy) for name, healthy in domains.items()})
+    assert allowed_by_domain(work_out(ACROSS, tally)) == expected
+
+
+def size(value: Any) -> int:
+    return len(json.dumps(value, separators=(",", ":")))
+
+
+def test_the_document_stays_small() -> None:
+    """Ten thousand pods in three zones are no more to write than nine; only charges under way take room."""
+    small = spread("3/3/3").status(ACROSS)
+    pods = {f"p{number}": pod(f"p{number}", f"node-{'abc'[number % 3]}") for number in range(10_000)}
+    large = World(pods, workloads(10_000)).status(ACROSS)
+    assert size(document(large)) < size(document(small)) + 100 < 1200
+    line = document(spread("3/3/3").charged("a0").status(OVERALL))["ledger"][0]
+    assert size({**line, "uid": "u" * 36, "owner": "o" * 36, "name": "n" * 40, "domain": "d" * 20}) < 300
+
+
+def test_numbers_are_read_as_published() -> None:
+    """A webhook of another version does not second-guess the leader."""
+    status = spread("3/3/3").status(ACROSS)
+    written: dict[str, Any] = {"status": document(status)}
+    written["status"]["domains"][0]["allowed"] = 0
+    numbers: Numbers = read(ACROSS, msgspec.convert(written, TopologyDisruptionBudget)).numbers
+    assert [domain.allowed for domain in numbers.domains.values()] == [0, 1, 1]
+    assert ACROSS.domain_of({ZONE: "a"}) == "a"
