@@ -1,0 +1,286 @@
+"""`zonewise plan`: what becomes of every Service, and of it after a change. `zonewise.planning` finds out, this prints it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.cli.options import cluster_options
+from zonewise.errors import UsageError
+
+if TYPE_CHECKING:
+    from zonewise.objects import Key, Service
+    from zonewise.planning.comparison import Comparison, Row, Total, Traffic
+    from zonewise.planning.situation import Situation
+
+_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise plan                                                   every Service of the cluster at hand
+  zonewise plan --set same-zone=Prefer -l app=shop                what that annotation would do
+  zonewise plan --lose-zone eu-1a                                 who is overloaded, who is cut off
+  zonewise plan --add-nodes eu-1c=3 --replicas shop=12            several changes at once
+  zonewise plan --gb 10000 --price 0.02                           in money
+  kubectl get nodes,namespaces,services,endpointslices -A -o yaml > dump.yaml; zonewise plan -f dump.yaml
+"""
+)
+@click.option(
+    "-f", "--file", "file", metavar="DUMP", help="Read a dump, YAML or JSON, in place of a cluster; - for stdin."
+)
+@click.option("-n", "--namespace", help="Only Services of that namespace. [default: all]")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Services of all namespaces; so it is without -n.")
+@click.option("-l", "--selector", default="", help="Only Services with these labels, as kubectl takes them.")
+@click.option(
+    "--set",
+    "policies",
+    multiple=True,
+    metavar="POLICY=VALUE",
+    help="Give the chosen Services a policy; nothing after = takes it away.",
+)
+@click.option(
+    "--lose-zone", "lost", multiple=True, metavar="ZONE", help="All nodes of the zone, and what runs there, are gone."
+)
+@click.option("--add-nodes", "added", multiple=True, metavar="ZONE=N", help="N more nodes in that zone.")
+@click.option(
+    "--replicas",
+    multiple=True,
+    metavar="SERVICE=N",
+    help="A Service has N endpoints; NAMESPACE/NAME where names repeat.",
+)
+@click.option(
+    "--gb", multiple=True, metavar="[SERVICE=]GB", help="Traffic of a month: of all Services together, or of one."
+)
+@click.option("--price", type=click.FloatRange(0), help="Of a gigabyte that leaves its zone. [default: 0.02]")
+@click.option(
+    "--hints",
+    type=click.Choice(["stable", "strict"]),
+    default="stable",
+    show_default=True,
+    help="How automatic hints are computed, as the controller is told.",
+)
+@click.option("--changed-only", is_flag=True, help="Only Services that a change makes a difference to.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
+)
+@cluster_options
+def plan(**options: Any) -> None:
+    """Say what becomes of every Service: policy, share of traffic that stays in its zone, worst overload, slices, cost.
+
+    With a change (--set, --lose-zone, --add-nodes, --replicas) it shows today and after. It reads a live cluster once, or
+    a dump, changes nothing, and needs neither root nor Zonewise in the cluster. Changes are made in the order of this
+    help; --set concerns the Services that -n and -l choose.
+    """
+    from zonewise.planning.comparison import compare
+    from zonewise.routing import HintsForm
+
+    chosen = _chosen(options["namespace"], options["selector"])
+    today = _situation(options)
+    found = compare(
+        today, _changed(today, options, chosen), chosen, _traffic(options, today), HintsForm(options["hints"])
+    )
+    if not found.rows:
+        raise UsageError(f"{_source(options)}: no Service with a selector is chosen; look at -n and -l")
+    match options["output"]:
+        case "json":
+            click.echo(_json(found))
+        case "yaml":
+            click.echo(_yaml(found), nl=False)
+        case style:
+            _print(found, wide=style == "wide", changed_only=options["changed_only"])
+
+
+def _situation(options: dict[str, Any]) -> Situation:
+    if options["file"] is None:
+        from zonewise.kube import kubeconfig
+        from zonewise.planning import live
+
+        return live.read(kubeconfig.find(options["kubeconfig"], options["context"]))
+    from zonewise import dump
+    from zonewise.objects import Pod
+    from zonewise.planning.situation import KINDS, gather
+
+    source, data = _source(options), _bytes(options["file"])
+    objects = dump.read(data, source, KINDS)
+    for kind in ("Node", "Service"):
+        if not objects[kind]:
+            raise UsageError(
+                f"{source}: no {kind} in it; dump `kubectl get nodes,namespaces,services,endpointslices -A -o yaml`"
+            )
+    # Pods are most of a dump, and say nothing that slices don't.
+    pods = [] if objects["EndpointSlice"] else dump.read(data, source, {"Pod": Pod})["Pod"]
+    return gather(objects["Node"], objects["Service"], objects["EndpointSlice"], pods, objects["Namespace"])
+
+
+def _source(options: dict[str, Any]) -> str:
+    file: str | None = options["file"]
+    return "the cluster" if file is None else "stdin" if file == "-" else file
+
+
+def _bytes(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}") from error
+
+
+def _chosen(namespace: str | None, selector: str) -> Callable[[Service], bool]:
+    from zonewise.topology.requirement import SelectorError
+    from zonewise.topology.selectortext import parse_selector
+
+    try:
+        labels = parse_selector(selector)
+    except SelectorError as error:
+        raise UsageError(str(error)) from error
+    return lambda service: (
+        (not namespace or service.metadata.namespace == namespace) and labels.matches(service.metadata.labels)
+    )
+
+
+def _changed(situation: Situation, options: dict[str, Any], chosen: Callable[[Service], bool]) -> Situation:
+    from zonewise.planning import whatif
+
+    for text in options["policies"]:
+        situation = whatif.set_policy(situation, *_pair("--set", text, "POLICY=VALUE"), chosen)
+    for zone in options["lost"]:
+        situation = whatif.lose_zone(situation, zone)
+    for text in options["added"]:
+        zone, number = _pair("--add-nodes", text, "ZONE=N")
+        situation = whatif.add_nodes(situation, zone, _whole("--add-nodes", text, number))
+    for text in options["replicas"]:
+        name, number = _pair("--replicas", text, "SERVICE=N")
+        situation = whatif.scale(situation, name, _whole("--replicas", text, number))
+    return situation
+
+
+def _traffic(options: dict[str, Any], situation: Situation) -> Traffic | None:
+    from zonewise.planning.comparison import Traffic
+    from zonewise.planning.outlook import PRICE_PER_GB
+    from zonewise.planning.whatif import find
+
+    if not options["gb"]:
+        if options["price"] is not None:
+            raise UsageError("--price needs --gb: say how much traffic there is in a month")
+        return None
+    total, by_service = 0.0, dict["Key", float]()
+    for text in options["gb"]:
+        name, _, number = text.rpartition("=")
+        if not _NUMBER.fullmatch(number):
+            raise UsageError(f"--gb {text}: write a number, or SERVICE=NUMBER")
+        if name:
+            by_service[find(situation, name, "--gb")] = float(number)
+        else:
+            total = float(number)
+    price = PRICE_PER_GB if options["price"] is None else options["price"]
+    return Traffic(total, by_service, price)
+
+
+def _pair(option: str, text: str, form: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise UsageError(f"{option} {text}: write {form}")
+    return name, value
+
+
+def _whole(option: str, text: str, number: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", number):
+        raise UsageError(f"{option} {text}: {number!r} is no whole number")
+    return int(number)
+
+
+def _json(found: Comparison) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+
+
+def _yaml(found: Comparison) -> str:
+    import msgspec
+    import yaml
+
+    return yaml.safe_dump(msgspec.to_builtins(found), sort_keys=False, allow_unicode=True)
+
+
+def _print(found: Comparison, *, wide: bool, changed_only: bool) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200 if not wide else 400)
+    nodes = ", ".join(f"{zone} {count}" for zone, count in found.zones.items()) or "none"
+    console.print(Text(f"{sum(found.zones.values())} client nodes by zone: {nodes}"))
+    for change in found.changes:
+        console.print(Text(f"what if: {change}"))
+    with_cost = found.today.cost is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("SERVICE", "POLICY", "IN ZONE", "OVERLOAD", "ENDPOINTS", "SLICES"):
+        table.add_column(
+            column, justify="left" if column in {"SERVICE", "POLICY"} else "right", no_wrap=column != "POLICY"
+        )
+    if with_cost:
+        table.add_column("COST/MONTH", justify="right", no_wrap=True)
+    table.add_column("WHY")
+    for row in found.rows:
+        if row.differs or not changed_only:
+            table.add_row(*(Text(cell) for cell in _cells(row, with_cost=with_cost, wide=wide)))
+    console.print(table)
+    console.print(Text(_sum(found)))
+
+
+def _cells(row: Row, *, with_cost: bool, wide: bool) -> Iterator[str]:
+    today, planned = row.today.outlook, row.planned.outlook
+    yield str(row.key)
+    yield _step(today.policy, planned.policy)
+    yield _step(_percent(today.in_zone), _percent(planned.in_zone))
+    yield _step(_percent(today.worst_overload), _percent(planned.worst_overload))
+    yield _step(str(today.endpoints), str(planned.endpoints))
+    yield _step(str(today.slices), str(planned.slices))
+    if with_cost:
+        yield _step(*(f"{side.money.cost:,.2f}" if side.money else "-" for side in (row.today, row.planned)))
+    yield "\n".join(_why(row, wide=wide))
+
+
+def _why(row: Row, *, wide: bool) -> Iterator[str]:
+    planned = row.planned.outlook
+    yield planned.sentence
+    if planned.cut_off:
+        yield f"! nodes that reach no endpoint: {len(planned.cut_off)}, such as {', '.join(planned.cut_off[:3])}"
+    for loss in planned.losses[: None if wide else 1]:
+        yield f"! stock proxies can't: {loss}"
+    yield from (f"! {complaint}" for complaint in planned.complaints[: None if wide else 1])
+    if wide:
+        for part in planned.assignment:
+            consumers = ", ".join(part.consumers) or "nobody"
+            yield f"{part.endpoints} in {part.zone or 'no zone'} for {'every zone' if consumers == '*' else consumers}"
+        if planned.remedy:
+            yield f"to change that: {planned.remedy}"
+
+
+def _sum(found: Comparison) -> str:
+    def said(total: Total) -> str:
+        cost = f", {total.cost:,.2f} a month" if total.cost is not None else ""
+        return f"{_percent(total.in_zone)} in zone, worst overload {_percent(total.worst_overload)}, slices: {total.slices}{cost}"
+
+    differ = sum(row.differs for row in found.rows)
+    services = f"{found.today.services} Service{'s' if found.today.services != 1 else ''}"
+    if not found.changes:
+        return f"{services}: {said(found.today)}"
+    return f"{services}, {differ} changed\n  today:   {said(found.today)}\n  planned: {said(found.planned)}"
+
+
+def _step(today: str, planned: str) -> str:
+    return today if today == planned else f"{today} → {planned}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"

@@ -1,0 +1,167 @@
+"""Dumps of a cluster as kubectl prints them, YAML or JSON, read into views object by object.
+
+`plan`, `explain` and the simulator read them. Measured on pods as kubectl prints them, PyYAML's C loader takes forty
+times as long as rapidyaml does; a dump of a large cluster is read in seconds because a list in kubectl's own form is cut
+at its items and only those of the kinds asked for are parsed. Anything else, and anything that is broken, goes through
+PyYAML, whose messages say where.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import ryml
+import yaml
+
+from zonewise.errors import UsageError
+from zonewise.objects import View
+
+Views = Mapping[str, type[View]]
+"""The kinds to be read and what is read of them."""
+
+_REFUSED: Final = (ryml.ExceptionBasic, ryml.ExceptionParse, ryml.ExceptionVisit)
+_DOCUMENT_END: Final = re.compile(rb"^---[ \t]*\r?$", re.MULTILINE)
+_KUBECTL_LIST: Final = re.compile(rb"\s*apiVersion: v1\nitems:(?=\n- )")
+_LIST_END: Final = re.compile(rb"\nkind: [A-Za-z]*List\n(?:metadata:\n(?:  .*\n?)*)?\s*\Z")
+_ITEM: Final = re.compile(rb"\n- ")
+_ITEM_KIND: Final = re.compile(rb"^  kind: (\S+)\r?$", re.MULTILINE)
+
+
+class DumpError(UsageError):
+    """The dump can't be read; the text says which file, where and what was expected."""
+
+
+class _Kind(msgspec.Struct):
+    kind: str
+    items: list[msgspec.Raw] | None = None
+
+
+class _Chunk(NamedTuple):
+    """A part of the dump that is YAML by itself, and the line it starts on."""
+
+    text: bytes
+    line: int
+
+
+def read(data: bytes, source: str, views: Views) -> dict[str, list[Any]]:
+    """The objects of each kind asked for, in their order; `source` names the dump in errors."""
+    found: dict[str, list[Any]] = {kind: [] for kind in views}
+    objects = _json_objects(data, source) if data.lstrip()[:1] == b"{" else _yaml_objects(data, source, views)
+    with _silenced():
+        for kind, written in objects:
+            if kind in views:
+                found[kind].append(_view(written, kind, views[kind], source))
+    return found
+
+
+def _view(written: bytes | msgspec.Raw, kind: str, view: type[View], source: str) -> View:
+    try:
+        return msgspec.json.decode(written, type=view, strict=False)
+    except msgspec.ValidationError as error:
+        raise DumpError(f"{source}: {kind} {_name(written)} can't be read: {error}") from error
+
+
+def _name(written: bytes | msgspec.Raw) -> str:
+    metadata = msgspec.json.decode(written).get("metadata")
+    return str(metadata.get("name", "without a name")) if isinstance(metadata, dict) else "without a name"
+
+
+def _json_objects(data: bytes | msgspec.Raw, source: str) -> Iterator[tuple[str, bytes | msgspec.Raw]]:
+    try:
+        read = msgspec.json.decode(data, type=_Kind)
+    except msgspec.ValidationError as error:
+        raise DumpError(f"{source}: not a dump of Kubernetes objects: {error}") from error
+    except msgspec.DecodeError as error:
+        raise DumpError(f"{source}: not JSON: {error}") from error
+    if read.items is None:
+        yield read.kind, data
+    for item in read.items or ():
+        yield from _json_objects(item, source)
+
+
+def _yaml_objects(data: bytes, source: str, views: Views) -> Iterator[tuple[str, bytes | msgspec.Raw]]:
+    for document in _documents(data):
+        listed = _KUBECTL_LIST.match(document.text)
+        if listed is None:
+            for parsed in _patiently(document, source):
+                yield from _json_objects(parsed, source)
+            continue
+        for item in _items(document, listed.end()):
+            kind = _ITEM_KIND.search(item.text)
+            if kind is None or (name := kind[1].decode(errors="replace")) in views:
+                yield name if kind else "", _first(item, source)
+
+
+def _documents(data: bytes) -> Iterator[_Chunk]:
+    start = line = 0
+    for mark in _DOCUMENT_END.finditer(data):
+        yield _Chunk(data[start : mark.start()], line)
+        line += data.count(b"\n", start, mark.end())
+        start = mark.end()
+    yield _Chunk(data[start:] if start else data, line)
+
+
+def _items(document: _Chunk, start: int) -> Iterator[_Chunk]:
+    """An item begins where a line does: whatever stands in one is indented."""
+    end = _LIST_END.search(document.text, max(start, len(document.text) - 4096))
+    stop = end.start() if end else len(document.text)
+    begins = [mark.start() + 1 for mark in _ITEM.finditer(document.text, start, stop)]
+    line = document.line + document.text.count(b"\n", 0, begins[0])
+    for begin, until in zip(begins, [*begins[1:], stop], strict=True):
+        text = document.text[begin:until]
+        yield _Chunk(text, line)
+        line += text.count(b"\n")
+
+
+def _first(item: _Chunk, source: str) -> msgspec.Raw:
+    """The only element of a list of one."""
+    objects = _quickly(item.text)
+    if objects is None:
+        objects = msgspec.json.decode(next(iter(_patiently(item, source))), type=list[msgspec.Raw])
+    return objects[0]
+
+
+def _quickly(text: bytes) -> list[msgspec.Raw] | None:
+    """None where only PyYAML may judge: what is broken, what rapidyaml does not resolve or can't say in JSON."""
+    if b": *" in text or b": &" in text:
+        return None
+    try:
+        tree = ryml.parse_in_arena(text)
+        return msgspec.json.decode(ryml.emit_json(tree, tree.root_id()).encode(), type=list[msgspec.Raw])
+    except (*_REFUSED, TypeError, UnicodeError, msgspec.DecodeError):
+        return None
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """rapidyaml writes its complaints to the terminal before it raises them; PyYAML's are the ones we show."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _patiently(chunk: _Chunk, source: str) -> Iterable[bytes]:
+    try:
+        documents = list(yaml.load_all(chunk.text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except (yaml.YAMLError, UnicodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{chunk.line + mark.line + 1}" if mark else source
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise DumpError(f"{where}: not YAML: {problem}") from error
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict | list) or (isinstance(document, dict) and "kind" not in document):
+            raise DumpError(f"{source}: not a dump of Kubernetes objects: a `kind` is missing")
+        yield msgspec.json.encode(document, enc_hook=str)

@@ -1,0 +1,106 @@
+"""Two situations side by side, Service by Service, with what the difference costs or saves. Pure; `plan` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from zonewise.objects import Key, Service
+from zonewise.planning.outlook import Money, Outlook, look, price, share_traffic
+from zonewise.planning.situation import Situation
+from zonewise.routing import HintsForm
+from zonewise.topology import ZONE
+
+
+class Traffic(msgspec.Struct, frozen=True, rename="camel"):
+    """Of a month. `gb` is that of all Services together that `by_service` does not tell of."""
+
+    gb: float = 0.0
+    by_service: Mapping[Key, float] = {}
+    price_per_gb: float = 0.0
+
+
+class Side(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A Service on one side of the comparison."""
+
+    outlook: Outlook
+    money: Money | None = None
+
+
+class Row(msgspec.Struct, frozen=True, rename="camel"):
+    """`planned` is what `today` becomes; both are the same where nothing changes."""
+
+    today: Side
+    planned: Side
+
+    @property
+    def key(self) -> Key:
+        return self.today.outlook.key
+
+    @property
+    def differs(self) -> bool:
+        return self.today != self.planned
+
+
+class Total(msgspec.Struct, frozen=True, rename="camel"):
+    """`in_zone` is the share of all traffic, weighed by gigabytes where they are known, else by endpoints."""
+
+    services: int
+    endpoints: int
+    in_zone: float
+    worst_overload: float
+    slices: int
+    cut_off: int
+    cost: float | None
+
+
+class Comparison(msgspec.Struct, frozen=True, rename="camel"):
+    zones: Mapping[str, int]
+    changes: tuple[str, ...]
+    rows: tuple[Row, ...]
+    today: Total
+    planned: Total
+
+
+def compare(
+    today: Situation,
+    planned: Situation,
+    chosen: Callable[[Service], bool],
+    traffic: Traffic | None = None,
+    hints: HintsForm = HintsForm.STABLE,
+) -> Comparison:
+    """`zones` are the planned ones, with their client nodes."""
+    before = _sides(look(today, chosen, hints), traffic)
+    after = _sides(look(planned, chosen, hints), traffic) if planned.changed else before
+    rows = tuple(Row(side, after[key]) for key, side in before.items())
+    return Comparison(
+        zones=planned.cluster.demand(ZONE),
+        changes=planned.changed,
+        rows=rows,
+        today=_total([row.today for row in rows]),
+        planned=_total([row.planned for row in rows]),
+    )
+
+
+def _sides(outlooks: list[Outlook], traffic: Traffic | None) -> dict[Key, Side]:
+    if traffic is None:
+        return {found.key: Side(found) for found in outlooks}
+    gb = share_traffic(outlooks, traffic.gb, traffic.by_service)
+    money = price(outlooks, gb, traffic.price_per_gb)
+    return {found.key: Side(found, money.get(found.key)) for found in outlooks}
+
+
+def _total(sides: list[Side]) -> Total:
+    outlooks = [side.outlook for side in sides]
+    weights = [side.money.gb if side.money else float(side.outlook.endpoints) for side in sides]
+    met = sum(weight * found.in_zone for weight, found in zip(weights, outlooks, strict=True))
+    return Total(
+        services=len(sides),
+        endpoints=sum(found.endpoints for found in outlooks),
+        in_zone=met / sum(weights) if sum(weights) else 0.0,
+        worst_overload=max((found.worst_overload for found in outlooks), default=0.0),
+        slices=sum(found.slices for found in outlooks),
+        cut_off=sum(bool(found.cut_off) for found in outlooks),
+        cost=sum(side.money.cost for side in sides if side.money) if any(side.money for side in sides) else None,
+    )

@@ -1,0 +1,145 @@
+"""What comes of a situation: for every Service its policy, its assignment, and what that does to traffic and cost. Pure.
+
+The decision is the controllers' own, from the same slices, so what is foreseen here is what they will write. Traffic is
+taken to come evenly from all client nodes, and a Service's share of it to be that of its endpoints, unless told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from zonewise.objects import EndpointSlice, Key, Service
+from zonewise.planning.situation import Served, Situation
+from zonewise.routing import Cluster, Decision, HintsForm, drained_zones, forecast
+from zonewise.routing.load import names
+from zonewise.routing.tiers import EVERYONE
+from zonewise.slices.families import Family
+from zonewise.slices.plan import MOST_PER_SLICE
+from zonewise.slices.routed import Routed, route
+from zonewise.slices.state import state_of
+from zonewise.topology import ZONE
+
+EVERY_CLIENT: Final = "*"
+PRICE_PER_GB: Final = 0.02
+"""Dollars, as the large clouds ask: 0.01 for what leaves a zone and 0.01 for what enters one."""
+
+
+class Assignment(msgspec.Struct, frozen=True, rename="camel"):
+    """So many endpoints of one zone are for the clients of these; `*` stands for all."""
+
+    zone: str
+    consumers: tuple[str, ...]
+    endpoints: int
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of one Service. Shares are of 1; `losses` are what stock proxies will not do of it, `cut_off` nodes without any."""
+
+    namespace: str
+    name: str
+    policy: str
+    source: str
+    active: bool
+    code: str
+    sentence: str
+    remedy: str
+    endpoints: int
+    in_zone: float
+    worst_overload: float
+    cut_off: tuple[str, ...]
+    slices: int
+    assignment: tuple[Assignment, ...]
+    losses: tuple[str, ...]
+    complaints: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+
+def look(situation: Situation, chosen: Callable[[Service], bool], hints: HintsForm = HintsForm.STABLE) -> list[Outlook]:
+    """By namespace and name."""
+    return [_outlook(served, situation, hints) for served in situation.services if chosen(served.service)]
+
+
+def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
+    cluster = situation.cluster
+    routed = {family: _route(served, family, situation, hints) for family in served.by_family}
+    decisions = {family.value: found.decision for family, found in routed.items()}
+    expressions = {family.value: found.expression for family, found in routed.items()}
+    state = state_of(served.service, decisions, expressions, cluster, now="")
+    forecasts = [forecast(decision, cluster) for decision in decisions.values() if decision.endpoints]
+    return Outlook(
+        namespace=served.key.namespace,
+        name=served.key.name,
+        policy=state.policy,
+        source=state.source,
+        active=state.active,
+        code=state.code,
+        sentence=state.sentence,
+        remedy=state.remedy,
+        endpoints=state.endpoints,
+        in_zone=min((found.in_zone for found in forecasts), default=0.0),
+        worst_overload=max((found.worst_overload for found in forecasts), default=0.0),
+        cut_off=tuple(sorted({name for found in forecasts for name in found.cut_off})),
+        slices=sum(_slices(found) for found in routed.values()),
+        assignment=tuple(_assignments(decisions.values(), cluster)),
+        losses=state.losses,
+        complaints=state.complaints,
+    )
+
+
+def _route(served: Served, family: Family, situation: Situation, hints: HintsForm) -> Routed:
+    namespace = situation.namespaces.get(served.key.namespace)
+    said = namespace.metadata.annotations if namespace else {}
+    drained = drained_zones(served.service, said, situation.cluster.node_drains)
+    slices = _of_family(served.slices, family)
+    return route(served.service, served.by_family[family], slices, situation.cluster, hints, drained)
+
+
+def _of_family(slices: Iterable[EndpointSlice], family: Family) -> list[EndpointSlice]:
+    return [found for found in slices if found.address_type == family]
+
+
+def _slices(routed: Routed) -> int:
+    return sum(-(-len(endpoints) // MOST_PER_SLICE) for endpoints in routed.wanted.values()) or 1
+
+
+def _assignments(decisions: Iterable[Decision], cluster: Cluster) -> Iterable[Assignment]:
+    counted: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for decision in decisions:
+        homes = cluster.homes(decision.endpoints, ZONE)
+        tier = next((tier for tier in (*decision.tiers, decision.walls) if tier and tier is not EVERYONE), EVERYONE)
+        for address in decision.endpoints:
+            consumers = names(tier.consumers.get(address, ())) if tier is not EVERYONE else (EVERY_CLIENT,)
+            counted[homes[address] or "", consumers] += 1
+    return (Assignment(zone, consumers, number) for (zone, consumers), number in sorted(counted.items()))
+
+
+class Money(msgspec.Struct, frozen=True, rename="camel"):
+    """Traffic of a month, what of it leaves its zone, and the price of that."""
+
+    gb: float
+    cross_zone_gb: float
+    cost: float
+
+
+def price(outlooks: Iterable[Outlook], gb: Mapping[Key, float], price_per_gb: float) -> dict[Key, Money]:
+    """A Service without endpoints sends nothing anywhere."""
+    crossing = {
+        found.key: gb[found.key] * (1 - found.in_zone) if found.endpoints else 0.0
+        for found in outlooks
+        if found.key in gb
+    }
+    return {key: Money(gb[key], crosses, crosses * price_per_gb) for key, crosses in crossing.items()}
+
+
+def share_traffic(outlooks: Iterable[Outlook], total_gb: float, told: Mapping[Key, float]) -> dict[Key, float]:
+    """What was told of a Service holds; the total is that of the others, in proportion to their endpoints."""
+    untold = {found.key: found.endpoints for found in outlooks if found.key not in told}
+    whole = sum(untold.values())
+    return {**{key: total_gb * endpoints / whole for key, endpoints in untold.items() if whole}, **told}

@@ -1,0 +1,109 @@
+"""A cluster at one moment, as far as routing depends on it: its nodes, and for every Service what serves it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Key, Namespace, Node, Pod, Service, View, key_of
+from zonewise.routing import Cluster
+from zonewise.slices.families import Family, families_of
+from zonewise.slices.names import service_key
+from zonewise.slices.plan import has_slices
+from zonewise.slices.pods import ByPorts, endpoints_of
+from zonewise.slices.selection import PodsByLabel
+
+KINDS: Final[Mapping[str, type[View]]] = {
+    "Node": Node,
+    "Namespace": Namespace,
+    "Service": Service,
+    "EndpointSlice": EndpointSlice,
+}
+"""What is read of a dump: nodes and Services must be there, slices or pods; namespaces tell of drained zones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A Service and its endpoints by family and ports; `slices` are there now and remember the last decision."""
+
+    service: Service
+    by_family: Mapping[Family, ByPorts]
+    slices: tuple[EndpointSlice, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.service)
+
+    def endpoints(self, family: Family) -> Iterator[Endpoint]:
+        for found in self.by_family[family].values():
+            yield from found
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`changed` is empty for the cluster as it is, else what was changed in words."""
+
+    nodes: tuple[Node, ...]
+    services: tuple[Served, ...]
+    namespaces: Mapping[str, Namespace] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        return Cluster.of(self.nodes)
+
+
+def gather(
+    nodes: Iterable[Node],
+    services: Iterable[Service],
+    slices: Iterable[EndpointSlice] = (),
+    pods: Iterable[Pod] = (),
+    namespaces: Iterable[Namespace] = (),
+) -> Situation:
+    """Endpoints are those of the slices, or where there are none, of the pods."""
+    known = tuple(sorted(nodes, key=lambda node: node.metadata.name))
+    cluster = Cluster.of(known)
+    by_service = _by_service(slices)
+    selected = _Selected(pods)
+    routed = sorted((service for service in services if has_slices(service)), key=key_of)
+    served = [_served(service, by_service.get(key_of(service), []), selected, cluster) for service in routed]
+    return Situation(known, tuple(served), {found.metadata.name: found for found in namespaces})
+
+
+def _by_service(slices: Iterable[EndpointSlice]) -> dict[Key, list[EndpointSlice]]:
+    found: dict[Key, list[EndpointSlice]] = {}
+    for one in slices:
+        found.setdefault(service_key(one), []).append(one)
+    return found
+
+
+def _served(service: Service, slices: Sequence[EndpointSlice], selected: _Selected, cluster: Cluster) -> Served:
+    families = families_of(service)
+    if slices:
+        in_order = tuple(sorted(slices, key=lambda found: found.metadata.name))
+        return Served(service, {family: _by_ports(in_order, family) for family in families}, in_order)
+    return Served(service, endpoints_of(service, selected.by(service), cluster, families).by_family)
+
+
+def _by_ports(slices: Sequence[EndpointSlice], family: Family) -> ByPorts:
+    found: dict[tuple[EndpointPort, ...], list[Endpoint]] = {}
+    for one in slices:
+        if one.address_type == family and one.endpoints:
+            found.setdefault(one.ports or (), []).extend(one.endpoints)
+    return found
+
+
+class _Selected:
+    """Pods by the Services that select them."""
+
+    def __init__(self, pods: Iterable[Pod]) -> None:
+        self._pods = {key_of(pod): pod for pod in pods}
+        self._by_label = PodsByLabel()
+        for key, pod in self._pods.items():
+            self._by_label.put(key, pod.metadata.labels)
+
+    def by(self, service: Service) -> list[Pod]:
+        matching = self._by_label.matching(service.metadata.namespace, service.spec.selector or {})
+        return [self._pods[key] for key in matching]

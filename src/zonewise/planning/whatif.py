@@ -1,0 +1,216 @@
+"""Changes to a situation: a policy set, a zone lost, nodes added, a Service scaled. Pure; each gives a new situation.
+
+A change that names what is not there is refused with a sentence that says what is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from zonewise.errors import UsageError
+from zonewise.objects import Endpoint, Key, Node, Service
+from zonewise.planning.situation import Served, Situation
+from zonewise.routing import Cluster
+from zonewise.routing.policy import SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
+from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
+from zonewise.slices.families import Family
+from zonewise.slices.pods import ByPorts
+from zonewise.topology import ZONE
+
+Chosen = Callable[[Service], bool]
+
+TRAFFIC_DISTRIBUTION: Final = "trafficDistribution"
+SHORT_NAMES: Final[Mapping[str, str]] = {
+    "same-node": SAME_NODE,
+    "same-zone": SAME_ZONE,
+    "same-region": SAME_REGION,
+    "topology-keys": TOPOLOGY_KEYS,
+    "topology-mode": TOPOLOGY_MODE,
+    "algorithm": ALGORITHM,
+    "starting-threshold": STARTING_THRESHOLD,
+    "padding": PADDING,
+    "overload-threshold": OVERLOAD_THRESHOLD,
+}
+MOST_ADDED: Final = 10_000
+
+
+def set_policy(situation: Situation, name: str, value: str, chosen: Chosen) -> Situation:
+    """`name` is a short one, a whole annotation key, or trafficDistribution; an empty value takes it away."""
+    if name not in SHORT_NAMES and name != TRAFFIC_DISTRIBUTION and "/" not in name:
+        known = ", ".join((*SHORT_NAMES, TRAFFIC_DISTRIBUTION))
+        raise UsageError(f"--set {name}={value}: {name!r} is no policy; write one of {known}, or an annotation's key")
+    if not any(chosen(served.service) for served in situation.services):
+        raise UsageError(f"--set {name}={value}: no Service is chosen by -n and -l")
+    services = tuple(
+        replace(served, service=_with_policy(served.service, name, value)) if chosen(served.service) else served
+        for served in situation.services
+    )
+    return _changed(situation, f"{name}={value}", services=services)
+
+
+def _with_policy(service: Service, name: str, value: str) -> Service:
+    if name == TRAFFIC_DISTRIBUTION:
+        return msgspec.structs.replace(
+            service, spec=msgspec.structs.replace(service.spec, traffic_distribution=value or None)
+        )
+    key = SHORT_NAMES.get(name, name)
+    annotations = {other: said for other, said in service.metadata.annotations.items() if other != key}
+    if value:
+        annotations[key] = value
+    return msgspec.structs.replace(service, metadata=msgspec.structs.replace(service.metadata, annotations=annotations))
+
+
+def lose_zone(situation: Situation, zone: str) -> Situation:
+    """Its nodes and every endpoint on them are gone, and nothing has taken their place yet."""
+    lost = {name for name, found in situation.cluster.domains(ZONE).items() if found == zone}
+    if not lost:
+        raise UsageError(f"--lose-zone {zone}: no node is in that zone; there is {_zones(situation.cluster)}")
+    homes = situation.cluster.domains(ZONE)
+
+    def stays(endpoint: Endpoint) -> bool:
+        return (homes.get(endpoint.node_name or "") or endpoint.zone) != zone
+
+    services = tuple(_keep(served, stays) for served in situation.services)
+    nodes = tuple(node for node in situation.nodes if node.metadata.name not in lost)
+    return _changed(situation, f"zone {zone} lost ({len(lost)} nodes)", nodes=nodes, services=services)
+
+
+def add_nodes(situation: Situation, zone: str, number: int) -> Situation:
+    """Nodes like the first ready one of that zone; of any zone, where it is a new one."""
+    if not 1 <= number <= MOST_ADDED:
+        raise UsageError(f"--add-nodes {zone}={number}: add 1 to {MOST_ADDED:,} nodes")
+    pattern = _pattern(situation, zone)
+    taken = {node.metadata.name for node in situation.nodes}
+    fresh = (name for index in count(1) if (name := f"{zone}-added-{index}") not in taken)
+    added = tuple(_like(pattern, next(fresh), zone) for _ in range(number))
+    return _changed(situation, f"{number} nodes added in {zone}", nodes=(*situation.nodes, *added))
+
+
+def _pattern(situation: Situation, zone: str) -> Node:
+    homes, clients = situation.cluster.domains(ZONE), situation.cluster.clients
+    name = next((name for name in clients if homes.get(name) == zone), clients[0] if clients else None)
+    if name is None:
+        raise UsageError(f"--add-nodes {zone}: there is no node that new ones could be like")
+    return situation.cluster.nodes[name]
+
+
+def _like(pattern: Node, name: str, zone: str) -> Node:
+    labels = {**pattern.metadata.labels, ZONE: zone, "kubernetes.io/hostname": name}
+    return msgspec.structs.replace(
+        pattern, metadata=msgspec.structs.replace(pattern.metadata, name=name, uid=name, labels=labels)
+    )
+
+
+def scale(situation: Situation, name: str, number: int) -> Situation:
+    """A Service gets as many endpoints: new ones in the zones that have fewest, the fullest zones lose theirs first."""
+    if not 0 <= number <= MOST_ADDED:
+        raise UsageError(f"--replicas {name}={number}: write a number from 0 to {MOST_ADDED:,}")
+    wanted = find(situation, name, "--replicas")
+    services = tuple(
+        _scaled(served, number, situation.cluster) if served.key == wanted else served for served in situation.services
+    )
+    return _changed(situation, f"{wanted} scaled to {number}", services=services)
+
+
+def find(situation: Situation, name: str, option: str) -> Key:
+    """The Service that a person names, with its namespace or without."""
+    namespace, _, bare = name.rpartition("/")
+    found = [
+        served.key
+        for served in situation.services
+        if served.key.name == bare and (not namespace or served.key.namespace == namespace)
+    ]
+    match found:
+        case [one]:
+            return one
+        case []:
+            raise UsageError(f"{option} {name}: there is no such Service with a selector")
+        case _:
+            raise UsageError(f"{option} {name}: {len(found)} Services have that name; write {found[0]} or another")
+
+
+def _scaled(served: Served, number: int, cluster: Cluster) -> Served:
+    families = {
+        family: _scale_family(by_ports, family, number, cluster) for family, by_ports in served.by_family.items()
+    }
+    return replace(served, by_family=families)
+
+
+def _scale_family(by_ports: ByPorts, family: Family, number: int, cluster: Cluster) -> ByPorts:
+    ports = next(iter(by_ports), ())
+    endpoints = [endpoint for found in by_ports.values() for endpoint in found]
+    grown = [*endpoints, *_more(endpoints, family, number - len(endpoints), cluster)]
+    return {ports: _fewer(grown, len(grown) - number, cluster)}
+
+
+def _more(endpoints: Sequence[Endpoint], family: Family, number: int, cluster: Cluster) -> Iterable[Endpoint]:
+    zones, placed = _nodes_by_zone(cluster), Counter(_home(endpoint, cluster) for endpoint in endpoints)
+    if number > 0 and not zones:
+        raise UsageError("no node takes pods, so there is no place for more endpoints")
+    for index in range(max(0, number)):
+        zone = min(zones, key=lambda found: (placed[found], found))
+        node = zones[zone][placed[zone] % len(zones[zone])]
+        placed[zone] += 1
+        yield Endpoint(addresses=(_address(family, index),), node_name=node, zone=zone)
+
+
+def _fewer(endpoints: Sequence[Endpoint], number: int, cluster: Cluster) -> list[Endpoint]:
+    by_zone: dict[str, list[Endpoint]] = {}
+    for endpoint in endpoints:
+        by_zone.setdefault(_home(endpoint, cluster) or "", []).append(endpoint)
+    for _ in range(max(0, number)):
+        max(by_zone.values(), key=len).pop()
+    kept = {id(endpoint) for found in by_zone.values() for endpoint in found}
+    return [endpoint for endpoint in endpoints if id(endpoint) in kept]
+
+
+def _home(endpoint: Endpoint, cluster: Cluster) -> str | None:
+    return cluster.domains(ZONE).get(endpoint.node_name or "") or endpoint.zone
+
+
+def _nodes_by_zone(cluster: Cluster) -> dict[str, list[str]]:
+    homes, found = cluster.domains(ZONE), dict[str, list[str]]()
+    for name in cluster.clients:
+        found.setdefault(homes.get(name, ""), []).append(name)
+    return found
+
+
+def _address(family: Family, index: int) -> str:
+    """From a range for benchmarks that no cluster uses for its pods (RFC 2544, RFC 5180)."""
+    high, low = divmod(index, 256)
+    return f"198.18.{high}.{low}" if family is Family.IPV4 else f"2001:2::{index:x}"
+
+
+def _keep(served: Served, stays: Callable[[Endpoint], bool]) -> Served:
+    families = {
+        family: {ports: [endpoint for endpoint in found if stays(endpoint)] for ports, found in by_ports.items()}
+        for family, by_ports in served.by_family.items()
+    }
+    return replace(served, by_family=families)
+
+
+def _changed(
+    situation: Situation,
+    words: str,
+    *,
+    nodes: tuple[Node, ...] | None = None,
+    services: tuple[Served, ...] | None = None,
+) -> Situation:
+    """A new value: what the old one had computed of its nodes does not hold for it."""
+    return Situation(
+        situation.nodes if nodes is None else nodes,
+        situation.services if services is None else services,
+        situation.namespaces,
+        (*situation.changed, words),
+    )
+
+
+def _zones(cluster: Cluster) -> str:
+    zones = sorted(set(cluster.domains(ZONE).values()))
+    return ", ".join(zones) if zones else "no zone at all: no node has a zone label"

@@ -1,0 +1,159 @@
+"""What is foreseen: the figures of a plan, and what each change makes of them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from plan_world import node, service, situation, slice_of
+from zonewise.errors import UsageError
+from zonewise.objects import Key, Pod
+from zonewise.planning import whatif
+from zonewise.planning.comparison import Comparison, Traffic, compare
+from zonewise.planning.outlook import Assignment, Outlook, look
+from zonewise.planning.situation import Situation, gather
+
+EVEN = {"a": 4, "b": 4, "c": 4}
+
+
+def every(_: object) -> bool:
+    return True
+
+
+def outlook(found: Situation, name: str = "shop") -> Outlook:
+    return next(one for one in look(found, every) if one.name == name)
+
+
+def test_without_a_policy_a_third_stays_in_zone() -> None:
+    found = outlook(situation(shop=EVEN))
+    assert (found.policy, found.active, found.endpoints, found.slices) == ("none", False, 12, 1)
+    assert found.in_zone == pytest.approx(1 / 3)
+    assert found.assignment == tuple(Assignment(zone, ("*",), 4) for zone in "abc")
+
+
+def test_a_preference_keeps_traffic_and_parts_the_slices() -> None:
+    found = outlook(whatif.set_policy(situation(shop=EVEN), "same-zone", "Prefer", every))
+    assert (found.policy, found.active, found.slices) == ("same-zone Prefer", True, 3)
+    assert (found.in_zone, found.worst_overload) == (1.0, 0.0)
+    assert found.assignment == tuple(Assignment(zone, (zone,), 4) for zone in "abc")
+
+
+def test_a_policy_is_taken_away_by_an_empty_value() -> None:
+    asked = whatif.set_policy(situation(shop=EVEN), "same-zone", "Prefer", every)
+    assert outlook(whatif.set_policy(asked, "same-zone", "", every)).policy == "none"
+
+
+def test_only_chosen_services_get_the_policy() -> None:
+    both = situation(shop=EVEN, bank=EVEN)
+    asked = whatif.set_policy(both, "trafficDistribution", "PreferSameZone", lambda one: one.metadata.name == "bank")
+    assert outlook(asked, "shop").policy == "none"
+    assert outlook(asked, "bank").policy == "trafficDistribution PreferSameZone"
+
+
+def test_a_lost_zone_takes_its_nodes_and_endpoints() -> None:
+    lost = whatif.lose_zone(situation(shop=EVEN), "a")
+    assert outlook(lost).endpoints == 8
+    assert lost.cluster.demand("topology.kubernetes.io/zone") == {"b": 2, "c": 2}
+
+
+def test_a_hard_rule_without_endpoints_cuts_nodes_off_and_needs_our_proxy() -> None:
+    hard = whatif.set_policy(situation(shop={"a": 4, "b": 4}), "same-zone", "Require", every)
+    assert outlook(hard).cut_off == ("c0", "c1")
+    assert outlook(hard).losses
+    assert outlook(hard).assignment == (Assignment("a", ("a",), 4), Assignment("b", ("b",), 4))
+
+
+def test_added_nodes_send_traffic() -> None:
+    more = whatif.add_nodes(whatif.set_policy(situation(shop=EVEN), "same-zone", "Prefer", every), "c", 2)
+    assert more.cluster.demand("topology.kubernetes.io/zone") == {"a": 2, "b": 2, "c": 4}
+    assert outlook(more).in_zone < 1.0
+
+
+def test_a_new_zone_may_be_added() -> None:
+    assert whatif.add_nodes(situation(shop=EVEN), "d", 1).cluster.demand("topology.kubernetes.io/zone")["d"] == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "spread"), [(15, (5, 5, 5)), (13, (5, 4, 4)), (12, (4, 4, 4)), (7, (2, 2, 3)), (0, ())]
+)
+def test_scaling_keeps_the_spread(number: int, spread: tuple[int, ...]) -> None:
+    found = outlook(whatif.scale(situation(shop=EVEN), "shop", number))
+    assert sorted(part.endpoints for part in found.assignment) == sorted(spread)
+
+
+def test_scaling_down_an_uneven_spread_takes_from_the_fullest_zone() -> None:
+    found = outlook(whatif.scale(situation(shop={"a": 9, "b": 2, "c": 1}), "default/shop", 5))
+    assert {part.zone: part.endpoints for part in found.assignment} == {"a": 2, "b": 2, "c": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: whatif.set_policy(s, "zone", "x", every), "'zone' is no policy; write one of same-node, same-zone"),
+        (lambda s: whatif.set_policy(s, "same-zone", "x", lambda _: False), "no Service is chosen"),
+        (lambda s: whatif.lose_zone(s, "z"), "no node is in that zone; there is a, b, c"),
+        (lambda s: whatif.add_nodes(s, "a", 0), "add 1 to 10,000 nodes"),
+        (lambda s: whatif.scale(s, "nobody", 3), "there is no such Service"),
+        (lambda s: whatif.scale(s, "shop", 10_001), "write a number from 0 to 10,000"),
+    ],
+)
+def test_a_change_of_what_is_not_there_is_refused(change: object, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        change(situation(shop=EVEN))  # type: ignore[operator]
+    assert said in str(refused.value)
+
+
+def test_an_ambiguous_name_is_refused() -> None:
+    twins = [service("shop", "x"), service("shop", "y")]
+    found = gather([node("a0", "a")], twins, [slice_of(one, {"a": 1}) for one in twins])
+    with pytest.raises(UsageError, match="2 Services have that name; write x/shop"):
+        whatif.scale(found, "shop", 3)
+    assert whatif.find(found, "y/shop", "--gb") == Key("y", "shop")
+
+
+def comparison(traffic: Traffic) -> Comparison:
+    today = situation(shop=EVEN, bank={"a": 2, "b": 2, "c": 2})
+    return compare(today, whatif.set_policy(today, "same-zone", "Prefer", every), every, traffic)
+
+
+def test_cost_is_what_crosses_zones_times_the_price() -> None:
+    found = comparison(Traffic(gb=900, price_per_gb=0.02))
+    shop = next(row for row in found.rows if row.key.name == "shop")
+    assert shop.today.money is not None
+    assert shop.planned.money is not None
+    assert shop.today.money.gb == pytest.approx(600)  # 12 of 18 endpoints
+    assert shop.today.money.cost == pytest.approx(600 * 2 / 3 * 0.02)
+    assert shop.planned.money.cost == 0
+    assert found.today.cost == pytest.approx(900 * 2 / 3 * 0.02)
+
+
+def test_traffic_told_of_one_service_holds() -> None:
+    found = comparison(Traffic(gb=100, by_service={Key("default", "shop"): 7.0}, price_per_gb=1.0))
+    assert {row.key.name: row.today.money.gb for row in found.rows if row.today.money} == {"shop": 7.0, "bank": 100.0}
+
+
+def test_where_nothing_is_changed_nothing_differs() -> None:
+    today = situation(shop=EVEN)
+    found = compare(today, today, every)
+    assert not any(row.differs for row in found.rows)
+    assert found.changes == ()
+
+
+def test_pods_serve_where_a_dump_has_no_slices() -> None:
+    pods = [
+        msgspec.convert(
+            {
+                "metadata": {"name": f"p{index}", "namespace": "default", "labels": {"app": "shop"}},
+                "spec": {"nodeName": f"{zone}0"},
+                "status": {
+                    "phase": "Running",
+                    "podIPs": [{"ip": f"10.2.0.{index}"}],
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            },
+            Pod,
+        )
+        for index, zone in enumerate("aab")
+    ]
+    found = gather([node("a0", "a"), node("b0", "b")], [service("shop")], pods=pods)
+    assert {part.zone: part.endpoints for part in outlook(found).assignment} == {"a": 2, "b": 1}
