@@ -27,9 +27,11 @@ NOWHERE = "127.99.0.9"
 
 
 class Server:
-    def __init__(self, plane: ControlPlane, *options: str, port: int = 0) -> None:
+    def __init__(self, plane: ControlPlane, *options: str, port: int = 0, descriptors: int = 0) -> None:
+        """`descriptors` is how many files it may have open."""
+        limited: tuple[object, ...] = ("limited.py", descriptors) if descriptors else ()
         self.program = Program(
-            str(ZONEWISE), "dns", "--kubeconfig", plane.kubeconfig, "--listen", "127.0.0.1", "--port", port,
+            *limited, str(ZONEWISE), "dns", "--kubeconfig", plane.kubeconfig, "--listen", "127.0.0.1", "--port", port,
             "--processes", 2, "--metrics-port", 0, "--lameduck-seconds", 0, "--log-format", "json", *options,
         )  # fmt: skip
         try:
@@ -71,17 +73,18 @@ class Server:
         wait_for(lambda: holds(self.metric(name)))
 
     def processes(self) -> dict[str, int]:
-        """Process ids by module."""
-        found: dict[str, int] = {}
+        """Process ids of those that serve, by name: the children of our only child."""
+        parents: dict[int, int] = {}
+        names: dict[int, str] = {}
         for directory in Path("/proc").glob("[0-9]*"):
             try:
-                words = directory.joinpath("cmdline").read_bytes().decode().split("\0")
-                parent = directory.joinpath("stat").read_text().rsplit(")", 1)[1].split()[1]
+                name, _, fields = directory.joinpath("stat").read_text().partition("(")[2].rpartition(")")
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if int(parent) == self.program.process.pid and "-m" in words:
-                found[f"{words[2]}-{len(found)}"] = int(directory.name)
-        return found
+            names[int(directory.name)] = name
+            parents[int(directory.name)] = int(fields.split()[1])
+        ours = self.program.process.pid
+        return {names[pid]: pid for pid, parent in parents.items() if parents.get(parent) == ours}
 
     def stop(self) -> int:
         self.program.process.terminate()

@@ -89,7 +89,7 @@ class World:
         self.quick: QuickResponder = quick_responder(self.table, self.tally)
         self.apply(self.catalog.snapshot())
         self.apply(self.catalog.set_serial(1))
-        self.apply(self.catalog.set_nodes(self.nodes, {}))
+        self.apply(self.catalog.set_nodes(self.nodes))
         self.apply(self.catalog.set_namespaces({"default": {}, "shop": {}}))
         self.apply([("loaded",)])
 

@@ -1,9 +1,14 @@
-"""The real CoreDNS: built once from its Go module into the cache, and run against the same API server."""
+"""The real CoreDNS: built once from its Go module into the cache, and run against the same API server.
+
+`python -m bench.dns.coredns` builds it, unless it is there: `make setup` does, for the tests that compare with it.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -16,17 +21,25 @@ MODULE = Path(__file__).parent / "coredns"
 
 
 def ensure() -> Path:
-    """The binary, built now unless it is there: some minutes."""
+    """The binary, built now unless it is there: some minutes. Two at once wait for each other."""
     sources = b"".join(sorted(path.read_bytes() for path in MODULE.iterdir()))
     binary = places.cache_root() / "coredns" / hashlib.sha256(sources).hexdigest()[:12]
-    if not binary.exists():
-        print("building CoreDNS: some minutes, once")
-        binary.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=binary.parent) as scratch:
-            made = Path(scratch, "coredns")
-            Go(MODULE).run(["build", "-trimpath", "-ldflags=-s -w", "-o", str(made), "."])
-            made.rename(binary)
+    if binary.exists():
+        return binary
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    with binary.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            _build(binary)
     return binary
+
+
+def _build(binary: Path) -> None:
+    print("setup: building CoreDNS, which our DNS server is compared with: some minutes, once", file=sys.stderr)
+    with tempfile.TemporaryDirectory(dir=binary.parent) as scratch:
+        made = Path(scratch, "coredns")
+        Go(MODULE).run(["build", "-trimpath", "-ldflags=-s -w", "-o", str(made), "."])
+        made.rename(binary)
 
 
 class CoreDns:
@@ -65,3 +78,7 @@ class CoreDns:
         self.process.kill()
         self.process.wait()
         self._log.close()
+
+
+if __name__ == "__main__":
+    ensure()

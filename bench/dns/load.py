@@ -54,8 +54,8 @@ async def write_cluster(plane: ControlPlane) -> None:
         await asyncio.gather(*(one(number) for number in range(SERVICES_COUNT)))
 
 
-def slice_of(number: int, change: int = 0) -> dict[str, Any]:
-    """`change` gives the last endpoint, which is in the client's zone, another address."""
+def slice_of(number: int, change: int = 0, changed: int = 1) -> dict[str, Any]:
+    """`change` gives the last `changed` endpoints another address; the very last one is in the client's zone."""
     endpoints = [
         {
             "addresses": [f"10.{number // 250}.{number % 250}.{index + 1}"],
@@ -64,7 +64,8 @@ def slice_of(number: int, change: int = 0) -> dict[str, Any]:
         }
         for index in range(ENDPOINTS_EACH)
     ]
-    endpoints[-1]["addresses"] = [f"10.{100 + change // 250}.{number % 250}.{change % 250}"]
+    for index in range(changed):
+        endpoints[-1 - index]["addresses"] = [f"{100 + index}.{number // 250}.{number % 250}.{change % 250}"]
     return {
         "metadata": {"name": f"s{number}", "labels": {"kubernetes.io/service-name": f"s{number}"}},
         "addressType": "IPv4",
@@ -128,31 +129,65 @@ def cpu_seconds(pid: int) -> float:
     return total / _TICKS
 
 
-def memory_mib(pid: int) -> float:
-    """Proportional: what processes share counts once."""
-    return sum(map(_own_memory_mib, tree(pid)))
+@dataclass(frozen=True)
+class Memory:
+    """Of all processes of a server, in MiB.
+
+    `proportional` (PSS) counts a page that several processes share once, divided among all who share it. `resident` is
+    the plain sum. `alone` is as if no other program on the machine used the same libraries: what processes have written,
+    and each mapped file once.
+    """
+
+    proportional: float
+    resident: float
+    alone: float
 
 
-def _own_memory_mib(pid: int) -> float:
-    found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    mib = int(found[1]) / 1024 if found else 0.0
-    print(f"  memory of {Path(f'/proc/{pid}/cmdline').read_text().replace(chr(0), ' ')[:60]}: {mib:.0f} MiB")
-    return mib
+def memory_of(pid: int) -> Memory:
+    totals = {"Pss": 0, "Rss": 0, "Pss_Anon": 0}
+    files: dict[tuple[str, ...], int] = {}
+    for each in tree(pid):
+        summed = Path(f"/proc/{each}/smaps_rollup").read_text()
+        for name in totals:
+            found = re.search(rf"^{name}:\s+(\d+)", summed, re.MULTILINE)
+            totals[name] += int(found[1]) if found else 0
+        for key, kib in _mapped_files(each):
+            files[key] = max(files.get(key, 0), kib)
+    return Memory(totals["Pss"] / 1024, totals["Rss"] / 1024, (totals["Pss_Anon"] + sum(files.values())) / 1024)
 
 
-def round_trips_us(port: int, count: int) -> list[float]:
-    """One query after the other from one socket, nothing else going on; sorted."""
-    names = [dns.message.make_query(f"s{number}.{DOMAIN}", "A").to_wire() for number in range(200)]
+def _mapped_files(pid: int) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Each mapping of a file, by its place there, and how much of it is resident and not written to."""
+    text = Path(f"/proc/{pid}/smaps").read_text()
+    for found in re.finditer(
+        r"^[\da-f]+-[\da-f]+ \S+ (\S+) \S+ (\d+) *(.*)\n(?:.*\n)*?Rss: +(\d+)(?:.*\n)*?Anonymous: +(\d+)",
+        text,
+        re.MULTILINE,
+    ):
+        if found[2] != "0":
+            yield found.group(1, 2, 3), int(found[4]) - int(found[5])
+
+
+def round_trips_us(port: int, count: int, cpu: int = 1) -> list[float]:
+    """One query after the other from one socket on one core."""
+    chance = random.Random(count)
+    names = [dns.message.make_query(f"s{number}.{DOMAIN}", "A").to_wire() for number in range(SERVICES_COUNT)]
     times = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.connect(("127.0.0.1", port))
-        client.settimeout(10)
-        for number in range(count):
-            begin = time.perf_counter_ns()
-            client.send(names[number % len(names)])
-            client.recv(2048)
-            times.append((time.perf_counter_ns() - begin) / 1000)
-    return sorted(times)
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu} & allowed or allowed)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.connect(("127.0.0.1", port))
+            client.settimeout(10)
+            for _ in range(count):
+                query = names[chance.randrange(SERVICES_COUNT)]
+                begin = time.perf_counter_ns()
+                client.send(query)
+                client.recv(2048)
+                times.append((time.perf_counter_ns() - begin) / 1000)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    return times
 
 
 def change_seconds(plane: ControlPlane, port: int, change: int) -> float:

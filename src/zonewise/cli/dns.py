@@ -97,6 +97,10 @@ def dns(**options: Any) -> None:
     SIGTERM ends it in good order: what was asked is answered. A new one may be started on the same port before.
     """
     from zonewise import log
+    from zonewise.dns import nursery
+
+    born = nursery.fork()  # before anything is loaded that serving processes don't need
+
     from zonewise.dns import program
     from zonewise.kube import kubeconfig, process
 
@@ -109,7 +113,7 @@ def dns(**options: Any) -> None:
     listen = process.Listen(port=options["metrics_port"])
     sys.exit(
         process.run(
-            lambda health: program.live(access, chosen, opened, health),
+            lambda health: program.live(access, chosen, opened, health, born),
             listen=listen,
             unready_seconds=options["lameduck_seconds"],
         )

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from zonewise.dns.response import Response
 
 MOST_ENTRIES: Final = 10_000
+MOST_BYTES: Final = 32 << 20
+"""Of all answers: one may have 64 KiB, and whoever owns a name could fill the memory with such."""
 STALE_TTL: Final = 30
 """What a stale answer is said to be good for (RFC 8767, 4)."""
 
@@ -39,6 +41,7 @@ class Cache:
         self._stale_seconds = stale_seconds
         self._most = most
         self._kept: OrderedDict[Question, Kept] = OrderedDict()
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -61,7 +64,12 @@ class Cache:
         seconds = min(response.ttl, self._longest_seconds)
         if response.failed or seconds <= 0:
             return
+        self._drop(question)
         self._kept[question] = Kept(response, now, now + seconds)
-        self._kept.move_to_end(question)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._bytes += len(response.body)
+        while len(self._kept) > self._most or self._bytes > MOST_BYTES:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, question: Question) -> None:
+        if old := self._kept.pop(question, None):
+            self._bytes -= len(old.response.body)

@@ -6,42 +6,47 @@ Level-based: whoever calls may call twice, and says what is, not what happened. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Final, NamedTuple
 
-from zonewise.dns import feed, records
+from zonewise.dns import feed, records, sheets
 from zonewise.dns.clients import Places
-from zonewise.dns.feed import Written
+from zonewise.dns.feed import Records, Written
 from zonewise.dns.message import Type
 from zonewise.dns.names import below, dashed, is_v4, to_wire
-from zonewise.dns.pods import PodRecords, pod_answer
+from zonewise.dns.podaddresses import PodAddresses, Taken
+from zonewise.dns.pods import PodRecords
 from zonewise.dns.ranges import places
-from zonewise.dns.service import Domain, Published, Records, is_headless, publish, rows_of
+from zonewise.dns.records import Target
+from zonewise.dns.service import (
+    Domain,
+    Place,
+    how_many_names,
+    is_headless,
+    name_of,
+    name_servers,
+    places_of,
+    pointers_of,
+    pointing,
+    sheet_of,
+)
 from zonewise.dns.table import Update
 from zonewise.dns.views import Profile, Profiles, View, decisions, view
 from zonewise.objects import Endpoint, EndpointSlice, Key, Node, Service
 from zonewise.routing import Cluster, Drain, drained_zones
 from zonewise.routing.endpoints import is_ready
 
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """What serving processes were told of one Service."""
-
-    names: Mapping[bytes, Written] = field(default_factory=dict)
-    zonal: Mapping[bytes, Written] = field(default_factory=dict)
-    reverse: Mapping[bytes, tuple[bytes, ...]] = field(default_factory=dict)
-    virtual: Mapping[bytes, bytes] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, found: Published) -> _Sent:
-        names = {name: feed.write(records) for name, records in found.names.items()}
-        zonal = {name: feed.write_zonal(records) for name, records in found.zonal.items()}
-        return cls(names, zonal, found.reverse, found.virtual)
+NOT_SEEN: Final[tuple[View | None, frozenset[str]]] = (None, frozenset())
+"""Everybody gets everything, and no zone is drained."""
 
 
-NOTHING = _Sent()
+class _Sent(NamedTuple):
+    """What serving processes were told of one Service: its sheet, with how many names."""
+
+    written: Written
+    names: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Settings:
     pods: PodRecords = PodRecords.DISABLED
     servers: tuple[bytes, ...] = ()
     """Addresses of this server, for the name server's record."""
+    locate_by_pods: bool = False
+    """Find clients by the addresses of all pods, for networks whose nodes have no ranges of their own."""
 
 
 class Catalog:
@@ -57,14 +64,14 @@ class Catalog:
         self.settings = settings
         self.viewed: dict[Key, Profile] = {}
         """Services whose answers depend on where nodes are: to be set again when nodes change."""
-        self._published: dict[Key, _Sent] = {}
-        self._pointers: dict[bytes, dict[Key, tuple[bytes, ...]]] = {}
-        self._virtual: dict[bytes, bytes] = {}
+        self._sent: dict[Key, _Sent] = {}
         self._profiles = Profiles(Cluster.of(()))
         self._used: Counter[int] = Counter()
         self._places = Places({}, {})
         self._namespaces: Mapping[str, Mapping[str, str]] = {}
-        self._pods: dict[bytes, Written] = {}
+        self._pods = PodAddresses()
+        self._name_servers: dict[Key, tuple[Target, ...]] = {}
+        """Services that lead to this server, with the names and addresses that they give it."""
         self._serial = 0
 
     @property
@@ -74,28 +81,39 @@ class Catalog:
 
     @property
     def size(self) -> int:
-        return sum(len(found.names) for found in self._published.values())
+        """Names of Services."""
+        return sum(sent.names for sent in self._sent.values())
 
     def set_service(self, key: Key, service: Service | None, slices: Sequence[EndpointSlice]) -> list[Update]:
         """`slices` are those labelled for the Service."""
-        rows = rows_of(slices, self.settings.domain)
-        seen, drained = self._view(service, slices) if service and rows and is_headless(service) else (None, ())
-        new = _Sent.of(publish(service, rows, seen, self.settings.domain, drained)) if service else NOTHING
-        old = self._published.pop(key, NOTHING)
-        if service:
-            self._published[key] = new
+        places = places_of(slices, self.settings.domain)
+        seen, drained = self._view(service, slices) if service and places and is_headless(service) else NOT_SEEN
+        sheet = sheet_of(service, places, seen, drained) if service else None
+        if sheet and not places and (pointers := pointers_of(slices, self.settings.domain)):
+            sheet = sheet if sheet.alias or sheet.virtual is not None else pointing(pointers)
+        new = _Sent(sheets.write(sheet), how_many_names(sheet)) if sheet else None
+        old = self._sent.pop(key, None)
+        if new:
+            self._sent[key] = new
         before, after = self._use(key, seen)
-        updates = [*before, *feed.name_updates("names", _changes(old.names, new.names))]
-        updates += feed.name_updates("zonal", _changes(old.zonal, new.zonal))
-        return [*updates, *self._set_pointers(key, old, new), *after]
+        changed = [] if old == new else self._service_updates({key: new})
+        return [*before, *changed, *after, *self._serve_names(key, service, places)]
 
-    def set_nodes(self, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> list[Update]:
-        """`pods` are nodes by the addresses of pods that no range covers. `viewed` Services have to be set again."""
+    def _serve_names(self, key: Key, service: Service | None, places: Sequence[Place]) -> Iterator[Update]:
+        """A Service that leads to this server gives it its name and addresses, as CoreDNS has it."""
+        leads_here = any(place.address in self.settings.servers for place in places)
+        found = tuple(name_servers(key, service, places, self.settings.domain)) if service and leads_here else ()
+        if found == self._name_servers.get(key, ()):
+            return
+        self._name_servers[key] = found
+        static = self._static()
+        own = (self.settings.domain.wire, self._under("ns.dns"))
+        yield from feed.updates("names", [(name, static[name]) for name in own])
+
+    def set_nodes(self, nodes: Sequence[Node]) -> list[Update]:
+        """`viewed` Services have to be set again."""
         self._profiles.renew(Cluster.of(nodes))
-        return self.set_places(nodes, pods)
-
-    def set_places(self, nodes: Iterable[Node], pods: Mapping[bytes, str]) -> list[Update]:
-        found = places(nodes, pods)
+        found = places(nodes)
         if found == self._places:
             return []
         self._places = found
@@ -104,18 +122,30 @@ class Catalog:
     def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> list[Update]:
         """With their annotations; Services of one that drains other zones than before have to be set again."""
         old, self._namespaces = self._namespace_names(), dict(namespaces)
-        updates = list(feed.name_updates("names", _changes(old, self._namespace_names())))
+        updates = list(feed.updates("names", _changes(old, self._namespace_names())))
         return [*updates, self._pods_update()] if updates else []
 
-    def set_pods(self, pods: Iterable[tuple[str, str]]) -> list[Update]:
-        """Namespaces and addresses, where pods are answered for one by one."""
-        old, self._pods = self._pods, {}
-        for namespace, address in pods:
-            content = pod_answer(dashed(address).encode(), self.settings.domain.ttl)
-            name = below(self._under("pod"), dashed(address), namespace)
-            if content and name:
-                self._pods[name] = feed.write(content)
-        return list(feed.name_updates("names", _changes(old, self._pods)))
+    def set_pod(self, pod: Key, addresses: Sequence[bytes], node: str) -> list[Update]:
+        """A pod as it is, where clients are found by pods or pods have records; without addresses, it is gone."""
+        taken = self._pods.set(pod, addresses, node)
+        lost = [(each.loser.namespace, each.address, False) for each in taken if each.loser]
+        names = [(pod.namespace, each.address, bool(each.node)) for each in taken]
+        return [*self._pod_places(taken), *self._pod_names([*lost, *names])]
+
+    def _pod_places(self, taken: Iterable[Taken]) -> Iterator[Update]:
+        return feed.pod_places(each[:2] for each in taken) if self.settings.locate_by_pods else iter(())
+
+    def _pod_names(self, names: Iterable[tuple[str, bytes, bool]]) -> Iterator[Update]:
+        """Namespace, address, and whether a pod has it."""
+        if self.settings.pods is not PodRecords.VERIFIED:
+            return
+        under = self._under("pod")
+        found = ((below(under, dashed(str(ip_address(ip))), space), ip, there) for space, ip, there in names)
+        yield from feed.updates("names", ((name, self._pod_written(ip, there)) for name, ip, there in found if name))
+
+    def _pod_written(self, address: bytes, there: bool) -> Written | None:
+        type_ = Type.A if is_v4(address) else Type.AAAA
+        return feed.write({type_: records.addresses([address], self.settings.domain.ttl)}) if there else None
 
     def set_serial(self, serial: int) -> list[Update]:
         """Said in every denial; secondaries, which there are none of, would compare it."""
@@ -123,25 +153,29 @@ class Catalog:
         domain = self.settings.domain
         own = {domain.wire: self._static()[domain.wire]}
         authority = records.authority(domain.wire, serial, domain.ttl)
-        return [("authority", authority), *feed.name_updates("names", own.items())]
+        return [("authority", authority), *feed.updates("names", own.items())]
 
     def snapshot(self) -> Iterator[Update]:
         """Everything, for a process that knows nothing yet."""
+        yield ("ttl", self.settings.domain.ttl)
         yield from self.set_serial(self._serial)
         yield feed.places_update(self._places)
         yield from map(feed.profile_update, {profile.id: profile for profile in self.viewed.values()}.values())
         yield self._pods_update()
-        yield from feed.name_updates("names", {**self._static(), **self._namespace_names(), **self._pods}.items())
-        for published in self._published.values():
-            yield from feed.name_updates("names", published.names.items())
-            yield from feed.name_updates("zonal", published.zonal.items())
-        yield from self._pointer_updates({*self._pointers, *self._virtual})
+        yield from feed.updates("names", {**self._static(), **self._namespace_names()}.items())
+        yield from self._pod_places(taken for _, taken in self._pods.all())
+        yield from self._pod_names((pod.namespace, taken.address, True) for pod, taken in self._pods.all())
+        yield from self._service_updates(self._sent)
 
-    def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> tuple[View | None, Container[str]]:
+    def _service_updates(self, sent: Mapping[Key, _Sent | None]) -> list[Update]:
+        named = ((name_of(key, self.settings.domain), found) for key, found in sent.items())
+        return list(feed.updates("services", ((name, found and found.written) for name, found in named if name)))
+
+    def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> tuple[View | None, frozenset[str]]:
         """Who sees what, and which endpoints are in a zone that traffic is asked to leave."""
         cluster = self._profiles.cluster
         drain = drained_zones(service, self._namespaces.get(service.metadata.namespace, {}), cluster.node_drains)
-        made = decisions(service, _families(slices), cluster, drain)
+        made = decisions(service, ready_by_family(slices), cluster, drain)
         return view(made, self._profiles), frozenset(address for decision in made for address in decision.drained)
 
     def _use(self, key: Key, seen: View | None) -> tuple[list[Update], list[Update]]:
@@ -155,56 +189,24 @@ class Catalog:
         if old is None:
             return before, []
         self._used[old.id] -= 1
-        return before, [("forget", old.id)] if not self._used[old.id] else []
-
-    def _set_pointers(self, key: Key, old: _Sent, new: _Sent) -> Iterator[Update]:
-        touched = {
-            address
-            for address in {*old.reverse, *new.reverse, *old.virtual, *new.virtual}
-            if old.reverse.get(address) != new.reverse.get(address)
-            or old.virtual.get(address) != new.virtual.get(address)
-        }
-        for address in touched:
-            self._set_pointer(key, address, old, new)
-        yield from self._pointer_updates(touched)
-
-    def _set_pointer(self, key: Key, address: bytes, old: _Sent, new: _Sent) -> None:
-        found = self._pointers.setdefault(address, {})
-        found.pop(key, None)
-        if targets := new.reverse.get(address):
-            found[key] = targets
-        if not found:
-            del self._pointers[address]
-        if name := new.virtual.get(address):
-            self._virtual[address] = name
-        elif self._virtual.get(address) == old.virtual.get(address):  # another Service may have got the address since
-            self._virtual.pop(address, None)
-
-    def _pointer_updates(self, addresses: Iterable[bytes]) -> Iterator[Update]:
-        changes = [(to_wire(ip_address(address).reverse_pointer), self._pointer(address)) for address in addresses]
-        yield from feed.name_updates("pointers", changes)
-
-    def _pointer(self, address: bytes) -> Written | None:
-        if name := self._virtual.get(address):
-            targets: tuple[bytes, ...] = (name,)
-        else:
-            by_service = self._pointers.get(address, {})
-            targets = tuple(target for key in sorted(by_service) for target in by_service[key])
-        if not targets:
-            return None
-        return feed.write({Type.PTR: records.pointers(targets, self.settings.domain.ttl)}, foreign=True)
+        if self._used[old.id]:
+            return before, []
+        del self._used[old.id]
+        self._profiles.forget(old)
+        return before, [("forget", old.id)]
 
     def _under(self, kind: str) -> bytes:
         return to_wire(kind)[:-1] + self.settings.domain.wire
 
     def _static(self) -> dict[bytes, Written]:
         domain = self.settings.domain
-        servers = self.settings.servers
+        targets = self._targets()
+        servers = list(dict.fromkeys(target.address for target in targets))
         families = {Type.A: [ip for ip in servers if is_v4(ip)], Type.AAAA: [ip for ip in servers if not is_v4(ip)]}
         found: dict[bytes, Records] = {
             domain.wire: {
                 Type.SOA: records.start_of_authority(domain.wire, self._serial, domain.ttl),
-                Type.NS: records.name_server(domain.wire, domain.ttl, servers),
+                Type.NS: records.name_servers(domain.wire, domain.ttl, targets),
             },
             self._under("svc"): {},
             self._under("pod"): {},
@@ -213,6 +215,11 @@ class Catalog:
             self._under("dns-version"): {Type.TXT: records.schema_version()},
         }
         return {name: feed.write(each) for name, each in found.items()}
+
+    def _targets(self) -> list[Target]:
+        """Where this server is asked: by Services that lead to it, or else at its own addresses."""
+        found = [target for key in sorted(self._name_servers) for target in self._name_servers[key]]
+        return found or [Target(self._under("ns.dns"), 53, address) for address in self.settings.servers]
 
     def _namespace_names(self) -> dict[bytes, Written]:
         """They exist, though nothing but names below them is to be had."""
@@ -223,7 +230,7 @@ class Catalog:
     def _pods_update(self) -> Update:
         insecure = self.settings.pods is PodRecords.INSECURE
         found = [below(self._under("pod"), namespace) for namespace in sorted(self._namespaces)] if insecure else []
-        return ("pods", [name for name in found if name], self.settings.domain.ttl)
+        return ("pods", [name for name in found if name])
 
 
 def _changes(old: Mapping[bytes, Written], new: Mapping[bytes, Written]) -> list[feed.Change]:
@@ -232,7 +239,7 @@ def _changes(old: Mapping[bytes, Written], new: Mapping[bytes, Written]) -> list
     return changed + [(name, None) for name in old if name not in new]
 
 
-def _families(slices: Iterable[EndpointSlice]) -> list[list[Endpoint]]:
+def ready_by_family(slices: Iterable[EndpointSlice]) -> list[list[Endpoint]]:
     """The ready endpoints of each address family. DNS never falls back to those that terminate."""
     found: dict[str, list[Endpoint]] = {}
     for each in slices:

@@ -1,14 +1,14 @@
 """Who is asking: the node of a client by its address.
 
 Pods are found by their node's pod ranges, which change only when nodes do; a node's own addresses and, where ranges
-don't tell, single pods are exact entries and win. An address that nothing matches belongs to no node. `ranges` makes
+don't tell, single pods are known exactly and win. An address that nothing matches belongs to no node. `ranges` makes
 the places from Node objects, which serving processes never see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
 from zonewise.dns.names import packed
@@ -20,16 +20,17 @@ Ranges = Mapping[int, Mapping[int, Mapping[int, str]]]
 @dataclass(frozen=True, slots=True)
 class Places:
     exact: Mapping[bytes, str]
+    """Nodes' own addresses."""
     ranges: Ranges
+    pods: dict[bytes, str] = field(default_factory=dict)
+    """Nodes by the addresses of single pods; changed in place, because pods come and go all the time."""
 
     def node(self, address: str) -> str:
-        """Empty for a client on no node we know. IPv4 clients of a socket for both families come as ::ffff:a.b.c.d."""
-        found = packed(address.partition("%")[0])
+        """Empty for a client on no node we know."""
+        found = plain(address)
         if found is None:
             return ""
-        if found[:12] == b"\0" * 10 + b"\xff\xff" and len(found) == 16:
-            found = found[12:]
-        return self.exact.get(found) or self._by_range(found)
+        return self.exact.get(found) or self.pods.get(found) or self._by_range(found)
 
     def _by_range(self, address: bytes) -> str:
         number = int.from_bytes(address)
@@ -37,6 +38,13 @@ class Places:
             if node := nodes.get(number >> bits):
                 return node
         return ""
+
+
+def plain(address: str) -> bytes | None:
+    """A client's address, None where it is none. IPv4 clients of a socket for both families come as ::ffff:a.b.c.d."""
+    found = packed(address.partition("%")[0])
+    mapped = found is not None and len(found) == 16 and found[:12] == b"\0" * 10 + b"\xff\xff"
+    return found[12:] if found and mapped else found
 
 
 def is_within(address: str, ranges: Iterable[str]) -> bool:

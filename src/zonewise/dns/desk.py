@@ -1,12 +1,13 @@
 """What every serving process has: its table, kept up to date by the watcher, its clients, and what it counted.
 
-A thread applies updates as they come and reports once a second; the thread or loop that serves only reads. When the
-watcher is gone, so is the process: nobody would tell it what changes.
+Updates are applied as they come, and counts reported once a second: by the loop that serves, or by a thread beside it.
+When the watcher is gone, so is the process: nobody would tell it what changes.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 import threading
@@ -25,6 +26,10 @@ REPORT_SECONDS: Final = 1.0
 MOST_CLIENTS: Final = 20_000
 """Remembered within a second; a flood of made-up senders must not fill the memory."""
 
+_LARGEST_READ: Final = 1 << 14
+_MOST_READS: Final = 8
+"""Of news at once: few enough that queries don't wait long meanwhile."""
+
 _SWITCH_SECONDS: Final = 0.0005
 """How long the thread that applies updates may keep the one that serves waiting."""
 
@@ -37,7 +42,7 @@ LATENCY_BUCKETS: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Given by the watcher when it starts a process; plain, so that it can stand on a command line."""
+    """Given by the watcher when it has a process forked."""
 
     domain: bytes
     recursive: bool
@@ -52,7 +57,7 @@ class Office:
 
     def __init__(self, desk: Desk, feed: socket.socket, on_drain: Callable[[], None]) -> None:
         self.desk = desk
-        self.table = Table(desk.domain, desk.recursive, desk.partial, lock=threading.Lock())
+        self.table = Table(desk.domain, desk.recursive, desk.partial)
         self.tally = Tally()
         self.clients: dict[str, Sender] = {}
         self.latency = [0] * LATENCY_BUCKETS
@@ -65,12 +70,58 @@ class Office:
         self._on_drain = on_drain
         self._places_seen = 0
         self._told = threading.Event()
+        self._decoder = stream.Decoder()
+        self._room = select.poll()
+        self._room.register(feed, select.POLLOUT)
+        self._due = 0.0
+        self._waits: int = socket.MSG_DONTWAIT
 
     def start(self) -> None:
-        """Returns when everything was told that is known now: whoever answers earlier would deny what exists."""
+        """A thread hears the watcher from now on. Returns when everything was told that is known now."""
+        self.table.lock = threading.Lock()
         threading.Thread(target=self._listen, name="updates", daemon=True).start()
         self._told.wait()
         sys.setswitchinterval(_SWITCH_SECONDS)
+
+    def begin(self) -> None:
+        """Without a thread: from now on the caller has to `hear`, and to report when it is due.
+
+        Returns when everything was told that is known now: whoever answers earlier would deny what exists.
+        """
+        while not self._told.is_set():
+            self._take(self._feed.recv(_LARGEST_READ))
+        self._due = time.monotonic() + REPORT_SECONDS
+
+    @property
+    def descriptor(self) -> int:
+        return self._feed.fileno()
+
+    def hear(self) -> None:
+        """What the watcher has said, if anything."""
+        for _ in range(_MOST_READS):
+            try:
+                data = self._feed.recv(_LARGEST_READ, self._waits)
+            except (TimeoutError, BlockingIOError):
+                return
+            except OSError:
+                os._exit(0)
+            self._take(data)
+            if len(data) < _LARGEST_READ:
+                return
+
+    def milliseconds_to_report(self) -> float:
+        return max(0.0, self._due - time.monotonic()) * 1000 + 1
+
+    def report_if_due(self) -> None:
+        """While the watcher is too busy to read, counts wait: clients must not."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + REPORT_SECONDS
+        if self._room.poll(0):
+            self._send(("report", self.report()))
+        else:
+            self.turn_page()
 
     def sender(self, address: str) -> Sender:
         """A client's first query of the second."""
@@ -108,23 +159,18 @@ class Office:
         return found
 
     def _listen(self) -> None:
-        decoder = stream.Decoder()
-        due = time.monotonic() + REPORT_SECONDS
+        self._due = time.monotonic() + REPORT_SECONDS
+        self._waits = 0
         while True:
-            self._feed.settimeout(max(0.01, due - time.monotonic()))
-            try:
-                data = self._feed.recv(1 << 16)
-            except TimeoutError:
-                data = None
-            except OSError:
-                os._exit(0)
-            if data == b"":
-                os._exit(0)
-            for update in decoder.feed(data or b""):
-                self._apply(update)
-            if time.monotonic() >= due:
-                self._send(("report", self.report()))
-                due = time.monotonic() + REPORT_SECONDS
+            self._feed.settimeout(max(0.01, self._due - time.monotonic()))
+            self.hear()
+            self.report_if_due()
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            os._exit(0)  # the watcher is gone
+        for update in self._decoder.feed(data):
+            self._apply(update)
 
     def _apply(self, update: tuple[Any, ...]) -> None:
         match update:
@@ -150,6 +196,7 @@ class Office:
         try:
             self._feed.settimeout(REPORT_SECONDS)
             self._feed.sendall(stream.encode(message))
+            self._feed.settimeout(None)
         except OSError:
             os._exit(0)
 

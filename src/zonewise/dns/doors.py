@@ -23,8 +23,12 @@ class Doors:
     udp: tuple[tuple[socket.socket, ...], ...]
     tcp: tuple[socket.socket, ...]
 
+    @property
+    def all(self) -> tuple[socket.socket, ...]:
+        return (*(one for process in self.udp for one in process), *self.tcp)
+
     def close(self) -> None:
-        for each in (*(one for process in self.udp for one in process), *self.tcp):
+        for each in self.all:
             each.close()
 
 

@@ -1,24 +1,23 @@
-"""The serving processes: starts them, tells all of them every update, hears their reports, and replaces those that end.
+"""The serving processes: has them forked, tells all of them every update, hears their reports, and replaces those that end.
 
-Each has a socket pair of its own with the watcher. A process that does not read what it is told is ended: the one
+Each has a socket pair of its own with the watcher (see `nursery` for their parent). A process that does not read what it is told is ended: the one
 that follows is told everything afresh.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import socket
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from zonewise import log
 from zonewise.dns import metrics, stream
 from zonewise.dns.doors import Doors
-from zonewise.dns.table import LEFT_OUT_OF_PARTIAL, Update
+from zonewise.dns.nursery import Born
+from zonewise.dns.parent import Parent, Sockets
+from zonewise.dns.table import Update
 
 DRAIN_SECONDS: Final = 10.0
 RESTART_SECONDS: Final = 0.2
@@ -31,7 +30,7 @@ Snapshot = Callable[[], Iterable[Update]]
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What all processes are told on their command line."""
+    """What all processes are told when they are forked."""
 
     domain: bytes
     upstreams: tuple[str, ...] = ()
@@ -59,17 +58,26 @@ class Member:
     """A place in the fleet; the process in it may change."""
 
     name: str
-    module: str
+    role: str
     settings: dict[str, Any]
-    descriptors: tuple[int, ...]
-    process: asyncio.subprocess.Process | None = None
+    sockets: Sockets
+    ended: asyncio.Future[int] | None = None
+    """Of the process that is there now: its exit code."""
     writer: asyncio.StreamWriter | None = None
     serves: bool = False
     heard: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
 
 class Fleet:
-    def __init__(self, doors: Doors, orders: Orders, snapshot: Snapshot, take_report: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        doors: Doors,
+        orders: Orders,
+        snapshot: Snapshot,
+        take_report: Callable[[Any], None],
+        born: Born | None = None,
+    ) -> None:
+        """`born` is the nursery to begin with."""
         self._snapshot = snapshot
         self._take_report = take_report
         self._draining = False
@@ -78,25 +86,19 @@ class Fleet:
         self._handover[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.members = [self._udp(orders, index, each) for index, each in enumerate(doors.udp)]
         self.members.append(self._streams(orders, doors))
+        self._parent = Parent(born)
 
     def _udp(self, orders: Orders, index: int, sockets: tuple[socket.socket, ...]) -> Member:
-        descriptors = tuple(each.fileno() for each in sockets)
-        hand_over = self._handover[0].fileno()
-        settings = {**orders.settings(), "sockets": descriptors, "handover": hand_over, "partial": True}
-        return Member(f"udp-{index + 1}", "zonewise.dns.udp", settings, (*descriptors, hand_over))
+        given = {"sockets": _numbers(sockets), "handover": _numbers(self._handover[:1])}
+        return Member(f"udp-{index + 1}", "udp", {**orders.settings(), "partial": True}, given)
 
     def _streams(self, orders: Orders, doors: Doors) -> Member:
-        senders = tuple(each.fileno() for each in doors.udp[0])
-        listeners = tuple(each.fileno() for each in doors.tcp)
-        take_over = self._handover[1].fileno()
-        settings = {
-            **orders.settings(),
-            "sockets": senders,
-            "listeners": listeners,
-            "handover": take_over,
-            "partial": False,
+        given = {
+            "sockets": _numbers(doors.udp[0]),
+            "listeners": _numbers(doors.tcp),
+            "handover": _numbers(self._handover[1:]),
         }
-        return Member("streams", "zonewise.dns.streams", settings, (*senders, *listeners, take_over))
+        return Member("streams", "streams", {**orders.settings(), "partial": False}, given)
 
     @property
     def trouble(self) -> str | None:
@@ -110,15 +112,15 @@ class Fleet:
             await asyncio.wait(keepers, return_when=asyncio.FIRST_EXCEPTION)  # unlike gather it leaves them alone
         finally:
             await self._drain(keepers)
+            self._parent.end()
             for each in self._handover:
                 each.close()
 
     def tell(self, updates: Iterable[Update]) -> None:
-        listed = list(updates)
-        whole, part = (b"".join(_encoded(listed, partial=partial)) for partial in (False, True))
+        data = b"".join(map(stream.encode, updates))
         for member in self.members:
-            if member.writer is not None and listed:
-                member.writer.write(part if member.settings["partial"] else whole)
+            if member.writer is not None and data:
+                member.writer.write(data)
                 if member.writer.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
                     _log.error("a serving process does not read what it is told and is replaced", process=member.name)
                     self._end(member)
@@ -149,14 +151,12 @@ class Fleet:
     async def _live(self, member: Member) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", member.module, json.dumps({**member.settings, "feed": theirs.fileno()})]
-            environ = {**os.environ, "MALLOC_ARENA_MAX": "1"}
-            member.process = await asyncio.create_subprocess_exec(
-                *command, pass_fds=(*member.descriptors, theirs.fileno()), env=environ, start_new_session=True
-            )
+            sockets = {**member.sockets, "feed": [theirs.fileno()]}
+            member.ended = self._parent.fork(member.name, member.role, member.settings, sockets)
         reader, writer = await asyncio.open_connection(sock=ours)
-        for data in _encoded(self._snapshot(), partial=member.settings["partial"]):
-            writer.write(data)
+        _close_when(member.ended, writer)
+        for update in self._snapshot():
+            writer.write(stream.encode(update))
         writer.write(stream.encode(("begin",)))
         member.writer = writer
         decoder = stream.Decoder()
@@ -166,7 +166,7 @@ class Fleet:
                     self._hear(member, message)
         except ConnectionError:
             pass
-        await member.process.wait()
+        await asyncio.shield(member.ended)
 
     def _hear(self, member: Member, message: tuple[Any, ...]) -> None:
         match message:
@@ -181,8 +181,8 @@ class Fleet:
                 raise ValueError(f"{member.name} said {message!r}")
 
     def _end(self, member: Member) -> None:
-        if member.process is not None and member.process.returncode is None:
-            member.process.kill()
+        if member.ended is not None and not member.ended.done():
+            self._parent.kill(member.name)
         if member.writer is not None:
             member.writer.close()
         member.writer, member.serves = None, False
@@ -193,13 +193,11 @@ class Fleet:
     async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
         self._draining = True
         self.tell([("drain",)])
-        alive = [member.process.wait() for member in self.members if member.process and member.writer]
-        tasks = [asyncio.create_task(each) for each in alive]
-        if tasks:
-            await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
-        for task in (*keepers, *tasks):
+        alive = [member.ended for member in self.members if member.ended and member.writer]
+        if alive:
+            await asyncio.wait(alive, timeout=DRAIN_SECONDS)
+        for task in keepers:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         ended = await asyncio.gather(*keepers, return_exceptions=True)
         for member in self.members:
             self._end(member)
@@ -208,9 +206,15 @@ class Fleet:
                 raise error
 
 
-def _encoded(updates: Iterable[Update], *, partial: bool) -> Iterator[bytes]:
-    return (stream.encode(update) for update in updates if not partial or update[0] not in LEFT_OUT_OF_PARTIAL)
+def _numbers(sockets: Iterable[socket.socket]) -> list[int]:
+    return [each.fileno() for each in sockets]
+
+
+def _close_when(ended: asyncio.Future[int], writer: asyncio.StreamWriter) -> None:
+    """A while after a process has ended, or its parent: what it said last is read, and a child without parent is let go."""
+    loop = asyncio.get_running_loop()
+    ended.add_done_callback(lambda _: loop.call_later(RESTART_SECONDS, writer.close))
 
 
 def _code(member: Member) -> int | None:
-    return member.process.returncode if member.process else None
+    return member.ended.result() if member.ended and member.ended.done() else None

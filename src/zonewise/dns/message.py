@@ -1,6 +1,6 @@
 """Reads queries, trusting nothing in them: a query, or how to refuse it, or nothing to say.
 
-The serving loop reads the usual forms by itself (see `table`); whatever is unusual comes here, so this is where hostile
+The serving loop reads the usual forms by itself (see `quick`); whatever is unusual comes here, so this is where hostile
 packets end. A client gets FORMERR, NOTIMP or BADVERS where a reply may help it; what may be a reply is never replied
 to, so that two servers can't be made to talk to each other for ever.
 """

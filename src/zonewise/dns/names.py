@@ -63,10 +63,21 @@ def reverse(address: str) -> bytes:
 
 def packed(address: str) -> bytes | None:
     """The bytes of an A (4) or AAAA (16) record; None for what is no address."""
+    if (plain := _plain_v4(address)) is not None:
+        return plain
     try:
         return ip_address(address).packed
     except ValueError:
         return None
+
+
+def _plain_v4(address: str) -> bytes | None:
+    """As nearly all are written; much faster than by the library, which sees to all else."""
+    try:
+        found = bytes(map(int, address.split(".")))
+    except ValueError:
+        return None
+    return found if len(found) == 4 and ".".join(map(str, found)) == address else None
 
 
 def is_v4(address: bytes) -> bool:

@@ -13,6 +13,7 @@ from zonewise.dns.catalog import Settings
 from zonewise.dns.doors import Doors
 from zonewise.dns.fleet import Orders
 from zonewise.dns.names import WrongNameError, packed, to_wire
+from zonewise.dns.nursery import Born
 from zonewise.dns.pods import PodRecords
 from zonewise.dns.service import Domain
 from zonewise.dns.upstreams import read_resolv_conf, read_upstream
@@ -49,12 +50,12 @@ class Asked:
 
 
 def options_of(asked: Asked) -> Options:
-    try:
-        domain = to_wire(asked.domain)
-    except (WrongNameError, UnicodeError) as error:
-        raise UsageError(f"--domain {asked.domain!r}: {error}; write one such as cluster.local") from None
+    domain = domain_of(asked.domain)
     settings = Settings(
-        Domain(domain, asked.ttl, asked.name_endpoints_by_pod), PodRecords(asked.pods), _own_addresses(asked.listen)
+        Domain(domain, asked.ttl, asked.name_endpoints_by_pod),
+        PodRecords(asked.pods),
+        _own_addresses(asked.listen),
+        asked.locate == "pods",
     )
     orders = Orders(
         domain,
@@ -65,7 +66,14 @@ def options_of(asked: Asked) -> Options:
         asked.stale_seconds,
         asked.log_queries,
     )
-    return Options(settings, orders, asked.locate == "pods")
+    return Options(settings, orders)
+
+
+def domain_of(text: str) -> bytes:
+    try:
+        return to_wire(text)
+    except (WrongNameError, UnicodeError) as error:
+        raise UsageError(f"--domain {text!r}: {error}; write one such as cluster.local") from None
 
 
 def open_doors(asked: Asked) -> Doors:
@@ -73,10 +81,11 @@ def open_doors(asked: Asked) -> Doors:
     return doors.open_doors(asked.listen, asked.port, asked.processes or len(os.sched_getaffinity(0)))
 
 
-async def live(access: Access, options: Options, opened: Doors, health: Health) -> None:
+async def live(access: Access, options: Options, opened: Doors, health: Health, born: Born | None = None) -> None:
+    """`born` is the nursery to begin with; without one it is started."""
     try:
         async with Client(access) as client:
-            await Watcher(client, options).run(opened, health)
+            await Watcher(client, options).run(opened, health, born)
     finally:
         opened.close()
 

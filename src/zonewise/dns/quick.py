@@ -1,8 +1,8 @@
 """The reply to the usual query, as fast as Python allows: what the UDP loop calls for every packet.
 
 It knows the few forms that nearly all queries have and reads nothing else in the packet; everything unusual goes to
-`reply.respond`. For the same query both send the same bytes. A name that is found is a name that was written here, so
-only names that are not found are looked at label by label.
+`reply.respond`. For the same query both send the same bytes. A question that is found is one that was asked before, of
+a name that was read with care then; so only others are looked at label by label.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from zonewise.dns.message import IN, PLAIN_UDP_BYTES, Rcode, Type
+from zonewise.dns.message import PLAIN_UDP_BYTES, Rcode
 from zonewise.dns.names import LONGEST_LABEL, LONGEST_NAME
 from zonewise.dns.reply import OPT_HEAD, OUR_UDP_BYTES, Sender, opt_record, respond, truncated
-from zonewise.dns.table import POSITIONS, Choices, Headers, Table
+from zonewise.dns.table import QUESTIONS, Choices, Headers, Table
 
 _FORMS: Final = {
     bytes(flags) + struct.pack(">HHHH", 1, 0, 0, edns): edns * 2 + (flags[0] & 1)
@@ -24,11 +24,10 @@ _FORMS: Final = {
 }
 """A standard query with one question and at most one additional record, as bytes 2 to 12 have it: which header fits."""
 
-_KINDS: Final = {struct.pack(">HH", type_, IN): position for type_, position in POSITIONS.items()}
 _OPTS: Final = {struct.pack(">BBHH", 0, 0, flags, 0): opt_record(bool(flags)) + b"\0\0" for flags in (0, 0x8000)}
 """What follows the size in an OPT record without options, and the record to send back."""
 
-_OF_INTERNET: Final = struct.pack(">H", IN)
+_KEPT: Final = frozenset(QUESTIONS.values())
 
 
 @dataclass(slots=True)
@@ -49,8 +48,9 @@ QuickResponder = Callable[[bytes, Sender], bytes | None]
 
 def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) -> QuickResponder:  # noqa: PLR0915
     """One flat function and what it seldom needs: a call costs more here than most of what it would do."""
-    names_get, forms_get, kinds_get, opts_get = table.names.get, _FORMS.get, _KINDS.get, _OPTS.get
+    answers_get, forms_get, opts_get = table.answers.get, _FORMS.get, _OPTS.get
     no_data, no_name = table.headers(Rcode.NOERROR, 0, 1), table.headers(Rcode.NXDOMAIN, 0, 1)
+    answers, domain = table.answers, table.domain
     turn = 0
 
     def careful(packet: bytes, sender: Sender) -> bytes | None:
@@ -67,24 +67,19 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
             headers, authority = _without_authority(headers), b""
         return packet[:2] + headers[form] + packet[12:end] + authority + opt
 
-    def missing(packet: bytes, sender: Sender, name: bytes, form: int, end: int, room: int, opt: bytes) -> bytes | None:
-        """Most of these come from search paths. Whatever asks for more than a denial is read with care."""
-        at, last = 0, len(name) - 1
-        begin = len(name) - len(table.domain)
-        ours = False
-        while at < last:
-            length = name[at]
+    def new(packet: bytes, sender: Sender, question: bytes) -> bytes | None:
+        """Asked for the first time. What is no name of ours, or not kept, is read with care whenever it is asked for."""
+        at, begin = 0, len(question) - 4 - len(domain)
+        while at < begin:
+            length = question[at]
             if length > LONGEST_LABEL:
                 return careful(packet, sender)
             at += length + 1
-            if at == begin:
-                ours = name.endswith(table.domain)
-        special = not ours or b"\x05_zone" in name or table.namespaces_of_pods or not table.loaded
-        kind = packet[end - 4 : end]
-        if at != last or special or last >= LONGEST_NAME or kind[2:] != _OF_INTERNET or kind[0] or kind[1] >= Type.IXFR:
+        name, tail = question[:-4], question[-4:]
+        if at != begin or len(name) > LONGEST_NAME or tail not in _KEPT or not name.endswith(domain):
             return careful(packet, sender)
-        tally.nxdomain += 1
-        return deny(packet, form, end, room, opt, no_name)
+        table.find(name, tail[1])
+        return respond_quickly(packet, sender) if question in answers else careful(packet, sender)
 
     def shortened(
         packet: bytes, form: int, end: int, room: int, opt: bytes, headers: Headers, records: bytes, stride: int
@@ -116,37 +111,29 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
             opt, room = b"", PLAIN_UDP_BYTES
         else:
             return careful(packet, sender)
-        name = packet[12 : end - 4].lower()
-        entry = names_get(name)
-        if type(entry) is bytes:
-            entry = table.read(name)
-        if entry is None:
-            return missing(packet, sender, name, form, end, room, opt)
-        assert type(entry) is tuple
-        position = kinds_get(packet[end - 4 : end])
-        if position is None:
-            return careful(packet, sender)
-        slot = entry[position]
+        question = packet[12:end].lower()
+        slot = answers_get(question)
         if slot is None:
-            if entry[4]:
-                return careful(packet, sender)
-            tally.nodata += 1
-            return deny(packet, form, end, room, opt, no_data)
+            return new(packet, sender, question)
         headers, records, stride, glue, further = slot
         if further is not None:
             if type(further) is not Choices:
                 return careful(packet, sender)
             group = further.groups.get(sender.node, 0)
             slot = further.slots[group]
+            if slot is None:
+                slot = table.choose(question[:-4], question[-3], further, group)
+            headers, records, stride, glue, _ = slot
             if further.near[group]:
                 tally.near += 1
             else:
                 tally.far += 1
-            if slot is None:
-                tally.nodata += 1
-                return deny(packet, form, end, room, opt, no_data)
-            headers, records, stride, glue, _ = slot
-        assert headers is not None
+        if headers is None:
+            if stride:
+                tally.nxdomain += 1
+                return deny(packet, form, end, room, opt, no_name)
+            tally.nodata += 1
+            return deny(packet, form, end, room, opt, no_data)
         if stride:
             turn += 1
             cut = turn * stride % len(records)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
+from types import MappingProxyType
+from typing import Final
 
 from zonewise.dns.clients import Places
 from zonewise.dns.names import packed
 from zonewise.objects import Node
 
+NO_PODS: Final[Mapping[bytes, str]] = MappingProxyType({})
 
-def places(nodes: Iterable[Node], pods: Mapping[bytes, str]) -> Places:
-    """`pods` are nodes by the addresses of pods that no range covers."""
-    exact: dict[bytes, str] = dict(pods)
+
+def places(nodes: Iterable[Node], pods: Mapping[bytes, str] = NO_PODS) -> Places:
+    """`pods` are nodes by the addresses of pods, where clients are found by those."""
+    exact: dict[bytes, str] = {}
     ranges: dict[int, dict[int, dict[int, str]]] = {4: {}, 16: {}}
     for node in nodes:
         for address in own_addresses(node):
@@ -21,7 +25,7 @@ def places(nodes: Iterable[Node], pods: Mapping[bytes, str]) -> Places:
             size, bits, prefix = _range(text)
             if size:
                 ranges[size].setdefault(bits, {})[prefix] = node.metadata.name
-    return Places(exact, {size: dict(sorted(found.items())) for size, found in ranges.items()})
+    return Places(exact, {size: dict(sorted(found.items())) for size, found in ranges.items()}, dict(pods))
 
 
 def own_addresses(node: Node) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
 """Records ready for the wire: what stands in a reply between the repeated question and its end.
 
-An answer is written once, when the cluster changes, and sent many times. Every owner is a pointer to the question, so
+An answer is written once, when it is first asked for, and sent many times. Every owner is a pointer to the question, so
 the client's own spelling comes back; where all records are alike their order can be turned without parsing them.
 """
 
@@ -57,8 +57,10 @@ def record(type_: Type, ttl: int, data: bytes, owner: bytes = _QUESTION) -> byte
 
 def addresses(found: Iterable[bytes], ttl: int) -> Answer:
     """A or AAAA: all of one family."""
-    written = [record(Type.A if is_v4(address) else Type.AAAA, ttl, address) for address in found]
-    return Answer(len(written), b"".join(written), len(written[0]) if len(written) > 1 else 0)
+    listed = list(found)
+    head = _head(_QUESTION, Type.A if is_v4(listed[0]) else Type.AAAA, ttl, len(listed[0]))
+    stride = len(head) + len(listed[0]) if len(listed) > 1 else 0
+    return Answer(len(listed), head + head.join(listed), stride)
 
 
 def services(owner: bytes | None, targets: Sequence[Target], entries: int, ttl: int) -> Answer:
@@ -98,13 +100,15 @@ def schema_version() -> Answer:
     return Answer(1, record(Type.TXT, SCHEMA_TTL, bytes((len(text),)) + text))
 
 
-def name_server(domain: bytes, ttl: int, glue: Iterable[bytes]) -> Answer:
-    """NS of the domain itself; the server's name is written once and pointed at by its glue."""
-    name = to_wire("ns.dns")[:-1] + domain
-    written = record(Type.NS, ttl, name)
-    place = len(domain) + _HEADER_AND_TAIL + len(written) - len(name)
-    extra = [_glue({name: place}, name, address, ttl) for address in glue]
-    return Answer(1, written, 0, len(extra), b"".join(extra))
+def name_servers(domain: bytes, ttl: int, targets: Sequence[Target]) -> Answer:
+    """NS of the domain itself; each server's name is written once and pointed at by its glue."""
+    at = len(domain) + _HEADER_AND_TAIL
+    written, places = b"", {}
+    for name in dict.fromkeys(target.name for target in targets) or (to_wire("ns.dns")[:-1] + domain,):
+        written += record(Type.NS, ttl, name)
+        places[name] = at + len(written) - len(name)
+    extra = [_glue(places, target.name, target.address, ttl) for target in dict.fromkeys(targets)]
+    return Answer(max(1, len(places)), written, 0, len(extra), b"".join(extra))
 
 
 def authority(domain: bytes, serial: int, ttl: int) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zonewise.dns.message import HEADER_BYTES, IN, PLAIN_UDP_BYTES, Query, Rcode, Refusal, Subnet, Type, read
-from zonewise.dns.table import POSITIONS, Choices, Entry, Slot, Table
+from zonewise.dns.table import NO_DATA, Absence, Choices, Slot, Table
 
 OUR_UDP_BYTES: Final = 1232
 """What passes every network unfragmented (DNS flag day 2020); more goes over TCP."""
@@ -63,29 +63,18 @@ def answer(table: Table, query: Query, sender: Sender, room: int, turn: int = 0)
     name = query.name.lower()
     if query.class_ != IN or query.type in {Type.AXFR, Type.IXFR}:
         return failure(query, Rcode.REFUSED)
-    entry = table.get(name)
-    if entry is None and table.is_ours(name) and not table.leaves(name):
-        entry = table.find(name)
-        if entry is None:
-            return _denied(table, query, Rcode.NXDOMAIN if table.loaded else Rcode.SERVFAIL, room)
-    slot = _slot(entry, query.type) if entry else None
-    if entry is None or (slot is None and entry[4]):
+    found = table.find(name, query.type)
+    if found is Absence.NOT_OURS:
         return Elsewhere(query, query.name, room)
-    if slot is None:
-        return _denied(table, query, Rcode.NOERROR, room)
-    return _Chase(table, query, _client(table, query, sender), room, turn).follow(slot)
+    if found is Absence.NO_NAME:
+        return _denied(table, query, Rcode.NXDOMAIN if table.loaded else Rcode.SERVFAIL, room)
+    assert isinstance(found, tuple)
+    return _Chase(table, query, _client(table, query, sender), room, turn).follow(found)
 
 
 def _client(table: Table, query: Query, sender: Sender) -> str:
     subnet = query.edns.subnet if query.edns else None
     return table.places.node(subnet.address) if subnet and subnet.prefix and sender.forwards else sender.node
-
-
-def _slot(entry: Entry, type_: int) -> Slot | None:
-    position = POSITIONS.get(type_)
-    if position is not None:
-        return entry[position]
-    return entry[3].get(type_) if entry[3] else None
 
 
 @dataclass(slots=True)
@@ -101,17 +90,15 @@ class _Chase:
     def follow(self, slot: Slot) -> bytes | Elsewhere:
         count, written = 0, b""
         at = HEADER_BYTES + len(self.query.question)
-        seen = {self.query.name.lower()}
+        name = self.query.name.lower()
+        seen = {name}
         varied = False
         while True:
+            if isinstance(slot[4], Choices):
+                slot, varied = self.choose(name, slot[4]), True
             headers, records, stride, glue, further = slot
-            if isinstance(further, Choices):
-                varied = True
-                chosen = further.slots[further.groups.get(self.node, 0)]
-                if chosen is None:
-                    return _denied(self.table, self.query, Rcode.NOERROR, self.room, varied=True)
-                headers, records, stride, glue, further = chosen
-            assert headers is not None
+            if headers is None:
+                return _denied(self.table, self.query, Rcode.NOERROR, self.room, varied=varied)
             owned = _owned(records, at, count)
             if further is None:
                 total = count + int.from_bytes(headers[0][4:6])
@@ -123,12 +110,16 @@ class _Chase:
             count, written = count + 1, written + owned
             if not self.table.is_ours(further):
                 return Elsewhere(self.query, further, self.room, count, written)
-            entry = self.table.get(further) or self.table.find(further)
-            found = _slot(entry, self.query.type) if entry else None
-            if found is None or further in seen or count > LONGEST_CHAIN:
+            name = further
+            found = self.table.find(name, self.query.type)
+            if isinstance(found, Absence) or found is NO_DATA or name in seen or count > LONGEST_CHAIN:
                 return _denied(self.table, self.query, Rcode.NOERROR, self.room)
-            seen.add(further)
+            seen.add(name)
             slot = found
+
+    def choose(self, name: bytes, choices: Choices) -> Slot:
+        group = choices.groups.get(self.node, 0)
+        return choices.slots[group] or self.table.choose(name, self.query.type, choices, group)
 
 
 @dataclass(frozen=True, slots=True)

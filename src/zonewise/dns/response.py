@@ -47,7 +47,9 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Place:
+    """Where the parts of a record stand in a packet; `section` 0 has answers, 1 authorities, 2 what is additional."""
+
     owner: int
     head: int
     type: int
@@ -69,13 +71,13 @@ def read_response(packet: bytes, id_: bytes, question: bytes) -> Response | None
     if packet[HEADER_BYTES:end].lower() != question.lower():
         return None
     try:
-        found = list(_records(packet, end))
+        found = list(records_in(packet, end))
     except (_MalformedError, struct.error, IndexError):
         return None
     return _assemble(packet, question, found)
 
 
-def _records(packet: bytes, at: int) -> Iterator[_Found]:
+def records_in(packet: bytes, at: int) -> Iterator[Place]:
     for section, count in enumerate(struct.unpack_from(">HHH", packet, 6)):
         for _ in range(count):
             head = _skip_name(packet, at)
@@ -83,11 +85,11 @@ def _records(packet: bytes, at: int) -> Iterator[_Found]:
             data = head + _FIXED.size
             if data + length > len(packet):
                 raise _MalformedError
-            yield _Found(at, head, type_, ttl if ttl < 1 << 31 else 0, data, data + length, section)
+            yield Place(at, head, type_, ttl if ttl < 1 << 31 else 0, data, data + length, section)
             at = data + length
 
 
-def _assemble(packet: bytes, question: bytes, found: list[_Found]) -> Response:
+def _assemble(packet: bytes, question: bytes, found: list[Place]) -> Response:
     """The OPT record stands last, as a rule; where it does not, the whole additional section goes with it."""
     rcode = packet[3] & 15
     opt = next((each for each in found if each.type == Type.OPT), None)
@@ -102,7 +104,7 @@ def _assemble(packet: bytes, question: bytes, found: list[_Found]) -> Response:
     return Response(question, packet[2:4], rcode, counts, body, places, _ttl(packet, kept, rcode))  # type: ignore[arg-type]
 
 
-def _ttl(packet: bytes, found: list[_Found], rcode: int) -> int:
+def _ttl(packet: bytes, found: list[Place], rcode: int) -> int:
     """RFC 2308: a denial is kept as long as its SOA record says; without one not at all. Nor is a failure."""
     answers = [each.ttl for each in found if each.section == 0]
     if packet[2] & _TRUNCATED or rcode not in {Rcode.NOERROR, Rcode.NXDOMAIN}:
@@ -156,11 +158,11 @@ def answers_in_full(response: Response, age: int) -> tuple[int, bytes]:
     at, parts = HEADER_BYTES + len(response.question), []
     try:
         for _ in range(response.counts[0]):
-            owner, head = _expanded(packet, at)
+            owner, head = name_at(packet, at)
             type_, class_, ttl, length = _FIXED.unpack_from(packet, head)
             data = packet[head + _FIXED.size : head + _FIXED.size + length]
             if type_ == Type.CNAME:
-                data, _ = _expanded(packet, head + _FIXED.size)
+                data, _ = name_at(packet, head + _FIXED.size)
             parts.append(owner + _FIXED.pack(type_, class_, ttl, len(data)) + data)
             at = head + _FIXED.size + length
     except (_MalformedError, struct.error, IndexError):
@@ -168,7 +170,7 @@ def answers_in_full(response: Response, age: int) -> tuple[int, bytes]:
     return len(parts), b"".join(parts)
 
 
-def _expanded(packet: bytes, at: int) -> tuple[bytes, int]:
+def name_at(packet: bytes, at: int) -> tuple[bytes, int]:
     """A name and what follows it. A pointer must point back, so there is no going in circles."""
     name, after, limit = b"", 0, at
     while True:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import marshal
 import resource
 import socket
 import struct
-import sys
 import time
 from typing import Any, Final
 
 from zonewise.dns.cache import Cache, Found, Question
 from zonewise.dns.desk import Office, desk_from
-from zonewise.dns.forward import Forwarder
+from zonewise.dns.forward import MOST_AT_ONCE, Forwarder
 from zonewise.dns.message import IN, Rcode
 from zonewise.dns.reply import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, failure, respond, with_others
 from zonewise.dns.response import answers_in_full, written
@@ -27,17 +25,23 @@ from zonewise.dns.upstreams import Upstreams, read_upstream
 
 IDLE_SECONDS: Final = 10.0
 MOST_CONNECTIONS: Final = 20_000
+OTHER_DESCRIPTORS: Final = MOST_AT_ONCE + 100
+"""For questions to other servers, and what a process has open anyway."""
+
+MOST_WAITING: Final = 10_000
+"""Clients at once that wait for other servers: however many ask the same, each takes memory."""
 LARGEST_UNSENT: Final = 1 << 20
 DRAIN_SECONDS: Final = 5.0
 _BACKLOG: Final = 1024
 
 
 class Streams:
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], most_connections: int = MOST_CONNECTIONS) -> None:
+        self.most_connections = most_connections
         self.loop = asyncio.get_running_loop()
         self.office = Office(
             desk_from(settings),
-            socket.socket(fileno=settings["feed"]),
+            socket.socket(fileno=settings["feed"][0]),
             self._drain_soon,
         )
         self.connections: dict[Connection, None] = {}
@@ -46,7 +50,7 @@ class Streams:
         self._answers: set[asyncio.Task[None]] = set()
         self._listeners = [socket.socket(fileno=descriptor) for descriptor in settings["listeners"]]
         self._senders = [socket.socket(fileno=descriptor) for descriptor in settings["sockets"]]
-        self._handover = socket.socket(fileno=settings["handover"])
+        self._handover = socket.socket(fileno=settings["handover"][0])
         upstreams = tuple(map(read_upstream, settings["upstreams"]))
         cache = Cache(settings["cache_seconds"], settings["stale_seconds"])
         self._forwarder = Forwarder(Upstreams(upstreams), cache) if upstreams else None
@@ -95,6 +99,10 @@ class Streams:
         return _for_client(elsewhere, found)
 
     def begin_answer(self, elsewhere: Elsewhere, send: Any) -> None:
+        if len(self._answers) >= MOST_WAITING:
+            send(failure(elsewhere.query, Rcode.SERVFAIL))
+            return
+
         async def work() -> None:
             send(await self.ask_others(elsewhere))
 
@@ -164,7 +172,7 @@ class Connection(asyncio.Protocol):
         self._address = peer[0] if peer else ""
         connections = self._streams.connections
         connections[self] = None
-        if len(connections) > MOST_CONNECTIONS:
+        if len(connections) > self._streams.most_connections:
             next(iter(connections)).close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -172,20 +180,25 @@ class Connection(asyncio.Protocol):
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
-        self._waiting += data
-        while len(self._waiting) >= 2:
-            end = 2 + int.from_bytes(self._waiting[:2])
-            if len(self._waiting) < end:
-                return
-            packet, self._waiting = self._waiting[2:end], self._waiting[end:]
+        waiting, begin = self._waiting + data, 0
+        while len(waiting) >= begin + 2:
+            end = begin + 2 + int.from_bytes(waiting[begin : begin + 2])
+            if len(waiting) < end:
+                break
             self._use()
-            found = self._streams.answer(packet, self._address, LARGEST)
-            if isinstance(found, Elsewhere):
-                self._streams.begin_answer(found, self.send)
-            elif found:
-                self.send(found)
-            else:
+            if not self._answer(waiting[begin + 2 : end]):
                 self.close()  # not a client of DNS
+                return
+            begin = end
+        self._waiting = waiting[begin:]
+
+    def _answer(self, packet: bytes) -> bool:
+        found = self._streams.answer(packet, self._address, LARGEST)
+        if isinstance(found, Elsewhere):
+            self._streams.begin_answer(found, self.send)
+        elif found:
+            self.send(found)
+        return bool(found)
 
     def send(self, reply: bytes) -> None:
         if self._transport is None:
@@ -206,11 +219,12 @@ class Connection(asyncio.Protocol):
         self.used_at = time.monotonic()
 
 
-async def _main() -> None:
+async def serve(settings: dict[str, Any]) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    await Streams(json.loads(sys.argv[1])).serve()
+    await Streams(settings, most_connections(most)).serve()
 
 
-if __name__ == "__main__":
-    asyncio.run(_main())
+def most_connections(descriptors: int) -> int:
+    """What may be open at once: so many that descriptors never run out, because then nobody new would be let in."""
+    return min(MOST_CONNECTIONS, max(descriptors // 2, descriptors - OTHER_DESCRIPTORS))

@@ -49,6 +49,12 @@ class Profiles:
         self._last |= self._current
         self._current = {}
 
+    def forget(self, profile: Profile) -> None:
+        """Nobody has it any more: rules come and go, and each may name other labels."""
+        for known in (self._current, self._last):
+            for keys in [keys for keys, found in known.items() if found.id == profile.id]:
+                del known[keys]
+
     def of(self, keys: tuple[str, ...]) -> Profile:
         if keys not in self._current:
             made = self._make(keys)

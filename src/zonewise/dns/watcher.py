@@ -13,15 +13,17 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from zonewise import log
-from zonewise.dns import metrics
+from zonewise.dns import keeping, metrics
 from zonewise.dns.catalog import Catalog, Settings
 from zonewise.dns.doors import Doors
 from zonewise.dns.fleet import Fleet, Orders
+from zonewise.dns.keeping import Packed
 from zonewise.dns.message import Query, read
 from zonewise.dns.names import packed, to_text
+from zonewise.dns.nursery import Born
 from zonewise.dns.pods import PodRecords
 from zonewise.dns.table import Update
 from zonewise.kube.cache import Cache
@@ -37,35 +39,35 @@ from zonewise.objects import (
     NODES,
     PODS,
     SERVICES,
-    EndpointSlice,
     Key,
     Namespace,
     Node,
     Pod,
-    Service,
     key_of,
 )
 from zonewise.routing import DRAIN_ZONE
 from zonewise.topology import zone_of
 
-SERVICE_LABEL: Final = "kubernetes.io/service-name"
 SYNC_SECONDS: Final = 5.0
 """How long to wait for the API server before serving what needs none."""
 
 _BY_SERVICE: Final = "service"
 _NODES: Final = Key("", "nodes")
 _NAMESPACES: Final = Key("", "namespaces")
-_PODS: Final = Key("", "pods")
 
 _log = log.get_logger(__name__)
+
+
+class OfPod(NamedTuple):
+    """A pod in the queue, where Services stand by their keys alone."""
+
+    key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     settings: Settings
     orders: Orders
-    locate_by_pods: bool = False
-    """Find clients by the addresses of all pods, for networks whose nodes have no ranges of their own."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ class Watcher:
     options: Options
     caches: Caches = field(init=False)
     catalog: Catalog = field(init=False)
-    queue: WorkQueue[Key] = field(init=False)
+    queue: WorkQueue[Key | OfPod] = field(init=False)
     synced: bool = False
     _serial: int = 0
     _zones: dict[str, str] = field(default_factory=dict)
@@ -93,12 +95,14 @@ class Watcher:
             self.pods.on_change(self._pod_changed)
 
     @property
-    def services(self) -> Cache[Service]:
-        return self.caches.of(SERVICES)
+    def services(self) -> Cache[Packed]:
+        return self.caches.of(SERVICES, keep=keeping.pack_service)
 
     @property
-    def slices(self) -> Cache[EndpointSlice]:
-        return self.caches.of(ENDPOINT_SLICES)
+    def slices(self) -> Cache[Packed]:
+        by_pod = self.options.settings.domain.name_endpoints_by_pod
+        keep = keeping.pack_slice_with_pods if by_pod else keeping.pack_slice
+        return self.caches.of(ENDPOINT_SLICES, keep=keep)
 
     @property
     def nodes(self) -> Cache[Node]:
@@ -110,11 +114,12 @@ class Watcher:
 
     @property
     def pods(self) -> Cache[Pod] | None:
-        needed = self.options.locate_by_pods or self.options.settings.pods is PodRecords.VERIFIED
+        settings = self.options.settings
+        needed = settings.locate_by_pods or settings.pods is PodRecords.VERIFIED
         return self.caches.of(PODS, fields="status.phase!=Succeeded,status.phase!=Failed") if needed else None
 
-    async def run(self, doors: Doors, health: Health) -> None:
-        fleet = self._fleet = Fleet(doors, self.options.orders, self._snapshot, self._take_report)
+    async def run(self, doors: Doors, health: Health, born: Born | None = None) -> None:
+        fleet = self._fleet = Fleet(doors, self.options.orders, self._snapshot, self._take_report, born)
         health.add_ready("processes", lambda: fleet.trouble)
         health.add_ready("cluster", lambda: None if self.synced else "the cluster was not read yet")
         metrics.NAMES.set_function(lambda: self.catalog.size)
@@ -134,10 +139,18 @@ class Watcher:
         self._load()
 
     def _load(self) -> None:
-        for key in (_NODES, _NAMESPACES, _PODS, *self.services.keys()):
-            self._apply(key)
+        """One that we fail on is left to the queue, which tries again and says so; the others have their records."""
+        pods = map(OfPod, self.pods.keys()) if self.pods else ()
+        failed: list[Key | OfPod] = []
+        for key in (_NODES, _NAMESPACES, *self.services.keys(), *pods):
+            try:
+                self._apply(key)
+            except Exception:  # noqa: BLE001 - our bug, whatever it is; the queue will meet it again and log it
+                failed.append(key)
         self._renew_serial()
         self.queue = WorkQueue("dns")  # what waited is done
+        for key in failed:
+            self.queue.add(key)
         self.synced = True
         _give_back_memory()
         if self._fleet:
@@ -150,54 +163,42 @@ class Watcher:
             self._load()
         await Controller("dns", self.queue, self._reconcile, workers=1).run()
 
-    async def _reconcile(self, key: Key) -> None:
+    async def _reconcile(self, key: Key | OfPod) -> None:
         self._apply(key)
         self._renew_serial()
         await asyncio.sleep(0)
 
-    def _apply(self, key: Key) -> None:
+    def _apply(self, key: Key | OfPod) -> None:
         self._tell(list(self._updates(key)))
 
     def _tell(self, updates: list[Update]) -> None:
         if self._fleet:
             self._fleet.tell(updates)
 
-    def _updates(self, key: Key) -> Iterator[Update]:
+    def _updates(self, key: Key | OfPod) -> Iterator[Update]:
         match key:
             case Key("", "nodes"):
                 nodes = list(self.nodes)
                 self._zones = {node.metadata.name: zone_of(node.metadata.labels) or "" for node in nodes}
                 before = self.catalog.drained_by_nodes
-                yield from self.catalog.set_nodes(nodes, self._places_of_pods())
+                yield from self.catalog.set_nodes(nodes)
                 everyone = before != self.catalog.drained_by_nodes
                 for key_again in self.services.keys() if everyone else list(self.catalog.viewed):
-                    yield from self._service_updates(key_again)
+                    self.queue.add(key_again)  # each once, however many nodes change meanwhile
             case Key("", "namespaces"):
                 said = {found.metadata.name: found.metadata.annotations for found in self.namespaces}
                 yield from self.catalog.set_namespaces(said)
-            case Key("", "pods"):
-                yield from self.catalog.set_places(self.nodes, self._places_of_pods())
-                if self.options.settings.pods is PodRecords.VERIFIED:
-                    yield from self.catalog.set_pods(self._pod_records())
-            case _:
+            case OfPod(pod):
+                yield from self.catalog.set_pod(pod, *_place(self.pods.get(pod) if self.pods else None))
+            case Key():
                 yield from self._service_updates(key)
 
     def _service_updates(self, key: Key) -> list[Update]:
-        slices = sorted(self.slices.by_index(_BY_SERVICE, str(key)), key=lambda each: each.metadata.name)
-        return self.catalog.set_service(key, self.services.get(key), slices)
-
-    def _places_of_pods(self) -> dict[bytes, str]:
-        if not self.options.locate_by_pods or self.pods is None:
-            return {}
-        found = ((packed(each.ip), pod.spec.node_name) for pod in self._on_network() for each in pod.status.pod_ips)
-        return {address: node for address, node in found if address and node}
-
-    def _pod_records(self) -> Iterable[tuple[str, str]]:
-        return ((pod.metadata.namespace, each.ip) for pod in self._on_network() for each in pod.status.pod_ips)
-
-    def _on_network(self) -> Iterator[Pod]:
-        """Pods with an address of their own; the others have their node's."""
-        return (pod for pod in self.pods or () if not pod.spec.host_network)
+        packed = sorted(self.slices.by_index(_BY_SERVICE, str(key)), key=lambda each: each.metadata.name)
+        service = self.services.get(key)
+        return self.catalog.set_service(
+            key, keeping.open_service(service) if service else None, list(map(keeping.open_slice, packed))
+        )
 
     def _renew_serial(self) -> None:
         now = int(time.time())
@@ -215,13 +216,13 @@ class Watcher:
         for client, packet, reply in report["samples"]:
             _log_query(client, packet, reply)
 
-    def _service_changed(self, change: Change[Service]) -> None:
+    def _service_changed(self, change: Change[Packed]) -> None:
         self.queue.add(change.key)
 
-    def _slice_changed(self, change: Change[EndpointSlice]) -> None:
+    def _slice_changed(self, change: Change[Packed]) -> None:
         for viewed in (change.old, change.new):
-            if viewed is not None and (owner := viewed.metadata.labels.get(SERVICE_LABEL)):
-                self.queue.add(Key(viewed.metadata.namespace, owner))
+            if viewed is not None and viewed.owner:
+                self.queue.add(Key(viewed.metadata.namespace, viewed.owner))
 
     def _node_changed(self, change: Change[Node]) -> None:
         if change.old is None or change.new is None or _facts(change.old) != _facts(change.new):
@@ -238,9 +239,8 @@ class Watcher:
                     self.queue.add(key_of(service))
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        old, new = (each and (each.status.pod_ips, each.spec.node_name) for each in (change.old, change.new))
-        if old != new:
-            self.queue.add(_PODS)
+        if _place(change.old) != _place(change.new):
+            self.queue.add(OfPod(change.key))
 
 
 def _log_query(client: str, packet: bytes, reply: bytes) -> None:
@@ -262,9 +262,15 @@ def _give_back_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _owner(viewed: EndpointSlice) -> Iterable[str]:
-    owner = viewed.metadata.labels.get(SERVICE_LABEL)
-    return (str(Key(viewed.metadata.namespace, owner)),) if owner else ()
+def _place(pod: Pod | None) -> tuple[list[bytes], str]:
+    """Addresses of its own, and the node; pods of the node's network have the node's."""
+    if pod is None or pod.spec.host_network or not pod.spec.node_name:
+        return [], ""
+    return [address for each in pod.status.pod_ips if (address := packed(each.ip))], pod.spec.node_name
+
+
+def _owner(viewed: Packed) -> Iterable[str]:
+    return (str(Key(viewed.metadata.namespace, viewed.owner)),) if viewed.owner else ()
 
 
 def _facts(node: Node) -> tuple[Any, ...]:

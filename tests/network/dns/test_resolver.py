@@ -1,9 +1,13 @@
-"""The server as a pod of the lab, asked by glibc's own resolver from pods in three zones, through their search path."""
+"""The server as pods of the lab, asked by glibc's own resolver from pods in three zones, through their search path.
+
+Behind a Service, as in place of CoreDNS, and on every node, behind a Service that leads to a node's own server alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -41,28 +45,51 @@ class Resolver:
         await eventually(check, f"{name} is {expected}")
 
 
-async def test_pods_resolve_to_their_own_zone_follow_their_node_and_fall_back(pods: Pods, tmp_path: Path) -> None:
-    container: dict[str, Any] = {
+def container(pods: Pods) -> dict[str, Any]:
+    return {
         "command": ["python", str(ZONEWISE), "dns", "--kubeconfig", str(pods.lab.node_kubeconfig), "--no-forward",
                     "--processes", "1", "--metrics-port", "9153", "--lameduck-seconds", "0"],
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": 9153}, "periodSeconds": 1},
     }  # fmt: skip
+
+
+async def serve(pods: Pods, nodes: list[str], **service: Any) -> str:
+    """Servers on these nodes behind one Service; its cluster IP."""
+    listed = [{"name": kind.lower(), "protocol": kind, "port": 53} for kind in ("UDP", "TCP")]
+    body = {"metadata": {"name": "dns"}, "spec": {"selector": {"app": "dns"}, "ports": listed, **service}}
+    found = await pods.client.create(SERVICES, body, pods.namespace)
+    for node in nodes:
+        await pods.create(f"dns-{node}", node, container(pods), labels={"app": "dns"})
+    for node in nodes:
+        await pods.ready(f"dns-{node}")
+    return found.spec.cluster_ip
+
+
+async def databases(pods: Pods) -> tuple[set[str], set[str]]:
+    """Headless Services with a soft and a hard rule, and their endpoints in zone-a and zone-b."""
     for name, keys in RULES.items():
         body = {
             "metadata": {"name": name, "annotations": {KEYS: keys}},
             "spec": {"clusterIP": "None", "selector": {"app": "db"}, "ports": [{"port": 8080}]},
         }
         await pods.client.create(SERVICES, body, pods.namespace)
-    await pods.create("dns", "zone-a-2", container)
-    in_a, in_b = [await pods.shop(f"db-{zone}", f"zone-{zone}-1", labels={"app": "db"}) for zone in "ab"]
-    server = await pods.ready("dns")
-    config = tmp_path / "resolv.conf"
+    a, b = [await pods.shop(f"db-{zone}", f"zone-{zone}-1", labels={"app": "db"}) for zone in "ab"]
+    return {addresses(a)[0]}, {addresses(b)[0]}
+
+
+async def resolvers(pods: Pods, server: str, directory: Path, zones: str) -> list[Resolver]:
+    config = directory / "resolv.conf"
     search = f"{pods.namespace}.svc.cluster.local svc.cluster.local cluster.local"
-    config.write_text(f"nameserver {addresses(server)[0]}\nsearch {search}\noptions ndots:5 timeout:10\n")
-    for zone in "abc":
+    config.write_text(f"nameserver {server}\nsearch {search}\noptions ndots:5 timeout:10\n")
+    for zone in zones:
         await pods.create(f"client-{zone}", f"zone-{zone}-1", {"command": ["sleep", "3600"]})
-    a, b, c = [Resolver(pods, await pods.ready(f"client-{zone}"), config) for zone in "abc"]
-    of_a, of_b = {addresses(in_a)[0]}, {addresses(in_b)[0]}
+    return [Resolver(pods, await pods.ready(f"client-{zone}"), config) for zone in zones]
+
+
+async def test_pods_resolve_to_their_own_zone_follow_their_node_and_fall_back(pods: Pods, tmp_path: Path) -> None:
+    server = await serve(pods, ["zone-a-2"])
+    of_a, of_b = await databases(pods)
+    a, b, c = await resolvers(pods, server, tmp_path, "abc")
 
     for name, from_c in (("soft", of_a | of_b), ("hard", set[str]())):
         await c.until(name, from_c)
@@ -79,6 +106,31 @@ async def test_pods_resolve_to_their_own_zone_follow_their_node_and_fall_back(po
     await pods.delete("db-b", grace_seconds=0)
     await b.until("soft", of_a)
     await b.until("hard", set())
+
+
+async def test_on_every_node_clients_ask_the_server_of_their_own(pods: Pods, tmp_path: Path) -> None:
+    server = await serve(pods, ["zone-a-1", "zone-b-1"], internalTrafficPolicy="Local")
+    of_a, of_b = await databases(pods)
+    a, b = await resolvers(pods, server, tmp_path, "ab")
+    for name in RULES:
+        await a.until(name, of_a)
+        await b.until(name, of_b)
+    for zone in "ab":
+        seen = await eventually(lambda zone=zone: _zones_seen(pods, f"dns-zone-{zone}-1"), "queries are counted")
+        assert seen == {f"zone-{zone}"}, "nobody of another node asks here"
+
+
+async def _zones_seen(pods: Pods, name: str) -> set[str]:
+    """The zones that a server had queries from."""
+    pod = await pods.get(name)
+
+    def get() -> str:
+        with urllib.request.urlopen(f"http://{addresses(pod)[0]}:9153/metrics", timeout=30) as response:
+            return str(response.read().decode())
+
+    text = await asyncio.to_thread(namespaces.inside, pods.inside(pod), get)
+    lines = [line for line in text.splitlines() if line.startswith("zonewise_dns_queries_total{")]
+    return {line.split('"')[1] for line in lines if float(line.rsplit(" ", 1)[1]) > 0}
 
 
 async def _label(pods: Pods, node: str, zone: str) -> None:

@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dns_world import World, endpoint, headless, node, nodes, service, slice_of, told
+from zonewise.dns import names
 from zonewise.dns.clients import is_within
+from zonewise.dns.message import Type
+from zonewise.dns.pods import PodRecords
 from zonewise.dns.ranges import places
-from zonewise.dns.table import Choices, Table
+from zonewise.dns.table import MOST_DENIALS, QUESTIONS, Choices, Table
 from zonewise.objects import EndpointSlice, Key, Service
 
 NAMES = ("a", "b", "c")
@@ -55,7 +58,7 @@ def test_the_changes_lead_where_a_snapshot_leads(steps: list[Any]) -> None:
     for step in steps:
         if isinstance(step, int):  # a node changes its zone
             moved = [node("zone-a-1", f"zone-{'abc'[step - 1]}", ["10.0.11.0/24"], "192.168.1.1"), *nodes()[1:]]
-            world.apply(world.catalog.set_nodes(moved, {}))
+            world.apply(world.catalog.set_nodes(moved))
             for key in list(world.catalog.viewed):
                 found, slices = state[key.name]
                 world.apply(world.catalog.set_service(key, found, slices))
@@ -73,14 +76,20 @@ def test_the_changes_lead_where_a_snapshot_leads(steps: list[Any]) -> None:
     assert len(world.table._groups) <= len(POLICIES), "profiles that nobody uses are forgotten"
 
 
-def plain(table: Table) -> dict[bytes, Any]:
-    read = {name: tuple(map(_comparable, table.get(name) or ())) for name in list(table.names)}
-    return {**read, **table.zonal}
+def plain(table: Table) -> dict[Any, Any]:
+    """All that a table knows, and what it answers to everybody for the names that tests ask for."""
+    found: dict[Any, Any] = {**table.names, **table.services}
+    for name in (b"\1" + name.encode() + names.to_wire("shop.svc.cluster.local") for name in NAMES):
+        for below in (b"", names.to_wire("_http._tcp")[:-1], names.to_wire("10-0-11-1")[:-1]):
+            for kind in (Type.A, Type.SRV):
+                found[name, below, kind] = _comparable(table, below + name, kind)
+    return {**found, "pointers": table._pointers}
 
 
-def _comparable(slot: Any) -> Any:
-    if isinstance(slot, tuple) and isinstance(slot[4], Choices):
-        return {node: slot[4].slots[group] for node, group in slot[4].groups.items()}
+def _comparable(table: Table, name: bytes, kind: Type) -> Any:
+    slot = table.find(name, kind)
+    if isinstance(slot, tuple) and isinstance(choices := slot[4], Choices):
+        return {node: table.choose(name, kind, choices, group) for node, group in choices.groups.items()}
     return slot
 
 
@@ -97,6 +106,87 @@ def test_a_removed_service_leaves_nothing_behind() -> None:
     world.remove("web")
     assert plain(world.table) == before
     assert not world.table._groups
+
+
+def test_made_up_names_push_out_no_answer() -> None:
+    world = World().put(service("web", clusterIPs=["10.96.0.1"]))
+    world.ask("web.shop.svc.cluster.local.")
+    world.ask("api.shop.svc.cluster.local.")
+    known, question = set(world.table.answers), QUESTIONS[Type.A]
+    for number in range(MOST_DENIALS + 5):
+        world.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), Type.A)
+    assert names.to_wire("web.shop.svc.cluster.local") + question in world.table.answers
+    assert len(world.table.answers) < len(known) + MOST_DENIALS
+    world.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
+    assert told(world.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], "a denial ends when the Service comes"
+
+
+def test_rules_that_come_and_go_leave_nothing_behind() -> None:
+    """Each may name other labels, and each endpoint that moves gives other nodes something near."""
+    world = World()
+    for number in range(100):
+        keys = f'["example.com/{number}", "kubernetes.io/hostname"]'
+        home = endpoint(f"10.0.11.{number}", f"zone-{'abc'[number % 3]}-{number % 2 + 1}")
+        world.put(headless("db", annotations={"zonewise.dev/topology-keys": keys}), slice_of("db", [home]))
+        world.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
+        if number % 10 == 0:
+            world.apply(world.catalog.set_nodes(world.nodes))
+    profiles = world.catalog._profiles
+    assert len(profiles._current) + len(profiles._last) <= 2
+    assert len(world.catalog._used) == len(world.table._groups) == 1
+    near = [tuple(n >> bit & 1 == 1 for bit in range(8)) for n in range(200)]
+    for pattern in near:
+        world.table._near[pattern] = pattern
+    world.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
+    world.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
+    assert len(world.table._near) == 1
+
+
+POD_STEPS = st.tuples(
+    st.sampled_from([Key("shop", "a"), Key("shop", "b"), Key("default", "a")]),
+    st.lists(st.integers(1, 3), max_size=2, unique=True),
+    st.sampled_from(["zone-a-1", "zone-b-1"]),
+)
+
+
+@given(st.lists(POD_STEPS, max_size=12))
+@settings(max_examples=200)
+def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) -> None:
+    world = World(pods=PodRecords.VERIFIED, locate_by_pods=True)
+    held: dict[Key, tuple[list[bytes], str]] = {}
+    for pod, numbers, where in steps:
+        found = [bytes((172, 16, 0, number)) for number in numbers]
+        updates = world.catalog.set_pod(pod, found, where)
+        assert sum(len(update[1]) for update in updates) <= 3 * (len(found) + len(held.get(pod, ([], ""))[0]))
+        world.apply(updates)
+        held[pod] = (found, where)
+    afresh = Table(world.table.domain)
+    for update in world.catalog.snapshot():
+        afresh.apply(update)
+    assert world.table.places.pods == afresh.places.pods
+    assert world.table.names == afresh.names
+    holders = {ip: [pod for pod, (ips, _) in held.items() if ip in ips] for ips, _ in held.values() for ip in ips}
+    for ip, pods in holders.items():
+        if len(pods) == 1:  # of several, the one that came last has it
+            (pod,) = pods
+            label = f"172-16-0-{ip[3]}"
+            assert world.table.places.pods.get(ip) in {held[pod][1], None}
+            if ip in world.table.places.pods:
+                assert told(world.ask(f"{label}.{pod.namespace}.pod.cluster.local.")) == [f"A 172.16.0.{ip[3]}"]
+
+
+def test_pods_are_clients_where_ranges_dont_tell() -> None:
+    world = World(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
+    world.apply(world.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
+    assert world.table.places.node("172.16.0.9") == "bare"
+    changes = world.table.changes
+    world.apply(world.catalog.set_nodes(nodes()))
+    assert world.table.places.node("172.16.0.9") == "bare", "nodes change, pods stay"
+    assert world.table.changes == changes + 1
+    world.apply(world.catalog.set_pod(Key("shop", "p"), [], ""))
+    assert world.table.places.node("172.16.0.9") == ""
+    unasked = World(pods=PodRecords.DISABLED)
+    assert unasked.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
 
 
 CLIENTS = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dns.flags
 import dns.message
 import dns.rcode
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dns_world import told
-from zonewise.dns.cache import Cache, Question
+from zonewise.dns.cache import MOST_BYTES, Cache, Question
 from zonewise.dns.message import Query, read
 from zonewise.dns.names import to_wire
 from zonewise.dns.response import Response, answers_in_full, read_response, written
@@ -130,6 +132,15 @@ def test_the_cache_forgets_what_nobody_asks_for() -> None:
     cache.get(one, 1.0)
     cache.put(three, answer, 2.0)
     assert [cache.get(question, 3.0) is not None for question in (one, two, three)] == [True, False, True]
+
+
+def test_large_answers_push_each_other_out() -> None:
+    cache = Cache(60, 60)
+    large = replace(response(reply(*CHAIN)), body=bytes(MOST_BYTES // 4))
+    for number in (0, 1, 2, 3, 3, 4, 5):
+        cache.put(ASKED._replace(question=bytes((number,))), large, 0.0)
+    kept = [number for number in range(6) if cache.get(ASKED._replace(question=bytes((number,))), 1.0)]
+    assert kept == [2, 3, 4, 5], "one that is replaced counts once"
 
 
 def test_servers_that_answer_are_asked_first() -> None:

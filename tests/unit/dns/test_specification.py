@@ -10,6 +10,7 @@ import pytest
 
 from dns_world import World, endpoint, headless, service, slice_of, told
 from zonewise.dns.pods import PodRecords
+from zonewise.objects import Key
 
 PORTS: list[dict[str, Any]] = [
     {"name": "http", "protocol": "TCP", "port": 80},
@@ -42,6 +43,11 @@ def world(**settings: Any) -> World:
     found.put(service("inside", type="ExternalName", externalName="web.shop.svc.cluster.local"))
     found.put(service("loop", type="ExternalName", externalName="loop.shop.svc.cluster.local"))
     found.put(service("address", type="ExternalName", externalName="192.0.2.1"))
+    elsewhere = [
+        endpoint("web.shop.svc.cluster.local", "zone-a-1"),
+        endpoint("b.example.com", conditions={"ready": False}),
+    ]
+    found.put(headless("named"), slice_of("named", elsewhere, [("http", "TCP", 80)], family="FQDN"))
     return found
 
 
@@ -81,6 +87,17 @@ ANSWERS = [
         "A",
         ["A 10.96.0.1", "CNAME web.shop.svc.cluster.local."],
     ),
+    ("an endpoint that is a name", "named.shop.svc", "A", ["A 10.96.0.1", "CNAME web.shop.svc.cluster.local."]),
+    ("such a name itself", "named.shop.svc", "CNAME", ["CNAME web.shop.svc.cluster.local."]),
+    ("its port", "_http._tcp.named.shop.svc", "AAAA", ["AAAA fd96::1", "CNAME web.shop.svc.cluster.local."]),
+    (
+        "the endpoint by its name",
+        "web-shop-svc-cluster-local.named.shop.svc",
+        "A",
+        ["A 10.96.0.1", "CNAME web.shop.svc.cluster.local."],
+    ),
+    ("its zone", "zone-a.pin._zone.named.shop.svc", "CNAME", ["CNAME web.shop.svc.cluster.local."]),
+    ("another zone, preferred", "zone-x.prefer._zone.named.shop.svc", "CNAME", ["CNAME web.shop.svc.cluster.local."]),
     ("schema version", "dns-version", "TXT", ['TXT "1.1.0"']),
     ("SOA", "", "SOA", [SOA]),
     ("NS", "", "NS", ["NS ns.dns.cluster.local."]),
@@ -116,6 +133,10 @@ DENIALS = [
     ("an ExternalName that names itself", "loop.shop.svc", "A", "NOERROR"),
     ("a drained or mistyped zone", "zone-x.pin._zone.db.shop.svc", "A", "NOERROR"),
     ("a zone of a Service without endpoints", "zone-a.prefer._zone.empty.shop.svc", "A", "NOERROR"),
+    ("SRV of an endpoint that is a name", "named.shop.svc", "SRV", "NOERROR"),
+    ("another zone of such", "zone-x.pin._zone.named.shop.svc", "A", "NOERROR"),
+    ("another port of such", "_sql._tcp.named.shop.svc", "A", "NXDOMAIN"),
+    ("one of such that is not ready", "b-example-com.named.shop.svc", "A", "NXDOMAIN"),
     ("no such namespace", "nowhere.svc", "A", "NXDOMAIN"),
     ("no such Service", "none.shop.svc", "A", "NXDOMAIN"),
     ("no such endpoint", "db-9.db.shop.svc", "A", "NXDOMAIN"),
@@ -185,6 +206,29 @@ def test_glue_of_srv_and_ns(cluster: World) -> None:
     assert [str(rrset) for rrset in reply.additional] == ["ns.dns.cluster.local. 5 IN A 10.96.0.10"]
 
 
+def test_the_name_server_is_the_service_that_leads_to_us() -> None:
+    """As CoreDNS has it: the Service's name and cluster IPs, or those of each endpoint of a headless one."""
+    found = World(servers=(bytes((10, 0, 11, 1)),))
+    own = slice_of("kube-dns", [endpoint("10.0.11.1", "zone-a-1"), endpoint("10.0.21.1", "zone-b-1")])
+    assert told(found.ask("cluster.local.", "NS")) == ["NS ns.dns.cluster.local."]
+    found.put(service("kube-dns", clusterIPs=["10.96.0.10", "fd96::a"]), own)
+    reply = found.ask("cluster.local.", "NS")
+    assert told(reply) == ["NS kube-dns.shop.svc.cluster.local."]
+    assert sorted(str(rrset) for rrset in reply.additional) == [
+        "kube-dns.shop.svc.cluster.local. 5 IN A 10.96.0.10",
+        "kube-dns.shop.svc.cluster.local. 5 IN AAAA fd96::a",
+    ]
+    assert told(found.ask("ns.dns.cluster.local.")) == ["A 10.96.0.10"]
+    assert told(found.ask("ns.dns.cluster.local.", "AAAA")) == ["AAAA fd96::a"]
+    found.put(headless("kube-dns"), own)
+    names = [f"NS 10-0-{z}1-1.kube-dns.shop.svc.cluster.local." for z in (1, 2)]
+    assert told(found.ask("cluster.local.", "NS")) == names
+    assert told(found.ask("ns.dns.cluster.local.")) == ["A 10.0.11.1", "A 10.0.21.1"]
+    found.remove("kube-dns")
+    assert told(found.ask("cluster.local.", "NS")) == ["NS ns.dns.cluster.local."]
+    assert told(found.ask("ns.dns.cluster.local.")) == ["A 10.0.11.1"]
+
+
 def test_pod_records() -> None:
     insecure = world(pods=PodRecords.INSECURE)
     assert told(insecure.ask("10-0-11-1.shop.pod.cluster.local.")) == ["A 10.0.11.1"]
@@ -193,7 +237,7 @@ def test_pod_records() -> None:
     for missing in ("10-0-11-1.nowhere", "10-0-11-256.shop", "web.shop"):
         assert insecure.ask(f"{missing}.pod.cluster.local.").rcode() == dns.rcode.NXDOMAIN
     verified = world(pods=PodRecords.VERIFIED)
-    verified.apply(verified.catalog.set_pods([("shop", "10.0.11.1")]))
+    verified.apply(verified.catalog.set_pod(Key("shop", "p"), [bytes((10, 0, 11, 1))], "zone-a-1"))
     assert told(verified.ask("10-0-11-1.shop.pod.cluster.local.")) == ["A 10.0.11.1"]
     assert verified.ask("10-0-11-2.shop.pod.cluster.local.").rcode() == dns.rcode.NXDOMAIN
 

@@ -89,7 +89,7 @@ def test_a_relabelled_node_moves_its_clients() -> None:
     assert told(world.ask("db.shop.svc.cluster.local.", client=IN_C)) == []
     moved = [found for found in nodes() if found.metadata.name != "zone-c-1"]
     moved.append(node("zone-c-1", "zone-b", ["10.0.31.0/24"], "192.168.3.1"))
-    world.apply(world.catalog.set_nodes(moved, {}))
+    world.apply(world.catalog.set_nodes(moved))
     for key in list(world.catalog.viewed):
         assert key.name == "db"
     world.put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
@@ -107,7 +107,7 @@ def test_a_drained_zone_is_left_out_but_keeps_its_names(by: str) -> None:
     if by == "node":
         first, *others = nodes()
         said = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, annotations=DRAIN))
-        world.apply(world.catalog.set_nodes([said, *others], {}))
+        world.apply(world.catalog.set_nodes([said, *others]))
     world.put(headless("db", annotations=DRAIN if by == "service" else {}), slice_of("db", ENDPOINTS))
     for client in (IN_A, IN_B, NOWHERE):
         assert told(world.ask("db.shop.svc.cluster.local.", client=client)) == [f"A {B1}"]

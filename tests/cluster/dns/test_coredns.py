@@ -1,0 +1,93 @@
+"""Beside the real CoreDNS: the same answers for every name of some random clusters, and behind it, for clients it names.
+
+`python -m bench.dns.differential` compares 500 states, and takes its time.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import dns.exception
+import dns.message
+import dns.query
+import pytest
+from bench.dns import coredns, differential
+
+import shared_cluster
+from deployed import MANIFESTS
+from dns_server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, slice_body, slices_path
+from dns_world import endpoint, told
+from program import wait_for
+from zonewise.lab.controlplane import ControlPlane
+
+STATES = 15
+HARD = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
+NAME = "db.default.svc.cluster.local."
+
+
+@pytest.fixture(scope="module")
+def plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
+    found = run_directory.private()
+    create_nodes(found)
+    create_service(found, "default", "db", HARD, clusterIP="None", ports=[{"name": "http", "port": 8080}])
+    near = [endpoint("10.0.11.1", "zone-a-1"), endpoint("10.0.21.1", "zone-b-1")]
+    found.request("POST", slices_path("default"), slice_body("db", near))
+    yield found
+    run_directory.remove(found)
+
+
+@pytest.fixture(scope="module")
+def server(plane: ControlPlane) -> Iterator[Server]:
+    found = Server(plane, "--no-forward", "--pods", "insecure", "--forwarder", "127.0.0.1/32")
+    yield found
+    found.remove()
+
+
+async def test_every_name_is_answered_as_coredns_answers_it(
+    plane: ControlPlane, server: Server, tmp_path: Path
+) -> None:
+    states = differential.random_states(STATES, seed=7)
+    await differential.write(plane, states)
+    peer = coredns.CoreDns(plane.kubeconfig, differential.free_port(), cache=False, directory=tmp_path)
+    try:
+        differential.wait(server.port)
+        differential.wait(peer.port)
+        found = differential.compare(server.port, peer.port, states)
+    finally:
+        peer.stop()
+    assert found.differences == []
+    assert found.asked > 100 * STATES
+
+
+def test_behind_coredns_each_client_gets_its_own_answer(server: Server, tmp_path: Path) -> None:
+    """With the configuration that deploy/ shows: CoreDNS says for whom it asks, and is believed."""
+    port = differential.free_port()
+    with front(tmp_path, port, server.port):
+        expected = {"zone-a": ["A 10.0.11.1"], "zone-b": ["A 10.0.21.1"], "zone-c": []}
+        for zone, addresses in expected.items():
+            assert wait_for(lambda client=IN_ZONE[zone]: asked(port, client)) == [addresses]
+        assert asked(port, NOWHERE) == [["A 10.0.11.1", "A 10.0.21.1"]]
+
+
+def front(directory: Path, port: int, behind: int) -> ExitStack:
+    text = (MANIFESTS / "dns-behind.Corefile").read_text()
+    text = text.replace(":53 {", f":{port} {{\n    bind 127.0.0.1").replace("ZONEWISE", f"127.0.0.1:{behind}")
+    corefile = directory / "Corefile"
+    corefile.write_text(text)
+    running = subprocess.Popen([coredns.ensure(), "-conf", corefile, "-quiet"])
+    stack = ExitStack()
+    stack.callback(running.wait)
+    stack.callback(running.terminate)
+    return stack
+
+
+def asked(port: int, client: str) -> list[list[str]]:
+    """Nothing where nobody answers yet."""
+    query = dns.message.make_query(NAME, "A")
+    try:
+        return [told(dns.query.udp(query, "127.0.0.1", port=port, source=client, timeout=2))]
+    except (OSError, dns.exception.DNSException):
+        return []
