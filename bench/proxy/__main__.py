@@ -1,38 +1,37 @@
-"""`make bench-proxy [sizes...]`: start to all rules in the kernel, cost and delay of one change, memory, by size."""
+"""`make bench-proxy`: start, changes, memory, data path, churn, own scale, bytes; about twenty minutes, ten of them churn.
+
+`python -m bench.proxy --churn-seconds 30 --sizes 1000` is a trial, whose figures are only shown.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
-import statistics
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
 
-from bench.proxy.cluster import NAMESPACE, fill, service_name, slice_body
-from bench.proxy.contestants import NODES, OURS, PEER, Running, run
-from bench.report import BUILD, Row, publish
+from bench.proxy import churn, datapath, groups, syncs
+from bench.proxy.cluster import fill
+from bench.proxy.contestants import NODES, OURS, PEER
+from bench.proxy.priority import fall_back, go_ahead
+from bench.proxy.results import NOTES, Found, rows
+from bench.report import BUILD, publish, show
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.lab import labs
 from zonewise.lab.addresses import zone_names
 from zonewise.lab.state import Lab, Options
-from zonewise.objects import ENDPOINT_SLICES, SERVICES
 
 SIZES = (1_000, 5_000, 10_000)
-SYNC_GOALS = {1_000: 0.4, 10_000: 0.1}
-STARTS = 3
-CHANGES = {OURS: 60, PEER: 12}
-LONGEST_SYNC_SECONDS = 300.0
-
-NOTES = """\
-Every Service has ten endpoints on other nodes. Both proxies serve all Services, each in a node of its own in the same lab, one after the other; each start is from an empty kernel.
-Start: until the kernel knows the Service that was written last. CPU counts the tools a proxy runs. A change replaces one endpoint; its delay is from before the write until the
-kernel tells of changed rules, and the next is written when that one has settled. Memory is the peak of the process alone."""
-
-Figures = dict[str, float]
+OWN_SIZE = 30_000
+CHURN_SECONDS = 600.0
+STARTS = {1_000: 4, 5_000: 3}
+"""How often each is started; twice where it takes the peer long."""
+CHANGES = {OURS: 100, PEER: 12}
+LARGE, CHANGES_OF_LARGE = 10_000, {OURS: 100, PEER: 4}
 
 
 @contextmanager
@@ -46,98 +45,110 @@ def cluster() -> Iterator[Lab]:
         labs.down(name, lambda _step: None)
 
 
-async def measure(lab: Lab, sizes: list[int]) -> dict[int, list[dict[str, Figures]]]:
-    found: dict[int, list[dict[str, Figures]]] = {}
-    filled = 0
+@dataclass
+class Bench:
+    lab: Lab
+    client: Client
+    arguments: argparse.Namespace
+    found: Found
+    filled: int = 0
+
+    async def everything(self) -> None:
+        go_ahead(self.lab)
+        self.found.received = await groups.compared(self.lab, self.client)
+        _say(f"slice groups, bytes: {self.found.received}")
+        with datapath.ends(self.lab):
+            await self.grow(1)
+            await self.side_by_side(1)
+            for size in sorted(self.arguments.sizes):
+                await self.grow(size)
+                await self.contests(size)
+            if self.arguments.own:
+                await self.grow(self.arguments.own)
+                await self.alone(self.arguments.own)
+
+    async def grow(self, size: int) -> None:
+        await fill(self.lab, self.client, range(self.filled, size))
+        self.filled = size
+        _say(f"{size:,} Services")
+
+    async def contests(self, size: int) -> None:
+        """Starts in turn; then, from the last ones, changes, and with both at once whatever needs both."""
+        times = STARTS.get(size, 2)
+        for number in range(times - 1):
+            for name in (OURS, PEER) if number % 2 == 0 else (PEER, OURS):
+                async with syncs.started(name, self.lab, size) as (_, figures):
+                    self.note(size, name, figures)
+        await self.side_by_side(size, changes=CHANGES_OF_LARGE if size >= LARGE else CHANGES)
+
+    async def side_by_side(self, size: int, changes: dict[str, int] | None = None) -> None:
+        async with AsyncExitStack() as stack:
+            proxies = []
+            for name in (OURS, PEER):
+                running, figures = await stack.enter_async_context(syncs.started(name, self.lab, size))
+                proxies.append(running)
+                if changes:
+                    figures |= await syncs.changed(running, self.client, size, changes[name])
+                    self.note(size, name, figures)
+            await self.connect(size, [OURS, PEER])
+            if size == max(self.arguments.sizes) and self.arguments.churn_seconds:
+                seconds = self.arguments.churn_seconds
+                for each in proxies:
+                    fall_back(each.process.pid)
+                self.found.churned = await churn.churned(self.client, proxies, size, seconds, _say)
+                self.found.churn_seconds, self.found.churn_size = seconds, size
+                _say(f"  churn: {self.found.churned}")
+
+    async def alone(self, size: int) -> None:
+        for last in (False, False, True):
+            async with syncs.started(OURS, self.lab, size) as (running, figures):
+                changes = await syncs.changed(running, self.client, size, CHANGES[OURS]) if last else {}
+                self.note(size, OURS, figures | changes)
+                if last:
+                    await self.connect(size, [OURS])
+
+    async def connect(self, size: int, names: list[str]) -> None:
+        self.found.connected[size] = await datapath.connected(self.lab, names, size)
+        _say(f"  data path: {self.found.connected[size]}")
+
+    def note(self, size: int, name: str, figures: syncs.Figures) -> None:
+        self.found.syncs.setdefault(size, {}).setdefault(name, []).append(figures)
+        _say(f"  {name}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
+
+
+async def measure(lab: Lab, arguments: argparse.Namespace, found: Found) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
-        for size in sorted(sizes):
-            await fill(client, range(filled, size))
-            filled = size
-            _say(f"{size} Services")
-            found[size] = []
-            for number in range(STARTS):
-                figures = {}
-                for name in (OURS, PEER) if number % 2 == 0 else (PEER, OURS):
-                    figures[name] = await contest(name, lab, client, size, changes=number == STARTS - 1)
-                    _say(f"  {name}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures[name].items()))
-                found[size].append(figures)
-    return found
-
-
-async def contest(name: str, lab: Lab, client: Client, size: int, *, changes: bool) -> Figures:
-    last = (await client.get(SERVICES, service_name(size - 1), NAMESPACE)).spec.cluster_ip
-    begin = time.monotonic()
-    with run(name, lab, BUILD / f"proxy-{name}.log") as running:
-        while not running.has(last):
-            if time.monotonic() - begin > LONGEST_SYNC_SECONDS or running.process.poll() is not None:
-                raise TimeoutError(f"{name} set no rules: see {BUILD / f'proxy-{name}.log'}")
-            await asyncio.sleep(0.02)
-        figures = {"start s": time.monotonic() - begin, "start CPU s": running.cpu_seconds()}
-        await asyncio.to_thread(running.until_quiet)
-        figures["peak MiB"] = running.peak_mib()
-        if changes:
-            figures |= await _change(running, client, size)
-    return figures
-
-
-async def _change(running: Running, client: Client, size: int) -> Figures:
-    delays = []
-    count = CHANGES[running.name]
-    cpu = running.cpu_seconds()
-    for number in range(count):
-        target = number * (size // count)
-        body = slice_body(target, f"192.168.{number}.{os.getpid() % 250 + 1}")
-        current: dict[str, Any] = await client.get(ENDPOINT_SLICES.whole(), service_name(target), NAMESPACE)
-        running.drain()
-        begin = time.monotonic()
-        await client.update(ENDPOINT_SLICES.whole(), current | {"endpoints": body["endpoints"]}, NAMESPACE)
-        delays.append(await asyncio.to_thread(running.next_commit, LONGEST_SYNC_SECONDS) - begin)
-        await asyncio.sleep(0.05)
-    await asyncio.to_thread(running.until_quiet)
-    spent = running.cpu_seconds() - cpu
-    for number in range(count):  # as it was, for the next contestant
-        target = number * (size // count)
-        current = await client.get(ENDPOINT_SLICES.whole(), service_name(target), NAMESPACE)
-        await client.update(
-            ENDPOINT_SLICES.whole(), current | {"endpoints": slice_body(target)["endpoints"]}, NAMESPACE
-        )
-    ordered = sorted(delays)
-    return {
-        "change p50 ms": statistics.median(delays) * 1000,
-        "change p99 ms": ordered[max(0, int(len(ordered) * 0.99) - 1)] * 1000,
-        "CPU per change ms": spent / count * 1000,
-    }
-
-
-def rows(size: int, runs: list[dict[str, Figures]]) -> list[Row]:
-    goals = {
-        "start s": SYNC_GOALS.get(size),
-        "start CPU s": None,
-        "peak MiB": 0.6,
-        "change p50 ms": 0.05,
-        "change p99 ms": 0.1,
-        "CPU per change ms": 0.01,
-    }
-    made = []
-    for figure, goal in goals.items():
-        having = [{name: each[figure] for name, each in run.items()} for run in runs if figure in run[OURS]]
-        what, _, unit = figure.rpartition(" ")
-        middle = {name: statistics.median(run[name] for run in having) for name in (OURS, PEER)}
-        made.append(Row(f"{what}, {size:,} Services", unit, middle[OURS], middle[PEER], PEER, goal, having))
-    return made
+        await Bench(lab, client, arguments, found).everything()
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _read(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.proxy", description=__doc__)
+    parser.add_argument("--sizes", type=lambda text: [int(each) for each in text.split(",")], default=list(SIZES))
+    parser.add_argument("--own", type=int, default=OWN_SIZE, help="the size at which only ours runs; 0 for none")
+    churn_seconds = float(os.environ.get("CHURN_SECONDS", CHURN_SECONDS))
+    parser.add_argument("--churn-seconds", type=float, default=churn_seconds, help="0 for none")
+    return parser.parse_args(arguments)
+
+
 def main(arguments: list[str]) -> None:
-    sizes = [int(each) for each in arguments] or list(SIZES)
+    read = _read(arguments)
     BUILD.mkdir(parents=True, exist_ok=True)
+    before = os.getloadavg()[0]
+    found = Found()
     with cluster() as lab:
-        found = asyncio.run(measure(lab, sizes))
-    publish("proxy", "make bench-proxy", [row for size, runs in found.items() for row in rows(size, runs)], NOTES)
+        asyncio.run(measure(lab, read, found))
+    if arguments:
+        show(rows(found))
+        return
+    publish("proxy", "make bench-proxy", rows(found), f"{NOTES}\n\nLoad average before the run: {before:.1f}.")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit("interrupted; nothing of it is left")

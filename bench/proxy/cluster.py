@@ -1,65 +1,125 @@
-"""The Services and slices that both proxies get, written by hand into a lab that has no controllers of its own."""
+"""The Services and slices that both proxies get, written into a lab that has no controllers of its own.
+
+The first of each is made by the API server and is the pattern for the others, which go straight into its store.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import copy
+import uuid
+from collections.abc import Iterable
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
 
 from zonewise.kube.client import Client
-from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, SERVICES
+from zonewise.lab import etcd
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.state import Lab
+from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, SERVICES, Resource
 
 NAMESPACE = "bench"
 ENDPOINTS = 10
-AT_ONCE = 32
+PORT, TARGET_PORT = 80, 8080
+IP_ADDRESSES = Resource(dict[str, Any], "IPAddress", "ipaddresses", "networking.k8s.io", namespaced=False)
+_FIRST_CLUSTER_IP = int(IPv4Address("10.96.16.0"))
+_FIRST_POD_IP = int(IPv4Address("172.16.0.0"))
+_FIRST_SPARE, _SPARE = 900_000, 50_000
+_AT_ONCE = 1000
 
 
 def service_name(number: int) -> str:
     return f"s{number:05d}"
 
 
-def pod_address(number: int, generation: int = 0) -> str:
-    return f"172.{16 + generation}.{number >> 8 & 255}.{number & 255}" if number < 1 << 16 else _wide(number)
+def cluster_ip(number: int) -> str:
+    return str(IPv4Address(_FIRST_CLUSTER_IP + number))
 
 
-def _wide(number: int) -> str:
-    return f"172.{20 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+def pod_address(number: int) -> str:
+    return str(IPv4Address(_FIRST_POD_IP + number))
 
 
-def slice_body(number: int, replaced: str = "") -> dict[str, object]:
-    """With `replaced` in place of the first endpoint, if given."""
+def endpoints(number: int, replaced: str = "") -> list[dict[str, Any]]:
     addresses = [pod_address(number * ENDPOINTS + each) for each in range(ENDPOINTS)]
     if replaced:
         addresses[0] = replaced
-    endpoints = [{"addresses": [address], "nodeName": "far", "conditions": {"ready": True}} for address in addresses]
+    return [{"addresses": [address], "nodeName": "far", "conditions": {"ready": True}} for address in addresses]
+
+
+def service_body(number: int) -> dict[str, Any]:
+    ports = [{"name": "http", "port": PORT, "targetPort": TARGET_PORT}]
+    return {"metadata": {"name": service_name(number)}, "spec": {"ports": ports, "clusterIP": cluster_ip(number)}}
+
+
+def spare_address(number: int, generation: int = 0) -> str:
+    """A pod's that is no Service's, to replace one; another for another generation."""
+    return pod_address(_FIRST_SPARE + generation * _SPARE + number)
+
+
+def slice_body(number: int, replaced: str = "") -> dict[str, Any]:
+    """With `replaced` in place of the first endpoint, if given."""
     name = service_name(number)
     return {
         "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
         "addressType": "IPv4",
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-        "endpoints": endpoints,
+        "ports": [{"name": "http", "port": TARGET_PORT, "protocol": "TCP"}],
+        "endpoints": endpoints(number, replaced),
     }
 
 
-async def fill(client: Client, numbers: Iterable[int]) -> None:
-    """Those Services and their slices; the namespace too, with the first."""
+async def fill(lab: Lab, client: Client, numbers: range) -> None:
+    """Those Services and their slices; the pattern, number 0, must come first."""
     if 0 in numbers:
         await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        await client.create(SERVICES, service_body(0), NAMESPACE)
+        await client.create(ENDPOINT_SLICES, slice_body(0), NAMESPACE)
+    patterns = [
+        await client.get(SERVICES.whole(), service_name(0), NAMESPACE),
+        await client.get(IP_ADDRESSES, cluster_ip(0)),
+        await client.get(ENDPOINT_SLICES.whole(), service_name(0), NAMESPACE),
+    ]
+    others = [number for number in numbers if number != 0]
+    for first in range(0, len(others), _AT_ONCE):
+        part = others[first : first + _AT_ONCE]
+        await asyncio.to_thread(etcd.write, store(lab), _stored(part, *patterns))
+    await _until_known(client, max(numbers))
 
-    async def create(number: int) -> None:
-        spec = {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]}
-        await client.create(SERVICES, {"metadata": {"name": service_name(number)}, "spec": spec}, NAMESPACE)
-        await client.create(ENDPOINT_SLICES, slice_body(number), NAMESPACE)
 
-    await _side_by_side(create, numbers)
+def _stored(numbers: Iterable[int], service: Any, address: Any, slices: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number in numbers:
+        name, ip = service_name(number), cluster_ip(number)
+        own = like(service, name)
+        own["spec"] |= {"clusterIP": ip, "clusterIPs": [ip]}
+        own_address = like(address, ip)
+        own_address["spec"]["parentRef"]["name"] = name
+        own_slice = like(slices, name) | {"endpoints": endpoints(number)}
+        own_slice["metadata"]["labels"] = {"kubernetes.io/service-name": name}
+        found[f"/registry/services/specs/{NAMESPACE}/{name}"] = own
+        found[f"/registry/ipaddresses/{ip}"] = own_address
+        found[f"/registry/endpointslices/{NAMESPACE}/{name}"] = own_slice
+    return found
 
 
-async def _side_by_side(act: Callable[[int], Awaitable[None]], numbers: Iterable[int]) -> None:
-    waiting = iter(numbers)
+def like(pattern: dict[str, Any], name: str) -> dict[str, Any]:
+    made = copy.deepcopy(pattern)
+    made["metadata"] |= {"name": name, "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, name))}
+    del made["metadata"]["resourceVersion"]
+    return made
 
-    async def work() -> None:
-        for number in waiting:
-            await act(number)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(work())
+def store(lab: Lab) -> Path:
+    return ControlPlane.attach(lab.directory).layout.etcd_socket
+
+
+async def _until_known(client: Client, number: int) -> None:
+    """The slice is written last; "0" asks for what the server has in its memory, from which watches are served."""
+    last = f"metadata.name={service_name(number)}"
+    for _ in range(600):
+        found = await client.list(ENDPOINT_SLICES, NAMESPACE, fields=last, resource_version="0", page_size=0)
+        if found.items:
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError(f"the API server never told of {service_name(number)}: see its log")

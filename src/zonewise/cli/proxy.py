@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zonewise.proxy.server import Settings
 
 HEALTH_PORT = 10356
+_LONGEST_INTERFACE = 15
 
 
 @click.command(
@@ -39,6 +40,12 @@ Examples:
     help="Where pods have their addresses, separated by commas; by default the node's pod ranges.",
 )
 @click.option(
+    "--pod-interface",
+    default="",
+    metavar="NAME",
+    help="Know pods by the interface they come by, not by ranges: a bridge's name, or a beginning such as veth*.",
+)
+@click.option(
     "--nodeport-addresses",
     default="primary",
     metavar="RANGES",
@@ -58,6 +65,7 @@ Examples:
     "--explain", "explained", default="", metavar="SERVICE", help="Print what is done with a Service, and why."
 )
 @click.option("-n", "--namespace", default="", help="Of the Service to explain.")
+@click.option("--init-only", is_flag=True, help="Do what needs more rights than running does, and leave.")
 @click.option("--cleanup", is_flag=True, help="Remove the proxy's nftables tables, and leave.")
 @cluster_options
 @log_options
@@ -69,6 +77,9 @@ def proxy(**options: Any) -> None:
     """
     if options["cleanup"]:
         _clean_up()
+        return
+    if options["init_only"]:
+        _prepare()
         return
     from zonewise import log
     from zonewise.kube import kubeconfig
@@ -91,11 +102,18 @@ def _settings(options: dict[str, Any]) -> Settings:
         all_services=options["all_services"],
         pod_ranges=_listed(options["cluster_cidr"]),
         node_port_ranges=_listed(options["nodeport_addresses"]),
+        pods_interface=_interface(options["pod_interface"]),
         masquerade_all=options["masquerade_all"],
         measure_traffic=options["measure_traffic"],
     )
     interfaces.check_ranges((*settings.pod_ranges, *settings.node_port_ranges))
     return settings
+
+
+def _interface(name: str) -> str:
+    if len(name.rstrip("*").encode()) > _LONGEST_INTERFACE or name == "*":
+        raise UsageError(f"{name!r} is no interface: give the name of a bridge, or how names begin, such as veth*")
+    return name
 
 
 def _listed(written: str) -> tuple[str, ...]:
@@ -109,6 +127,12 @@ def _clean_up() -> None:
     with Kernel() as kernel:
         found = clean_up(kernel)
     click.echo(f"removed the tables of {', '.join(family.name for family in found)}" if found else "nothing to remove")
+
+
+def _prepare() -> None:
+    from zonewise.proxy.measuring import account_bytes
+
+    account_bytes()
 
 
 def _run(access: Access, settings: Settings, health_port: int) -> int:

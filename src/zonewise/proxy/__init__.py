@@ -2,5 +2,5 @@
 
 `targets` finds the endpoints, `rules` says what becomes of each address, `fragment` and `ruleset` turn that into
 elements and chains, `layout` knows the table, `netlink` and `expressions` its encoding: all pure. `kernel`, `plane`,
-`conntrack`, `sources` and `server` act.
+`conntrack`, `measuring`, `sources` and `server` act.
 """

@@ -9,25 +9,30 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from prometheus_client import Counter
 
 from zonewise.proxy.family import Family
 from zonewise.proxy.fragment import Front, fronts
-from zonewise.proxy.netlink import DUMP, REQUEST, attribute, attributes, nested, received
-from zonewise.proxy.rules import PortRules
+from zonewise.proxy.netlink import DUMP, REQUEST, attributes, number, received
+from zonewise.proxy.rules import PortName, PortRules
 from zonewise.proxy.targets import Target
 
 FORGOTTEN = Counter("zonewise_proxy_flows_forgotten", "Stale UDP flows removed from the kernel's table")
 
 _SUBSYSTEM, _GET, _DELETE = 1, 1, 2
-_ORIGINAL, _REPLY, _ZONE = 1, 2, 18
-_COUNTERS: Final = (9, 10)
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_FOUR: Final = struct.Struct(">8x4s4x4s8xB7xH6xH2x")
+_SIX: Final = struct.Struct(">8x16s4x16s8xB7xH6xH2x")
+_COUNTED: Final = struct.Struct(">16xQ")
 _ACK: Final = 4
 _UDP: Final = 17
 _ERROR, _DONE = 2, 3
+_FLOW: Final = 1 << 8
+_STATUS, _STATUS_MASK = 3, 26
+_DNAT: Final = 0x20
 
 
 class Flow(NamedTuple):
@@ -44,15 +49,22 @@ class Flow(NamedTuple):
 
 
 def stale_fronts(
-    changed: Iterable[PortRules], family: Family, node_addresses: Iterable[str]
+    changed: Iterable[PortRules],
+    family: Family,
+    node_addresses: Iterable[str],
+    lost: Container[tuple[PortName, Front]] = (),
 ) -> dict[tuple[bytes, int], frozenset[Target]]:
-    """For each address and port of the changed UDP ports, the targets that its flows may go on to."""
+    """For each address and port of the changed UDP ports, the targets that its flows may go on to.
+
+    What a port has `lost` to another Service leads to that one's endpoints, and these flows are none of its business.
+    """
     nodes = [address for address in node_addresses if family.owns(address)]
     return {
         (family.pack(address), front.port): rules.flows
         for rules in changed
         if rules.flows is not None
         for front in fronts(rules)
+        if (rules.name, front) not in lost
         for address in _addresses(front, nodes)
     }
 
@@ -78,14 +90,25 @@ def forget(family: Family, wanted: Mapping[tuple[bytes, int], frozenset[Target]]
     return count
 
 
+def translated(family: Family) -> Iterator[list[Flow]]:
+    """The flows whose destination was changed, some at a time. Kernels before 5.15 give all flows."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 12) as tracked:
+        tracked.bind((0, 0))
+        yield from _parts(tracked, family, number(_STATUS, _DNAT) + number(_STATUS_MASK, _DNAT))
+
+
 def _flows(tracked: socket.socket, family: Family) -> Iterator[Flow]:
-    tracked.send(_message(_GET, family, REQUEST | DUMP))
+    for part in _parts(tracked, family):
+        yield from part
+
+
+def _parts(tracked: socket.socket, family: Family, chosen: bytes = b"") -> Iterator[list[Flow]]:
+    tracked.send(_message(_GET, family, REQUEST | DUMP, chosen))
     while True:
-        for answer in received(tracked.recv(1 << 18)):
-            if answer.kind in {_DONE, _ERROR}:
-                return
-            if flow := read_flow(answer.payload):
-                yield flow
+        answers = list(received(tracked.recv(1 << 18)))
+        yield [flow for answer in answers if answer.kind == _FLOW and (flow := read_flow(answer.payload))]
+        if any(answer.kind in {_DONE, _ERROR} for answer in answers):
+            return
 
 
 def _delete(tracked: socket.socket, family: Family, flow: Flow) -> bool:
@@ -105,31 +128,44 @@ def _message(kind: int, family: Family, flags: int, body: bytes = b"") -> bytes:
 
 
 def read_flow(payload: memoryview) -> Flow | None:
-    """Of one message of the kernel; None for a flow without ports."""
-    parts = dict(attributes(payload[4:]))
-    original, reply = _tuple(parts[_ORIGINAL]), _tuple(parts[_REPLY])
+    """Of one message of the kernel; None for a flow without ports. In one pass: there may be many thousands."""
+    original = reply = None
+    carried, identity, offset, end = 0, b"", 4, len(payload)
+    while offset + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(payload, offset)
+        if length < 4:
+            break
+        match kind & 0x3FFF:
+            case 1:
+                original = _tuple(payload[offset + 4 : offset + length])
+                identity = bytes(payload[offset : offset + length]) + identity
+            case 2:
+                reply = _tuple(payload[offset + 4 : offset + length])
+            case 9 | 10:  # what it carried there and back
+                carried += _bytes(payload[offset + 4 : offset + length])
+            case 18:  # its zone, of which addresses may mean different things
+                identity += bytes(payload[offset : offset + ((length + 3) & ~3)])
+        offset += (length + 3) & ~3
     if original is None or reply is None:
         return None
-    identity = nested(_ORIGINAL, bytes(parts[_ORIGINAL]))
-    if _ZONE in parts:
-        identity += attribute(_ZONE, bytes(parts[_ZONE]))
-    protocol, source, _, destination, port = original
-    _, answered_by, answered_from, *_ = reply
-    carried = sum(_bytes(parts[each]) for each in _COUNTERS if each in parts)
+    source, destination, protocol, _, port = original
+    answered_by, _, _, answered_from, _ = reply
     return Flow(protocol, source, destination, port, answered_by, answered_from, carried, identity)
 
 
 def _bytes(counters: memoryview) -> int:
+    if len(counters) == _COUNTED.size:
+        (carried,) = _COUNTED.unpack(counters)
+        return int(carried)
     return int.from_bytes(dict(attributes(counters)).get(2, b""), "big")
 
 
-def _tuple(payload: memoryview) -> tuple[int, bytes, int, bytes, int] | None:
-    """Protocol, source and its port, destination and its port."""
-    parts = dict(attributes(payload))
-    addresses, transport = dict(attributes(parts[1])), dict(attributes(parts[2]))
-    if 2 not in transport or 3 not in transport:
-        return None
-    source, destination = (1, 2) if 1 in addresses else (3, 4)
-    source_port = int.from_bytes(transport[2], "big")
-    port = int.from_bytes(transport[3], "big")
-    return transport[1][0], bytes(addresses[source]), source_port, bytes(addresses[destination]), port
+def _tuple(payload: memoryview) -> tuple[bytes, bytes, int, int, int] | None:
+    """Source, destination, protocol, and their ports: always as long where there are such, and longer or shorter else."""
+    match len(payload):
+        case 48:
+            return _FOUR.unpack(payload)
+        case 72:
+            return _SIX.unpack(payload)
+        case _:
+            return None

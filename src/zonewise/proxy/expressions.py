@@ -127,6 +127,12 @@ def source_is_local(family: Family) -> bytes:  # noqa: ARG001 - rules of both fa
     return fib + _compare(struct.pack("=I", _LOCAL_ADDRESS))
 
 
+def came_by(interface: str) -> bytes:
+    """By the interface of that name, or, where it ends with a star, one whose name begins so."""
+    name = interface[:-1].encode() if interface.endswith("*") else interface.encode().ljust(16, b"\0")
+    return _expression("meta", number(1, R), number(2, 6)) + _compare(name)
+
+
 def is_protocol(family: Family, value: int) -> bytes:
     return concatenation(family, protocol) + _compare(bytes([value]))
 

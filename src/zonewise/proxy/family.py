@@ -5,9 +5,12 @@ Pure numbers, from the kernel's headers (linux/netfilter/nf_tables.h), RFC 791 a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
+from itertools import repeat
+from socket import inet_pton
 from typing import Final
 
 
@@ -37,8 +40,25 @@ class Family:
 
     def pack(self, address: str) -> bytes:
         """Raises ValueError for what is no address of this family."""
+        try:
+            return inet_pton(
+                self.number, address
+            )  # netfilter numbers families as sockets do; ten times faster than ipaddress
+        except OSError:
+            return self._pack_as_once_allowed(address)
+
+    def pack_all(self, addresses: Iterable[str]) -> list[bytes]:
+        """As `pack`, for the hundred thousand of a start."""
+        listed = list(addresses)
+        try:
+            return list(map(inet_pton, repeat(self.number), listed))
+        except OSError:
+            return [self.pack(address) for address in listed]
+
+    def _pack_as_once_allowed(self, address: str) -> bytes:
+        """Old objects may have leading zeros, which mean nothing, or an interface."""
         if self.address_bytes == 4:
-            first, second, third, fourth = address.split(".")  # three times faster than ipaddress
+            first, second, third, fourth = address.split(".")
             return bytes((int(first), int(second), int(third), int(fourth)))
         return IPv6Address(address).packed
 

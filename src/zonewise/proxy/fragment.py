@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from zonewise.proxy import layout
 from zonewise.proxy.family import Family
-from zonewise.proxy.layout import Chain, Fixed, Options, Set, index_key, node_port_key, place_key, port_data
+from zonewise.proxy.layout import Chain, Fixed, Options, Set, index_keys, node_port_key, place_key, port_data
 from zonewise.proxy.netlink import DROP, Value, Verdict, goto
 from zonewise.proxy.rules import PortName, PortRules, Refusal, Scope
 from zonewise.proxy.targets import Target
@@ -36,7 +36,7 @@ class Front(NamedTuple):
 class Fragment:
     """`counted` are elements that several ports may share, with how many do; `chains` are those of one port alone."""
 
-    elements: dict[str, dict[bytes, Value]] = field(default_factory=lambda: {name: {} for name in Fixed})
+    elements: dict[str, dict[bytes, Value]] = field(default_factory=lambda: defaultdict(dict))
     counted: Counter[tuple[str, bytes]] = field(default_factory=Counter)
     shared_chains: dict[str, Chain] = field(default_factory=dict)
     chains: dict[str, Chain] = field(default_factory=dict)
@@ -55,8 +55,7 @@ class Writer:
     def write(self, rules: PortRules, into: Fragment, lost: frozenset[Front] = frozenset()) -> None:
         """All of it but the fronts that another Service has."""
         port = _Port(self, rules, into)
-        cluster_front = Front(rules.cluster_ip, rules.protocol, rules.port)
-        if cluster_front not in lost:
+        if not lost or _front(rules, rules.cluster_ip) not in lost:
             port.cluster_ip()
         for front in outside_fronts(rules):
             if front not in lost:
@@ -110,7 +109,7 @@ def _refusal(refusal: Refusal) -> Verdict:
     return goto(layout.REFUSE) if refusal is Refusal.REJECT else DROP
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Port:
     writer: Writer
     rules: PortRules
@@ -207,15 +206,17 @@ class _Port:
             self.into.chains[name] = layout.sticky_chain(self.writer.family, name, kept, picks, len(slots))
             self.into.sets[picks] = layout.pick_map(picks)
             verdicts = {target: goto(f"e-{each}") for target, each in names.items()}
-            self.into.picks[picks] = {index_key(index): verdicts[target] for index, target in enumerate(slots)}
+            self.into.picks[picks] = dict(zip(index_keys(0, len(slots)), map(verdicts.__getitem__, slots), strict=True))
         return name
 
     def _number(self, endpoints: Fixed, key: bytes, scopes: Iterable[Scope]) -> None:
         """Sticky ports have chains of their own instead."""
         if self.rules.affinity_seconds:
             return
-        numbered, pack = self.into.elements[endpoints], self.writer.family.pack
+        numbered = self.into.elements[endpoints]
         for scope in scopes:
-            first = layout.LOCAL_OFFSET if scope is Scope.LOCAL else 0
-            for index, (address, port) in enumerate(self._slots(scope), first):
-                numbered[key + index_key(index)] = pack(address) + port_data(port)
+            slots = self._slots(scope)
+            indexes = index_keys(layout.LOCAL_OFFSET if scope is Scope.LOCAL else 0, len(slots))
+            packed = self.writer.family.pack_all([target[0] for target in slots])
+            data = [address + port_data(target[1]) for address, target in zip(packed, slots, strict=True)]
+            numbered.update(zip([key + index for index in indexes], data, strict=True))

@@ -32,9 +32,12 @@ class HealthPorts:
     def __init__(self) -> None:
         self._wanted: dict[int, Local] = {}
         self._runners: dict[int, web.AppRunner] = {}
+        self._taken: set[int] = set()
+        """Ports that others have: said once, not with every change."""
 
     async def follow(self, wanted: Mapping[int, Local]) -> None:
         self._wanted = dict(wanted)
+        self._taken &= wanted.keys()
         for port in self._runners.keys() - wanted.keys():
             await self._runners.pop(port).cleanup()
         for port in sorted(wanted.keys() - self._runners.keys()):
@@ -45,16 +48,20 @@ class HealthPorts:
 
     async def _open(self, port: int) -> None:
         """A port that is taken is one Service's trouble, and is tried again with the next change."""
+        service = self._wanted[port].service
         application = web.Application()
         application.router.add_get("/{path:.*}", self._answer(port))
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await listen(runner, f"health checks of Service {self._wanted[port].service}", None, port, None)
+            await listen(runner, f"health checks of Service {service}", None, port, None)
         except (OSError, ZonewiseError) as error:
-            _log.warning("no health-check port", service=str(self._wanted[port].service), port=port, error=str(error))
+            if port not in self._taken:
+                _log.warning("no health-check port", service=str(service), port=port, error=str(error))
+            self._taken.add(port)
             await runner.cleanup()
         else:
+            self._taken.discard(port)
             self._runners[port] = runner
 
     def _answer(self, port: int) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -36,9 +36,20 @@ def check_ranges(wanted: Iterable[str]) -> None:
 
 
 def _primary(node: Node) -> list[str]:
-    internal = [entry.address for entry in node.status.addresses if entry.type == "InternalIP"]
+    internal = [
+        each.address for each in node.status.addresses if each.type == "InternalIP" and _is_address(each.address)
+    ]
     firsts = {":" in address: address for address in reversed(internal)}
     return list(firsts.values())
+
+
+def _is_address(written: str) -> bool:
+    """Nobody checks what stands in a node's status."""
+    try:
+        ip_address(written)
+    except ValueError:
+        return False
+    return True
 
 
 def addresses() -> list[IPv4Address | IPv6Address]:

@@ -49,6 +49,7 @@ class Fixed(StrEnum):
     EXTERNAL_NODE_PORTS = "external-nodeports"
     LOCAL_NODE_PORTS = "local-nodeports"
     PODS = "pods"
+    SERVICE_RANGES = "service-ranges"
 
 
 class Hook(IntEnum):
@@ -94,10 +95,14 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How sources are masqueraded: all of them, or those outside the pods' ranges; neither where no range is known."""
+    """How sources are masqueraded: all of them, or those that are no pods of this node; neither where these are not known.
+
+    Pods are known by their ranges, or by the interface that they come by: its name, or with a star how names begin.
+    """
 
     masquerade_all: bool = False
     pods_known: bool = True
+    pods_interface: str = ""
 
 
 def fixed_sets(family: Family) -> tuple[Set, ...]:
@@ -120,6 +125,7 @@ def fixed_sets(family: Family) -> tuple[Set, ...]:
         Set(Fixed.EXTERNAL_NODE_PORTS, node_port),
         Set(Fixed.LOCAL_NODE_PORTS, node_port),
         Set(Fixed.PODS, (address,), interval=True),
+        Set(Fixed.SERVICE_RANGES, (address,), interval=True),
     )
 
 
@@ -142,7 +148,11 @@ def fixed_chains(family: Family, options: Options) -> tuple[Chain, ...]:
     new = x.is_new()
     firewall = new + _place(family) + x.looked_up(Fixed.FIREWALLED, verdict_map=True)
     services = _service_rules(family)
-    forwarded = (new + _place(family) + _refused(Fixed.REFUSED), new + _to_cluster_ip(family) + x.reject(family))
+    forwarded = (
+        new + _place(family) + _refused(Fixed.REFUSED),
+        new + _to_cluster_ip(family) + x.reject(family),
+        new + x.concatenation(family, x.destination) + x.contained(Fixed.SERVICE_RANGES) + x.decide(DROP),
+    )
     received = (
         new + _to_node(family) + _node_port(family) + _refused(Fixed.REFUSED_NODE_PORTS),
         new + _place(family) + _refused(Fixed.REFUSED),
@@ -202,11 +212,11 @@ def _masquerade_rules(family: Family, options: Options) -> Iterator[bytes]:
     yield ours + first + x.contained(Fixed.EXTERNAL_LOCAL) + masquerade
     yield ours + first_node + first_port + x.contained(Fixed.LOCAL_NODE_PORTS) + masquerade
     if not options.masquerade_all:
-        known = x.concatenation(family, x.source) + x.contained(Fixed.PODS) if options.pods_known else b""
-        yield known + x.decide(RETURN)
+        yield (_from_pods(family, options) or b"") + x.decide(RETURN)
     yield x.concatenation(family, x.original_destination) + x.contained(Fixed.CLUSTER_IPS) + masquerade
 
 
+@lru_cache(maxsize=1024)
 def pick_chain(family: Family, name: str, slots: int, *, local: bool, node_port: bool) -> Chain:
     """One of `slots` numbered endpoints of the address, or node port, that the packet goes to."""
     chance = x.chance(slots, LOCAL_OFFSET if local else 0)
@@ -216,10 +226,17 @@ def pick_chain(family: Family, name: str, slots: int, *, local: bool, node_port:
     return Chain(name, (key + x.looked_up(endpoints) + x.destination_nat(family),))
 
 
+def _from_pods(family: Family, options: Options) -> bytes | None:
+    """None where pods can't be told from others."""
+    if options.pods_interface:
+        return x.came_by(options.pods_interface)
+    return x.concatenation(family, x.source) + x.contained(Fixed.PODS) if options.pods_known else None
+
+
 def external_local_chain(family: Family, name: str, cluster: str, local: str, options: Options) -> Chain:
     """Pods and the node itself go wherever the cluster would send them; others stay on the node, or are not served."""
-    from_pods = x.concatenation(family, x.source) + x.contained(Fixed.PODS)
-    rules = [from_pods + x.decide(goto(cluster))] if cluster and options.pods_known else []
+    from_pods = _from_pods(family, options)
+    rules = [from_pods + x.decide(goto(cluster))] if cluster and from_pods else []
     if cluster:
         rules.append(x.source_is_local(family) + x.decide(goto(cluster)))
     if local:
@@ -255,9 +272,13 @@ def node_port_key(protocol: int, port: int) -> bytes:
     return struct.pack(">BxxxHxx", protocol, port)
 
 
-@lru_cache(maxsize=4096)
 def index_key(index: int) -> bytes:
     return struct.pack("=I", index)
+
+
+@lru_cache(maxsize=256)
+def index_keys(first: int, count: int) -> tuple[bytes, ...]:
+    return tuple(map(index_key, range(first, first + count)))
 
 
 @lru_cache(maxsize=4096)

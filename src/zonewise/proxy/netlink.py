@@ -109,15 +109,18 @@ def encoded(elements: Elements) -> list[bytes]:
             head, _ = _frame(len(key), 0)
             return [head + key for key in elements]
         case Verdict():
-            return [nested(1, nested(1, attribute(1, key)), _verdict_data(to)) for key, to in elements.items()]
+            frames = {to: _verdict_frame(len(key), to) for to in set(elements.values())}  # type: ignore[arg-type]
+            return [frames[to][0] + key + frames[to][1] for key, to in elements.items()]
         case bytes():
             head, between = _frame(len(key), len(value))
             return [head + key + between + data for key, data in elements.items()]  # type: ignore[operator]
 
 
-@lru_cache(maxsize=4096)
-def _verdict_data(decided: Verdict) -> bytes:
-    return nested(2, verdict(decided))
+def _verdict_frame(key_bytes: int, decided: Verdict) -> tuple[bytes, bytes]:
+    """What stands before and after the key of an element that leads to a verdict."""
+    data = nested(2, verdict(decided))
+    whole = nested(1, nested(1, attribute(1, bytes(key_bytes))), data)
+    return whole[: -len(data) - key_bytes], data
 
 
 def interval_element(key: bytes, *, end: bool) -> bytes:

@@ -36,11 +36,16 @@ Changes = Mapping[Family, Mapping[PortName, PortRules | None]]
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """What rules need to know of the node: the ranges of its pods, and the addresses its node ports are served on."""
+    """What rules need to know of the node: who its pods are, and the addresses its node ports are served on.
+
+    What goes to an address within `service_ranges` that is no Service's is dropped.
+    """
 
     pod_ranges: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
     masquerade_all: bool = False
+    pods_interface: str = ""
+    service_ranges: tuple[str, ...] = ()
 
 
 class Plane:
@@ -110,9 +115,10 @@ def clean_up(kernel: Kernel) -> list[Family]:
 
 def _ruleset(family: Family, network: NodeNetwork) -> Ruleset:
     ranges = _of_family(family, network.pod_ranges)
-    options = Options(masquerade_all=network.masquerade_all, pods_known=bool(ranges))
+    options = Options(network.masquerade_all, bool(ranges), network.pods_interface)
     addresses = tuple(address for address in network.addresses if family.owns(address))
-    return Ruleset(Writer(family, options, addresses), _bounds(ranges))
+    services = _of_family(family, network.service_ranges)
+    return Ruleset(Writer(family, options, addresses), _bounds(ranges), _bounds(services))
 
 
 def _of_family(family: Family, ranges: Iterable[str]) -> list[IPv4Network | IPv6Network]:

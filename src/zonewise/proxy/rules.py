@@ -6,7 +6,7 @@ Service, the targets found for it and the last rules into new ones; `ruleset` tu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from ipaddress import ip_network
 from typing import Final, NamedTuple
@@ -97,7 +97,8 @@ def desired_rules(
     external_local = service.spec.external_traffic_policy == "Local" and _takes_outside(service)
     internal_local = service.spec.internal_traffic_policy == "Local"
     external_ips, balancer_ips = _outside_addresses(service, family)
-    foreign = {target for target in (*targets.cluster, *targets.local) if not family.owns(target.address)}
+    has_colon = family.address_bytes == 16
+    foreign = {target for target in (*targets.cluster, *targets.local) if (":" in target[0]) is not has_colon}
     cluster, local = targets.cluster, targets.local
     if foreign:
         cluster = {target: share for target, share in cluster.items() if target not in foreign}
@@ -120,13 +121,16 @@ def desired_rules(
         node_port=port.node_port,
         affinity_seconds=_affinity_seconds(service),
         flows=flows,
-        left_out=(*wrong_ranges, *_of_other_family(foreign, family)),
+        left_out=(*wrong_ranges, *_of_other_family(foreign, family), *_too_many(cluster)),
     )
 
 
 def cluster_ip_of(service: Service, family: Family) -> str:
     """Empty where the Service has none of the family."""
-    return next(iter(_of_family(family, service.spec.cluster_ips or (service.spec.cluster_ip,))), "")
+    for address in service.spec.cluster_ips or (service.spec.cluster_ip,):
+        if address and family.owns(address):
+            return address
+    return ""
 
 
 def _verdict(has_any: bool, *, local_only: bool, cluster: bool, local: bool) -> Scope | Refusal:
@@ -156,6 +160,8 @@ def _of_family(family: Family, addresses: Iterable[str]) -> Iterable[str]:
 
 def _source_ranges(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Those of the family in plain form, and a line for each that is no network."""
+    if not service.spec.load_balancer_source_ranges:
+        return (), ()
     good, wrong = [], []
     for written in service.spec.load_balancer_source_ranges:
         try:
@@ -172,6 +178,12 @@ def _affinity_seconds(service: Service) -> int:
     if service.spec.session_affinity != "ClientIP":
         return 0
     return service.spec.session_affinity_config.client_ip.timeout_seconds
+
+
+def _too_many(targets: Mapping[Target, float]) -> tuple[str, ...]:
+    if len(targets) <= _MOST_TARGETS:
+        return ()
+    return (f"{len(targets) - _MOST_TARGETS} of {len(targets)} endpoints get no traffic: {_MOST_TARGETS} are the most",)
 
 
 def _of_other_family(foreign: set[Target], family: Family) -> tuple[str, ...]:

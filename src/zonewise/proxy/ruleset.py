@@ -15,6 +15,7 @@ from zonewise.proxy.layout import TABLE, Chain, Fixed
 from zonewise.proxy.netlink import Message, Value
 from zonewise.proxy.rules import PortName, PortRules
 
+Bounds = Iterable[tuple[bytes, bool]]
 _Counted = tuple[str, bytes]
 _Sets = dict[str, dict[bytes, Value]]
 
@@ -28,10 +29,10 @@ class Contest(NamedTuple):
 
 
 class Ruleset:
-    def __init__(self, writer: Writer, pods: Iterable[tuple[bytes, bool]] = ()) -> None:
-        """`pods`: the bounds of the ranges that pods of this node have their addresses from."""
+    def __init__(self, writer: Writer, pods: Bounds = (), service_ranges: Bounds = ()) -> None:
+        """The bounds of the ranges that pods of this node, and all cluster IPs, have their addresses from."""
         self._writer = writer
-        self._pods = tuple(pods)
+        self._ranges = {Fixed.PODS: tuple(pods), Fixed.SERVICE_RANGES: tuple(service_ranges)}
         self.ports: dict[PortName, PortRules] = {}
         self._claims: dict[Front, tuple[PortName, ...]] = {}
         self._contested: set[Front] = set()
@@ -108,6 +109,8 @@ class Ruleset:
         return fragment
 
     def _lost(self, name: PortName, rules: PortRules) -> frozenset[Front]:
+        if not self._contested:
+            return frozenset()
         return frozenset(front for front in fronts(rules) if self._claims[front][0] != name)
 
     def _messages(self, before: Fragment, after: Fragment) -> Iterator[Message]:
@@ -117,14 +120,15 @@ class Ruleset:
         self._shared_chains.update(fresh)
         rewritten = {name: chain for name, chain in after.chains.items() if before.chains.get(name) != chain}
         gone, added = self._count(before, after)
+        had, has = _all_elements(before), _all_elements(after)
         sets = [made for name, made in after.sets.items() if name not in before.sets]
         yield from (statements.new_set(family, each, number) for number, each in enumerate(sets, 1))
         yield from (statements.new_chain(family, chain) for chain in (*fresh.values(), *rewritten.values()))
-        yield from self._missing(_all_elements(before), _all_elements(after), gone)
+        yield from self._missing(had, has, gone)
         yield from (statements.flush_rules(family, name) for name in before.chains if name in rewritten)
         for chain in (*fresh.values(), *rewritten.values()):
             yield from statements.new_rules(family, chain)
-        yield from self._new(_all_elements(before), _all_elements(after), added)
+        yield from self._new(had, has, added)
         stale = [name for name in before.chains if name not in after.chains]
         yield from (statements.flush_rules(family, name) for name in stale)
         yield from (statements.delete_chain(family, name) for name in stale)
@@ -146,16 +150,16 @@ class Ruleset:
     def _missing(self, before: _Sets, after: _Sets, gone: Iterable[_Counted]) -> Iterator[Message]:
         for name, old in before.items():
             new = after.get(name, {})
-            keys = [key for key, value in old.items() if key not in new or new[key] != value]
-            yield from netlink.delete_elements(self.family_number, TABLE, name, keys)
+            if keys := [key for key, value in old.items() if key not in new or new[key] != value]:
+                yield from netlink.delete_elements(self.family_number, TABLE, name, keys)
         for name, key in gone:
             yield from netlink.delete_elements(self.family_number, TABLE, name, [key])
 
     def _new(self, before: _Sets, after: _Sets, added: Iterable[_Counted]) -> Iterator[Message]:
         for name, new in after.items():
             old = before.get(name, {})
-            fresh = {key: value for key, value in new.items() if key not in old or old[key] != value}
-            yield from netlink.add_elements(self.family_number, TABLE, name, fresh)
+            if fresh := {key: value for key, value in new.items() if key not in old or old[key] != value}:
+                yield from netlink.add_elements(self.family_number, TABLE, name, fresh)
         for name, key in added:
             yield from netlink.add_elements(self.family_number, TABLE, name, {key: None})
 
@@ -189,7 +193,8 @@ class Ruleset:
         for name, elements in (*written.elements.items(), *written.picks.items(), *counted.items()):
             yield from netlink.add_elements(family.number, TABLE, name, elements)
         yield from netlink.add_elements(family.number, TABLE, Fixed.NODE_IPS, node_ips)
-        yield from netlink.add_intervals(family.number, TABLE, Fixed.PODS, self._pods)
+        for name, bounds in self._ranges.items():
+            yield from netlink.add_intervals(family.number, TABLE, name, bounds)
 
 
 def _all_elements(fragment: Fragment) -> _Sets:

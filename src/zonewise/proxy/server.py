@@ -9,25 +9,28 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Protocol
+from functools import lru_cache
+from ipaddress import ip_network
 
 from prometheus_client import Gauge, Histogram
 
 from zonewise import log
 from zonewise.kube.client import Client
 from zonewise.kube.health import Health
-from zonewise.objects import Key
-from zonewise.proxy import conntrack, interfaces, traffic
+from zonewise.objects import Key, key_of
+from zonewise.proxy import conntrack, interfaces, measuring, traffic
 from zonewise.proxy.family import FAMILIES, Family
 from zonewise.proxy.healthports import HealthPorts, Local
+from zonewise.proxy.hearing import readable
 from zonewise.proxy.kernel import Kernel, RefusedError, Watch
 from zonewise.proxy.plane import NodeNetwork, Plane
 from zonewise.proxy.rules import PortName, PortRules
+from zonewise.proxy.serviceranges import ServiceRanges
 from zonewise.proxy.services import Decider
 from zonewise.proxy.sources import Sources
+from zonewise.proxy.targets import is_stranded, ready_on
 
 SERVICES = Gauge("zonewise_proxy_services", "Services that this node's rules serve")
 SYNC_SECONDS = Histogram(
@@ -39,6 +42,8 @@ SYNCED_SERVICES = Histogram("zonewise_proxy_sync_services", "Services in one syn
 
 REPAIR_PAUSE_SECONDS = 1.0
 LOOK_AROUND_SECONDS = 10.0
+_COLLECTED_AFTER = gc.get_threshold()
+_OBJECTS_AT_START = 10_000_000
 _log = log.get_logger(__name__)
 
 
@@ -50,6 +55,7 @@ class Settings:
     all_services: bool = False
     pod_ranges: tuple[str, ...] = ()
     node_port_ranges: tuple[str, ...] = (interfaces.PRIMARY,)
+    pods_interface: str = ""
     masquerade_all: bool = False
     measure_traffic: bool = False
 
@@ -97,28 +103,41 @@ class Proxy:
         self._health_ports = HealthPorts()
         self._pending = Pending()
         self._plane: Plane | None = None
+        self._placed = asyncio.Event()
         self._complaints: dict[Key, tuple[str, ...]] = {}
         self._checked: dict[Key, tuple[int, Local]] = {}
         self._told: set[str] = set()
+        self._unsaid: _Changes = {family: {} for family in self._families}
+        """Decided, and not in the kernel yet: what it refuses waits here until it takes it."""
+        self._unswept: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
+        """Ports that changed, whose flows are still to be looked at."""
+        self._service_ranges = ServiceRanges(client, self._network_changed)
         self._tally = traffic.Tally() if settings.measure_traffic else None
 
     async def run(self, health: Health) -> None:
         """Until cancelled."""
+        gc.set_threshold(_OBJECTS_AT_START)
         synced = asyncio.Event()
         self._sources.on_dirty = self._pending.add
         self._sources.on_labels = lambda: self._pending.add(self._decider.by_labels)
         self._sources.on_node = self._node_changed
         async with asyncio.TaskGroup() as group:
+            if self._settings.all_services:
+                group.create_task(self._service_ranges.run(), name="service ranges")
             group.create_task(self._sources.run(synced), name="watches")
             await synced.wait()
             group.create_task(self._watch_tables(), name="tables")
             group.create_task(self._look_around(), name="addresses")
             if self._tally is not None:
-                group.create_task(self._measure(self._tally), name="traffic")
+                group.create_task(measuring.measure(self._tally, self._here), name="traffic")
             try:
                 await self._work(health)
             finally:
                 await self._health_ports.close()
+
+    def _network_changed(self) -> None:
+        self._pending.moved = True
+        self._pending.add(())
 
     def _node_changed(self) -> None:
         self._pending.moved = True
@@ -136,47 +155,50 @@ class Proxy:
                 _log.error("no rules could be set", error=str(error), retry_in_seconds=REPAIR_PAUSE_SECONDS)
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
                 self._pending.repair = True
-                self._pending.add(())
+                self._pending.add(pending.keys)
 
     async def _sync(self, pending: Taken) -> None:
         started = time.perf_counter()
-        changes, changed = self._decide(pending.keys)
-        self._apply(changes, pending)
+        self._decide(pending.keys)
+        self._apply(pending)
+        self._unsaid = {family: {} for family in self._families}
         SYNC_SECONDS.observe(time.perf_counter() - started)
         SYNCED_SERVICES.observe(len(pending.keys))
         SERVICES.set(len(self._decider.answers))
-        self._forget_flows(changed)
+        self._forget_flows()
         self._note(pending.keys)
         await self._health_ports.follow(dict(self._checked.values()))
 
-    def _apply(self, changes: _Changes, pending: Taken) -> None:
+    def _apply(self, pending: Taken) -> None:
         if self._plane is None:
             plane = Plane(self._kernel, self._families, self._network())
-            plane.start(changes)
+            plane.start(self._unsaid)
             self._plane = plane
+            self._placed.set()
             _settle_memory()
             _log.info("rules in place", services=len(self._decider.answers))
             return
         if pending.moved:
             self._plane.move(self._network())
-        self._plane.apply(changes)
+        self._plane.apply(self._unsaid)
         if pending.repair:
             self._plane.repair()
 
-    def _decide(self, keys: Iterable[Key]) -> tuple[_Changes, dict[Family, list[PortRules]]]:
-        """What to say to the kernel, and the ports whose rules are not what they were."""
+    def _decide(self, keys: Iterable[Key]) -> None:
         place = self._sources.place()
-        changes: _Changes = {family: {} for family in self._families}
-        changed: dict[Family, list[PortRules]] = {family: [] for family in self._families}
         for key in keys:
             before = self._decider.answers.get(key, {})
             service = self._sources.services.get(key)
-            answer = self._decider.decide(key, service, self._sources.slices_of(key), place)
+            try:
+                answer = self._decider.decide(key, service, self._sources.slices_of(key), place)
+            except Exception:  # noqa: BLE001 - a fault of ours with one Service must not end the service of all
+                _log.exception("Service left as it was", service=str(key))
+                continue
             for family, ports in answer.items():
-                changes[family].update(ports)
+                self._unsaid[family].update(ports)
                 old = before.get(family, {})
-                changed[family] += [rules for name, rules in ports.items() if rules and old.get(name) != rules]
-        return changes, changed
+                changed = {name: rules for name, rules in ports.items() if rules and old.get(name) != rules}
+                self._unswept[family].update(changed)
 
     def _network(self) -> NodeNetwork:
         node = self._sources.node
@@ -184,12 +206,16 @@ class Proxy:
             pod_ranges=self._settings.pod_ranges or node.spec.pod_cidrs,
             addresses=interfaces.node_port_addresses(node, self._settings.node_port_ranges),
             masquerade_all=self._settings.masquerade_all,
+            pods_interface=self._settings.pods_interface,
+            service_ranges=self._service_ranges.known,
         )
 
-    def _forget_flows(self, changed: dict[Family, list[PortRules]]) -> None:
+    def _forget_flows(self) -> None:
         assert self._plane is not None
-        for family, ports in changed.items():
-            wanted = conntrack.stale_fronts(ports, family, self._plane.network.addresses)
+        lost = frozenset((contest.loser, contest.front) for contest in self._plane.contests())
+        for family, ports in self._unswept.items():
+            wanted = conntrack.stale_fronts(ports.values(), family, self._plane.network.addresses, lost)
+            ports.clear()
             if count := conntrack.forget(family, wanted):
                 _log.info("stale UDP flows forgotten", family=family.name, flows=count)
 
@@ -205,8 +231,8 @@ class Proxy:
                 self._complaints[key] = lines
             service = self._sources.services.get(key)
             if rules and service and (port := service.spec.health_check_node_port):
-                local = {target.address for each in rules for target in each.local}
-                self._checked[key] = port, Local(key, len(local))
+                ready = ready_on(self._settings.node, self._sources.slices_of(key))
+                self._checked[key] = port, Local(key, ready)
         self._tell()
 
     def _tell(self) -> None:
@@ -221,60 +247,49 @@ class Proxy:
         self._told = found
 
     async def _watch_tables(self) -> None:
-        """Word that others changed our tables leads to a repair; a storm of it to one a second."""
+        """Word that others changed our tables leads to a repair; a storm of it to one a second.
+
+        Nobody listens before the first rules are in place, or the kernel would write down each of their elements for us.
+        """
+        await self._placed.wait()
         watch = Watch(self._kernel.port)
-        async for _ in _readable(watch):
+        async for _ in readable(watch):
             if watch.touched():
                 _log.warning("our tables were changed by others: repairing")
                 self._pending.repair = True
                 self._pending.add(())
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
 
-    async def _measure(self, tally: traffic.Tally) -> None:
-        ended = traffic.Ended()
-        async for _ in _readable(ended):
-            zone, here = self._sources.place().zone, self._here()
-            for flow in ended.take():
-                if where := tally.locate(flow, zone, here):
-                    traffic.count(where, flow.carried)
-
-    def _here(self) -> list[IPv4Network | IPv6Network]:
-        """Where clients are that this node sends for: its pods, and itself."""
-        assert self._plane is not None
-        network = self._plane.network
+    def _here(self) -> tuple[str, traffic.Networks]:
+        """This node's zone, and where the clients are that it sends for: its pods, and itself."""
+        network = self._plane.network if self._plane else self._network()
         pods = self._sources.node.spec.pod_cidrs or network.pod_ranges
-        return [ip_network(each, strict=False) for each in (*pods, *network.addresses)]
+        return self._sources.place().zone, _networks((*pods, *network.addresses))
+
+    def _is_stranded(self) -> bool:
+        services, zone = self._sources.services, self._sources.place().zone
+        asking = [service for key in self._decider.by_labels if (service := services.get(key))]
+        return any(is_stranded(service, self._sources.slices_of(key_of(service)), zone) for service in asking)
 
     async def _look_around(self) -> None:
-        """Addresses come and go without word from the API server."""
+        """Addresses come and go without word from the API server, and zones without groups of their own."""
+        await self._placed.wait()
+        before = True  # at the start there is no Service whose slices are still to come
         while True:
+            stranded = self._is_stranded()
+            self._sources.watch_every_group(stranded and before)
+            before = stranded
             await asyncio.sleep(LOOK_AROUND_SECONDS)
             if self._plane is not None and self._network() != self._plane.network:
-                self._pending.moved = True
-                self._pending.add(())
+                self._network_changed()
 
 
 def _settle_memory() -> None:
-    """What was read at the start stays: the collector need not look at it again with every change."""
-    gc.collect()
+    """What was read at the start stays: the collector need not look at it, neither then nor with every change."""
     gc.freeze()
+    gc.set_threshold(*_COLLECTED_AFTER)
 
 
-class _Telling(Protocol):
-    def fileno(self) -> int: ...
-    def close(self) -> None: ...
-
-
-async def _readable(source: _Telling) -> AsyncIterator[None]:
-    """Whenever there is something to read; the source is closed in the end."""
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(source.fileno(), readable.set)
-    try:
-        while True:
-            await readable.wait()
-            readable.clear()
-            yield
-    finally:
-        loop.remove_reader(source.fileno())
-        source.close()
+@lru_cache(maxsize=4)
+def _networks(written: tuple[str, ...]) -> traffic.Networks:
+    return tuple(ip_network(each, strict=False) for each in written)

@@ -20,6 +20,8 @@ _DENOMINATOR: Final = 1000
 
 def count_slots(shares: Mapping[T, float], most: int = MOST_SLOTS) -> dict[T, int]:
     """How many slots each has, in proportion to its share; those without a share have none."""
+    if len(set(shares.values())) == 1 and next(iter(shares.values())) > 0:
+        return dict.fromkeys(shares, 1)
     positive = {each: share for each, share in shares.items() if share > 0}
     if len(set(positive.values())) <= 1:
         return dict.fromkeys(positive, 1)

@@ -34,6 +34,8 @@ from zonewise.routing.stockproxy import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVIC
 from zonewise.topology import is_ready, zone_of
 
 _BY_SERVICE: Final = "service"
+_PAGE_SIZE: Final = 5000
+"""Some ten megabytes: more, smaller pages cost the API server more."""
 
 
 def service_selector(*, all_services: bool) -> str:
@@ -54,7 +56,7 @@ class Sources:
         self.node_name = node
         self._client = client
         self._all_services = all_services
-        self._caches = Caches(client)
+        self._caches = Caches(client, page_size=_PAGE_SIZE)
         self.services: Cache[Service] = self._caches.of(SERVICES, selector=service_selector(all_services=all_services))
         self._nodes: Cache[Node] = self._caches.of(NODES)
         self._namespaces: Cache[Namespace] = self._caches.of(NAMESPACES)
@@ -62,6 +64,7 @@ class Sources:
         self._ungrouped = self._watch_slices(self._caches, slice_selectors("", all_services=all_services)[0])
         self._grouped: Cache[EndpointSlice] | None = None
         self._zone = ""
+        self._every_group = False
         self._cluster: Cluster | None = None
         self.on_dirty: Callable[[Iterable[Key]], None] = lambda _keys: None
         self.on_node: Callable[[], None] = lambda: None
@@ -82,25 +85,31 @@ class Sources:
         found = self._ungrouped.by_index(_BY_SERVICE, str(key))
         return found + self._grouped.by_index(_BY_SERVICE, str(key)) if self._grouped else found
 
+    def watch_every_group(self, wanted: bool) -> None:
+        """Not only those for this node's zone: for a zone that there are none for."""
+        if wanted != self._every_group:
+            self._every_group = wanted
+            self._zone_changed.set()
+
     async def run(self, synced: asyncio.Event) -> None:
         """Until cancelled; `synced` is set once everything was read."""
-        self._zone = await self._first_zone()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._caches.run(), name="watches")
+            self._zone = await self._first_zone()
             task, grouped = self._watch_groups(group)
             await self._caches.wait_synced()
             await grouped.wait_synced()
             self._grouped = grouped
-            self.services.on_change(lambda change: self.on_dirty([change.key]))
+            self.services.on_change(lambda change: self.on_dirty([change.key]), from_now_on=True)
             for slices in (self._ungrouped, grouped):
-                slices.on_change(self._slice_changed)
+                slices.on_change(self._slice_changed, from_now_on=True)
             self._nodes.on_change(self._node_changed)
             self._namespaces.on_change(self._namespace_changed)
             synced.set()
             await self._follow_zone(group, task)
 
     async def _first_zone(self) -> str:
-        """Asked for by itself, so that all watches can begin at once; if it can't be had, the watch of nodes will tell."""
+        """Asked for by itself, so that no watch waits for another; if it can't be had, the watch of nodes will tell."""
         try:
             node = await self._client.get(NODES, self.node_name)
         except ApiError:
@@ -108,7 +117,7 @@ class Sources:
         return zone_of(node.metadata.labels) or ""
 
     def _watch_groups(self, group: asyncio.TaskGroup) -> tuple[asyncio.Task[None], Cache[EndpointSlice]]:
-        caches = Caches(self._client)
+        caches = Caches(self._client, page_size=_PAGE_SIZE)
         grouped = self._watch_slices(caches, slice_selectors(self._zone, all_services=self._all_services)[1])
         return group.create_task(caches.run(), name=f"slice groups of {self._zone or 'every zone'}"), grouped
 
@@ -117,14 +126,14 @@ class Sources:
         while True:
             await self._zone_changed.wait()
             self._zone_changed.clear()
-            zone = zone_of(self.node.metadata.labels) or ""
+            zone = "" if self._every_group else zone_of(self.node.metadata.labels) or ""
             if zone == self._zone:
                 continue
             self._zone, old = zone, task
             task, grouped = self._watch_groups(group)
             await grouped.wait_synced()
             self._grouped = grouped
-            grouped.on_change(self._slice_changed)
+            grouped.on_change(self._slice_changed, from_now_on=True)
             old.cancel()
             self.on_dirty(self.services.keys())
 

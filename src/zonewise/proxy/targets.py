@@ -27,9 +27,10 @@ from zonewise.routing import (
     read_policy,
     recall,
 )
-from zonewise.routing.endpoints import usable
+from zonewise.routing.endpoints import is_ready, usable
 from zonewise.routing.policy import Reading, SameDomain, Strength, TopologyKeys
 from zonewise.routing.stockproxy import ProxyChoice, TrafficPolicies, categorize, merge, traffic_policies
+from zonewise.routing.writtenweights import WEIGHTS, read_weights
 from zonewise.topology import REGION, ZONE
 
 CONSUMER: Final = "zonewise.dev/consumer"
@@ -106,6 +107,15 @@ def offered(found: EndpointSlice, port: ServicePort) -> Iterable[int]:
     )
 
 
+def parted(slices: Iterable[EndpointSlice]) -> dict[tuple[str | None, str], list[EndpointSlice]]:
+    """The slices by the name and protocol of a port, each with that port alone: what thousands of ports are looked up in."""
+    found: dict[tuple[str | None, str], list[EndpointSlice]] = {}
+    for each in slices:
+        for offer in each.ports or ():
+            found.setdefault((offer.name, offer.protocol), []).append(msgspec.structs.replace(each, ports=(offer,)))
+    return found
+
+
 _Offering = Sequence[tuple[EndpointSlice, int]]
 
 
@@ -115,6 +125,7 @@ def _plain(service: Service, offering: _Offering, policies: TrafficPolicies, pla
         return None
     shares: dict[Target, float] = {}
     on_node = []
+    here = place.node
     for found, number in offering:
         if CONSUMER in found.metadata.labels:
             return None
@@ -124,7 +135,7 @@ def _plain(service: Service, offering: _Offering, policies: TrafficPolicies, pla
                 return None
             target = Target(endpoint.addresses[0], number)  # the API server knows no endpoint without one
             shares[target] = 1.0
-            if endpoint.node_name == place.node:
+            if endpoint.node_name == here:
                 on_node.append(target)
     if not shares:
         return None
@@ -195,18 +206,44 @@ def _by_group(reading: Reading, offering: _Offering, policies: TrafficPolicies, 
     """Own group and what is shared with this zone; without either, and if no wall stands, whatever there is."""
     policy = reading.policy
     assert isinstance(policy, SameDomain)
-    zone = place.zone
     ours: list[Endpoint] = []
     others: list[Endpoint] = []
+    weights: dict[str, float] = {}
     for found, _ in offering:
-        group = found.metadata.labels.get(CONSUMER, ALL)
-        for endpoint in found.endpoints or ():
-            mine = group == zone or (group == SHARED and _hinted(endpoint, zone))
-            (ours if mine else others).append(endpoint)
+        for endpoint, weight in _weighed(found, place.zone):
+            (ours if weight else others).append(endpoint)
+            weights.update(dict.fromkeys(endpoint.addresses[:1], weight))
     found_here = usable(ours)
-    taken = found_here if found_here.by_address and not found_here.draining else usable([*ours, *others])
+    own = bool(found_here.by_address) and not found_here.draining
+    taken = found_here if own else usable([*ours, *others])
     walled = _within_walls(policy, taken.by_address, place)
-    return _chosen(_group_choice(walled, len(ours) + len(others), place), offering, policies, place, None)
+    shares = {address: weights[address] if own else 1.0 for address in walled}
+    return _chosen(_group_choice(shares, len(ours) + len(others), place), offering, policies, place, None)
+
+
+def is_stranded(service: Service, slices: Iterable[EndpointSlice], zone: str) -> bool:
+    """Whether a soft rule's endpoints are all in groups for other zones, which this node does not watch.
+
+    So it is while a zone is new, and for ever where the controller expects no traffic from it.
+    """
+    policy = read_policy(service).policy
+    if service.spec.selector is None:
+        return False  # the controller writes none, and may never have heard of it
+    if not isinstance(policy, SameDomain) or Strength.REQUIRE in {policy.node, policy.zone}:
+        return False
+    return not any(found.metadata.labels.get(CONSUMER, ALL) in {ALL, SHARED, zone} for found in slices)
+
+
+def _weighed(found: EndpointSlice, zone: str) -> Iterable[tuple[Endpoint, float]]:
+    """The weight of each endpoint for the clients of the zone; none for those it is not meant for."""
+    group = found.metadata.labels.get(CONSUMER, ALL)
+    weights = read_weights(found.metadata.annotations.get(WEIGHTS, ""))
+    for endpoint in found.endpoints or ():
+        said = weights.get(endpoint.addresses[0]) if endpoint.addresses else None
+        if said is not None:
+            yield endpoint, said.get(zone, 0.0)
+        else:
+            yield endpoint, float(group == zone or (group == SHARED and _hinted(endpoint, zone)))
 
 
 def _hinted(endpoint: Endpoint, zone: str) -> bool:
@@ -228,16 +265,27 @@ def _near(key: str, endpoints: Mapping[str, Endpoint], place: Place) -> Mapping[
     return {address: endpoint for address, endpoint in endpoints.items() if home and homes[address] == home}
 
 
-def _group_choice(taken: Mapping[str, Endpoint], seen: int, place: Place) -> Choice:
+def _group_choice(taken: Mapping[str, float], seen: int, place: Place) -> Choice:
     facts = {"client": place.node, "chosen": len(taken), "endpoints": seen}
     if taken:
         sentence = f"{len(taken)} of the {seen} endpoints that the controller gave to zone {place.zone or '(none)'}"
-        return Choice(dict.fromkeys(taken, 1.0), None, Reason(Code.CHOSEN, sentence, facts))
+        return Choice(taken, None, Reason(Code.CHOSEN, sentence, facts))
     sentence = (
         f"none of {seen} endpoints is for node {place.node} in zone {place.zone or '(none)'}, and the rule is hard"
     )
     remedy = "run an endpoint there, or make the rule soft"
     return Choice({}, None, Reason(Code.NONE_REACHABLE, sentence, facts, remedy=remedy))
+
+
+def ready_on(node: str, slices: Iterable[EndpointSlice]) -> int:
+    """How many endpoints on the node a load balancer may count on: not those that are leaving, though they still serve."""
+    found: dict[str, set[str]] = {}
+    for each in slices:
+        here = (endpoint for endpoint in each.endpoints or () if endpoint.node_name == node and is_ready(endpoint))
+        found.setdefault(each.address_type, set()).update(
+            address for endpoint in here for address in endpoint.addresses[:1]
+        )
+    return max(map(len, found.values()), default=0)
 
 
 def serving(port: ServicePort, slices: Iterable[EndpointSlice], family: str) -> frozenset[Target]:

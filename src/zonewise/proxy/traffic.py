@@ -1,40 +1,33 @@
 """Traffic measured: connections and bytes per Service, by the client's zone and the endpoint's.
 
-The kernel counts bytes per connection anyway once it is asked to, and tells of each connection that ends. Those to our
-Services are added up here; one that lasts counts when it ends. `Tally` is what is known of addresses, `Ended` listens.
+The kernel counts bytes per connection anyway once it is asked to. `measuring` hears of those that end, and looks at
+those that go on; `Tally` knows whose they are, and `Meter` adds up what is new of each.
 """
 
 from __future__ import annotations
 
-import errno
-import socket
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from prometheus_client import Counter
 
-from zonewise import log
 from zonewise.objects import EndpointSlice, Key
-from zonewise.proxy.conntrack import Flow, read_flow
+from zonewise.proxy.conntrack import Flow
 from zonewise.proxy.family import FAMILIES
 from zonewise.proxy.fragment import fronts
-from zonewise.proxy.netlink import received
 from zonewise.proxy.rules import PortRules
 
-_log = log.get_logger(__name__)
-
 _PLACE = ("namespace", "service", "client_zone", "endpoint_zone")
-CONNECTIONS = Counter("zonewise_proxy_connections", "Connections to Services that have ended", _PLACE)
-BYTES = Counter("zonewise_proxy_bytes", "Bytes of such connections, headers included, both ways", _PLACE)
-LOST = Counter("zonewise_proxy_traffic_lost", "Times that ended connections came too fast to be counted")
+CONNECTIONS = Counter("zonewise_proxy_connections", "Connections to Services", _PLACE)
+BYTES = Counter("zonewise_proxy_bytes", "Bytes of connections to Services, headers included, both ways", _PLACE)
 
 OUTSIDE: Final = "outside"
 UNKNOWN: Final = ""
-_ACCOUNTING: Final = Path("/proc/sys/net/netfilter/nf_conntrack_acct")
-_DESTROYED: Final = 1 << 8 | 2
-_GROUP_DESTROY: Final = 3
+_MOST_CLIENTS: Final = 1 << 16
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
 
 
 class Where(NamedTuple):
@@ -60,6 +53,8 @@ class Tally:
     def __init__(self) -> None:
         self._fronts: dict[_Place, Key] = {}
         self._known: dict[Key, _Known] = {}
+        self._here: Networks = ()
+        self._inside: dict[bytes, bool] = {}
 
     def follow(
         self, key: Key, rules: Iterable[PortRules], slices: Iterable[EndpointSlice], nodes: Iterable[str]
@@ -73,14 +68,21 @@ class Tally:
             self._fronts.update(dict.fromkeys(places, key))
             self._known[key] = _Known(places, _zones(slices))
 
-    def locate(self, flow: Flow, own_zone: str, here: Iterable[IPv4Network | IPv6Network]) -> Where | None:
+    def locate(self, flow: Flow, own_zone: str, here: Networks) -> Where | None:
         """None for what is no Service's. Clients are in our zone if they are `here`: pods of this node, or the node."""
         key = self._fronts.get((flow.destination, flow.protocol, flow.port))
         if key is None:
             return None
-        source = ip_address(flow.source)
-        inside = any(source.version == network.version and source in network for network in here)
-        return Where(key, own_zone if inside else OUTSIDE, self._known[key].zones.get(flow.answered_by, UNKNOWN))
+        client_zone = own_zone if self._is_inside(flow.source, here) else OUTSIDE
+        return Where(key, client_zone, self._known[key].zones.get(flow.answered_by, UNKNOWN))
+
+    def _is_inside(self, packed: bytes, here: Networks) -> bool:
+        if here is not self._here or len(self._inside) > _MOST_CLIENTS:
+            self._here, self._inside = here, {}
+        if packed not in self._inside:
+            address = ip_address(packed)
+            self._inside[packed] = any(address.version == each.version and address in each for each in here)
+        return self._inside[packed]
 
 
 def _zones(slices: Iterable[EndpointSlice]) -> dict[bytes, str]:
@@ -105,44 +107,51 @@ def _packed(address: str) -> bytes:
     return FAMILIES["IPv6" if ":" in address else "IPv4"].pack(address)
 
 
-class Ended:
-    """Connections that ended, of the network namespace in which it is made; `fileno` becomes readable with each."""
+class Meter:
+    """What was counted of each connection that goes on; the rest counts when it is looked at again, or ends."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 12)
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)
-        self._socket.bind((0, 0))
-        self._socket.setsockopt(270, 1, _GROUP_DESTROY)
-        try:
-            _ACCOUNTING.write_text("1")
-        except OSError as error:
-            _log.warning("connections are counted, but no bytes", error=str(error), remedy=f"write 1 to {_ACCOUNTING}")
+        self._counted: dict[bytes, int] = {}
+        self._seen: set[bytes] = set()
+        self._over: set[bytes] = set()
+        self._looking = False
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
+    def ended(self, flow: Flow, where: Where) -> None:
+        before = self._counted.pop(flow.identity, None)
+        if self._looking:
+            self._over.add(flow.identity)
+        _count(where, flow.carried, before)
 
-    def close(self) -> None:
-        self._socket.close()
+    def goes_on(self, flow: Flow, where: Where) -> None:
+        """One that ended since the kernel was asked is counted already."""
+        if flow.identity in self._over:
+            return
+        _count(where, flow.carried, self._counted.get(flow.identity))
+        self._counted[flow.identity] = flow.carried
+        self._seen.add(flow.identity)
 
-    def take(self, most: int = 4096) -> Iterable[Flow]:
-        """Those that wait, but not more at once: other work waits, too."""
-        for _ in range(most):
-            try:
-                datagram = self._socket.recv(1 << 16)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                LOST.inc()
-                continue
-            for message in received(datagram):
-                if message.kind == _DESTROYED and (flow := read_flow(message.payload)):
-                    yield flow
+    def begin(self) -> None:
+        """All connections are about to be looked at."""
+        self._looking = True
+
+    def looked(self) -> None:
+        """Those that were not among them have ended without word."""
+        self._counted = {identity: self._counted[identity] for identity in self._seen & self._counted.keys()}
+        self._looking = False
+        self._seen.clear()
+        self._over.clear()
 
 
-def count(where: Where, carried: int) -> None:
+def _count(where: Where, carried: int, before: int | None) -> None:
+    """One that carried less than before is another of the same addresses and ports."""
+    connections, all_bytes = _counters(where)
+    if before is None or carried < before:
+        connections.inc()
+        before = 0
+    all_bytes.inc(carried - before)
+
+
+@lru_cache(maxsize=1 << 16)
+def _counters(where: Where) -> tuple[Counter, Counter]:
     labels = (*where.service, where.client_zone, where.endpoint_zone)
-    CONNECTIONS.labels(*labels).inc()
-    BYTES.labels(*labels).inc(carried)
+    return CONNECTIONS.labels(*labels), BYTES.labels(*labels)

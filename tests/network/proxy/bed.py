@@ -1,7 +1,7 @@
 r"""A node with two pods, another node with pods, and somebody outside, as network namespaces: what a proxy works on.
 
     p1 10.244.1.11 --\                  /-- far: node 10.0.0.2, pods 10.244.2.21 .22 .23
-                      node 10.0.0.1 ---<
+                      node 10.0.0.1 ---<        and 10.244.3.1 to .13, IPv4 only
     p2 10.244.1.12 --/                  \-- out: 172.31.0.9
 
 All in IPv6 too. Every pod answers on 8080 and 9090, TCP and UDP.
@@ -27,7 +27,10 @@ from zonewise.proxy.plane import NodeNetwork
 KNOCK = Path(__file__).parents[2] / "programs" / "knock.py"
 NEAR_PODS = {"p1": ("10.244.1.11", "fd00:1::11"), "p2": ("10.244.1.12", "fd00:1::12")}
 FAR_PODS = [(f"10.244.2.{n}", f"fd00:2::{n}") for n in (21, 22, 23)]
+MANY_PODS = [f"10.244.3.{n}" for n in range(1, 14)]
 NODE, FAR_NODE, OUTSIDE = ("10.0.0.1", "fd00::1"), ("10.0.0.2", "fd00::2"), ("172.31.0.9", "fd31::9")
+SILENT = {"patience_seconds": 1.5}
+"""For requests that nobody should answer."""
 NETWORK = NodeNetwork(pod_ranges=("10.244.1.0/24", "fd00:1::/64"), addresses=NODE)
 PORTS = (8080, 9090)
 _SYSCTLS = {
@@ -103,6 +106,9 @@ def _connect(bed: Bed) -> None:
             there += [f"addr add {four}/32 dev eth0", f"addr add {six}/128 dev eth0 nodad"]
         there += [f"route add default via {NODE[0]} dev eth0 onlink src {own[0]}"]
         there += [f"route add default via fe80::1 dev eth0 src {own[1]}"]
+        if place == "far":
+            here.append(f"route add 10.244.3.0/24 dev far src {NODE[0]}")
+            there += [f"addr add {four}/32 dev eth0" for four in MANY_PODS]
         namespaces.ip(here, node)
         namespaces.ip(there, inside)
     # Where a packet for a service address would go if nobody took it: anywhere but here.
@@ -113,6 +119,7 @@ def _connect(bed: Bed) -> None:
 def _serve(bed: Bed, place: str) -> subprocess.Popen[str]:
     pods = FAR_PODS if place == "far" else [NEAR_PODS[place]]
     where = [f"{address}:{port}" for pod in pods for address in pod for port in PORTS]
+    where += [f"{address}:8080" for address in MANY_PODS] if place == "far" else []
     argv = namespaces.command(bed.inside(place), [sys.executable, str(KNOCK), "serve", *where])
     server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None

@@ -11,18 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lab_pods import Json, Pods, eventually
 from network.proxy.bed import KNOCK
 from program import wait_for
+from zonewise.kube.client import Client
 from zonewise.lab import namespaces
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, SERVICES
 
 LABEL = {"service.kubernetes.io/service-proxy-name": "zonewise"}
 PORT = 8080
-_WITH_LITTLE_POWER = ["setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--"]
+_WITH_LITTLE_POWER = ["setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs", "--"]
 """The only capability it should need."""
 COMMAND = [sys.executable, "-c", "from zonewise.cli.main import main; main()", "proxy"]
 
@@ -37,21 +38,56 @@ def ask(namespace: str, requests: Sequence[Mapping[str, Any]]) -> list[list[str]
 
 
 @dataclass
+class Visit:
+    """New connections all the time, when each began and what came of it."""
+
+    tries: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def failures(self) -> list[tuple[float, str]]:
+        return [(began, outcome) for began, outcome in self.tries if " " not in outcome]
+
+    def longest_outage(self) -> float:
+        """The longest time in which every new connection failed, in seconds: from the first to the next that did not."""
+        longest, since = 0.0, None
+        for began, outcome in self.tries:
+            if since is not None:
+                longest = max(longest, began - since)
+            since = None if " " in outcome else since or began
+        return longest
+
+
+@contextmanager
+def visiting(namespace: str, address: str, port: int = 80) -> Iterator[Visit]:
+    """From inside the namespace, for as long as the block lasts; the visit is told after it."""
+    argv = namespaces.command(namespace, [sys.executable, str(KNOCK), "visit", address, str(port)])
+    visit = Visit()
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as visitor:
+        try:
+            yield visit
+        finally:
+            told, _ = visitor.communicate("", timeout=120)
+    visit.tries = [(began, outcome) for began, outcome in json.loads(told)]
+
+
+@dataclass
 class Running:
     """A `zonewise proxy` inside a node; it may be killed and started again."""
 
-    lab: Lab
+    kubeconfig: Path
     node: str
     namespace: str
     log: Path
     more: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = field(default=None)
 
+    def command(self) -> list[str]:
+        flags = ["--node-name", self.node, "--kubeconfig", str(self.kubeconfig), "--health-port", "0"]
+        return [*COMMAND, *flags, *self.more]
+
     def start(self) -> None:
-        flags = ["--node-name", self.node, "--kubeconfig", str(self.lab.node_kubeconfig), "--health-port", "0"]
-        argv = [*COMMAND, *flags, *self.more]
         with self.log.open("ab") as log:
-            command = namespaces.command(self.namespace, [*_WITH_LITTLE_POWER, *argv])
+            command = namespaces.command(self.namespace, [*_WITH_LITTLE_POWER, *self.command()])
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -82,7 +118,12 @@ class Running:
 
 @contextmanager
 def proxy_on(lab: Lab, pods: Pods, node: str, log: Path, *more: str) -> Iterator[Running]:
-    running = Running(lab, node, pods.node(node).namespace, log, more)
+    with started(Running(lab.node_kubeconfig, node, pods.node(node).namespace, log, more)) as running:
+        yield running
+
+
+@contextmanager
+def started(running: Running) -> Iterator[Running]:
     running.start()
     try:
         wait_for(running.adopted)
@@ -103,7 +144,16 @@ async def answering(pods: Pods, name: str, node: str, **more: Any) -> Json:
     return await pods.ready(name)
 
 
-async def make_service(pods: Pods, name: str, spec: Json, *, ours: bool, annotations: Json | None = None) -> Json:
+class Corner(Protocol):
+    """Where a test makes its objects."""
+
+    @property
+    def client(self) -> Client: ...
+    @property
+    def namespace(self) -> str: ...
+
+
+async def make_service(pods: Corner, name: str, spec: Json, *, ours: bool, annotations: Json | None = None) -> Json:
     vips = spec.get("vips", [])
     body = {
         "metadata": {"name": name, "labels": LABEL if ours else {}, "annotations": annotations or {}},
@@ -116,7 +166,9 @@ async def make_service(pods: Pods, name: str, spec: Json, *, ours: bool, annotat
     return made
 
 
-async def make_slice(pods: Pods, service: str, endpoints: Sequence[Json], *, ours: bool, protocol: str = "TCP") -> None:
+async def make_slice(
+    pods: Corner, service: str, endpoints: Sequence[Json], *, ours: bool, protocol: str = "TCP"
+) -> None:
     body = {
         "metadata": {
             "name": f"{service}-hand",

@@ -11,6 +11,7 @@ from network.proxy import bed as beds
 from network.proxy.bed import NETWORK, Bed
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.lab import namespaces
+from zonewise.objects import EndpointSlice, Service, key_of
 from zonewise.proxy.family import FAMILIES
 from zonewise.proxy.kernel import Kernel
 from zonewise.proxy.plane import Plane, clean_up
@@ -46,6 +47,7 @@ class Node:
         self.decider = Decider(tuple(FAMILIES.values()), all_services=True)
         self.plane = Plane(kernel, FAMILIES.values(), NETWORK)
         self.plane.start({})
+        self.place = Place("a1", cluster())
 
     def serve(self, endpoints: list[dict[str, Any]], name: str = "web", **spec: Any) -> list[PortRules]:
         """`endpoints` of the Service that `spec` describes, from now on."""
@@ -57,7 +59,10 @@ class Node:
             )
             for six, kind in ((False, "IPv4"), (True, "IPv6"))
         ]
-        changes = self.decider.decide(("shop", name), asked, slices, Place("a1", cluster()))  # type: ignore[arg-type]
+        return self.follow(asked, slices)
+
+    def follow(self, asked: Service, slices: list[EndpointSlice]) -> list[PortRules]:
+        changes = self.decider.decide(key_of(asked), asked, slices, self.place)
         self.plane.apply(changes)
         return [rules for ports in changes.values() for rules in ports.values() if rules]
 
@@ -75,11 +80,13 @@ def restarted(bed: Bed) -> Iterator[Callable[[Node], Node]]:
     def restart(old: Node) -> Node:
         kernels.append(namespaces.inside(bed.inside("node"), Kernel))
         fresh = Node.__new__(Node)
-        fresh.kernel = kernels[-1]
+        fresh.kernel, fresh.place = kernels[-1], old.place
         fresh.decider = old.decider
         fresh.plane = Plane(fresh.kernel, FAMILIES.values(), NETWORK)
         changes = {
-            family: {name: rules for answer in old.decider.answers.values() for name, rules in answer[family].items()}
+            family: {
+                name: rules for answer in old.decider.answers.values() for name, rules in answer.get(family, {}).items()
+            }
             for family in FAMILIES.values()
         }
         fresh.plane.start(changes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ def _compare(lab: Lab, pods: Pods, client: Json, pairs: list[Any]) -> list[str]:
         "outside": (zone.namespace, outward),
     }
     differences: list[str] = []
-    compared = 0
+    compared: Counter[str] = Counter()
     for place, (namespace, kinds) in places.items():
         asked = [
             (number, case, kind, [_doors(service, address)[kind] for service in both])
@@ -162,10 +163,13 @@ def _compare(lab: Lab, pods: Pods, client: Json, pairs: list[Any]) -> list[str]:
         answers = iter(ask(namespace, requests))
         for number, case, kind, _ in asked:
             ours, stock = _fate(next(answers), case), _fate(next(answers), case)
-            compared += 1
+            compared[place] += 1
             if ours != stock:
                 differences.append(f"{place} -> {kind} of {number}: ours {ours}, stock {stock}; {case}")
     namespaces.ip(["route del 198.18.0.0/15"], zone.namespace)
     namespaces.sysctl(plan.node(NODE).namespace, {"net.ipv4.icmp_ratelimit": 1000})
-    assert compared >= 300
+    print(f"compared {dict(compared)}")
+    assert compared.total() >= 300
+    assert set(compared) == set(places)
+    assert min(compared.values()) >= SERVICES // 3, "each position often enough"
     return differences

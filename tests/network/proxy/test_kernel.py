@@ -6,13 +6,16 @@ import random
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from network.proxy.bed import Bed
 from network.proxy.conftest import Node
 from unit.proxy.build import cluster, endpoint
 from zonewise.objects import Key
+from zonewise.proxy import netlink
 from zonewise.proxy.family import IPV4
-from zonewise.proxy.layout import Fixed
+from zonewise.proxy.kernel import RefusedError
+from zonewise.proxy.layout import TABLE, Fixed
 from zonewise.proxy.targets import Place
 
 STEPS = 150
@@ -67,3 +70,23 @@ def test_changes_add_up_to_the_whole(bed: Bed, node: Node, seed: int) -> None:
     assert node.plane.contests(), "the seeds make Services quarrel"
     assert bed.nft("list", "ruleset")
     assert set(Fixed) <= node.kernel.sets(IPV4)
+
+
+def test_a_refused_transaction_changes_nothing_and_is_counted(bed: Bed, node: Node) -> None:
+    """Whatever stood before the message that the kernel does not like; then everything is said again, in one."""
+    node.serve([endpoint("10.1.0.1"), endpoint("10.1.0.2")])
+    before = _kernel_has(node)
+    good = netlink.add_elements(IPV4.number, TABLE, Fixed.CLUSTER_IPS, {IPV4.pack("10.96.9.9"): None})
+    bad = netlink.delete_elements(IPV4.number, TABLE, Fixed.CLUSTER_IPS, [IPV4.pack("10.96.8.8")])
+    with pytest.raises(RefusedError, match="delete elements"):
+        node.kernel.commit([*good, *bad])
+    assert _kernel_has(node) == before
+    bed.nft("flush", "map", "ip", "zonewise", "ep")
+    refusals = _refusals()
+    node.serve([endpoint("10.1.0.3")])
+    assert _refusals() == refusals + 1
+    assert len(node.kernel.elements(IPV4, Fixed.ENDPOINTS)) == 1, "repaired at once, and what was asked is done"
+
+
+def _refusals() -> float:
+    return REGISTRY.get_sample_value("zonewise_proxy_refusals_total", {"family": "IPv4"}) or 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,21 @@ from typing import Any
 import pytest
 
 from lab_pods import Json, Pods, eventually, fetch
-from network.proxy.cluster_bed import LABEL, Running, answering, ask, make_service, proxy_on, served
+from network.proxy.cluster_bed import LABEL, Running, answering, ask, make_service, proxy_on, served, visiting
 from zonewise.kube.patch import MergePatch
 from zonewise.lab import namespaces
 from zonewise.lab.state import Lab
 from zonewise.objects import NODES, SERVICES
+from zonewise.proxy.family import IPV4
+from zonewise.proxy.kernel import Kernel
+from zonewise.proxy.layout import TABLE
+from zonewise.proxy.netlink import CREATE, Kind, Message, number, text
 
 NODE = "zone-a-1"
+OWNED = 2
+"""The kernel's flag for a table that its maker alone may change."""
+
+MOVES = 3
 HOMES = {"here": NODE, "near": "zone-a-2", "far": "zone-b-1"}
 PORTS = [{"name": "main", "port": 80, "targetPort": 8080}]
 
@@ -86,37 +93,13 @@ async def _has(namespace: str, address: str) -> bool:
     return address in listed
 
 
-class Visitor:
-    """Connects again and again until told to stop, and keeps what went wrong."""
-
-    def __init__(self, namespace: str, address: str) -> None:
-        self._where = namespace, address
-        self._stop = threading.Event()
-        self.tries = 0
-        self.failures: list[str] = []
-        self._thread = threading.Thread(target=self._visit)
-        self._thread.start()
-
-    def _visit(self) -> None:
-        namespace, address = self._where
-        while not self._stop.is_set():
-            (tries,) = ask(namespace, [{"address": address, "port": 80, "count": 100}])
-            self.tries += len(tries)
-            self.failures += [each for each in tries if " " not in each]
-
-    def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
 async def test_no_connection_fails_when_the_proxy_is_killed_and_started_again(
     pods: Pods, backends: dict[str, str], proxy: Running
 ) -> None:
     service = await _service(pods, "web")
     address = service["spec"]["clusterIP"]
     await served(proxy.namespace, address, 80, "the Service")
-    visitor = Visitor(proxy.namespace, address)
-    try:
+    with visiting(proxy.namespace, address) as visit:
         for wait_seconds in (0.0, 0.3, 0.6, 0.9, 1.2):
             proxy.stop(signal.SIGKILL)
             proxy.start()
@@ -124,10 +107,38 @@ async def test_no_connection_fails_when_the_proxy_is_killed_and_started_again(
         await eventually(_word(proxy.adopted), "it adopts")
         assert proxy.stop() == 0
         assert await _has(proxy.namespace, address), "the rules stay when it ends"
-    finally:
-        await asyncio.to_thread(visitor.end)
-    assert visitor.tries
-    assert visitor.failures == []
+    assert len(visit.tries) > 100
+    assert visit.failures == []
+
+
+async def _until_served_by(proxy: Running, address: str, *, ours: bool) -> None:
+    """Whoever else serves it, too."""
+    table = "zonewise" if ours else "kube-proxy"
+    named = "svc" if ours else "service-ips"
+
+    async def check() -> bool:
+        listed = namespaces.run(namespaces.command(proxy.namespace, ["nft", "list", "map", "ip", table, named]))
+        return address in listed
+
+    await eventually(check, f"{table} serves it")
+
+
+async def test_a_service_moves_between_the_proxies_and_back(
+    pods: Pods, backends: dict[str, str], proxy: Running
+) -> None:
+    """By its label alone, while others come and go: at no time do new connections fail for more than a second."""
+    service = await _service(pods, "moving", ours=False)
+    address = service["spec"]["clusterIP"]
+    await served(proxy.namespace, address, 80, "kube-proxy serves it")
+    with visiting(proxy.namespace, address) as visit:
+        for _ in range(MOVES):
+            for label, ours in ((LABEL, True), (dict.fromkeys(LABEL), False)):
+                await pods.client.patch(SERVICES, "moving", MergePatch({"metadata": {"labels": label}}), pods.namespace)
+                await _until_served_by(proxy, address, ours=ours)
+                await asyncio.sleep(2)  # until kube-proxy has let go, or taken over
+    print(f"{len(visit.tries)} connections, {len(visit.failures)} failed, for {visit.longest_outage():.3f} s at most")
+    assert len(visit.tries) > 100
+    assert visit.longest_outage() <= 1.0, visit.failures
 
 
 async def test_a_deleted_table_comes_back(pods: Pods, backends: dict[str, str], proxy: Running) -> None:
@@ -136,6 +147,23 @@ async def test_a_deleted_table_comes_back(pods: Pods, backends: dict[str, str], 
     namespaces.run(namespaces.command(proxy.namespace, ["nft", "delete", "table", "ip", "zonewise"]))
     await served(proxy.namespace, service["spec"]["clusterIP"], 80, "the Service again")
     assert proxy.said("changed by others")
+
+
+async def test_what_the_kernel_refuses_at_the_start_is_said_again(
+    pods: Pods, backends: dict[str, str], proxy: Running
+) -> None:
+    """A table that belongs to another process can't be changed by us until that is gone, and the table with it."""
+    service = await _service(pods, "web")
+    address = service["spec"]["clusterIP"]
+    proxy.stop()
+    namespaces.run(namespaces.command(proxy.namespace, ["nft", "delete", "table", "ip", TABLE]))
+    with namespaces.inside(proxy.namespace, Kernel) as other:
+        other.commit([Message(Kind.NEW_TABLE, IPV4.number, text(1, TABLE) + number(2, OWNED), CREATE)])
+        proxy.start()
+        await eventually(_word(lambda: proxy.said("no rules could be set")), "a refusal")
+    await eventually(_word(proxy.adopted), "rules in place")
+    assert await _has(proxy.namespace, address), "of all Services"
+    await served(proxy.namespace, address, 80, "the Service")
 
 
 async def test_health_check_node_ports_tell_of_local_endpoints(

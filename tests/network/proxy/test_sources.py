@@ -72,11 +72,13 @@ async def test_a_node_gets_its_zone_s_groups_and_follows_its_label(client: Clien
     sources.on_dirty = marked.update
     async with running(sources):
         assert _addresses(sources, service) == {GROUPS["a"], *for_everyone}
-        assert service in marked
-        marked.clear()
         await client.patch(NODES, node, MergePatch({"metadata": {"labels": {ZONE: "b"}}}))
         await eventually(lambda: _addresses(sources, service) == {GROUPS["b"], *for_everyone}, "the other zone's group")
         await eventually(lambda: service in marked, "the Service is looked at again")
         assert sources.place().zone == "b"
+        sources.watch_every_group(True)
+        await eventually(lambda: _addresses(sources, service) == set(GROUPS.values()), "every group, if asked for")
+        sources.watch_every_group(False)
+        await eventually(lambda: _addresses(sources, service) == {GROUPS["b"], *for_everyone}, "and its own again")
         await client.patch(NODES, node, MergePatch({"metadata": {"labels": {ZONE: None}}}))
         await eventually(lambda: _addresses(sources, service) == set(GROUPS.values()), "without a zone, every group")

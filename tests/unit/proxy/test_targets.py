@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.proxy.build import cluster, endpoint, node, service, slice_of
-from zonewise.objects import Service
+from unit.proxy.build import NODES, cluster, endpoint, node, service, slice_of
+from zonewise.objects import Key, Service
 from zonewise.proxy import targets as module
-from zonewise.proxy.targets import Place, Target, Targets, find_targets
+from zonewise.proxy.family import IPV4
+from zonewise.proxy.services import Decider
+from zonewise.proxy.targets import CONSUMER, SHARED, Place, Target, Targets, find_targets, is_stranded, ready_on
+from zonewise.routing import decide
+from zonewise.routing.writtenweights import WEIGHTS, write_weights
 
 EVERYWHERE = [endpoint("10.1.0.1", "a1"), endpoint("10.1.0.2", "a2"), endpoint("10.2.0.1", "b1")]
 HINTED = [endpoint("10.1.0.1", "a1", zones=["a"]), endpoint("10.2.0.1", "b1", zones=["b"])]
@@ -135,6 +139,54 @@ def test_groups_of_the_controller_are_obeyed() -> None:
     assert addresses(find(require, everyone)) == []
 
 
+STRANDED = {
+    "groups of others only": ({SAME_ZONE: "Prefer"}, ["a", "b"], True),
+    "none yet": ({SAME_ZONE: "Prefer"}, [], True),
+    "one of its own": ({SAME_ZONE: "Prefer"}, ["a", "d"], False),
+    "one that is shared": ({SAME_ZONE: "Prefer"}, ["a", "zonewise-shared"], False),
+    "one for everyone": ({SAME_ZONE: "Prefer"}, ["zonewise-all"], False),
+    "no groups": ({SAME_ZONE: "Prefer"}, [""], False),
+    "a hard rule": ({SAME_ZONE: "Require"}, ["a"], False),
+    "a wall around regions": ({"endpointslice.kubernetes.io/same-region": "Require"}, ["a"], True),
+    "no rule": ({}, ["a"], False),
+}
+
+
+@pytest.mark.parametrize(("annotations", "groups", "expected"), STRANDED.values(), ids=STRANDED)
+def test_who_has_only_groups_of_others(annotations: dict[str, str], groups: list[str], expected: bool) -> None:
+    slices = [slice_of(endpoint("10.1.0.1"), consumer=group) for group in groups]
+    assert is_stranded(service(annotations=annotations, selector={"app": "web"}), slices, "d") is expected
+
+
+WEIGHTED = {
+    "algorithm by algorithm": ("local-weighted", {"a1": 7, "b1": 4, "c1": 2}),
+    "evenly lent": ("local-opt", {"a1": 7, "b1": 4, "c1": 2}),
+    "a zone without endpoints": ("local-weighted", {"a1": 9, "b1": 4, "c1": 0}),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "counts"), WEIGHTED.values(), ids=WEIGHTED)
+def test_groups_give_the_shares_that_were_decided(algorithm: str, counts: dict[str, int]) -> None:
+    """What a node makes of the controller's groups is what it would decide by itself from all endpoints."""
+    many = [endpoint(f"10.1.{net}.{n}", at) for net, (at, count) in enumerate(counts.items()) for n in range(count)]
+    asked = service(annotations={SAME_ZONE: "Prefer", "zonewise.dev/algorithm": algorithm})
+    (tier, _) = decide(asked, slice_of(*many).endpoints or (), cluster(), {}).tiers
+    slices = []
+    for group in ("a", "b", "c", "zonewise-shared"):
+        inside = [
+            {**each, "hints": {"forZones": [{"name": share.domain} for share in consumers]}}
+            for each in many
+            if (consumers := tier.consumers[each["addresses"][0]])
+            and group == (consumers[0].domain if len(consumers) == 1 else "zonewise-shared")
+        ]
+        found = slice_of(*inside, name=f"web-{group}", consumer=group)
+        found.metadata.annotations[WEIGHTS] = write_weights(tier.consumers, [e["addresses"][0] for e in inside])
+        slices.append(found)
+    for at in counts:
+        seen = [each for each in slices if each.metadata.labels[CONSUMER] in {NODES[at], SHARED}]
+        assert find(asked, *seen, at=at).cluster == find(asked, slice_of(*many), at=at).cluster
+
+
 def test_a_drained_zone_gets_no_traffic_while_others_can_take_it() -> None:
     drained = {"zonewise.dev/drain-zone": "a"}
     soft = service(annotations={KEYS: '["topology.kubernetes.io/zone", "*"]'} | drained)
@@ -168,3 +220,31 @@ def test_the_short_way_is_the_long_way(chosen: list[tuple[int, str, bool]]) -> N
     long = module._by_hints(slices, asked.spec.ports[0], policies, place)
     assert short.cluster == long.cluster
     assert short.has_any == long.has_any
+
+
+def test_many_ports_are_found_as_few_are() -> None:
+    """Also those of several numbers in several slices, and those that no slice has."""
+    listed = [{"name": f"p{number}", "port": 1 + number} for number in range(60)]
+    offers = [{"name": f"p{number}", "port": 8000 + number % 7, "protocol": "TCP"} for number in range(55)]
+    slices = [
+        slice_of(endpoint("10.1.0.1"), ports=offers),
+        slice_of(endpoint("10.1.0.2"), name="web-2", ports=[{**each, "port": 9000} for each in offers[::2]]),
+    ]
+    together, alone = Decider((IPV4,), all_services=True), Decider((IPV4,), all_services=True)
+    place = Place("a1", cluster())
+    wide = together.decide(Key("shop", "web"), service(ports=listed), slices, place)[IPV4]
+    for port in listed:
+        single = alone.decide(Key("shop", "web"), service(ports=[port]), slices, place)[IPV4]
+        assert {name: rules for name, rules in single.items() if rules} == {
+            name: rules for name, rules in wide.items() if name.port == port["name"]
+        }
+
+
+def test_a_load_balancer_counts_on_those_that_stay() -> None:
+    """As kube-proxy tells it: ready ones of this node, each once however many addresses it has."""
+    leaving = endpoint("10.1.0.3", "a1", ready=False, serving=True, terminating=True)
+    four = slice_of(endpoint("10.1.0.1", "a1"), endpoint("10.1.0.2", "a2"), leaving)
+    six = slice_of(endpoint("fd00::1", "a1"), name="web-2", addressType="IPv6")
+    assert ready_on("a1", [four, six]) == 1
+    assert ready_on("a1", [slice_of(leaving)]) == 0
+    assert ready_on("c1", [four, six]) == 0

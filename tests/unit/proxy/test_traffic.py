@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_network
 
 import pytest
+from prometheus_client import REGISTRY
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Key
@@ -12,10 +13,10 @@ from zonewise.proxy.conntrack import Flow
 from zonewise.proxy.family import IPV4
 from zonewise.proxy.rules import desired_rules
 from zonewise.proxy.targets import Place, find_targets
-from zonewise.proxy.traffic import OUTSIDE, Tally, Where
+from zonewise.proxy.traffic import OUTSIDE, Meter, Tally, Where
 
 WEB = Key("shop", "web")
-HERE = [ip_network("10.1.0.0/24"), ip_network("fd00::/64"), ip_network("192.168.0.1")]
+HERE = (ip_network("10.1.0.0/24"), ip_network("fd00::/64"), ip_network("192.168.0.1"))
 
 
 def _flow(source: str, destination: str, port: int, answered_by: str) -> Flow:
@@ -55,3 +56,39 @@ def test_where_a_connection_belongs(tally: Tally, flow: Flow, expected: Where | 
 def test_a_service_that_is_gone_counts_no_more(tally: Tally) -> None:
     tally.follow(WEB, [], [], [])
     assert tally.locate(_flow("10.1.0.9", "10.96.0.1", 80, "10.2.0.1"), "a", HERE) is None
+
+
+def _lasting(carried: int, identity: bytes = b"1") -> Flow:
+    return _flow("10.1.0.9", "10.96.0.1", 80, "10.2.0.1")._replace(carried=carried, identity=identity)
+
+
+def _counted(service: str) -> tuple[float, float]:
+    labels = {"namespace": "shop", "service": service, "client_zone": "a", "endpoint_zone": "b"}
+    names = ("zonewise_proxy_connections_total", "zonewise_proxy_bytes_total")
+    connections, carried = (REGISTRY.get_sample_value(name, labels) or 0.0 for name in names)
+    return connections, carried
+
+
+def test_a_connection_that_lasts_counts_while_it_goes_on_and_only_once() -> None:
+    meter, where = Meter(), Where(Key("shop", "lasting"), "a", "b")
+
+    def look(*flows: Flow) -> tuple[float, float]:
+        meter.begin()
+        for flow in flows:
+            meter.goes_on(flow, where)
+        meter.looked()
+        return _counted("lasting")
+
+    assert look(_lasting(100)) == (1, 100)
+    assert look(_lasting(250)) == (1, 250)
+    meter.ended(_lasting(300), where)
+    assert _counted("lasting") == (1, 300)
+    assert look(_lasting(40)) == (2, 340), "another of the same ports"
+    assert look(_lasting(10)) == (3, 350), "and one more, of the end of the last nobody told"
+    assert look() == (3, 350)
+    assert look(_lasting(60)) == (4, 410), "what was not seen had ended"
+    meter.begin()
+    meter.ended(_lasting(70), where)
+    meter.goes_on(_lasting(60), where)
+    meter.looked()
+    assert _counted("lasting") == (4, 420), "it ended while we looked"

@@ -1,0 +1,100 @@
+"""The proxy's manifests in deploy/: it does its whole work with exactly the rights they give."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slice_world
+from deployed import Deployed, audit_flags, documents, granted
+from fault_proxy import FaultProxy
+from network.proxy.cluster_bed import COMMAND, LABEL, Running, started
+from waiting import eventually
+from zonewise.lab import namespaces
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
+
+ACCOUNT = "zonewise-proxy"
+MANIFESTS = ("proxy.yaml", "proxy-all.yaml")
+ACCOUNTING = "/proc/sys/net/netfilter/nf_conntrack_acct"
+
+
+@pytest.fixture
+def node() -> Iterator[str]:
+    """A network that is nothing but a node's."""
+    name = f"zwr{os.getpid()}"
+    namespaces.ip([f"netns add {name}"])
+    namespaces.ip(["link set lo up"], name)
+    yield name
+    namespaces.remove([name])
+
+
+def _container(manifest: str, name: str) -> dict[str, Any]:
+    (found,) = [each for each in documents(manifest) if each["kind"] == "DaemonSet"]
+    spec = found["spec"]["template"]["spec"]
+    return next(each for each in (*spec["initContainers"], *spec["containers"]) if each["name"] == name)
+
+
+async def test_the_proxy_uses_all_of_its_rights_and_needs_no_other(
+    private_cluster: Callable[..., ControlPlane], tmp_path: Path, node: str
+) -> None:
+    """Beside kube-proxy, and then in its place with one right more."""
+    plane = await asyncio.to_thread(private_cluster, flags=audit_flags(tmp_path))
+    site = Deployed(plane, tmp_path)
+
+    def listen(port: int) -> socket.socket:
+        return namespaces.inside(node, lambda: socket.create_server(("127.0.0.1", port)))
+
+    async with slice_world.connect(plane) as client, FaultProxy(plane.server, listen) as link:
+        await client.create(NODES, {"metadata": {"name": "a1"}})
+        body = {"metadata": {"name": "web", "labels": LABEL}, "spec": {"ports": [{"name": "main", "port": 80}]}}
+        address = (await client.create(SERVICES.whole(), body, "default"))["spec"]["clusterIP"]
+        await client.create(ENDPOINT_SLICES, _slice(), "default")
+        for manifest in MANIFESTS:
+            site.apply(manifest)
+            await asyncio.to_thread(namespaces.run, namespaces.command(node, [*COMMAND, *_flags(manifest, "prepare")]))
+            assert namespaces.inside(node, lambda: Path(ACCOUNTING).read_text()).strip() == "1"
+            config = link.kubeconfig(await site.kubeconfig(client, ACCOUNT), tmp_path)
+            log = tmp_path / f"{manifest}.log"
+            running = started(Running(config, "a1", node, log, _flags(manifest, "proxy")))
+            await asyncio.to_thread(running.__enter__)
+            try:
+                await eventually(lambda: address in _listed(node), "it serves the Service")
+                expected = granted(manifest, ACCOUNT)
+                await eventually(lambda expected=expected: site.done(ACCOUNT) == expected, "every right is used")  # type: ignore[misc]
+                assert not site.refused(ACCOUNT)
+            finally:
+                await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+def _flags(manifest: str, container: str) -> tuple[str, ...]:
+    """Without the form of the log, which tests read."""
+    said = (each.replace("$(NODE_NAME)", "a1") for each in _container(manifest, container)["args"][1:])
+    return tuple(each for each in said if not each.startswith("--log-format"))
+
+
+def _slice() -> dict[str, Any]:
+    return {
+        "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web", **LABEL}},
+        "addressType": "IPv4",
+        "ports": [{"name": "main", "port": 8080}],
+        "endpoints": [{"addresses": ["10.244.1.1"]}],
+    }
+
+
+def _listed(node: str) -> str:
+    return namespaces.run(namespaces.command(node, ["nft", "list", "map", "ip", "zonewise", "svc"]))
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_the_container_that_runs_has_one_capability(manifest: str) -> None:
+    allowed = _container(manifest, "proxy")["securityContext"]
+    assert allowed["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    assert not allowed.get("privileged")
+    assert not allowed["allowPrivilegeEscalation"]
