@@ -23,9 +23,10 @@ help: ## show this list
 	@touch $@
 
 .PHONY: setup
-setup: .venv/.synced ## install what everything needs: packages, the lab's control plane (built once, cached)
+setup: .venv/.synced ## install what everything needs: packages, the lab's control plane and CoreDNS (built once, cached)
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m zonewise.lab.setup
+	@$(BIN)/python -m bench.dns.coredns
 
 .PHONY: test
 test: setup lint ## every check and every test, with coverage of the ground
@@ -48,6 +49,11 @@ test-network: setup ## only what moves packets: real namespaces and a real kerne
 .PHONY: test-faults
 test-faults: setup ## what is killed, stalled and cut off, as often and as long as it takes to believe
 	@ZONEWISE_FAULTS=long $(PYTEST) tests/faults
+
+.PHONY: fuzz-dns
+fuzz-dns: .venv/.synced ## packets that nobody would send, 10 million unless RUNS says otherwise, for the DNS server
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/uv pip install --quiet --group fuzz
+	@$(BIN)/python tests/dns_fuzz.py
 
 .PHONY: lint
 lint: .venv/.synced ## format, style, types, and which room may import which

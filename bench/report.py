@@ -56,6 +56,11 @@ def measured(part: str, measure: Callable[[], list[Row]], *, anew: bool) -> list
     return [Row(**row) for row in json.loads(kept.read_text())]
 
 
+def show(rows: Sequence[Row]) -> None:
+    """Of a trial: for the eyes alone."""
+    print(_table(rows))
+
+
 def publish(name: str, command: str, rows: Sequence[Row], notes: str = "") -> None:
     table = _table(rows)
     print(table)

@@ -72,9 +72,9 @@ class Deployed:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
 
-    async def kubeconfig(self, client: Client, account: str) -> Path:
+    async def kubeconfig(self, client: Client, account: str, namespace: str = SYSTEM) -> Path:
         """As that service account, by a token as pods get it."""
-        path = SERVICE_ACCOUNTS.path(SYSTEM, account, "token")
+        path = SERVICE_ACCOUNTS.path(namespace, account, "token")
         body = b'{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}'
         token = json.loads(await client.request("POST", path, body=body))["status"]["token"]
         cluster = {"server": self.plane.server, "certificate-authority": str(self.plane.ca_path)}
@@ -88,18 +88,18 @@ class Deployed:
         config.write_text(yaml.safe_dump(document))
         return config
 
-    def done(self, account: str) -> set[Right]:
+    def done(self, account: str, namespace: str = SYSTEM) -> set[Right]:
         """What the account did, and was let do."""
-        return {right for right, code in self._calls(account) if code < 400 or code in {404, 409}}
+        return {right for right, code in self._calls(account, namespace) if code < 400 or code in {404, 409}}
 
-    def refused(self, account: str) -> set[Right]:
-        return {right for right, code in self._calls(account) if code == 403}
+    def refused(self, account: str, namespace: str = SYSTEM) -> set[Right]:
+        return {right for right, code in self._calls(account, namespace) if code == 403}
 
-    def _calls(self, account: str) -> Iterator[tuple[Right, int]]:
+    def _calls(self, account: str, namespace: str) -> Iterator[tuple[Right, int]]:
         for line in (self.folder / "audit.log").read_text().splitlines():
             call = json.loads(line)
             said = call.get("objectRef")
-            if said and call["user"]["username"] == f"system:serviceaccount:{SYSTEM}:{account}":
+            if said and call["user"].get("username") == f"system:serviceaccount:{namespace}:{account}":
                 resource = "/".join(filter(None, (said["resource"], said.get("subresource"))))
                 name = f"{resource}.{said.get('apiGroup', '')}".rstrip(".")
                 yield (call["verb"], name), call.get("responseStatus", {}).get("code", 0)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -29,8 +30,10 @@ CHUNK_BYTES = 2**16
 
 
 class FaultProxy:
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, listen: Callable[[int], socket.socket] | None = None) -> None:
+        """`listen` opens the port, 0 for any: it may do so in another network namespace."""
         address = urlsplit(server)
+        self._listen = listen or (lambda port: socket.create_server(("127.0.0.1", port)))
         self._target = (address.hostname, address.port)
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -85,7 +88,7 @@ class FaultProxy:
         self._delay_seconds = 0.0
         self._bytes_until_reset = None
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+            self._listener = await asyncio.start_server(self._accept, sock=self._listen(self.port))
             self.port = self._listener.sockets[0].getsockname()[1]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,6 +6,7 @@ module imports nothing else: structlog comes with the first line that is logged.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 import sys
@@ -84,9 +85,19 @@ def _number(level: Level) -> int:
     return logging.getLevelNamesMapping()[level.upper()]
 
 
-def _configure_structlog(form: Format, level: Level, stream: TextIO) -> None:
-    import structlog  # noqa: PLC0415 - it brings rich along: too slow for commands that do not log
+def _structlog() -> Any:
+    """Without rich, which it would import, at twice its own time, for tracebacks that we have rendered before it could."""
+    if "structlog" not in sys.modules and "rich" not in sys.modules:
+        sys.modules["rich"] = None  # type: ignore[assignment] # as if it were not installed
+        try:
+            import structlog  # noqa: F401, PLC0415 - too slow for commands that do not log
+        finally:
+            del sys.modules["rich"]
+    return importlib.import_module("structlog")
 
+
+def _configure_structlog(form: Format, level: Level, stream: TextIO) -> None:
+    structlog = _structlog()
     render: list[Processor]
     if form == "json":
         stamp = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
@@ -116,8 +127,7 @@ class _LazyLogger:
         self._name = name
 
     def __getattr__(self, method: str) -> Any:
-        import structlog  # noqa: PLC0415 - see _configure_structlog
-
+        structlog = _structlog()
         if not structlog.is_configured():
             _configure_structlog("human", "warning", sys.stderr)
         return getattr(structlog.get_logger().bind(logger=self._name), method)

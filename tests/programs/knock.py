@@ -2,6 +2,8 @@
 
 python knock.py serve ADDRESS:PORT...        answers "ADDRESS PEER" to every TCP connection and UDP datagram
 python knock.py ask < requests.json          tries every request, all at once, and prints what came of each try
+python knock.py visit ADDRESS PORT           a new connection every few milliseconds until its input ends; prints when
+                                             each began, in seconds, and what came of it
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import json
 import os
 import socket
 import sys
+import time
 from typing import Any
 
 PATIENCE_SECONDS = 5.0
 AT_ONCE = 200
+PACE_SECONDS = 0.005
 
 
 def family_of(address: str) -> socket.AddressFamily:
@@ -67,7 +71,7 @@ async def _once(gate: asyncio.Semaphore, request: dict[str, Any]) -> str:
     """Who answered and whom it saw, or why nobody did: refused, silence, or the error's name."""
     async with gate:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(request.get("patience_seconds", PATIENCE_SECONDS)):
                 return await _exchange(request)
         except TimeoutError:
             return "silence"
@@ -88,8 +92,22 @@ async def _exchange(request: dict[str, Any]) -> str:
         return (await loop.sock_recv(client, 200)).decode()
 
 
+async def visit(address: str, port: int) -> list[tuple[float, str]]:
+    loop = asyncio.get_running_loop()
+    over = loop.run_in_executor(None, sys.stdin.read)
+    gate = asyncio.Semaphore(AT_ONCE)
+    request = {"address": address, "port": port}
+    tries: list[tuple[float, asyncio.Task[str]]] = []
+    while not over.done():
+        tries.append((time.time(), asyncio.create_task(_once(gate, request))))
+        await asyncio.sleep(PACE_SECONDS)
+    return [(began, await outcome) for began, outcome in tries]
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         asyncio.run(serve(sys.argv[2:]))
+    elif sys.argv[1] == "visit":
+        print(json.dumps(asyncio.run(visit(sys.argv[2], int(sys.argv[3])))))
     else:
         print(json.dumps(asyncio.run(ask(json.load(sys.stdin)))))

@@ -1,15 +1,23 @@
-"""`zonewise controller`: the process that keeps EndpointSlices as decided. Everything is done by `zonewise.slices`."""
+"""`zonewise controller`: the process that keeps EndpointSlices, and budgets and rollouts, as decided.
+
+Everything is done by `zonewise.slices` and `zonewise.disruption`, each under a lease of its own.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.options import cluster_options, log_options
+from zonewise.cli.options import cluster_options, log_options, parts_option
+
+if TYPE_CHECKING:
+    from zonewise.kube.access import Access
+    from zonewise.kube.health import Health
 
 METRICS_PORT = 10261
+SLICES, DISRUPTION = "slices", "disruption"
 
 
 @click.command(
@@ -19,8 +27,13 @@ Examples:
   zonewise controller --mode overlay              beside the stock controller: hints on its slices
   zonewise controller --hints strict              automatic hints exactly as the stock controller computes them
   zonewise controller --batch-seconds 0.5         fewer writes while many pods change
+  zonewise controller --parts disruption          budgets per zone, and the rollouts that obey them
   kubectl get lease -n kube-system zonewise-endpointslices    which replica leads
 """
+)
+@parts_option(
+    [SLICES, DISRUPTION],
+    "slices: EndpointSlices; disruption: TopologyDisruptionBudgets, rollouts by eviction, scale-down.",
 )
 @click.option(
     "--mode",
@@ -88,7 +101,8 @@ Examples:
 )
 @log_options
 def controller(**options: Any) -> None:
-    """Keep the cluster's EndpointSlices: who serves whom, by zone, node or any label, as each Service asks.
+    """Keep the cluster's EndpointSlices: who serves whom, by zone, node or any label, as each Service asks. And, where
+    it is told to, budgets of disruption: how many pods may be away from each zone at a time.
 
     In mode own it takes the place of the stock controller, which must be off: start kube-controller-manager with
     --controllers=*,-endpointslice-controller, or the two undo each other's work.
@@ -98,16 +112,39 @@ def controller(**options: Any) -> None:
     """
     from zonewise import log
     from zonewise.kube import kubeconfig, process
-    from zonewise.slices import program
 
     log.configure(options["log_format"], options["log_level"])
-    chosen = _program_options(options)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     listen = process.Listen(port=options["metrics_port"])
-    sys.exit(process.run(lambda health: program.live(access, chosen, health), listen=listen))
+    sys.exit(process.run(lambda health: _live(access, options, health), listen=listen))
 
 
-def _program_options(options: dict[str, Any]) -> Any:
+async def _live(access: Access, options: dict[str, Any], health: Health) -> None:
+    """The parts stand beside each other: each has its own watches and its own lease, and one that fails ends all."""
+    import asyncio
+
+    async with asyncio.TaskGroup() as group:
+        for name in options["parts"]:
+            group.create_task(_PARTS[name](access, options, health), name=name)
+
+
+async def _slices(access: Access, options: dict[str, Any], health: Health) -> None:
+    from zonewise.slices import program
+
+    await program.live(access, _slices_options(options), health)
+
+
+async def _disruption(access: Access, options: dict[str, Any], health: Health) -> None:
+    from zonewise.disruption import program
+
+    lead = program.Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+    await program.live(access, lead if options["leader_elect"] else None, health)
+
+
+_PARTS = {SLICES: _slices, DISRUPTION: _disruption}
+
+
+def _slices_options(options: dict[str, Any]) -> Any:
     from zonewise.routing import HintsForm
     from zonewise.slices.controller import Settings
     from zonewise.slices.program import Lead, Options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from zonewise import __version__
+from zonewise.cli.lazy import LazyGroup
 from zonewise.errors import ZonewiseError
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ COMMANDS = {
     "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
     "controller": ("zonewise.cli.controller:controller", "Keep EndpointSlices: who serves whom, as each Service asks."),
     "dns": ("zonewise.cli.dns:dns", "Answer the cluster's names, headless ones from the client's own domain."),
+    "explain": ("zonewise.cli.explain:explain", "Say what becomes of a request, and why."),
+    "drain": ("zonewise.cli.drain:drain", "Say in which waves a drain will take a node's pods, before anyone runs it."),
     "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
+    "plan": ("zonewise.cli.plan:plan", "Say what becomes of every Service, today and after a change."),
     "proxy": ("zonewise.cli.proxy:proxy", "Serve Services on this node with nftables, as their topology asks."),
     "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),
     "webhook": ("zonewise.cli.webhook:webhook", "Lay hints over the slices that the stock controller writes."),
@@ -27,41 +30,9 @@ COMMANDS = {
 """Name to where it lives and its line in the help, so that `--help` imports none of them."""
 
 
-class LazyGroup(click.Group):
-    """A group whose members are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            raise click.UsageError(f"no command {name!r}. {_nearest(name)}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
-
-
-def _nearest(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    return f"Did you mean {near[0]!r}?" if near else "`zonewise --help` lists them all."
-
-
 @click.group(
     cls=LazyGroup,
+    members=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with `zonewise lab up --demo`: three zones on this machine, with an application in them.",
 )

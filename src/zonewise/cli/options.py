@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,22 @@ def cluster_options(command: F) -> F:
 def log_options(command: F) -> F:
     """How to log: `log_format` and `log_level`, for `zonewise.log.configure`."""
     return _with(command, _LOGGING)
+
+
+def parts_option(names: Sequence[str], explanation: str) -> Callable[[F], F]:
+    """`parts`: which of `names` the process runs, with commas between them; the first alone where nothing is said."""
+
+    def read(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, ...]:
+        chosen = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+        for word in chosen:
+            if word not in names:
+                raise click.BadParameter(f"{word!r} is no part; write one or more of {', '.join(names)}")
+        return chosen
+
+    metavar = f"{'|'.join(names)},..."
+    return click.option(
+        "--parts", callback=read, default=names[0], show_default=True, metavar=metavar, help=explanation
+    )
 
 
 def _with(command: F, options: tuple[Callable[[F], F], ...]) -> F:

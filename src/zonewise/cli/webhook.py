@@ -1,19 +1,32 @@
-"""`zonewise webhook`: answers API servers while they write EndpointSlices, and registers itself with them."""
+"""`zonewise webhook`: answers API servers before they store slices or take pods, and registers itself with them.
+
+Each part brings its webhooks and the objects that make API servers ask them; certificates, the server and the process
+are common to all.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.options import cluster_options, log_options
+from zonewise.cli.options import cluster_options, log_options, parts_option
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
+    from yarl import URL
+
     from zonewise.kube.access import Access
+    from zonewise.kube.admission import Webhook
+    from zonewise.kube.client import Client
     from zonewise.kube.health import Health
+    from zonewise.kube.informers import Caches
     from zonewise.objects import Key
+
+OVERLAY, DISRUPTION = "overlay", "disruption"
 
 _NOTICED_SECONDS = 5.0
 """How long a Service may still send us reviews after we said that we go."""
@@ -25,7 +38,12 @@ Examples:
   zonewise webhook --service zonewise-system/zonewise-webhook    in the cluster, behind that Service
   zonewise webhook --url https://10.0.0.5:8443                   anywhere that API servers reach
   zonewise webhook --url https://10.0.0.5:8443 --print           what would be registered
+  zonewise webhook --parts overlay,disruption --url ...          evictions are guarded, too
 """,
+)
+@parts_option(
+    [OVERLAY, DISRUPTION],
+    "overlay: hints on the slices of the stock controller; disruption: evictions and deletes of pods under a budget.",
 )
 @click.option(
     "--service", metavar="NAMESPACE/NAME", help="The Service through which API servers reach us, on port 443."
@@ -44,9 +62,16 @@ Examples:
     "--register/--no-register",
     default=True,
     show_default=True,
-    help="Keep the MutatingWebhookConfiguration zonewise-overlay, or leave that to somebody else.",
+    help="Keep the objects that make API servers ask us (zonewise-overlay, zonewise-disruption), or leave that to others.",
 )
-@click.option("--print", "printed", is_flag=True, help="Print that configuration as YAML and end.")
+@click.option("--print", "printed", is_flag=True, help="Print those objects as YAML and end.")
+@click.option(
+    "--lease-namespace",
+    default="kube-system",
+    show_default=True,
+    help="Where the lease of `zonewise controller --parts disruption` is: without a leader, evictions that a budget "
+    "counts are refused.",
+)
 @click.option(
     "--hints",
     type=click.Choice(["stable", "strict"]),
@@ -65,37 +90,54 @@ Examples:
 )
 @log_options
 def webhook(**options: Any) -> None:
-    """Lay hints over the EndpointSlices that the stock controller writes.
+    """Answer API servers: lay hints over slices that the stock controller writes, guard pods that a budget covers.
 
-    While it is away nothing breaks: slices are stored as they come, and traffic is spread over all endpoints.
+    While it is away slices are stored as they come and deletes pass; evictions in guarded namespaces are refused.
     """
     from zonewise import log
     from zonewise.kube import kubeconfig, process
 
-    client_config, hosts = _reached_at(options["service"], options["url"])
-    if options["printed"]:
-        _print(client_config)
-        return
+    reach = _reached_at(options["service"], options["url"])
     secret = _key("--secret", options["secret"])
+    if options["printed"]:
+        _print(reach, secret, options)
+        return
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     log.configure(options["log_format"], options["log_level"])
     sys.exit(
         process.run(
-            lambda health: _serve(health, access, client_config, hosts, secret, options),
+            lambda health: _serve(health, access, reach, secret, options),
             listen=process.Listen(port=options["health_port"]),
             unready_seconds=_NOTICED_SECONDS if options["service"] else 0.0,
         )
     )
 
 
-async def _serve(
-    health: Health,
-    access: Access,
-    client_config: dict[str, Any],
-    hosts: list[str],
-    secret: Key,
-    options: dict[str, Any],
-) -> None:
+@dataclass(frozen=True)
+class _Reach:
+    """How API servers reach us: through a Service, or at a URL; `hosts` are the names our certificate must have."""
+
+    hosts: tuple[str, ...]
+    service: Key | None = None
+    url: URL | None = None
+
+    def client_config(self, path: str) -> dict[str, Any]:
+        if self.service is not None:
+            where = {"namespace": self.service.namespace, "name": self.service.name}
+            return {"service": {**where, "path": f"/{path}", "port": 443}}
+        assert self.url is not None
+        return {"url": str(self.url.with_path(f"/{path}"))}
+
+
+@dataclass(frozen=True)
+class _Part:
+    configuration_name: str
+    """The webhook configuration in which API servers are told to trust us."""
+    webhooks: list[Webhook[Any]]
+    register: Callable[[], Awaitable[None]]
+
+
+async def _serve(health: Health, access: Access, reach: _Reach, secret: Key, options: dict[str, Any]) -> None:
     import asyncio
 
     from zonewise.kube.admission import AdmissionServer
@@ -103,56 +145,98 @@ async def _serve(
     from zonewise.kube.informers import Caches
     from zonewise.kube.serving import ServingCertificate
     from zonewise.kube.webhooks import TrustInjector
-    from zonewise.routing import HintsForm
-    from zonewise.slices import webhook as overlaying
-    from zonewise.slices.sources import Mode, Sources
 
     async with Client(access) as client:
         caches = Caches(client)
-        sources = Sources(caches, Mode.OVERLAY)
-        injector = TrustInjector(client, caches, fields=f"metadata.name={overlaying.CONFIGURATION_NAME}")
-        certificate = ServingCertificate(client, secret, hosts, injector.inject)
-        injector.on_change(certificate.wake)
+        parts = [_PARTS[name](client, caches, reach, secret, options) for name in options["parts"]]
+        injectors = [TrustInjector(client, caches, fields=f"metadata.name={part.configuration_name}") for part in parts]
+
+        async def trust(bundle_pem: bytes) -> None:
+            for injector in injectors:
+                await injector.inject(bundle_pem)
+
+        certificate = ServingCertificate(client, secret, reach.hosts, trust)
+        for injector in injectors:
+            injector.on_change(certificate.wake)
         async with caches, asyncio.TaskGroup() as group:
             await certificate.renew()
             await caches.wait_synced()
-            answering = overlaying.SliceWebhook(client, sources, HintsForm(options["hints"]))
+            webhooks = [webhook for part in parts for webhook in part.webhooks]
             where = {"host": options["host"], "port": options["port"]}
-            async with AdmissionServer([answering.webhook()], certificate.context, **where):
-                if options["register"]:
-                    await overlaying.register(client, overlaying.configuration(client_config))
+            async with AdmissionServer(webhooks, certificate.context, **where):
+                for part in parts if options["register"] else ():
+                    await part.register()
                 group.create_task(certificate.run(), name="certificates")
                 health.started()
                 await asyncio.Event().wait()
 
 
-def _print(client_config: dict[str, Any]) -> None:
+def _overlay(client: Client, caches: Caches, reach: _Reach, _secret: Key, options: dict[str, Any]) -> _Part:
+    from zonewise.routing import HintsForm
+    from zonewise.slices import webhook as overlaying
+    from zonewise.slices.sources import Mode, Sources
+
+    answering = overlaying.SliceWebhook(client, Sources(caches, Mode.OVERLAY), HintsForm(options["hints"]))
+    body = overlaying.configuration(reach.client_config(overlaying.NAME))
+    return _Part(overlaying.CONFIGURATION_NAME, [answering.webhook()], lambda: overlaying.register(client, body))
+
+
+def _disruption(client: Client, caches: Caches, reach: _Reach, secret: Key, options: dict[str, Any]) -> _Part:
+    from zonewise.disruption import policies, program
+
+    guard = program.guard(client, caches, options["lease_namespace"])
+    where = {name: reach.client_config(name) for name in (policies.EVICTIONS, policies.DELETES)}
+    return _Part(
+        policies.CONFIGURATION_NAME,
+        guard.webhooks(),
+        lambda: program.register(client, where, secret.namespace),
+    )
+
+
+_PARTS = {OVERLAY: _overlay, DISRUPTION: _disruption}
+
+
+def _print(reach: _Reach, secret: Key, options: dict[str, Any]) -> None:
+    import json
+
     import yaml
 
-    from zonewise.slices.webhook import configuration
+    documents = [document for name in options["parts"] for document in _DOCUMENTS[name](reach, secret)]
+    apart = json.loads(json.dumps(documents))  # what two of them share would be written as a reference
+    click.echo(yaml.safe_dump_all(apart, sort_keys=False, width=118), nl=False)
 
-    click.echo(yaml.safe_dump(configuration(client_config), sort_keys=False), nl=False)
+
+def _overlay_documents(reach: _Reach, _secret: Key) -> list[dict[str, Any]]:
+    from zonewise.slices.webhook import NAME, configuration
+
+    return [configuration(reach.client_config(NAME))]
 
 
-def _reached_at(service: str | None, url: str | None) -> tuple[dict[str, Any], list[str]]:
-    """How API servers are told to reach us, and the names our certificate must have for that."""
+def _disruption_documents(reach: _Reach, secret: Key) -> list[dict[str, Any]]:
+    from zonewise.disruption import policies
+
+    where = {name: reach.client_config(name) for name in (policies.EVICTIONS, policies.DELETES)}
+    return policies.documents(where, secret.namespace)
+
+
+_DOCUMENTS = {OVERLAY: _overlay_documents, DISRUPTION: _disruption_documents}
+
+
+def _reached_at(service: str | None, url: str | None) -> _Reach:
     from yarl import URL
-
-    from zonewise.slices.webhook import NAME
 
     if bool(service) == bool(url):
         raise UsageError("say how API servers reach the webhook: either --service NAMESPACE/NAME or --url URL")
     if service:
         key = _key("--service", service)
-        reference = {"namespace": key.namespace, "name": key.name, "path": f"/{NAME}", "port": 443}
-        return {"service": reference}, [f"{key.name}.{key.namespace}.svc"]
+        return _Reach((f"{key.name}.{key.namespace}.svc",), service=key)
     try:
         parsed = URL(url or "")
     except ValueError as error:
         raise UsageError(f"--url {url}: {error}") from error
     if parsed.scheme != "https" or not parsed.host or parsed.path not in {"", "/"}:
         raise UsageError(f"--url {url}: write https, a host and a port, as in https://10.0.0.5:8443")
-    return {"url": str(parsed.with_path(f"/{NAME}"))}, [parsed.host]
+    return _Reach((parsed.host,), url=parsed)
 
 
 def _key(option: str, text: str) -> Key:

@@ -83,10 +83,10 @@ class Cache(Generic[T]):
         for key, viewed in self._reflector.objects.items():
             self._update_index(index, Change(key, None, viewed))
 
-    def on_change(self, handler: Handler[T]) -> None:
-        """Call `handler` for what is there now, as additions, and from then on for every change, in order."""
+    def on_change(self, handler: Handler[T], *, from_now_on: bool = False) -> None:
+        """Call `handler` for what is there now, as additions, unless only what is to come matters, and then for every change."""
         self._handlers.append(handler)
-        for viewed in self:
+        for viewed in () if from_now_on else self:
             self._call(handler, Change(key_of(viewed), None, viewed))
 
     def publish(self, changes: Sequence[Change[T]]) -> None:

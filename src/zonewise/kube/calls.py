@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
-import aiohttp
 from prometheus_client import Counter, Histogram
 
 from zonewise.kube.errors import ApiError, DeadlineExceeded, from_answer
+from zonewise.kube.http import aiohttp
 from zonewise.kube.ratelimit import Limiter
 from zonewise.kube.retry import delay_before_retry
 from zonewise.kube.transport import Transport

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, TypeVar, overload
 
 from prometheus_client import Counter, Gauge
 
@@ -21,7 +22,7 @@ from zonewise.kube.client import SILENCE_SECONDS, Client
 from zonewise.kube.errors import ApiError
 from zonewise.kube.reflector import List, Reflector, T, Wait, Watch
 from zonewise.kube.wire import EventType
-from zonewise.objects import Resource
+from zonewise.objects import HasMetadata, Resource
 
 PAGE_DEADLINE_SECONDS = 120.0
 EVENTS_BETWEEN_YIELDS = 64
@@ -36,6 +37,9 @@ HANDLER_ERRORS = Counter("zonewise_watch_handler_errors", "Handlers and index fu
 
 _log = log.get_logger(__name__)
 
+Kept = TypeVar("Kept", bound=HasMetadata)
+"""What a reader keeps of an object."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Selection(Generic[T]):
@@ -43,6 +47,7 @@ class _Selection(Generic[T]):
     namespace: str = ""
     selector: str = ""
     fields: str = ""
+    keep: Callable[[T], HasMetadata] | None = None
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -56,19 +61,52 @@ class _Selection(Generic[T]):
 class Caches:
     """`async with Caches(client) as caches: pods = caches.of(PODS)`, or `run` as a task of the program's group."""
 
-    def __init__(self, client: Client, *, silence_seconds: float = SILENCE_SECONDS) -> None:
+    def __init__(
+        self, client: Client, *, silence_seconds: float = SILENCE_SECONDS, page_size: int | None = None
+    ) -> None:
+        """`page_size`: read what is there in pages of so many, not as streams."""
         self._client = client
         self._silence_seconds = silence_seconds
+        self._page_size = page_size
         self._informers: dict[_Selection[Any], _Informer[Any]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    def of(self, resource: Resource[T], namespace: str = "", selector: str = "", fields: str = "") -> Cache[T]:
-        """The cache of this selection; its watch starts with the first request, or with `run`."""
-        selection = _Selection(resource, namespace, selector, fields)
+    @overload
+    def of(
+        self, resource: Resource[T], namespace: str = "", selector: str = "", fields: str = "", keep: None = None
+    ) -> Cache[T]: ...
+
+    @overload
+    def of(
+        self,
+        resource: Resource[T],
+        namespace: str = "",
+        selector: str = "",
+        fields: str = "",
+        *,
+        keep: Callable[[T], Kept],
+    ) -> Cache[Kept]: ...
+
+    def of(
+        self,
+        resource: Resource[Any],
+        namespace: str = "",
+        selector: str = "",
+        fields: str = "",
+        keep: Callable[[Any], Any] | None = None,
+    ) -> Cache[Any]:
+        """The cache of this selection; its watch starts with the first request, or with `run`.
+
+        `keep` says what to keep of an object: for readers of few fields in large clusters. Its key must stay, and its
+        uid, if it matters to the reader that an object was replaced by another of the same name.
+        """
+        selection = _Selection(resource, namespace, selector, fields, keep)
         informer = self._informers.get(selection)
         if informer is None:
-            informer = self._informers[selection] = _Informer(self._client, selection, self._silence_seconds)
+            informer = self._informers[selection] = _Informer(
+                self._client, selection, self._silence_seconds, self._page_size
+            )
             self._start(informer)
         return informer.cache
 
@@ -107,12 +145,12 @@ class Caches:
 
 
 class _Informer(Generic[T]):
-    def __init__(self, client: Client, selection: _Selection[T], silence_seconds: float) -> None:
+    def __init__(self, client: Client, selection: _Selection[T], silence_seconds: float, page_size: int | None) -> None:
         labels = selection.labels
         self.selection = selection
         self._client = client
         self._silence_seconds = silence_seconds
-        self._reflector: Reflector[T] = Reflector()
+        self._reflector: Reflector[T] = Reflector(page_size, selection.keep)
         self.cache = Cache(str(selection), self._reflector, HANDLER_ERRORS.labels(*labels).inc)
         self._events = {kind: EVENTS.labels(*labels, kind) for kind in EventType}
         self._relists = RELISTS.labels(*labels)

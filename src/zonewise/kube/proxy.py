@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
-from aiohttp import encode_basic_auth
 from yarl import URL
+
+from zonewise.kube.http import aiohttp
 
 
 def environment_proxy(server: str, environment: Mapping[str, str]) -> str:
@@ -41,7 +42,9 @@ def proxy_of(url: str) -> tuple[URL | None, dict[str, str]]:
     proxy = URL(url)
     if proxy.user is None and proxy.password is None:
         return proxy, {}
-    return proxy.with_user(None), {"Proxy-Authorization": encode_basic_auth(proxy.user or "", proxy.password or "")}
+    return proxy.with_user(None), {
+        "Proxy-Authorization": aiohttp.encode_basic_auth(proxy.user or "", proxy.password or "")
+    }
 
 
 def _is_loopback(host: str) -> bool:

@@ -3,7 +3,8 @@
 Ask `next` for a command, perform it, and feed what came of it: `page` and `listed`, or `opened`, `watched` and `closed`,
 or `failed`. The rules:
 
-- The whole state comes first: as a streaming list where the server has them (KEP-3157), else in pages. It is collected
+- The whole state comes first: as a streaming list where the server has them (KEP-3157), else, or where the reader asks for
+  them, in pages: less work for both sides if there is much, but the server has each page in memory. It is collected
   aside. Readers keep the old state until the new one is complete; then it takes its place in one step, and the
   difference is returned as changes.
 - After it a watch from the last resource version seen, which bookmarks move on. One that the server ends is resumed
@@ -18,9 +19,9 @@ or `failed`. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -94,17 +95,20 @@ class StaleList(ApiError):  # noqa: N818 - named like the errors of `errors`
 class Reflector(Generic[T]):
     """Time is any clock that only goes forward; a chance is a random number in [0, 1)."""
 
-    def __init__(self) -> None:
+    def __init__(self, page_size: int | None = None, keep: Callable[[T], Any] | None = None) -> None:
+        """`page_size`: lists come in pages of so many, not as streams. `keep`: what to keep of an object, if not all."""
+        self._keep = keep or (lambda viewed: viewed)
         self.objects: dict[Key, T] = {}
         self.resource_version = ""
         self.synced = False
         self.heard_at: float | None = None
-        self._request: List | Watch = List("", PAGE_SIZE)
+        self._page_size = page_size or PAGE_SIZE
+        self._request: List | Watch = List("", self._page_size)
         self._requested_at = 0.0
         self._opened_at = float("inf")
         self._collected: dict[Key, T] = {}
         self._has_place = False
-        self._streams_lists = True
+        self._streams_lists = page_size is None
         self._unfinished_streams = 0
         self._pages_expired = False
         self._needs_consistent_read = False
@@ -179,7 +183,7 @@ class Reflector(Generic[T]):
             return List(oldest, page_size=0)
         if self._streams_lists and self._unfinished_streams < UNFINISHED_STREAMS_ALLOWED:
             return Watch(oldest, initial_events=True, timeout_seconds=timeout_seconds)
-        return List(oldest, PAGE_SIZE)
+        return List(oldest, self._page_size)
 
     def _hear(self, now: float) -> None:
         self.heard_at = now
@@ -189,8 +193,8 @@ class Reflector(Generic[T]):
     def _collect(self, viewed: T) -> None:
         """An object we already hold is kept as it is: a relist then costs no second copy of everything."""
         key = key_of(viewed)
-        known = self.objects.get(key)
-        self._collected[key] = known if known is not None and known == viewed else viewed
+        known, kept = self.objects.get(key), self._keep(viewed)
+        self._collected[key] = known if known is not None and known == kept else kept
 
     def _put(self, viewed: T) -> Sequence[Change[T]]:
         if not self._has_place:
@@ -198,9 +202,9 @@ class Reflector(Generic[T]):
             return ()
         key = key_of(viewed)
         old = self.objects.get(key)
-        self.objects[key] = viewed
+        new = self.objects[key] = self._keep(viewed)
         self.resource_version = viewed.metadata.resource_version
-        return (Change(key, old, viewed),)
+        return (Change(key, old, new),)
 
     def _removed(self, viewed: T) -> Sequence[Change[T]]:
         key = key_of(viewed)

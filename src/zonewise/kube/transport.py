@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Self
 
-import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -19,6 +18,7 @@ from zonewise import __version__
 from zonewise.kube.access import Access
 from zonewise.kube.credentials import Identity, credentials_of
 from zonewise.kube.errors import Unreachable, Untrusted
+from zonewise.kube.http import aiohttp
 from zonewise.kube.proxy import proxy_of
 from zonewise.kube.tls import TlsContexts
 from zonewise.kube.verbs import Call

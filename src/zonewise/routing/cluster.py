@@ -21,10 +21,17 @@ NODE_NAME: Final = "metadata.name"
 """Stands where a label key stands, for the domain that is the node itself."""
 
 
+Domains = tuple[str | None, ...]
+"""Of a node, by several keys; None where it has none."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     nodes: Mapping[str, Node]
     _domains: dict[str, dict[str, str]] = field(default_factory=dict, repr=False, compare=False)
+    _clients_by: dict[tuple[str, ...], Mapping[Domains, tuple[str, ...]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> Cluster:
@@ -57,15 +64,29 @@ class Cluster:
         workers = [node for node in ready if not is_control_plane(node.metadata.labels)]
         return tuple(node.metadata.name for node in workers or ready or self.nodes.values())
 
+    def clients_by(self, keys: tuple[str, ...]) -> Mapping[Domains, tuple[str, ...]]:
+        """Those of the same domains together: nothing but its domains tells one client from another."""
+        if keys not in self._clients_by:
+            found: dict[Domains, list[str]] = {}
+            domains = [self.domains(key) for key in keys]
+            for name in self.clients:
+                found.setdefault(tuple(by_name.get(name) for by_name in domains), []).append(name)
+            self._clients_by[keys] = {alike: tuple(names) for alike, names in found.items()}
+        return self._clients_by[keys]
+
     def demand(self, key: str, clients: Iterable[str] | None = None) -> dict[str, int]:
         """How many client nodes each domain has, by name in order: traffic is taken to be in proportion to them."""
+        if clients is None:
+            return self._demand(key)
         domains = self.domains(key)
-        counted = Counter(domains[name] for name in (self.clients if clients is None else clients) if name in domains)
-        return dict(sorted(counted.items()))
+        return dict(sorted(Counter(domains[name] for name in clients if name in domains).items()))
+
+    def _demand(self, key: str) -> dict[str, int]:
+        alike = self.clients_by((key,))
+        return dict(sorted((domain, len(names)) for (domain,), names in alike.items() if domain))
 
     def clients_without(self, key: str) -> list[str]:
-        domains = self.domains(key)
-        return sorted(name for name in self.clients if name not in domains)
+        return sorted(self.clients_by((key,)).get((None,), ()))
 
     @cached_property
     def capacities(self) -> DomainCapacities:

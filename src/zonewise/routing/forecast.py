@@ -7,7 +7,6 @@ to everything it gets in proportion to the weights.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from zonewise.routing.cluster import Cluster
@@ -28,8 +27,8 @@ class Forecast:
 def forecast(decision: Decision, cluster: Cluster) -> Forecast:
     zones = cluster.homes(decision.endpoints, ZONE)
     load: dict[str, float] = defaultdict(float)
-    met, cut_off = 0.0, []
-    for clients in _alike(decision, cluster):
+    met, cut_off = 0.0, list[str]()
+    for (zone, *_), clients in cluster.clients_by(_keys(decision)).items():
         shares = choose(decision, cluster, clients[0]).shares
         whole = sum(shares.values())
         if not whole:
@@ -37,8 +36,8 @@ def forecast(decision: Decision, cluster: Cluster) -> Forecast:
             continue
         for address, weight in shares.items():
             load[address] += len(clients) * weight / whole
-        by_zone = _weight_by_zone(shares, zones)
-        met += sum(by_zone.get(cluster.domains(ZONE).get(name), 0.0) / whole for name in clients)
+        if zone:
+            met += len(clients) * sum(weight for address, weight in shares.items() if zones[address] == zone) / whole
     sending = len(cluster.clients) - len(cut_off)
     if not sending:
         return Forecast(0.0, 0.0, tuple(cut_off))
@@ -46,20 +45,7 @@ def forecast(decision: Decision, cluster: Cluster) -> Forecast:
     return Forecast(met / sending, max(0.0, worst), tuple(sorted(cut_off)))
 
 
-def _alike(decision: Decision, cluster: Cluster) -> Iterator[list[str]]:
-    """The client nodes, those together that get the same."""
+def _keys(decision: Decision) -> tuple[str, ...]:
+    """What a client's answer depends on, after its zone."""
     asked = (*decision.tiers, decision.walls) if decision.walls else decision.tiers
-    served = [(cluster.domains(tier.key), tier.by_domain) for tier in asked if tier is not EVERYONE]
-    alike: dict[tuple[str | None, ...], list[str]] = {}
-    for name in cluster.clients:
-        gets = tuple(domain if (domain := found.get(name)) in there else None for found, there in served)
-        alike.setdefault(gets, []).append(name)
-    yield from alike.values()
-
-
-def _weight_by_zone(shares: Mapping[str, float], zones: Mapping[str, str | None]) -> Mapping[str | None, float]:
-    found: dict[str | None, float] = defaultdict(float)
-    for address, weight in shares.items():
-        if zone := zones[address]:
-            found[zone] += weight
-    return found
+    return (ZONE, *dict.fromkeys(tier.key for tier in asked if tier is not EVERYONE and tier.key != ZONE))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from zonewise.objects import Endpoint
+from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.cluster import NODE_NAME, Cluster
 from zonewise.routing.load import Consumers, consumed_by, is_overload
 from zonewise.routing.policy import SameDomain, Strength
@@ -21,6 +22,8 @@ from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
 from zonewise.routing.tiers import EVERYONE, Memory, Tier, own_tier
 from zonewise.topology import REGION, ZONE
 
+_WEIGHTED: Final = {Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT}
+"""Their weights are right for one number of endpoints only, and hints remember none: they are always made afresh."""
 _WORD: Final = {NODE_NAME: "node", ZONE: "zone", REGION: "region"}
 
 
@@ -66,7 +69,8 @@ class _Task:
         """One assignment per walled domain, or one for the whole cluster; an empty tier remembers that it started."""
         tuning = self.policy.tuning
         overload = tuning.overload or DEFAULT_OVERLOAD
-        limits = Limits(tuning.algorithm, tuning.start, tuning.padding, overload, overload)
+        lazy = tuning.algorithm not in _WEIGHTED
+        limits = Limits(tuning.algorithm, tuning.start, tuning.padding, overload, overload, lazy=lazy)
         homes = self.cluster.homes(self.endpoints, key)
         consumers: dict[str, Consumers] = {}
         preferences: dict[str, Preference] = {}

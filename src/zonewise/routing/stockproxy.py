@@ -46,6 +46,9 @@ class TrafficPolicies:
     uses_local: bool = False
 
 
+_ANYWHERE: Final = TrafficPolicies()
+
+
 @dataclass(frozen=True, slots=True)
 class ProxyChoice:
     """Addresses with ports, in order. `has_any`: some node could reach some endpoint, even where this one can't."""
@@ -121,6 +124,8 @@ def merge(slices: Iterable[EndpointSlice], port: ServicePort, node: str) -> list
 
 def traffic_policies(service: Service, port: ServicePort, family: str = "IPv4") -> TrafficPolicies:
     spec = service.spec
+    if spec.type == "ClusterIP" and not spec.external_ips and spec.internal_traffic_policy != "Local":
+        return _ANYWHERE
     vips = [ingress.ip for ingress in service.status.load_balancer.ingress if ingress.ip_mode == "VIP"]
     outside = bool(port.node_port or any(_family(ip) == family for ip in (*vips, *spec.external_ips) if ip))
     takes_outside = spec.type in {"LoadBalancer", "NodePort"} or (spec.type == "ClusterIP" and bool(spec.external_ips))

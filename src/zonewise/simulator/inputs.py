@@ -9,13 +9,11 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-import yaml
-
+from zonewise import dump
 from zonewise.errors import UsageError
 from zonewise.objects import EndpointSlice, Node
 from zonewise.topology import is_control_plane, is_ready, zone_of
@@ -105,9 +103,8 @@ def _count(text: str, column: str, where: str) -> int:
 
 def read_dump(text: str, source: str) -> list[Input]:
     """What `kubectl get nodes,services,endpointslices -A -o yaml` (or json) prints."""
-    objects = list(_objects(_parse(text, source), source))
-    nodes = _views(objects, "Node", Node, source)
-    slices = _views(objects, "EndpointSlice", EndpointSlice, source)
+    objects = dump.read(text.encode(), source, {"Node": Node, "EndpointSlice": EndpointSlice})
+    nodes, slices = objects["Node"], objects["EndpointSlice"]
     if not nodes:
         raise InputError(f"{source}: no nodes in it; dump `kubectl get nodes,services,endpointslices -A -o yaml`")
     return from_cluster(nodes, slices)
@@ -150,45 +147,3 @@ def _zone(node: str | None, said: str | None, zone_by_node: Mapping[str, str | N
 
 def _sends_traffic(node: Node) -> bool:
     return is_ready(node) and not is_control_plane(node.metadata.labels)
-
-
-def _parse(text: str, source: str) -> list[Any]:
-    try:
-        if text.lstrip().startswith("{"):
-            return [msgspec.json.decode(text)]
-        return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except msgspec.DecodeError as error:
-        raise InputError(f"{source}: not JSON: {error}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}:{mark.line + 1}" if mark else source
-        raise InputError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from error
-
-
-def _objects(documents: Iterable[Any], source: str) -> Iterator[dict[str, Any]]:
-    for document in documents:
-        if document is None:
-            continue
-        if not isinstance(document, dict) or "kind" not in document:
-            raise InputError(f"{source}: not a dump of Kubernetes objects: a `kind` is missing")
-        if isinstance(document.get("items"), list):
-            yield from _objects(document["items"], source)
-        else:
-            yield document
-
-
-def _views(objects: Iterable[dict[str, Any]], kind: str, view: type[Any], source: str) -> list[Any]:
-    found = []
-    for plain in objects:
-        if plain["kind"] != kind:
-            continue
-        try:
-            found.append(msgspec.convert(plain, view, strict=False))
-        except msgspec.ValidationError as error:
-            name = (
-                (plain.get("metadata") or {}).get("name", "without a name")
-                if isinstance(plain.get("metadata"), dict)
-                else "without a name"
-            )
-            raise InputError(f"{source}: {kind} {name} can't be read: {error}") from error
-    return found

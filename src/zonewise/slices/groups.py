@@ -13,7 +13,7 @@ from typing import Final
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
 from zonewise.routing import NODE_NAME, Cluster, Decision, Expression, Memory, Policy, Tier, read_policy, recall
 from zonewise.routing.endpoints import is_ready
-from zonewise.routing.load import Consumers, names
+from zonewise.routing.load import Consumers, Share, names
 from zonewise.routing.policy import AutomaticHints, SameDomain, Strength
 from zonewise.routing.slicehints import MOST_HINTS
 from zonewise.routing.tiers import own_tier
@@ -170,13 +170,37 @@ def _zonal_tier(decision: Decision) -> Tier | None:
     return next((tier for tier in decision.tiers if tier.key in {ZONE, REGION} and tier.consumers), None)
 
 
+def beyond_hints(decision: Decision, cluster: Cluster) -> dict[str, Consumers]:
+    """The zones of the endpoints whose hints can't say who consumes them: with weights, or in too many zones."""
+    tier = _zonal_tier(decision)
+    if tier is None:
+        return {}
+    zones_by_domain = {} if tier.key == ZONE else _zones_by_domain(tier.key, cluster)
+    told: dict[Consumers, Consumers] = {}
+    for consumers in set(tier.consumers.values()):
+        zones = consumers if tier.key == ZONE else _in_zones(consumers, zones_by_domain)
+        if len(zones) > MOST_HINTS or any(share.weight != 1 for share in zones):
+            told[consumers] = zones
+    return {address: told[who] for address, who in tier.consumers.items() if who in told} if told else {}
+
+
+def _in_zones(consumers: Consumers, zones_by_domain: Mapping[str, set[str]]) -> Consumers:
+    weights = {zone: weight for domain, weight in consumers for zone in zones_by_domain.get(domain, ())}
+    return tuple(Share(zone, weights[zone]) for zone in sorted(weights))
+
+
+def _zones_by_domain(key: str, cluster: Cluster) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    zones = cluster.domains(ZONE)
+    for node, domain in cluster.domains(key).items():
+        if node in zones:
+            found.setdefault(domain, set()).add(zones[node])
+    return found
+
+
 def _zones_of(tier: Tier, cluster: Cluster) -> dict[str, Zones]:
     """A tier's consumers as zones, whatever its key."""
-    zones_by_domain: dict[str, set[str]] = {}
-    zones = cluster.domains(ZONE)
-    for node, domain in cluster.domains(tier.key).items() if tier.key != ZONE else ():
-        if node in zones:
-            zones_by_domain.setdefault(domain, set()).add(zones[node])
+    zones_by_domain = {} if tier.key == ZONE else _zones_by_domain(tier.key, cluster)
     meaning: dict[Consumers, Zones] = {
         consumers: names(consumers)
         if tier.key == ZONE

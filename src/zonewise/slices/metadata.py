@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from zonewise.objects import EndpointSlice, Service
+from zonewise.routing.writtenweights import WEIGHTS
 from zonewise.slices.families import is_headless
 from zonewise.slices.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER
 
@@ -32,9 +33,11 @@ def labels_for(service: Service, group: str | None) -> dict[str, str]:
     return labels
 
 
-def annotations_for(existing: EndpointSlice | None, trigger_time: str | None, started: str) -> dict[str, str]:
+def annotations_for(
+    existing: EndpointSlice | None, trigger_time: str | None, started: str, weights: str = ""
+) -> dict[str, str]:
     """What others wrote stays; the time of the change is that of this write, or none."""
     kept = existing.metadata.annotations if existing else {}
-    annotations = {key: value for key, value in kept.items() if key not in {TRIGGER_TIME, STARTED}}
-    ours: Mapping[str, str | None] = {TRIGGER_TIME: trigger_time, STARTED: started}
+    annotations = {key: value for key, value in kept.items() if key not in {TRIGGER_TIME, STARTED, WEIGHTS}}
+    ours: Mapping[str, str | None] = {TRIGGER_TIME: trigger_time, STARTED: started, WEIGHTS: weights}
     return annotations | {key: value for key, value in ours.items() if value}

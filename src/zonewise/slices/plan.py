@@ -13,14 +13,16 @@ from typing import Final
 
 from zonewise.objects import EndpointPort, EndpointSlice, Pod, Service
 from zonewise.routing import NO_DRAIN, Cluster, Decision, Drain, Expression, HintsForm, express
+from zonewise.routing.load import Consumers
 from zonewise.routing.policy import AutomaticHints
+from zonewise.routing.writtenweights import WEIGHTS, write_weights
 from zonewise.slices.draft import Draft, Update, is_owned_by
 from zonewise.slices.families import Family, families_of
 from zonewise.slices.metadata import STARTED, annotations_for, labels_for
 from zonewise.slices.moves import Moves, count_moves, in_safe_order
 from zonewise.slices.placement import PLACEHOLDER, Body, Placement, place, reuse
 from zonewise.slices.pods import ByPorts, endpoints_of
-from zonewise.slices.routed import route
+from zonewise.slices.routed import Routed, route
 from zonewise.slices.strict import carry_hints, hint_bodies
 
 MOST_PER_SLICE: Final = 100
@@ -119,7 +121,8 @@ class _Task:
             placement.bodies.append(Body(PLACEHOLDER, []))
         deletes = reuse(placement, labels_of)
         _let_remember(placement.bodies, routed.started)
-        creates, updates = self._drafts(family, by_ports, placement, labels_of, routed.started)
+        _let_weigh(placement.bodies, routed.weights)
+        creates, updates = self._drafts(family, by_ports, placement, labels_of, routed)
         return _Part(
             family=family,
             decision=decision,
@@ -146,7 +149,7 @@ class _Task:
         by_ports: ByPorts,
         placement: Placement,
         labels_of: Callable[[str], Mapping[str, str]],
-        started: str,
+        routed: Routed,
     ) -> tuple[list[Draft], list[Update]]:
         ports_of = {frozenset(ports): ports for ports in by_ports}
         changed = [body for body in placement.bodies if body.changed]
@@ -158,7 +161,7 @@ class _Task:
                 _ports_of(body, ports_of),
                 tuple(body.endpoints),
                 labels_of(body.bucket.group),
-                annotations_for(body.existing, self.trigger_time, started),
+                annotations_for(body.existing, self.trigger_time, routed.started, _weights_of(body, routed.weights)),
             )
 
         creates = [draft(body) for body in changed if body.existing is None]
@@ -182,6 +185,16 @@ def _let_remember(bodies: Sequence[Body], started: str) -> None:
         body.changed = body.changed or keys not in {"", started}
     if started and not any(body.changed or keys == started for body, keys in zip(bodies, said, strict=True)):
         bodies[0].changed = True
+
+
+def _let_weigh(bodies: Sequence[Body], weights: Mapping[str, Consumers]) -> None:
+    for body in bodies:
+        said = body.existing.metadata.annotations.get(WEIGHTS, "") if body.existing else ""
+        body.changed = body.changed or said != _weights_of(body, weights)
+
+
+def _weights_of(body: Body, weights: Mapping[str, Consumers]) -> str:
+    return write_weights(weights, (endpoint.addresses[0] for endpoint in body.endpoints)) if weights else ""
 
 
 def _sort_out(

@@ -5,8 +5,8 @@ Stands between `pods`, which makes the endpoints, and `placement`, which puts th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
 from zonewise.routing import (
@@ -19,8 +19,9 @@ from zonewise.routing import (
     express,
 )
 from zonewise.routing.endpoints import is_marked_ready
+from zonewise.routing.load import Consumers
 from zonewise.routing.policy import Distribution, TrafficDistribution
-from zonewise.slices.groups import ALL, Grouping, is_grouped, remember, started
+from zonewise.slices.groups import ALL, Grouping, beyond_hints, is_grouped, remember, started
 from zonewise.slices.placement import Bucket, Identity, Wanted, identity
 from zonewise.slices.pods import ByPorts
 
@@ -30,13 +31,14 @@ Place = Callable[[Endpoint], tuple[str, EndpointHints | None]]
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """`started` is what the slices have to remember beside their hints."""
+    """`started` is what the slices have to remember beside their hints, `weights` what proxies can't learn from these."""
 
     decision: Decision
     expression: Expression
     wanted: Wanted
     grouped: bool = False
     started: str = ""
+    weights: Mapping[str, Consumers] = field(default_factory=dict)
 
 
 def route(
@@ -55,7 +57,8 @@ def route(
     if is_grouped(policy):
         grouping = Grouping(decision, expression, cluster, _waiting(decision, endpoints), memory)
         wanted = _placed(by_ports, grouping.of)
-        return Routed(decision, expression, wanted, grouped=True, started=started(decision, memory))
+        weights = beyond_hints(decision, cluster)
+        return Routed(decision, expression, wanted, True, started(decision, memory), weights)
     if isinstance(policy, Distribution) and not decision.drained:
         return Routed(decision, expression, _placed(by_ports, _nearest(policy)))
     if hints:

@@ -43,6 +43,15 @@ def domain_of(labels: Mapping[str, str], key: str) -> str | None:
     return (labels.get(beta) or None) if beta else None
 
 
+def canonical_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels with zone and region under today's spelling only, for requirements whose keys are canonical."""
+    read = {key: value for key, value in labels.items() if key not in _TODAYS_SPELLING}
+    for today in _BETA_SPELLING:
+        if domain := domain_of(labels, today):
+            read[today] = domain
+    return read
+
+
 def zone_of(labels: Mapping[str, str]) -> str | None:
     return domain_of(labels, ZONE)
 

@@ -32,6 +32,23 @@ def test_a_service_is_reached_by_its_name() -> None:
     assert printed("--service", "ours/hook")["clientConfig"] == {"service": reference}
 
 
+def test_the_guard_brings_its_policy_along() -> None:
+    arguments = ["--parts", "disruption", "--url", "https://10.0.0.5:8443", "--print"]
+    done = CliRunner().invoke(webhook, arguments, catch_exceptions=False)
+    policy, binding, registered = yaml.safe_load_all(done.output)
+    assert policy["metadata"] == binding["metadata"] == {"name": "zonewise-deletes"}
+    evictions, deletes = registered["webhooks"]
+    assert (evictions["failurePolicy"], deletes["failurePolicy"]) == ("Fail", "Ignore")
+    assert evictions["clientConfig"] == {"url": "https://10.0.0.5:8443/evictions"}
+    assert evictions["sideEffects"] == deletes["sideEffects"] == "NoneOnDryRun"
+
+
+def test_parts_that_do_not_exist_are_named() -> None:
+    done = CliRunner().invoke(webhook, ["--parts", "overlay,evictions", "--url", "https://h:1"])
+    assert done.exit_code == 2
+    assert "'evictions' is no part; write one or more of overlay, disruption" in done.output
+
+
 REFUSED = {
     "neither": ([], "either --service NAMESPACE/NAME or --url URL"),
     "both": (["--service", "a/b", "--url", "https://h:1"], "either --service NAMESPACE/NAME or --url URL"),

@@ -481,3 +481,11 @@ def test_anything_heard_counts_against_staleness() -> None:
     assert play.reflector.heard_at == 4.0
     play.reflector.opened(5.0)
     assert play.reflector.heard_at == 5.0
+
+
+def test_a_reader_may_ask_for_pages() -> None:
+    machine: Reflector[ConfigMap] = Reflector(page_size=2000)
+    assert machine.next(0.0, 0.0) == List("", 2000)
+    machine.page([config("a", 3)], 1.0)
+    assert machine.listed("7") == [Change(key("a"), None, config("a", 3))]
+    assert machine.next(2.0, 0.0) == Watch("7", initial_events=False, timeout_seconds=300)

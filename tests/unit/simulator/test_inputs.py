@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from zonewise.simulator.inputs import Input, InputError, read
+from zonewise.errors import UsageError
+from zonewise.simulator.inputs import Input, read
 
 HEADER = "name,nodes.a,nodes.b,endpoints.a,endpoints.b\n"
 
@@ -48,7 +49,7 @@ def test_csv_rows_may_be_named() -> None:
     ],
 )
 def test_bad_input_is_refused_in_one_line_that_names_the_place(text: str, said: str) -> None:
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(UsageError) as refused:
         read(text, "own.csv")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -9,6 +9,7 @@ from zonewise.objects import Pod
 from zonewise.routing import Cluster
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, PADDING, STARTING_THRESHOLD
+from zonewise.routing.writtenweights import WEIGHTS, read_weights
 from zonewise.slices.groups import ALL, SHARED
 from zonewise.slices.metadata import CONSUMER, STARTED
 
@@ -83,6 +84,29 @@ def test_what_several_zones_consume_is_shared() -> None:
     world = synced(PREFER | AT_ONCE | {ALGORITHM: "optimal"}, pods_in({"a": 6, "b": 3}))
     assert sizes(world) == {"b": 3, SHARED: 6}
     assert {hints for _, hints in groups(world)[SHARED]} == {"ac"}
+
+
+def told_weights(world: World) -> list[dict[str, float]]:
+    said = (read_weights(seen.metadata.annotations.get(WEIGHTS, "")) for seen in world.slices)
+    return sorted((dict(zones) for weights in said for zones in weights.values()), key=str)
+
+
+def test_weights_stand_beside_the_slices_that_are_shared() -> None:
+    weighted = PREFER | {ALGORITHM: "local-weighted"}
+    world = synced(weighted, pods_in({"a": 7, "b": 4, "c": 2}))
+    assert len(groups(world)[SHARED]) == len(told_weights(world)) > 0
+    assert all(sum(weights.values()) == 1 for weights in told_weights(world))
+    assert world.sync(service(weighted), pods_in({"a": 7, "b": 4, "c": 2})).writes == 0, "said once"
+    world.sync(service(weighted), pods_in({"a": 4, "b": 4, "c": 4}))
+    assert told_weights(world) == [], "nothing is left of it"
+
+
+def test_more_zones_than_hints_can_name_stand_there_too() -> None:
+    names = "abcdefghij"
+    world = synced(
+        PREFER | AT_ONCE | {ALGORITHM: "local-opt"}, pods_in(dict.fromkeys(names, 4) | {"a": 7}), zones(*names)
+    )
+    assert [set(each) for each in told_weights(world)] == [set(names)] * 3
 
 
 def test_a_region_is_shared_by_its_zones() -> None:

@@ -1,0 +1,28 @@
+"""aiohttp, imported without reading the machine's root certificates, which would take a good part of a command's start.
+
+Nobody needs them, as every connection to an API server has a TLS context of its own (see `tls`). One that asked for the
+default would find that it trusts nobody.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["aiohttp"]
+
+
+@contextmanager
+def _no_root_certificates() -> Iterator[None]:
+    context = ssl.SSLContext
+    reading = context.load_default_certs, context.set_default_verify_paths
+    context.load_default_certs = context.set_default_verify_paths = lambda *_: None  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        context.load_default_certs, context.set_default_verify_paths = reading  # type: ignore[method-assign]
+
+
+with _no_root_certificates():
+    import aiohttp
