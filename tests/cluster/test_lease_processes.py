@@ -122,13 +122,8 @@ async def test_a_signal_ends_a_leader_cleanly_and_the_other_takes_over_at_once(
     await asyncio.to_thread(second.line, "somebody else leads")
     first.signal(signal.SIGTERM)
     assert await asyncio.to_thread(first.end) == 0
-    assert first.events == [
-        "process started",
-        "leadership gained",
-        "process stopping",
-        "leadership released",
-        "process ended",
-    ]
+    assert first.events[:2] == ["process started", "leadership gained"]
+    assert first.events[-3:] == ["process stopping", "leadership released", "process ended"]
     await eventually(lambda: history.writes_of("b"))
     assert "" in history.holders.values(), "released, not waited out"
     second.signal(signal.SIGINT)
