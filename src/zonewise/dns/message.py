@@ -102,7 +102,7 @@ class Refusal:
     question: bytes = b""
 
 
-class _MalformedError(ValueError):
+class MalformedError(ValueError):
     """Not what RFC 1035, 6891 or 7871 allow."""
 
 
@@ -120,7 +120,7 @@ def read(packet: bytes) -> Query | Refusal | None:
         type_, class_ = _number(packet, at), _number(packet, at + 2)
         question = packet[HEADER_BYTES : at + 4]
         options = _read_additional(packet, at + 4, _number(packet, 10))
-    except _MalformedError:
+    except MalformedError:
         return refuse(Rcode.FORMERR)
     if options == Rcode.BADVERS:
         return refuse(Rcode.BADVERS, question)
@@ -147,7 +147,7 @@ def _name(packet: bytes, at: int) -> tuple[bytes, int]:
             return packet[begin:at], at
         at += length
         if length > LONGEST_LABEL or at - begin >= LONGEST_NAME:
-            raise _MalformedError
+            raise MalformedError
 
 
 def _read_additional(packet: bytes, at: int, count: int) -> Edns | Rcode | None:
@@ -155,22 +155,22 @@ def _read_additional(packet: bytes, at: int, count: int) -> Edns | Rcode | None:
     found: Edns | Rcode | None = None
     for _ in range(count):
         owner = at
-        at = _skip_name(packet, at)
+        at = skip_name(packet, at)
         type_, length = _number(packet, at), _number(packet, at + 8)
         data = at + 10
         if data + length > len(packet):
-            raise _MalformedError
+            raise MalformedError
         if type_ == Type.OPT:
             if found is not None or at != owner + 1:  # twice, or not the root's
-                raise _MalformedError
+                raise MalformedError
             found = _read_options(packet, at, packet[data : data + length])
         at = data + length
     if at != len(packet):
-        raise _MalformedError
+        raise MalformedError
     return found
 
 
-def _skip_name(packet: bytes, at: int) -> int:
+def skip_name(packet: bytes, at: int) -> int:
     """Past a name that may end in a pointer. Pointers are not followed, so they can't loop."""
     while True:
         length = _byte(packet, at)
@@ -179,7 +179,7 @@ def _skip_name(packet: bytes, at: int) -> int:
         if length & _POINTER == _POINTER:
             return at + 2
         if length > LONGEST_LABEL:
-            raise _MalformedError
+            raise MalformedError
         at += length + 1
 
 
@@ -192,7 +192,7 @@ def _read_options(packet: bytes, at: int, data: bytes) -> Edns | Rcode:
         code, length = _number(data, begin), _number(data, begin + 2)
         option = data[begin + 4 : begin + 4 + length]
         if len(option) < length:
-            raise _MalformedError
+            raise MalformedError
         if code == _SUBNET_OPTION:
             subnet = _read_subnet(option)
         begin += 4 + length
@@ -206,20 +206,20 @@ def _read_subnet(option: bytes) -> Subnet:
     size = _FAMILY_BYTES.get(family, 0)
     address = option[4:]
     if prefix > size * 8 or scope or len(address) != (prefix + 7) // 8:
-        raise _MalformedError
+        raise MalformedError
     whole = int.from_bytes(address.ljust(size, b"\0"))
     if prefix < size * 8 and whole & ((1 << (size * 8 - prefix)) - 1):
-        raise _MalformedError
+        raise MalformedError
     return Subnet(str(ip_address(whole.to_bytes(size))) if size else "", prefix, option)
 
 
 def _byte(packet: bytes, at: int) -> int:
     if at >= len(packet):
-        raise _MalformedError
+        raise MalformedError
     return packet[at]
 
 
 def _number(packet: bytes, at: int) -> int:
     if at + 2 > len(packet):
-        raise _MalformedError
+        raise MalformedError
     return packet[at] << 8 | packet[at + 1]

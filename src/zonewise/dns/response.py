@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from zonewise.dns.message import HEADER_BYTES, Query, Rcode, Type
+from zonewise.dns.message import HEADER_BYTES, MalformedError, Query, Rcode, Type, skip_name
 from zonewise.dns.names import LONGEST_LABEL, LONGEST_NAME
 from zonewise.dns.reply import opt_of
 
@@ -59,10 +59,6 @@ class Place:
     section: int
 
 
-class _MalformedError(ValueError):
-    pass
-
-
 def read_response(packet: bytes, id_: bytes, question: bytes) -> Response | None:
     """None for what is no answer to this question."""
     end = HEADER_BYTES + len(question)
@@ -72,7 +68,7 @@ def read_response(packet: bytes, id_: bytes, question: bytes) -> Response | None
         return None
     try:
         found = list(records_in(packet, end))
-    except (_MalformedError, struct.error, IndexError):
+    except (MalformedError, struct.error, IndexError):
         return None
     return _assemble(packet, question, found)
 
@@ -80,11 +76,11 @@ def read_response(packet: bytes, id_: bytes, question: bytes) -> Response | None
 def records_in(packet: bytes, at: int) -> Iterator[Place]:
     for section, count in enumerate(struct.unpack_from(">HHH", packet, 6)):
         for _ in range(count):
-            head = _skip_name(packet, at)
+            head = skip_name(packet, at)
             type_, _class, ttl, length = _FIXED.unpack_from(packet, head)
             data = head + _FIXED.size
             if data + length > len(packet):
-                raise _MalformedError
+                raise MalformedError
             yield Place(at, head, type_, ttl if ttl < 1 << 31 else 0, data, data + length, section)
             at = data + length
 
@@ -115,18 +111,6 @@ def _ttl(packet: bytes, found: list[Place], rcode: int) -> int:
     if authority is None or authority.end - authority.data < 22:
         return 0
     return int(min(authority.ttl, int.from_bytes(packet[authority.end - 4 : authority.end])))
-
-
-def _skip_name(packet: bytes, at: int) -> int:
-    while True:
-        length = packet[at]
-        if length == 0:
-            return at + 1
-        if length & 0xC0 == 0xC0:
-            return at + 2
-        if length > LONGEST_LABEL:
-            raise _MalformedError
-        at += length + 1
 
 
 def written(response: Response, query: Query, room: int, age: int) -> bytes:
@@ -165,7 +149,7 @@ def answers_in_full(response: Response, age: int) -> tuple[int, bytes]:
                 data, _ = name_at(packet, head + _FIXED.size)
             parts.append(owner + _FIXED.pack(type_, class_, ttl, len(data)) + data)
             at = head + _FIXED.size + length
-    except (_MalformedError, struct.error, IndexError):
+    except (MalformedError, struct.error, IndexError):
         return 0, b""
     return len(parts), b"".join(parts)
 
@@ -179,10 +163,10 @@ def name_at(packet: bytes, at: int) -> tuple[bytes, int]:
             after = after or at + 2
             at = (length & 0x3F) << 8 | packet[at + 1]
             if at >= limit:
-                raise _MalformedError
+                raise MalformedError
             limit = at
         elif length > LONGEST_LABEL or len(name) > LONGEST_NAME:
-            raise _MalformedError
+            raise MalformedError
         else:
             name += packet[at : at + length + 1]
             at += length + 1
