@@ -8,21 +8,41 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from zonewise.errors import ZonewiseError
 from zonewise.lab import build
 from zonewise.lab.binaries import DEFAULT_VERSION
 from zonewise.lab.progress import Reporter
 
-# Commands that namespace nodes and kube-proxy call, and the Debian package each comes in.
+# Commands that namespace nodes, kube-proxy and the storage driver call, and the Debian package each comes in.
 PACKAGES = {
+    "ceph": "ceph-common",
+    "ceph-fuse": "ceph-fuse",
+    "ceph-mds": "ceph-mds",
+    "ceph-mgr": "ceph-mgr",
+    "ceph-mon": "ceph-mon",
+    "ceph-osd": "ceph-osd",
     "conntrack": "conntrack",
     "ip": "iproute2",
+    "mkfs.ext4": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
     "nft": "nftables",
     "nsenter": "util-linux",
+    "qemu-img": "qemu-utils",
+    "qemu-storage-daemon": "qemu-system-common",
+    "setfattr": "attr",
     "setpriv": "util-linux",
     "tc": "iproute2",
+}
+# Files (below /) that stand for packages without a command: the bindings, and what lets qemu read RBD images.
+LIBRARIES = {
+    "usr/lib/python3/dist-packages/cephfs.*.so": "python3-cephfs",
+    "usr/lib/python3/dist-packages/rados.*.so": "python3-rados",
+    "usr/lib/python3/dist-packages/rbd.*.so": "python3-rbd",
+    "usr/lib/*/qemu/block-rbd.so": "qemu-block-extra",
 }
 _SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
@@ -31,24 +51,48 @@ def missing_packages(commands: Iterable[str] = PACKAGES, searched: str = _SEARCH
     return sorted({PACKAGES[command] for command in commands if shutil.which(command, path=searched) is None})
 
 
+def missing_libraries(patterns: Mapping[str, str] = LIBRARIES) -> list[str]:
+    return sorted({package for pattern, package in patterns.items() if not any(Path("/").glob(pattern))})
+
+
+def link_bindings(site: Path, system: Path = Path("/usr/lib/python3/dist-packages")) -> list[str]:
+    """Ceph's bindings come with the system, not from PyPI: link them into a virtual environment, and nothing else of the
+    system's. The name of each file says for which Python it is; another one goes without.
+    """
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    linked = []
+    for name in ("rados", "rbd", "cephfs"):
+        source, target = system / f"{name}{suffix}", site / f"{name}{suffix}"
+        if source.exists() and sys.prefix != sys.base_prefix:
+            target.unlink(missing_ok=True)
+            target.symlink_to(source)
+            linked.append(name)
+    return linked
+
+
 def run(version: str, reporter: Reporter) -> None:
-    missing = missing_packages()
+    missing = sorted({*missing_packages(), *missing_libraries()})
     if missing:
         _install(missing, reporter)
+    link_bindings(Path(sysconfig.get_path("platlib")))
     build.ensure(version, reporter)
 
 
 def _install(packages: list[str], reporter: Reporter) -> None:
-    """Only namespace nodes need them: what can't be installed is said, and setup goes on."""
+    """Only namespace nodes and storage need them: what can't be installed is said, and setup goes on."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     if shutil.which("apt-get") is None:
-        reporter.step(f"namespace nodes need {', '.join(packages)}: install them with your system's package tool")
+        reporter.step(
+            f"namespace nodes and storage need {', '.join(packages)}: install them with your system's package tool"
+        )
     elif os.geteuid() != 0:
-        reporter.step(f"namespace nodes need {', '.join(packages)}; with root: sudo {' '.join(command)}")
+        reporter.step(f"namespace nodes and storage need {', '.join(packages)}; with root: sudo {' '.join(command)}")
     else:
         reporter.step(f"installing {', '.join(packages)}")
         if not (_apt(command) or (_apt(["apt-get", "update"]) and _apt(command))):
-            reporter.step(f"could not install them, namespace nodes will not work; see `{' '.join(command)}`")
+            reporter.step(
+                f"could not install them, namespace nodes or storage will not work; see `{' '.join(command)}`"
+            )
 
 
 def _apt(command: list[str]) -> bool:

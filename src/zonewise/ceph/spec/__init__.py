@@ -1,0 +1,1 @@
+"""The Container Storage Interface: csi.proto and the messages generated from it."""
