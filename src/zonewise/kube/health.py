@@ -122,5 +122,8 @@ def _answer(request: web.Request, probe: Callable[[Collection[str]], Report]) ->
 
 
 async def _metrics(request: web.Request) -> web.Response:
+    """All, or those named by `name[]`, as Prometheus' own servers understand it."""
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})
+    wanted = request.query.getall("name[]", [])
+    registry = REGISTRY.restricted_registry(wanted) if wanted else REGISTRY
+    return web.Response(body=encode(registry), headers={"Content-Type": content_type})

@@ -8,15 +8,31 @@ from zonewise.objects.resource import Resource
 _GROUP = "admissionregistration.k8s.io"
 
 
+class WebhookService(View, frozen=True):
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+    port: int = 443
+
+
 class WebhookClientConfig(View, frozen=True):
-    """`ca_bundle` is PEM, base64-encoded."""
+    """`ca_bundle` is PEM, base64-encoded; the server calls a Service or a URL."""
 
     ca_bundle: str = ""
+    service: WebhookService | None = None
+    url: str | None = None
+
+
+class WebhookRule(View, frozen=True):
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
 
 
 class RegisteredWebhook(View, frozen=True):
     name: str = ""
     client_config: WebhookClientConfig = WebhookClientConfig()
+    failure_policy: str = "Fail"
+    rules: tuple[WebhookRule, ...] = ()
 
 
 class WebhookConfiguration(View, frozen=True):

@@ -1,0 +1,116 @@
+"""Traffic as node proxies measured it: their counters read, added up by zones and by Service, and compared. Pure.
+
+Counters start with each proxy, so that totals tell of different times; what happened between two looks is told by
+`since`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from zonewise.objects import Key
+
+METRIC: Final = "zonewise_proxy_bytes_total"
+_SAMPLE: Final = re.compile(rf"^{METRIC}\{{(.*)\}} (\S+)$", re.MULTILINE)
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+_NAMES: Final = ("namespace", "service", "client_zone", "endpoint_zone")
+
+
+class Path(NamedTuple):
+    """Whose traffic, and between which zones; a zone that is not known is empty, clients from elsewhere are `outside`."""
+
+    service: Key
+    client_zone: str
+    endpoint_zone: str
+
+
+Bytes = Mapping[Path, float]
+"""Of one proxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What each proxy that answered has counted, by node; `proxies` is how many there are, `problem` why some kept silent."""
+
+    by_node: Mapping[str, Bytes] = field(default_factory=dict)
+    proxies: int = 0
+    problem: str = ""
+
+    def total(self) -> dict[Path, float]:
+        found: dict[Path, float] = defaultdict(float)
+        for counted in self.by_node.values():
+            for path, carried in counted.items():
+                found[path] += carried
+        return dict(found)
+
+    def since(self, before: Measured) -> dict[Path, float]:
+        """What came since; a proxy that was not there then, or started again, has counted all of it since."""
+        found: dict[Path, float] = defaultdict(float)
+        for node, counted in self.by_node.items():
+            earlier = before.by_node.get(node, {})
+            restarted = any(counted.get(path, 0.0) < carried for path, carried in earlier.items())
+            for path, carried in counted.items():
+                found[path] += carried if restarted else carried - earlier.get(path, 0.0)
+        return {path: carried for path, carried in found.items() if carried}
+
+
+class Flow(msgspec.Struct, frozen=True, rename="camel"):
+    """Bytes from the clients of one zone to the endpoints of one, over all Services."""
+
+    client_zone: str
+    endpoint_zone: str
+    bytes: int
+
+
+class Shared(msgspec.Struct, frozen=True, rename="camel"):
+    """Of one Service: bytes that stayed in their zone, and that did not."""
+
+    in_zone: int = 0
+    cross_zone: int = 0
+
+    @property
+    def share(self) -> float | None:
+        whole = self.in_zone + self.cross_zone
+        return self.in_zone / whole if whole else None
+
+
+def read_bytes(exposed: str) -> dict[Path, float]:
+    """Of the text that a proxy answers a scrape with; a sample that is not whole counts as none."""
+    found: dict[Path, float] = {}
+    for sample in _SAMPLE.finditer(exposed):
+        labels = {name: _ESCAPED.sub(_unescaped, value) for name, value in _LABEL.findall(sample[1])}
+        try:
+            namespace, service, client, endpoint = (labels[name] for name in _NAMES)
+            found[Path(Key(namespace, service), client, endpoint)] = float(sample[2])
+        except (KeyError, ValueError):
+            continue
+    return found
+
+
+def _unescaped(mark: re.Match[str]) -> str:
+    return "\n" if mark[1] == "n" else mark[1]
+
+
+def flows(carried: Bytes) -> tuple[Flow, ...]:
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for path, amount in carried.items():
+        found[path.client_zone, path.endpoint_zone] += amount
+    return tuple(Flow(client, endpoint, int(amount)) for (client, endpoint), amount in sorted(found.items()))
+
+
+def by_service(carried: Bytes, zones: Iterable[str]) -> dict[Key, Shared]:
+    """Only between zones of the cluster: what comes from outside, or whose place nobody knows, is neither in nor across."""
+    known = set(zones)
+    stayed: dict[Key, float] = defaultdict(float)
+    crossed: dict[Key, float] = defaultdict(float)
+    for (service, client, endpoint), amount in carried.items():
+        if client in known and endpoint in known:
+            (stayed if client == endpoint else crossed)[service] += amount
+    return {service: Shared(int(stayed[service]), int(crossed[service])) for service in sorted({*stayed, *crossed})}
