@@ -67,24 +67,23 @@ NOTHING: Final = TakeoverMap()
 
 def read(data: Mapping[str, str], names: Sequence[str]) -> TakeoverMap:
     """From a config map; `names` are the short names of the domain labels. Nothing said means no takeover."""
-    document = data.get(DOCUMENT)
-    alone = data.get(MAP)
-    said = _document(document) if document is not None else None
-    if alone is not None:
-        if said is not None:
-            raise TakeoverError(f"{MAP} stands in {DOCUMENT} and beside it: remove one of them")
-        said = _parsed(alone, MAP)
-    return NOTHING if said is None else _map(said, names)
+    said = [_parsed(data[MAP], MAP)] if MAP in data else []
+    if DOCUMENT in data:
+        document = _document(data[DOCUMENT])
+        said += [document[MAP]] if MAP in document else []
+    if len(said) > 1:
+        raise TakeoverError(f"{MAP} stands in {DOCUMENT} and beside it: remove one of them")
+    return _map(said[0], names) if said else NOTHING
 
 
-def _document(text: str) -> Any:
-    document = _parsed(text, DOCUMENT)
+def _document(text: str) -> dict[str, Any]:
+    document: Any = _parsed(text, DOCUMENT)
     if not isinstance(document, dict):
         raise TakeoverError(f"{DOCUMENT} must be an object, such as {{{json.dumps('version')}: {VERSION}}}")
     version = document.get("version", VERSION)
     if version != VERSION or isinstance(version, bool):
         raise TakeoverError(f"{DOCUMENT} has version {_shown(version)}, and only {VERSION} can be read")
-    return document.get(MAP)
+    return document
 
 
 def _parsed(text: str, place: str) -> Any:

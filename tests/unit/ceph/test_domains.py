@@ -1,0 +1,92 @@
+"""Domains as CSI speaks of them: labels to segments, requests to segments, and from where a volume can be reached."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.ceph import domains
+from zonewise.ceph.domains import ACTIVE, PREFIX, TAKEOVER_PREFIX, UNLABELLED, DomainLabels
+from zonewise.errors import UsageError
+from zonewise.topology import key_problem
+
+SEED = (
+    "failure-domain.beta.kubernetes.io/region;failure-domain.beta.kubernetes.io/zone;failure-domain.mycluster.io/rack"
+)
+values = st.from_regex(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", fullmatch=True)
+
+
+def test_the_labels_of_the_design_are_read_in_their_order_and_in_todays_spelling() -> None:
+    labels = DomainLabels.parse(SEED)
+    assert labels.keys == (
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+        "failure-domain.mycluster.io/rack",
+    )
+    assert labels.names == ("region", "zone", "rack")
+
+
+@pytest.mark.parametrize(
+    ("node", "segments"),
+    [
+        ({"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "r"}, (("region", "r"), ("zone", "a"))),
+        ({"failure-domain.beta.kubernetes.io/zone": "a"}, (("zone", "a"),)),
+        ({"failure-domain.mycluster.io/rack": "7", "topology.kubernetes.io/zone": ""}, (("rack", "7"),)),
+        ({"rack": "7"}, ()),
+    ],
+)
+def test_segments_of_nodes(node: dict[str, str], segments: domains.Segments) -> None:
+    labels = DomainLabels.parse(SEED)
+    assert labels.segments(node) == segments
+    advertised = labels.advertised(node)
+    assert advertised == ({f"{PREFIX}{name}": value for name, value in segments} or {UNLABELLED: "true"})
+    assert domains.segments_of(advertised) == segments
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "names no label"),
+        (" ; ", "names no label"),
+        ("Example.com/zone", "not a DNS name"),
+        ("zone;zone", "twice"),
+        ("topology.kubernetes.io/zone;failure-domain.beta.kubernetes.io/zone", "twice"),
+        ("example.com/zone;topology.kubernetes.io/zone", "both end in 'zone'"),
+        ("example.com/unlabelled", "uses itself"),
+    ],
+)
+def test_labels_that_make_no_domains_are_one_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as error:
+        DomainLabels.parse(text)
+    assert "\n" not in str(error.value)
+
+
+def test_a_zone_lies_in_its_region() -> None:
+    zone = (("region", "eu"), ("zone", "eu-1"))
+    assert domains.lies_in(zone, (("region", "eu"),))
+    assert domains.lies_in(zone, zone)
+    assert not domains.lies_in((("region", "eu"),), zone)
+    assert not domains.lies_in(zone, (("region", "us"),))
+
+
+def test_a_volume_is_reached_from_its_domain_and_from_who_takes_it_over() -> None:
+    assert domains.accessible(()) == []
+    assert domains.accessible((("region", "eu"), ("zone", "eu-1"))) == [
+        {f"{PREFIX}region": "eu", f"{PREFIX}zone": "eu-1"},
+        {f"{TAKEOVER_PREFIX}zone.eu-1": ACTIVE},
+        {f"{TAKEOVER_PREFIX}region.eu": ACTIVE},
+    ]
+
+
+@given(name=values, value=values)
+def test_every_takeover_has_a_label_that_the_server_takes(name: str, value: str) -> None:
+    assert key_problem(domains.takeover_key(name, value)) is None
+
+
+def test_long_names_stay_apart() -> None:
+    one, two = (domains.takeover_key("zone", "z" * 62 + last) for last in "ab")
+    assert one != two
+
+
+def test_what_is_not_ours_in_a_request_is_not_read() -> None:
+    asked = {f"{PREFIX}zone": "a", f"{TAKEOVER_PREFIX}zone.b": ACTIVE, UNLABELLED: "true", "other.io/zone": "c"}
+    assert domains.segments_of(asked) == (("zone", "a"),)
