@@ -13,8 +13,9 @@ from zonewise.cli.options import cluster_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
-    from zonewise.dns.accounts import Account, EndpointAccount, TierAccount
+    from zonewise.dns.accounts import Account
     from zonewise.dns.inquiry import Inquiry
+    from zonewise.routing.account import EndpointAccount, TierAccount
 
 TYPES = ("A", "AAAA", "SRV", "CNAME", "PTR", "TXT", "NS", "SOA")
 

@@ -1,11 +1,11 @@
-"""What `zonewise explain dns` tells, as values: the fields of its JSON, and how each follows from objects and decisions.
+"""What `zonewise explain dns` tells, as values: the fields of its JSON, and how each follows from objects; `routing.account` tells of decisions.
 
 Users read these fields in scripts: one is never renamed, only added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 
@@ -15,10 +15,9 @@ from zonewise.dns.clients import plain
 from zonewise.dns.presentation import Shown
 from zonewise.dns.ranges import own_addresses, places
 from zonewise.dns.service import is_headless
-from zonewise.objects import Endpoint, Node, Service
-from zonewise.routing import EVERYONE, Choice, Cluster, Decision, Reason, Tier
-from zonewise.routing.endpoints import is_ready
-from zonewise.topology import ZONE, zone_of
+from zonewise.objects import Node, Service
+from zonewise.routing.account import EndpointAccount, PolicyAccount, TierAccount
+from zonewise.topology import zone_of
 
 
 class FoundBy(StrEnum):
@@ -63,103 +62,10 @@ class Client(msgspec.Struct, frozen=True, rename="camel"):
     sentence: str = ""
 
 
-class ReasonAccount(msgspec.Struct, frozen=True, rename="camel"):
-    code: str
-    sentence: str
-
-
-class PolicyAccount(msgspec.Struct, frozen=True, rename="camel"):
-    """`source` is where the Service says it; empty where it says nothing."""
-
-    kind: str
-    source: str
-    reasons: tuple[ReasonAccount, ...]
-    complaints: tuple[ReasonAccount, ...]
-
-
-class TierAccount(msgspec.Struct, frozen=True, rename="camel"):
-    """One step of the rule: the client's domain there, how many endpoints that has, and whether it gave the answer."""
-
-    key: str
-    domain: str
-    endpoints: int
-    won: bool
-    wall: bool = False
-
-
-class EndpointAccount(msgspec.Struct, frozen=True, rename="camel"):
-    address: str
-    node: str
-    zone: str
-    given: bool
-    why: str
-
-
 def of_service(service: Service) -> ServiceAccount:
     headless = service.spec.type != "ExternalName" and is_headless(service)
     kind = "Headless" if headless else service.spec.type
     return ServiceAccount(service.metadata.namespace, service.metadata.name, kind)
-
-
-def of_policy(made: Sequence[Decision]) -> PolicyAccount | None:
-    """Both address families have the same policy, and mostly the same reasons."""
-    if not made:
-        return None
-    reading = made[0].reading
-    reasons = dict.fromkeys(_told(reason) for decision in made for reason in decision.reasons)
-    complaints = dict.fromkeys(_told(reason) for decision in made for reason in decision.complaints)
-    return PolicyAccount(type(reading.policy).__name__, reading.source, tuple(reasons), tuple(complaints))
-
-
-def _told(reason: Reason) -> ReasonAccount:
-    return ReasonAccount(reason.code.value, reason.sentence)
-
-
-def tiers(decision: Decision, choice: Choice, cluster: Cluster, node: str) -> Iterator[TierAccount]:
-    if wall := decision.walls:
-        yield _tier(wall, decision, cluster, node, won=False, wall=True)
-    for tier in decision.tiers:
-        yield _tier(tier, decision, cluster, node, won=tier is choice.tier)
-
-
-def _tier(tier: Tier, decision: Decision, cluster: Cluster, node: str, *, won: bool, wall: bool = False) -> TierAccount:
-    if tier is EVERYONE:
-        return TierAccount(tier.key, "", len(decision.endpoints), won)
-    domain = cluster.domains(tier.key).get(node, "")
-    return TierAccount(tier.key, domain, len(tier.by_domain.get(domain, {})), won, wall)
-
-
-def of_endpoint(
-    endpoint: Endpoint,
-    given: set[str],
-    chosen: Mapping[str, Choice],
-    drained: Mapping[str, Endpoint],
-    cluster: Cluster,
-) -> EndpointAccount:
-    """`chosen` and `drained` by address; an address is in neither where no rule had a say."""
-    address = endpoint.addresses[0]
-    home = cluster.homes({address: endpoint}, ZONE)[address] or ""
-    is_given = not given.isdisjoint(endpoint.addresses)
-    return EndpointAccount(
-        address, endpoint.node_name or "", home, is_given, _why(endpoint, is_given, chosen.get(address), drained)
-    )
-
-
-def _why(endpoint: Endpoint, is_given: bool, choice: Choice | None, drained: Mapping[str, Endpoint]) -> str:
-    match choice:
-        case _ if not is_ready(endpoint):
-            return "not ready"
-        case _ if endpoint.addresses[0] in drained:
-            return "its zone is drained"
-        case Choice(shares=shares) if endpoint.addresses[0] in shares and not is_given:
-            return "its slice has no such port"
-        case Choice(tier=tier) if tier is not None:
-            where = "every client" if tier is EVERYONE else f"the client's {tier.key}"
-            return f"for {where}" if is_given else f"not for {where}"
-        case Choice():
-            return "not for this client, and the rule is hard"
-        case _:
-            return "no rule had a say" if is_given else "not what the name says"
 
 
 def located(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> Client:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zonewise.dns import accounts
-from zonewise.dns.accounts import Account, Client, EndpointAccount
+from zonewise.dns.accounts import Account, Client
 from zonewise.dns.catalog import Catalog, Settings, ready_by_family
 from zonewise.dns.message import Type
 from zonewise.dns.names import to_text
@@ -21,7 +21,8 @@ from zonewise.dns.service import is_headless
 from zonewise.dns.table import Table
 from zonewise.dns.views import decisions
 from zonewise.objects import EndpointSlice, Key, Node, Service
-from zonewise.routing import Choice, Cluster, Decision, choose, drained_zones
+from zonewise.routing import Choice, Cluster, Decision, account, choose, drained_zones
+from zonewise.routing.account import EndpointAccount, TierAccount
 
 _FAMILIES = {Type.A: "IPv4", Type.AAAA: "IPv6"}
 
@@ -53,7 +54,7 @@ def explain(asked: Meaning, type_: Type, client: Client, state: State, settings:
         kind=asked.kind.value,
         service=accounts.of_service(service) if service else None,
         client=client,
-        policy=accounts.of_policy(made),
+        policy=account.of_policy(made),
         tiers=tuple(_tiers(made, chosen, cluster, client.node)),
         endpoints=tuple(_endpoints(of_types, answer, made, chosen, cluster))
         if headless or asked.kind is Kind.ENDPOINT
@@ -95,11 +96,9 @@ def _decided(service: Service, slices: Sequence[EndpointSlice], cluster: Cluster
     return decisions(service, ready_by_family(slices), cluster, drained_zones(service, said, cluster.node_drains))
 
 
-def _tiers(
-    made: Sequence[Decision], chosen: Sequence[Choice], cluster: Cluster, node: str
-) -> Iterator[accounts.TierAccount]:
+def _tiers(made: Sequence[Decision], chosen: Sequence[Choice], cluster: Cluster, node: str) -> Iterator[TierAccount]:
     for decision, choice in zip(made, chosen, strict=False):  # none is chosen for a client nobody knows
-        yield from accounts.tiers(decision, choice, cluster, node)
+        yield from account.tiers(decision, choice, cluster, node)
 
 
 def _endpoints(
@@ -111,7 +110,7 @@ def _endpoints(
     by_address = {address: choice for decision, choice in pairs for address in decision.endpoints}
     for each in slices:
         for endpoint in each.endpoints or ():
-            yield accounts.of_endpoint(endpoint, given, by_address, drained, cluster)
+            yield account.of_endpoint(endpoint, given, by_address, drained, cluster)
 
 
 def _verdict(

@@ -188,6 +188,6 @@ def test_the_fields_of_the_json_are_those_documented() -> None:
         assert list(found[place] if place else found) == names.split()
     for place, names in LISTED.items():
         assert list(found[place][0]) == names.split()
-    assert list(found["policy"]["reasons"][0]) == ["code", "sentence"]
+    assert list(found["policy"]["reasons"][0]) == ["code", "sentence", "blame", "remedy"]
     assert list(found["answer"]["records"][0]) == ["name", "type", "ttl", "data"]
     assert found["answer"]["ttl"] == 5
