@@ -39,8 +39,15 @@ class NodeSpec(View, frozen=True):
     taints: tuple[Taint, ...] = ()
 
 
+class NodeSystemInfo(View, frozen=True):
+    """kube-proxy no longer says its own version; it is taken to be of the kubelet's, as both come with a node."""
+
+    kubelet_version: str = ""
+
+
 class NodeStatus(View, frozen=True):
     allocatable: dict[str, str] = {}
+    node_info: NodeSystemInfo = NodeSystemInfo()
     addresses: tuple[NodeAddress, ...] = ()
     conditions: tuple[Condition, ...] = ()
 

@@ -80,11 +80,14 @@ def _by_service(slices: Iterable[EndpointSlice]) -> dict[Key, list[EndpointSlice
 
 
 def _served(service: Service, slices: Sequence[EndpointSlice], selected: _Selected, cluster: Cluster) -> Served:
-    families = families_of(service)
     if slices:
-        in_order = tuple(sorted(slices, key=lambda found: found.metadata.name))
-        return Served(service, {family: _by_ports(in_order, family) for family in families}, in_order)
-    return Served(service, endpoints_of(service, selected.by(service), cluster, families).by_family)
+        return served_by(service, slices)
+    return Served(service, endpoints_of(service, selected.by(service), cluster, families_of(service)).by_family)
+
+
+def served_by(service: Service, slices: Iterable[EndpointSlice]) -> Served:
+    in_order = tuple(sorted(slices, key=lambda found: found.metadata.name))
+    return Served(service, {family: _by_ports(in_order, family) for family in families_of(service)}, in_order)
 
 
 def _by_ports(slices: Sequence[EndpointSlice], family: Family) -> ByPorts:
