@@ -1,0 +1,126 @@
+"""The values that pass between the controller, the journal and the two backends. No Ceph and no gRPC here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from zonewise.ceph.domains import Segments
+from zonewise.ceph.ids import Kind, Thing
+
+if TYPE_CHECKING:
+    from zonewise.ceph.cluster import Cluster
+    from zonewise.ceph.parameters import Class
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a volume or snapshot is: an RBD image, or a CephFS subvolume whose file data lies in `pool`."""
+
+    pool: str  # RBD: the image's pool. CephFS: the data pool of the layout
+    pool_id: int
+    image: str
+    filesystem: str = ""  # CephFS only
+    group: str = ""  # CephFS only: the subvolume group
+    data_pool: str = ""  # RBD only: an erasure-coded pool for the data of images in `pool`
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to make at a place."""
+
+    place: Place
+    thing: Thing
+    size_bytes: int
+    source: Source | None = None
+    features: tuple[str, ...] = ()  # RBD image features; () for the cluster's default
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a volume's content comes from (a volume or a snapshot), or what a snapshot is of."""
+
+    place: Place
+    thing: Thing
+    token: str
+    size_bytes: int
+    detached: bool  # the copy must not depend on the source: another domain, which may be lost alone
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One of ours as Ceph has it, whatever the journal says. For the doctor."""
+
+    place: Place
+    thing: Thing
+    token: str
+    leftovers: tuple[
+        str, ...
+    ] = ()  # names of internal snapshots and the like that were made for copies and not removed
+
+
+class Backend(Protocol):
+    """RBD or CephFS. Every method may be called again after a crash in its middle, by another process too."""
+
+    kind: Kind
+
+    def place(self, cluster: Cluster, storage_class: Class, pool: str, data_pool: str, image: str) -> Place:
+        """The place of a new image in a pool, checked to exist: INVALID_ARGUMENT names the parameter that is wrong."""
+        ...
+
+    def journal_pool(self, cluster: Cluster, storage_class: Class) -> str:
+        """RBD: the class's `pool`. CephFS: the metadata pool of its `fsName`."""
+        ...
+
+    def make(self, cluster: Cluster, wanted: Wanted) -> int:
+        """Create it, or finish what an earlier call began; when it returns it is ready for use. Returns its size in bytes."""
+        ...
+
+    def remove(self, cluster: Cluster, place: Place) -> None:
+        """Fine when it is gone already. FAILED_PRECONDITION while somebody uses it."""
+        ...
+
+    def size(self, cluster: Cluster, place: Place) -> int | None:
+        """In bytes; None when there is no such thing."""
+        ...
+
+    def grow(self, cluster: Cluster, place: Place, size_bytes: int) -> int:
+        """Returns the size it now has; never less than before."""
+        ...
+
+    def context(self, cluster: Cluster, place: Place) -> Mapping[str, str]:
+        """What the node needs to know besides the id: it becomes the volume_context."""
+        ...
+
+    def found(self, cluster: Cluster, pool: str) -> Iterator[Found]:
+        """Everything of ours in a pool (CephFS: with data in it), also what the journal does not know."""
+        ...
+
+    def clear(self, cluster: Cluster, found: Found, leftover: str) -> None:
+        """Remove one leftover."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What is known about a pool at the moment."""
+
+    name: str
+    free_bytes: int
+    is_serving: bool = True  # enough of its OSDs are up
+    is_full: bool = False
+    volumes: int = 0
+    problem: str = ""  # why it is not serving or full, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A TopologyRequirement in plain values."""
+
+    requisite: tuple[Segments, ...] = ()
+    preferred: tuple[Segments, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.requisite and not self.preferred
