@@ -1,0 +1,261 @@
+"""A connection to a Ceph cluster with one user's key, and what the cluster says about its pools.
+
+The door to librados: every call has a time limit, since without one a call into a dead zone never returns. Connections are kept and
+shared by all threads; one that Ceph has shut out (blocklisted) or that lost its monitors is replaced at the next use. Keys are never
+logged and never leave this module but through `key`, for the mappers on nodes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zonewise.ceph import poolstates
+from zonewise.ceph.config import ClusterConfig, Config, Configuration
+from zonewise.ceph.errors import Code, CsiError, from_ceph
+from zonewise.ceph.model import PoolState
+from zonewise.log import get_logger
+
+if TYPE_CHECKING:
+    import rados
+
+log = get_logger(__name__)
+
+OP_TIMEOUT_SECONDS = 15.0
+CONNECT_TIMEOUT_SECONDS = 10.0
+_STATES_SECONDS = 3.0  # how old what is known about pools may be
+_MOST_CONNECTIONS = 32
+_BROKEN = frozenset({errno.ESHUTDOWN, errno.ENOTCONN, errno.ETIMEDOUT})
+
+
+class Cluster:
+    def __init__(self, config: ClusterConfig, user: str, key: str, timeout_seconds: float = OP_TIMEOUT_SECONDS) -> None:
+        self.config = config
+        self.name = config.cluster
+        self.user = user
+        self.key = key
+        self.is_broken = False
+        self._lock = threading.RLock()
+        self._contexts: dict[tuple[str, str], rados.Ioctx] = {}
+        self._states: tuple[float, dict[str, PoolState]] = (float("-inf"), {})
+        self._timeout_seconds = timeout_seconds
+        self._rados = self._connected()
+
+    def _connected(self) -> Any:
+        import rados  # noqa: PLC0415 - a binding of the system's: only the driver needs it
+
+        seconds = str(self._timeout_seconds)
+        options = {
+            **self.config.options,
+            "mon_host": ",".join(self.config.monitors),
+            "key": self.key,
+            "keyring": "",
+            "rados_osd_op_timeout": seconds,
+            "rados_mon_op_timeout": seconds,
+            "client_mount_timeout": str(min(CONNECT_TIMEOUT_SECONDS, self._timeout_seconds)),
+        }
+        doing = f"connecting to cluster {self.name} as client.{self.user}"
+        try:
+            handle = rados.Rados(rados_id=self.user, conf=options)
+        except Exception as error:
+            raise from_ceph(error, doing) from error
+        try:
+            handle.connect()
+        except rados.Error as error:
+            handle.shutdown()
+            number = getattr(error, "errno", None)
+            if number in {errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOENT}:
+                raise CsiError(
+                    Code.UNAUTHENTICATED,
+                    f"{doing}: Ceph refuses this user or key; look at the secret's userID and userKey",
+                ) from error
+            raise from_ceph(error, doing) from error
+        return handle
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Errors of the bindings that come out of the block become CsiErrors that say what was being done."""
+        try:
+            yield
+        except CsiError:
+            raise
+        except Exception as error:
+            number = getattr(error, "errno", None)
+            if number is None or not type(error).__module__.startswith(("rados", "rbd", "cephfs")):
+                raise
+            if abs(number) in _BROKEN:
+                self.is_broken = self.is_broken or abs(number) == errno.ESHUTDOWN
+                self.forget_states()
+            raise from_ceph(error, what) from error
+
+    def ioctx(self, pool: str, namespace: str = "") -> Any:
+        """Shared by all threads: never change its namespace or locator."""
+        with self._lock:
+            found = self._contexts.get((pool, namespace))
+        if found is not None:
+            return found
+        with self.doing(f"opening pool {pool}"):
+            opened = self._rados.open_ioctx(pool)
+            if namespace:
+                opened.set_namespace(namespace)
+        with self._lock:
+            return self._contexts.setdefault((pool, namespace), opened)
+
+    def pool_id(self, pool: str) -> int | None:
+        with self.doing(f"looking up pool {pool}"):
+            number = self._rados.pool_lookup(pool)
+        return int(number) if number is not None else None
+
+    def pool_name(self, number: int) -> str | None:
+        with self.doing(f"looking up pool {number}"):
+            try:
+                name = self._rados.pool_reverse_lookup(number)
+            except Exception as error:
+                if getattr(error, "errno", None) == errno.ENOENT:
+                    return None
+                raise
+        return str(name) if name else None
+
+    def require_pool(self, pool: str, parameter: str) -> int:
+        number = self.pool_id(pool)
+        if number is None:
+            raise CsiError(Code.INVALID_ARGUMENT, f"parameter {parameter}: cluster {self.name} has no pool {pool!r}")
+        return number
+
+    def pools(self) -> list[str]:
+        with self.doing("listing pools"):
+            return list(self._rados.list_pools())
+
+    def mon(self, prefix: str, **arguments: Any) -> Any:
+        """A command of the monitors, its answer decoded."""
+        return self._command(self._rados.mon_command, prefix, arguments)
+
+    def mgr(self, prefix: str, **arguments: Any) -> Any:
+        return self._command(self._rados.mgr_command, prefix, arguments)
+
+    def _command(self, send: Callable[..., tuple[int, bytes, str]], prefix: str, arguments: dict[str, Any]) -> Any:
+        text = json.dumps({"prefix": prefix, "format": "json", **arguments})
+        with self.doing(prefix):
+            code, output, said = send(text, b"", timeout=int(self._timeout_seconds))
+        if code:
+            raise _refused(code, prefix, said)
+        try:
+            return json.loads(output) if output.strip() else None
+        except ValueError:
+            return output.decode(errors="replace")
+
+    def states(self, pools: Iterable[str]) -> Mapping[str, PoolState]:
+        """What is known about these pools, a few seconds old at most; those that do not exist are not in it."""
+        wanted = set(pools)
+        taken, known = self._states
+        if time.monotonic() - taken > _STATES_SECONDS or not wanted <= known.keys():
+            known = self._read_states()
+        return {pool: known[pool] for pool in wanted if pool in known}
+
+    def forget_states(self) -> None:
+        self._states = (float("-inf"), {})
+
+    def _read_states(self) -> dict[str, PoolState]:
+        taken = time.monotonic()
+        dump = self.mon("osd dump")
+        tree = self.mon("osd tree")
+        rules = self.mon("osd crush rule dump")
+        known = poolstates.read(self.mon("df"), dump, tree, rules)
+        self._states = (taken, known)
+        return known
+
+    @property
+    def rados(self) -> Any:
+        return self._rados
+
+    def close(self) -> None:
+        with self._lock:
+            for context in self._contexts.values():
+                context.close()
+            self._contexts.clear()
+            self._rados.shutdown()
+
+
+def _refused(code: int, prefix: str, said: str) -> CsiError:
+    class _Answer(Exception):  # noqa: N818 - only carries a number to `from_ceph`
+        errno = abs(code)
+
+    return from_ceph(_Answer(said or f"code {code}"), prefix)
+
+
+class Clusters:
+    """Connections by cluster and credentials, the least recently used given up when there are many."""
+
+    def __init__(self, configuration: Configuration, timeout_seconds: float = OP_TIMEOUT_SECONDS) -> None:
+        self._configuration = configuration
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._open: OrderedDict[tuple[str, ...], Cluster] = OrderedDict()
+        self._opening: dict[tuple[str, ...], threading.Lock] = {}
+
+    @property
+    def config(self) -> Config:
+        return self._configuration.now()
+
+    def connect(self, cluster: str, secrets: Mapping[str, str]) -> Cluster:
+        """With the request's secrets; without any, with the driver's own user."""
+        config = self._config_of(cluster)
+        user = secrets.get("userID") or secrets.get("adminID") or ""
+        key = secrets.get("userKey") or secrets.get("adminKey") or ""
+        if not secrets:
+            return self.own(cluster)
+        if not user or not key:
+            raise CsiError(Code.UNAUTHENTICATED, "the secret must have userID and userKey")
+        return self._get(config, user.removeprefix("client."), key.strip())
+
+    def own(self, cluster: str) -> Cluster:
+        config = self._config_of(cluster)
+        if not config.user:
+            raise CsiError(
+                Code.UNAUTHENTICATED,
+                f"the request has no secrets, and the configuration of cluster {cluster!r} no userID and keyFile",
+            )
+        try:
+            key = Path(config.key_file).read_text().strip()
+        except OSError as error:
+            raise CsiError(Code.UNAUTHENTICATED, f"{config.key_file}: {error.strerror}") from error
+        return self._get(config, config.user.removeprefix("client."), key)
+
+    def _config_of(self, cluster: str) -> ClusterConfig:
+        config = self.config.clusters.get(cluster)
+        if config is None:
+            raise CsiError(Code.FAILED_PRECONDITION, f"cluster {cluster!r} is in no configuration")
+        return config
+
+    def _get(self, config: ClusterConfig, user: str, key: str) -> Cluster:
+        hashed = hashlib.sha256(key.encode(errors="replace")).hexdigest()
+        options = tuple(f"{name}={value}" for name, value in sorted(config.options.items()))
+        which = (config.cluster, user, hashed, *config.monitors, *options)
+        with self._lock:
+            opening = self._opening.setdefault(which, threading.Lock())
+        with opening:
+            with self._lock:
+                found = self._open.get(which)
+                if found is not None and not found.is_broken:
+                    self._open.move_to_end(which)
+                    return found
+            opened = Cluster(config, user, key, self._timeout_seconds)
+            with self._lock:
+                self._open[which] = opened
+                while len(self._open) > _MOST_CONNECTIONS:
+                    self._open.popitem(last=False)  # closed by the collector once no call uses it any more
+            return opened
+
+    def close(self) -> None:
+        with self._lock:
+            for cluster in self._open.values():
+                cluster.close()
+            self._open.clear()
