@@ -41,9 +41,12 @@ def start(
 ) -> None:
     """Have it running and ready; one that runs already is waited for instead."""
     deadline = time.monotonic() + timeout_seconds
-    _spawn(directory, argv, cgroup)
+    spawned = _spawn(directory, argv, cgroup)
     while not ready():
         if not running(directory):
+            if not spawned:  # what held the lock was on its way out, or only looked
+                spawned = _spawn(directory, argv, cgroup)
+                continue
             raise DaemonError(f"{argv[0]} ended at once: {_last_words(directory) or 'it said nothing'}")
         if time.monotonic() > deadline:
             raise DaemonError(
@@ -117,14 +120,15 @@ def _handle(directory: Path) -> int | None:
     return None
 
 
-def _spawn(directory: Path, argv: Sequence[str], cgroup: Path | None) -> None:
+def _spawn(directory: Path, argv: Sequence[str], cgroup: Path | None) -> bool:
+    """Whether there was anything to start."""
     _reap()
     lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return  # it runs, started by a predecessor of this process perhaps
+            return False  # it runs, started by a predecessor of this process perhaps
         (directory / _PID).unlink(missing_ok=True)
         if cgroup is not None:
             cgroup.mkdir(parents=True, exist_ok=True)
@@ -146,6 +150,7 @@ def _spawn(directory: Path, argv: Sequence[str], cgroup: Path | None) -> None:
         )
     finally:
         os.close(lock)
+    return True
 
 
 def _reap() -> None:

@@ -57,7 +57,9 @@ def _parse_line(line: str) -> Mount:
 
 
 def _plain(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text).encode("latin-1", "replace").decode("utf-8", "replace")
+    return (
+        _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text).encode("latin-1", "replace").decode("utf-8", "replace")
+    )
 
 
 def table() -> list[Mount]:

@@ -1,0 +1,133 @@
+"""CephFS volumes on a node: the volume's directory is mounted at the staging path, by the kernel's client or by ceph-fuse.
+
+ceph-fuse is a process of its own that must outlive us, see `daemons`; it ends when it is unmounted. Both get the key by a file that
+is gone once they are connected.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zonewise.ceph import commands, daemons, keyfiles, mounts
+from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.mappers import Client as Credentials
+from zonewise.ceph.stages import Stage
+from zonewise.errors import UsageError, ZonewiseError
+
+if TYPE_CHECKING:
+    from zonewise.ceph.cluster import Cluster
+
+_SEARCHED = commands.environment()["PATH"]
+_FILESYSTEMS = Path("/proc/filesystems")
+_CONFIGURATION, _KEYRING, _KEY = "ceph.conf", "keyring", "key"
+_FUSE = "fuse.ceph-fuse"
+_ENDED_WITHIN_SECONDS = 30.0
+
+
+class Client(StrEnum):
+    KERNEL = "kernel"
+    FUSE = "fuse"
+
+
+class ClientError(ZonewiseError):
+    pass
+
+
+def choose(wanted: str = "auto") -> tuple[Client, str]:
+    """The client of this node and why: the kernel's where it has one."""
+    if wanted not in {"auto", *Client}:
+        raise UsageError(f"there is no CephFS client {wanted!r}: choose auto or one of {', '.join(Client)}")
+    lacking = {
+        Client.KERNEL: "" if kernel_knows_ceph(_FILESYSTEMS.read_text()) else "this kernel does not know CephFS",
+        Client.FUSE: "" if shutil.which("ceph-fuse", path=_SEARCHED) else "ceph-fuse is not installed",
+    }
+    for client in Client:
+        if wanted in {"auto", client} and not lacking[client]:
+            others = [f"{other}: {why}" for other, why in lacking.items() if why]
+            return client, "; ".join([f"{client} works here", *others])
+    said = "; ".join(f"{client}: {why}" for client, why in lacking.items() if wanted in {"auto", client})
+    raise ClientError(f"this node can't mount CephFS: {said}")
+
+
+def kernel_knows_ceph(filesystems: str) -> bool:
+    return any(line.split()[-1:] == ["ceph"] for line in filesystems.splitlines())
+
+
+class FileVolumes:
+    def __init__(self, client: Client, cgroup: Path | None = None) -> None:
+        self.client = client
+        self._cgroup = cgroup
+
+    def stage(self, cluster: Cluster, stage: Stage, directory: Path, context: Mapping[str, str]) -> None:
+        if self._is_dead(stage, directory):
+            mounts.unmount(stage.path, lazily=True)
+        if mounts.at(stage.path) is not None:
+            return
+        filesystem, path = _location(stage, context)
+        Path(stage.path).mkdir(parents=True, exist_ok=True)
+        options = [*(["ro"] if stage.access.is_read_only else []), *stage.access.flags]
+        if Client(context.get("mounter") or self.client) is Client.KERNEL:
+            self._mount_by_kernel(cluster, stage, directory, filesystem, path, options)
+        else:
+            self._mount_by_fuse(cluster, stage, directory, filesystem, path, options)
+
+    def unstage(self, stage: Stage, directory: Path) -> None:
+        mounts.unmount(stage.path, lazily=self._is_dead(stage, directory))
+        if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):
+            daemons.kill(directory)
+
+    def trouble(self, stage: Stage, directory: Path) -> str:
+        if self._is_dead(stage, directory):
+            return "ceph-fuse has ended: nothing can be read or written until the volume is unstaged and staged again"
+        return ""
+
+    def _is_dead(self, stage: Stage, directory: Path) -> bool:
+        mount = mounts.at(stage.path)
+        return mount is not None and mount.filesystem == _FUSE and not daemons.running(directory)
+
+    def _mount_by_fuse(
+        self, cluster: Cluster, stage: Stage, directory: Path, filesystem: str, path: str, options: Sequence[str]
+    ) -> None:
+        who = Credentials.of(cluster)
+        conf = f"{who.configuration}\n[client]\nkeyring = {directory / _KEYRING}\n"
+        command = [
+            *("ceph-fuse", "-f", "-c", _CONFIGURATION, "-n", f"client.{who.user}"),
+            *("--client_fs", filesystem, "-r", path),
+            *(["-o", ",".join(options)] if options else []),
+            stage.path,
+        ]
+        with (
+            keyfiles.present(directory / _CONFIGURATION, conf),
+            keyfiles.present(directory / _KEYRING, keyfiles.keyring(who.user, who.key)),
+        ):
+            try:
+                daemons.start(directory, command, lambda: mounts.at(stage.path) is not None, cgroup=self._cgroup)
+            except daemons.DaemonError as error:
+                daemons.kill(directory)
+                raise ClientError(f"{path} of {filesystem} could not be mounted: {error}") from error
+
+    def _mount_by_kernel(
+        self, cluster: Cluster, stage: Stage, directory: Path, filesystem: str, path: str, options: Sequence[str]
+    ) -> None:
+        who = Credentials.of(cluster)
+        with (
+            keyfiles.present(directory / _CONFIGURATION, who.configuration) as conf,
+            keyfiles.present(directory / _KEY, who.key) as key,
+        ):
+            said = [f"name={who.user}", f"secretfile={key}", f"conf={conf}", f"mds_namespace={filesystem}"]
+            mounts.mount(f":{path}", stage.path, "ceph", [*said, *options])
+
+
+def _location(stage: Stage, context: Mapping[str, str]) -> tuple[str, str]:
+    """File system and path, as the controller wrote them; a path that is not of this volume is refused."""
+    filesystem, path = context.get("fsName", ""), context.get("subvolumePath", "")
+    if not filesystem or not path.startswith("/") or stage.image not in path.split("/") or ".." in path.split("/"):
+        raise CsiError(
+            Code.INVALID_ARGUMENT,
+            f"the volume context of {stage.volume} must have fsName, and subvolumePath with {stage.image} in it",
+        )
+    return filesystem, path

@@ -1,0 +1,152 @@
+"""RBD volumes on a node: an image becomes a device, the device a file system, that a mount at the staging path.
+
+Each step is skipped when the kernel shows that it was done, so a call may be repeated after a crash at any point.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zonewise.ceph import filesystems, mounts
+from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.mappers import Client, Image, Mapper
+from zonewise.ceph.stages import Stage
+from zonewise.log import get_logger
+
+if TYPE_CHECKING:
+    from zonewise.ceph.cluster import Cluster
+
+log = get_logger(__name__)
+
+FORMATTING = "zonewise.formatting"
+"""In the image's metadata while a file system is being made: what a killed mkfs left is not mistaken for one."""
+
+_OTHERS_GONE_WITHIN_SECONDS = 10.0
+_POLL_SECONDS = 0.2
+
+
+class ImageVolumes:
+    def __init__(self, mapper: Mapper, known: Iterable[Mapper]) -> None:
+        self.mapper = mapper
+        self._known = {each.name: each for each in known}
+
+    def mapper_named(self, name: str) -> Mapper:
+        """The one that a class asks for, else the node's."""
+        if not name:
+            return self.mapper
+        if name not in self._known:
+            raise CsiError(Code.INVALID_ARGUMENT, f"mounter {name!r} is none of {', '.join(self._known)}")
+        return self._known[name]
+
+    def stage(self, cluster: Cluster, stage: Stage, directory: Path, context: Mapping[str, str]) -> None:
+        mapper, image = self._known[stage.mapper], _image(stage)
+        half_formatted = self._look(cluster, stage, is_ours=mapper.holds(image, directory))
+        device = mapper.map(Client.of(cluster), image, directory, read_only=stage.access.is_read_only)
+        if stage.access.is_block or mounts.at(stage.path) is not None:
+            return
+        kind = self._filesystem(cluster, stage, device, half_formatted, shlex.split(context.get("mkfsOptions", "")))
+        if not stage.access.is_read_only:
+            filesystems.check(device, kind)
+            filesystems.grow_unmounted(device, kind)
+        options = filesystems.mount_options(kind, read_only=stage.access.is_read_only)
+        Path(stage.path).mkdir(parents=True, exist_ok=True)
+        mounts.mount(device, stage.path, kind, [*options, *stage.access.flags])
+        if not stage.access.is_read_only:
+            filesystems.grow_mounted(device, stage.path, kind)
+
+    def unstage(self, stage: Stage, directory: Path) -> None:
+        mounts.unmount(stage.path)
+        self._known[stage.mapper].unmap(_image(stage), directory)
+
+    def device(self, stage: Stage, directory: Path) -> str | None:
+        return self._known[stage.mapper].device(_image(stage), directory)
+
+    def expand(self, stage: Stage, directory: Path) -> int:
+        """The device's size, after both it and the file system on it have grown to the image's."""
+        device = self.device(stage, directory)
+        if device is None:
+            raise CsiError(Code.FAILED_PRECONDITION, f"volume {stage.volume} is not mapped on this node")
+        self._known[stage.mapper].refresh(device, directory)
+        if not stage.access.is_block and not stage.access.is_read_only:
+            mount = mounts.at(stage.path)
+            if mount is None:
+                raise CsiError(Code.FAILED_PRECONDITION, f"volume {stage.volume} is not mounted at {stage.path}")
+            filesystems.grow_mounted(device, stage.path, mount.filesystem)
+        return filesystems.device_bytes(device)
+
+    def trouble(self, stage: Stage, directory: Path) -> str:
+        return self._known[stage.mapper].trouble(directory)
+
+    def _look(self, cluster: Cluster, stage: Stage, *, is_ours: bool) -> bool:
+        """Whether a file system was being made on it. Refuses an image that is missing, or open elsewhere."""
+        import rbd  # noqa: PLC0415 - a system package, present where Ceph is
+
+        deadline = time.monotonic() + _OTHERS_GONE_WITHIN_SECONDS
+        while True:
+            try:
+                with (
+                    cluster.doing(f"looking at image {stage.pool}/{stage.image}"),
+                    rbd.Image(cluster.ioctx(stage.pool), stage.image, read_only=True) as image,
+                ):
+                    watchers = [watcher["addr"] for watcher in image.watchers_list()]
+                    half_formatted = FORMATTING in dict(image.metadata_list())
+            except CsiError as error:
+                if error.code is not Code.NOT_FOUND:
+                    raise
+                message = f"volume {stage.volume} has no image {stage.pool}/{stage.image}"
+                raise CsiError(Code.NOT_FOUND, message) from error
+            if is_ours or not watchers or not stage.access.is_one_node:
+                return half_formatted
+            # A controller that snapshots or resizes it has it open for a moment, too.
+            if time.monotonic() > deadline:
+                raise CsiError(Code.FAILED_PRECONDITION, in_use(stage, watchers))
+            time.sleep(_POLL_SECONDS)
+
+    def _filesystem(
+        self, cluster: Cluster, stage: Stage, device: str, half_formatted: bool, more: Sequence[str]
+    ) -> str:
+        """The kind of what is on the device, made now if that is nothing."""
+        found = "" if half_formatted else filesystems.found(device)
+        wanted = stage.access.filesystem or found or filesystems.DEFAULT
+        if found == wanted:
+            return found
+        if found:
+            raise CsiError(
+                Code.INVALID_ARGUMENT,
+                f"volume {stage.volume} holds {found}, not {wanted}: ask for {found}, or for a new volume",
+            )
+        if stage.access.is_read_only:
+            raise CsiError(Code.FAILED_PRECONDITION, f"volume {stage.volume} is blank, so there is nothing to read")
+        _mark(cluster, stage, formatting=True)
+        filesystems.make(device, wanted, more)
+        _mark(cluster, stage, formatting=False)
+        log.info("file system made", volume=stage.volume, kind=wanted)
+        return wanted
+
+
+def in_use(stage: Stage, watchers: Sequence[str]) -> str:
+    return (
+        f"volume {stage.volume} is open elsewhere ({', '.join(sorted(set(watchers)))}), and {stage.access.mode} allows "
+        "one node: unstage it there first, or fence that node with `ceph osd blocklist add` if it is lost"
+    )
+
+
+def _image(stage: Stage) -> Image:
+    return Image(stage.pool, stage.image)
+
+
+def _mark(cluster: Cluster, stage: Stage, *, formatting: bool) -> None:
+    import rbd  # noqa: PLC0415
+
+    with (
+        cluster.doing(f"marking image {stage.pool}/{stage.image}"),
+        rbd.Image(cluster.ioctx(stage.pool), stage.image) as image,
+    ):
+        if formatting:
+            image.metadata_set(FORMATTING, stage.access.filesystem or filesystems.DEFAULT)
+        else:
+            image.metadata_remove(FORMATTING)
