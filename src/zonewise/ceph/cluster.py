@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from zonewise.ceph import poolstates
 from zonewise.ceph.config import ClusterConfig, Config, Configuration
 from zonewise.ceph.errors import Code, CsiError, from_ceph
+from zonewise.ceph.manager import Manager
 from zonewise.ceph.model import PoolState
 from zonewise.log import get_logger
 
@@ -48,11 +50,12 @@ class Cluster:
         self._states: tuple[float, dict[str, PoolState]] = (float("-inf"), {})
         self._timeout_seconds = timeout_seconds
         self._rados = self._connected()
+        self._manager = Manager(lambda: self._connected(rados_mon_op_timeout="0"), timeout_seconds)
 
-    def _connected(self) -> Any:
+    def _connected(self, **different: str) -> Any:
         import rados  # noqa: PLC0415 - a binding of the system's: only the driver needs it
 
-        seconds = str(self._timeout_seconds)
+        seconds = str(math.ceil(self._timeout_seconds))  # Ceph takes whole ones only
         options = {
             **self.config.options,
             "mon_host": ",".join(self.config.monitors),
@@ -60,7 +63,8 @@ class Cluster:
             "keyring": "",
             "rados_osd_op_timeout": seconds,
             "rados_mon_op_timeout": seconds,
-            "client_mount_timeout": str(min(CONNECT_TIMEOUT_SECONDS, self._timeout_seconds)),
+            "client_mount_timeout": str(math.ceil(min(CONNECT_TIMEOUT_SECONDS, self._timeout_seconds))),
+            **different,
         }
         doing = f"connecting to cluster {self.name} as client.{self.user}"
         try:
@@ -139,12 +143,12 @@ class Cluster:
         return self._command(self._rados.mon_command, prefix, arguments)
 
     def mgr(self, prefix: str, **arguments: Any) -> Any:
-        return self._command(self._rados.mgr_command, prefix, arguments)
+        return self._command(self._manager.command, prefix, arguments)
 
     def _command(self, send: Callable[..., tuple[int, bytes, str]], prefix: str, arguments: dict[str, Any]) -> Any:
         text = json.dumps({"prefix": prefix, "format": "json", **arguments})
         with self.doing(prefix):
-            code, output, said = send(text, b"", timeout=int(self._timeout_seconds))
+            code, output, said = send(text, b"", timeout=math.ceil(self._timeout_seconds))
         if code:
             raise _refused(code, prefix, said)
         try:
@@ -176,11 +180,23 @@ class Cluster:
     def rados(self) -> Any:
         return self._rados
 
+    @property
+    def fsid(self) -> str:
+        with self.doing("asking for the cluster's id"):
+            return str(self._rados.get_fsid())
+
+    @property
+    def configuration(self) -> str:
+        """A ceph.conf for programs that connect by themselves: without the key, and without limits of time."""
+        options = {"mon_host": ",".join(self.config.monitors), **self.config.options}
+        return "[global]\n" + "".join(f"{name} = {value}\n" for name, value in options.items())
+
     def close(self) -> None:
         with self._lock:
             for context in self._contexts.values():
                 context.close()
             self._contexts.clear()
+            self._manager.close()
             self._rados.shutdown()
 
 

@@ -139,5 +139,6 @@ osd_mclock_skip_benchmark = true
 mds_data = {directory}/mds
 keyring = {directory}/mds/keyring
 mds_cache_memory_limit = 67108864
+mds_tick_interval = 0.1
 mds_beacon_grace = 120
 {located}"""

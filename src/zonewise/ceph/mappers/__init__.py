@@ -33,10 +33,7 @@ class Client:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Client:
-        """Without the time limits that the driver's own calls have: a pod's reads and writes wait for Ceph to come back."""
-        said = {"mon_host": ",".join(cluster.config.monitors), **cluster.config.options}
-        lines = "".join(f"{name} = {value}\n" for name, value in said.items())
-        return cls(f"[global]\n{lines}", cluster.user, cluster.key, str(cluster.rados.get_fsid()))
+        return cls(cluster.configuration, cluster.user, cluster.key, cluster.fsid)
 
 
 @dataclass(frozen=True, slots=True)

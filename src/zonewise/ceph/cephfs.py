@@ -1,0 +1,300 @@
+"""CephFS volumes: subvolumes of one file system, whose file data lies in the pool of their domain.
+
+All of it is done by the manager's `volumes` module. Its own names for things are ours: a volume is the subvolume `csi-vol-...`. A snapshot is the
+snapshot `csi-snap-...` of its source's subvolume, which outlives that; only where it is wanted in another pool is it a copy. Copies are made
+by the manager in the background: a call waits for one some time, and a later call finds it where it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from zonewise.ceph import ids, steps
+from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.ids import Kind, Thing
+from zonewise.ceph.model import Found, Place, Source, Wanted
+from zonewise.ceph.parameters import Class
+from zonewise.ceph.snapshotindex import SnapshotIndex
+from zonewise.ceph.steps import Step
+
+COPY_PREFIX = "csi-copy-"
+"""Of snapshots that only serve a copy."""
+
+_COPIED_WITHIN_SECONDS = 50.0
+_POLL_SECONDS = 0.05
+
+
+class CephFs:
+    kind = Kind.CEPHFS
+
+    def __init__(self, copied_within_seconds: float = _COPIED_WITHIN_SECONDS) -> None:
+        self._copied_within_seconds = copied_within_seconds
+        self._groups: set[tuple[str, str, str]] = set()
+
+    def place(self, cluster: Cluster, storage_class: Class, pool: str, data_pool: str, image: str) -> Place:  # noqa: ARG002 - RBD's
+        filesystem = _filesystem(cluster, storage_class.filesystem)
+        pools = filesystem["data_pools"]
+        chosen = pool or pools[0]
+        if chosen not in pools:
+            cluster.require_pool(chosen, "topologyConstrainedPools")
+            raise CsiError(
+                Code.INVALID_ARGUMENT,
+                f"pool {chosen!r} is no data pool of file system {storage_class.filesystem}: those are {', '.join(pools)}",
+            )
+        number = dict(zip(pools, filesystem["data_pool_ids"], strict=True))[chosen]
+        return Place(chosen, number, image, storage_class.filesystem, storage_class.group)
+
+    def journal_pool(self, cluster: Cluster, storage_class: Class) -> str:
+        return str(_filesystem(cluster, storage_class.filesystem)["metadata_pool"])
+
+    def make(self, cluster: Cluster, wanted: Wanted) -> int:
+        self._ensure_group(cluster, wanted.place)
+        if wanted.source is None:
+            return self._create(cluster, wanted)
+        if wanted.thing is Thing.SNAPSHOT and wanted.source.place.pool == wanted.place.pool:
+            return self._snap(cluster, wanted, wanted.source)
+        return self._copy(cluster, wanted, wanted.source)
+
+    def remove(self, cluster: Cluster, place: Place) -> None:
+        index = _index(cluster, place)
+        source = index.source(place.image) if place.image.startswith("csi-snap-") else None
+        if source is not None:
+            with _gone_is_fine():
+                _manage(cluster, "subvolume snapshot rm", place, sub_name=source, snap_name=place.image)
+            index.drop(place.image)
+        with _gone_is_fine():
+            self._remove_subvolume(cluster, place)
+
+    def size(self, cluster: Cluster, place: Place) -> int | None:
+        source = _index(cluster, place).source(place.image) if place.image.startswith("csi-snap-") else None
+        if source is not None:
+            return _snapshot_bytes(cluster, place, source)
+        facts = _info(cluster, place)
+        return _quota(facts) if facts is not None and facts.get("state", "complete") == "complete" else None
+
+    def grow(self, cluster: Cluster, place: Place, size_bytes: int) -> int:
+        now = self.size(cluster, place)
+        if now is None:
+            raise CsiError(Code.NOT_FOUND, f"there is no subvolume {place.image}")
+        if now >= size_bytes:
+            return now
+        _manage(cluster, "subvolume resize", place, sub_name=place.image, new_size=str(size_bytes), no_shrink=True)
+        steps.reach(Step.EXPAND_GROWN)
+        return size_bytes
+
+    def context(self, cluster: Cluster, place: Place) -> Mapping[str, str]:
+        path = str(_manage(cluster, "subvolume getpath", place, sub_name=place.image)).strip()
+        return {"fsName": place.filesystem, "subvolumeName": place.image, "subvolumePath": path}
+
+    def found(self, cluster: Cluster, pool: str) -> Iterator[Found]:
+        group = str(cluster.config.cephfs.get("subvolumeGroup", "csi"))
+        for filesystem in _filesystems(cluster):
+            pools = dict(zip(filesystem["data_pools"], filesystem["data_pool_ids"], strict=True))
+            if pool in pools:
+                yield from _found_in(cluster, Place(pool, pools[pool], "", filesystem["name"], group))
+
+    def clear(self, cluster: Cluster, found: Found, leftover: str) -> None:
+        with _gone_is_fine():
+            _manage(cluster, "subvolume snapshot rm", found.place, sub_name=found.place.image, snap_name=leftover)
+
+    def _ensure_group(self, cluster: Cluster, place: Place) -> None:
+        which = (cluster.name, place.filesystem, place.group)
+        if which not in self._groups:
+            _manage(cluster, "subvolumegroup create", place)
+            self._groups.add(which)
+
+    def _create(self, cluster: Cluster, wanted: Wanted) -> int:
+        """The manager takes a repetition for what it is."""
+        place = wanted.place
+        _manage(
+            cluster,
+            "subvolume create",
+            place,
+            sub_name=place.image,
+            size=wanted.size_bytes,
+            pool_layout=place.pool,
+            namespace_isolated=True,
+        )
+        return wanted.size_bytes
+
+    def _snap(self, cluster: Cluster, wanted: Wanted, source: Source) -> int:
+        _index(cluster, wanted.place).put(wanted.place.image, source.place.image)
+        self._snapshot(cluster, source.place, source.place.image, wanted.place.image)
+        return source.size_bytes
+
+    def _copy(self, cluster: Cluster, wanted: Wanted, source: Source) -> int:
+        place = wanted.place
+        state = _clone_state(cluster, place)
+        if state in {"failed", "canceled"}:
+            self._remove_subvolume(cluster, place)
+            state = ""
+        parent = _index(cluster, source.place).source(source.place.image) if source.thing is Thing.SNAPSHOT else None
+        passing = COPY_PREFIX + place.image
+        if not state:
+            self._begin_copy(cluster, place, source, parent, passing)
+        self._await_copy(cluster, place)
+        steps.reach(Step.COPY_CLONED)
+        size = self.grow(cluster, place, wanted.size_bytes)
+        steps.reach(Step.COPY_GROWN)
+        if parent is None:
+            with _gone_is_fine():
+                _manage(cluster, "subvolume snapshot rm", place, sub_name=source.place.image, snap_name=passing)
+        steps.reach(Step.COPY_CLEARED)
+        return size
+
+    def _begin_copy(self, cluster: Cluster, place: Place, source: Source, parent: str | None, passing: str) -> None:
+        if parent is None:
+            self._snapshot(cluster, source.place, source.place.image, passing)
+            steps.reach(Step.COPY_SNAPPED)
+        try:
+            _manage(
+                cluster,
+                "subvolume snapshot clone",
+                source.place,
+                sub_name=parent or source.place.image,
+                snap_name=source.place.image if parent else passing,
+                target_sub_name=place.image,
+                target_group_name=place.group,
+                pool_layout=place.pool,
+            )
+        except CsiError as error:
+            if error.code is not Code.ALREADY_EXISTS:  # begun by somebody else meanwhile
+                raise
+
+    def _await_copy(self, cluster: Cluster, place: Place) -> None:
+        deadline = time.monotonic() + self._copied_within_seconds
+        while (state := _clone_state(cluster, place)) != "complete":
+            if state in {"failed", "canceled", ""}:
+                raise CsiError(Code.INTERNAL, f"copying into {place.image} failed: its state is {state or 'gone'}")
+            if time.monotonic() > deadline:
+                raise CsiError(Code.ABORTED, f"the copy into {place.image} is still being made: try again")
+            time.sleep(_POLL_SECONDS)
+
+    def _snapshot(self, cluster: Cluster, place: Place, subvolume: str, name: str) -> None:
+        try:
+            _manage(cluster, "subvolume snapshot create", place, sub_name=subvolume, snap_name=name)
+        except CsiError as error:
+            if error.code is not Code.ALREADY_EXISTS:
+                raise
+
+    def _remove_subvolume(self, cluster: Cluster, place: Place) -> None:
+        """Its snapshots stay, as CSI wants it; the manager removes the rest with the last of them."""
+        if _clone_state(cluster, place) in {"pending", "in-progress"}:
+            with _gone_is_fine():
+                cluster.mgr(
+                    "fs clone cancel", vol_name=place.filesystem, clone_name=place.image, group_name=place.group
+                )
+        force = _clone_state(cluster, place) in {"failed", "canceled"}
+        how = {"force": True} if force else {"retain_snapshots": True}
+        _manage(cluster, "subvolume rm", place, sub_name=place.image, **how)
+
+
+def _manage(cluster: Cluster, command: str, place: Place, **arguments: Any) -> Any:
+    """A command of the `volumes` module, about something in the place's file system and group."""
+    return cluster.mgr(f"fs {command}", vol_name=place.filesystem, group_name=place.group, **arguments)
+
+
+def _filesystems(cluster: Cluster) -> list[dict[str, Any]]:
+    return list(cluster.mon("fs ls"))
+
+
+def _filesystem(cluster: Cluster, name: str) -> dict[str, Any]:
+    known = {each["name"]: each for each in _filesystems(cluster)}
+    if name not in known:
+        there = ", ".join(sorted(known)) or "none"
+        raise CsiError(
+            Code.INVALID_ARGUMENT,
+            f"parameter fsName: cluster {cluster.name} has no file system {name!r}; it has {there}",
+        )
+    return known[name]
+
+
+def _index(cluster: Cluster, place: Place) -> SnapshotIndex:
+    return SnapshotIndex(cluster, str(_filesystem(cluster, place.filesystem)["metadata_pool"]))
+
+
+def _info(cluster: Cluster, place: Place) -> dict[str, Any] | None:
+    """None when there is no such subvolume, or not yet."""
+    try:
+        return dict(_manage(cluster, "subvolume info", place, sub_name=place.image))
+    except CsiError as error:
+        if error.code in {Code.NOT_FOUND, Code.UNAVAILABLE}:
+            return None
+        raise
+
+
+def _quota(facts: Mapping[str, Any]) -> int:
+    quota = facts.get("bytes_quota", 0)
+    return int(quota) if isinstance(quota, int) else 0  # "infinite"
+
+
+def _snapshot_bytes(cluster: Cluster, place: Place, source: str) -> int | None:
+    try:
+        facts = _manage(cluster, "subvolume snapshot info", place, sub_name=source, snap_name=place.image)
+    except CsiError as error:
+        if error.code is Code.NOT_FOUND:
+            return None
+        raise
+    return int(facts.get("size", 0))
+
+
+def _clone_state(cluster: Cluster, place: Place) -> str:
+    """pending, in-progress, complete, failed or canceled; empty when there is no such subvolume."""
+    try:
+        facts = cluster.mgr(
+            "fs clone status", vol_name=place.filesystem, clone_name=place.image, group_name=place.group
+        )
+    except CsiError as error:
+        if error.code is Code.NOT_FOUND:
+            return ""
+        if error.code in {Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT}:
+            return "complete"  # it is there, and no clone
+        raise
+    return str(facts["status"]["state"])
+
+
+def _found_in(cluster: Cluster, group: Place) -> Iterator[Found]:
+    """`group`: a place without a name of its own."""
+    try:
+        listed = _manage(cluster, "subvolume ls", group)
+    except CsiError as error:
+        if error.code is Code.NOT_FOUND:
+            return
+        raise
+    for entry in listed:
+        named = _split(entry["name"])
+        if named is None:
+            continue
+        place = Place(group.pool, group.pool_id, entry["name"], group.filesystem, group.group)
+        facts = _info(cluster, place) or {}
+        if facts and facts.get("data_pool", group.pool) != group.pool:
+            continue
+        snapshots = [each["name"] for each in _manage(cluster, "subvolume snapshot ls", place, sub_name=place.image)]
+        if facts.get("state", "complete") != "snapshot-retained":
+            leftovers = tuple(name for name in snapshots if name.startswith(COPY_PREFIX))
+            yield Found(place, *named, leftovers)
+        for name in snapshots:
+            thing = _split(name)
+            if thing is not None:
+                yield Found(Place(group.pool, group.pool_id, name, group.filesystem, group.group), *thing)
+
+
+def _split(name: str) -> tuple[Thing, str] | None:
+    for thing in Thing:
+        token = name.removeprefix(ids.image_name(thing, ""))
+        if token != name and token:
+            return thing, token
+    return None
+
+
+@contextmanager
+def _gone_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except CsiError as error:
+        if error.code is not Code.NOT_FOUND:
+            raise
