@@ -24,6 +24,7 @@ class Place:
     filesystem: str = ""  # CephFS only
     group: str = ""  # CephFS only: the subvolume group
     data_pool: str = ""  # RBD only: an erasure-coded pool for the data of images in `pool`
+    parent: str = ""  # of a snapshot: the image or subvolume it is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,11 @@ class Backend(Protocol):
         """Create it, or finish what an earlier call began; when it returns it is ready for use. Returns its size in bytes."""
         ...
 
-    def remove(self, cluster: Cluster, place: Place) -> None:
-        """Fine when it is gone already. FAILED_PRECONDITION while somebody uses it."""
+    def remove(self, cluster: Cluster, place: Place, origin: Place | None = None) -> None:
+        """Fine when it is gone already. FAILED_PRECONDITION while somebody uses it.
+
+        `origin` is what it was copied from: if that was deleted before and kept only for this copy, it can go now.
+        """
         ...
 
     def size(self, cluster: Cluster, place: Place) -> int | None:

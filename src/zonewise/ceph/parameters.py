@@ -29,7 +29,7 @@ from zonewise.topology import canonical_key, value_problem
 
 LONGEST_VALUE = 64 << 10
 DEFAULT_OVERCOMMIT = 10.0
-NODE_PARAMETERS = frozenset({"mounter", "mapOptions", "mkfsOptions", "mountOptions", "fuseMountOptions"})
+NODE_PARAMETERS = frozenset({"mounter", "mkfsOptions"})
 """Passed on to the node in the volume context, unread."""
 
 FEATURES = frozenset({"layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten", "journaling"})

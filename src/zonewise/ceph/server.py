@@ -32,9 +32,12 @@ _QUIET = frozenset(
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
+Headers = tuple[tuple[str, str], ...]
+
+
 class Server:
     """`services`: by the name in the specification, such as Controller. RPCs that an object has no method for are answered
-    with UNIMPLEMENTED.
+    with UNIMPLEMENTED. One with a method `headers` sends what that returns for the name of an RPC as initial metadata.
     """
 
     def __init__(self, endpoint: str, services: dict[str, object], threads: int = 64) -> None:
@@ -115,20 +118,24 @@ def handlers(name: str, service: object) -> grpc.GenericRpcHandler:
         if function is not None:
             request: type[Message] = getattr(csi, method.input_type.name)
             found[method.name] = grpc.unary_unary_rpc_method_handler(
-                _guarded(method.name, function),
+                _guarded(method.name, function, getattr(service, "headers", None)),
                 request_deserializer=request.FromString,
                 response_serializer=lambda response: response.SerializeToString(),
             )
     return grpc.method_handlers_generic_handler(f"csi.v1.{name}", found)
 
 
-def _guarded(name: str, function: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+def _guarded(
+    name: str, function: Callable[[Any], Any], headers: Callable[[str], Headers] | None
+) -> Callable[[Any, grpc.ServicerContext], Any]:
     level = log.debug if name in _QUIET else log.info
 
     def call(request: Any, context: grpc.ServicerContext) -> Any:
         began = time.monotonic()
         about = about_request(request)
         try:
+            if headers is not None and (more := headers(name)):
+                context.send_initial_metadata(more)
             response = function(request)
         except CsiError as error:
             log.warning(name, **about, code=str(error.code), error=str(error), seconds=_since(began))

@@ -237,7 +237,7 @@ def _make(cluster: Ceph, osd_bytes: int) -> None:
     for process in making:
         output, _ = process.communicate(timeout=_PATIENCE_SECONDS)
         if process.returncode:
-            raise CephError(f"{process.args}: {output.strip()[-400:]}")
+            raise CephError(f"{process.args!r}: {output.strip()[-400:]}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -298,7 +298,7 @@ def _lay_out(handle: Any, cluster: Ceph) -> None:
 
 def _make_pools(handle: Any, cluster: Ceph) -> None:
     def make(name: str, rule: str, copies: int, application: str) -> None:
-        kind = {"pool_type": "replicated", "rule": rule, "size": copies}
+        kind: dict[str, Any] = {"pool_type": "replicated", "rule": rule, "size": copies}
         mon(handle, "osd pool create", pool=name, pg_num=4, pgp_num=4, **kind)
         mon(handle, "osd pool application enable", pool=name, app=application)
 

@@ -1,0 +1,75 @@
+"""Every volume or snapshot in all journals, page by page. The token says where the page ended: cluster, journal pool, key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from zonewise.ceph import journal
+from zonewise.ceph.cluster import Cluster, Clusters
+from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.ids import Thing
+from zonewise.ceph.journal import Entry, Journal, State
+
+LARGEST_PAGE = 5000  # a message may have 4 MiB
+
+
+class Listing:
+    """With the driver's own users, as these requests carry no secrets; clusters that have none are left out."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+        self._lock = threading.Lock()
+        self._with_journal: dict[tuple[str, str], set[str]] = {}
+
+    def page(
+        self, thing: Thing, most: int, start: str, wanted: Callable[[Entry], bool] = lambda _entry: True
+    ) -> tuple[list[tuple[Journal, Entry]], str]:
+        if most < 0:
+            raise CsiError(Code.INVALID_ARGUMENT, f"max_entries is {most}")
+        size = min(most or LARGEST_PAGE, LARGEST_PAGE)
+        page: list[tuple[Journal, Entry]] = []
+        last = ""
+        for token, written, entry in self._from(thing, start):
+            if not wanted(entry) or entry.state is not State.READY:
+                continue
+            if len(page) == size:
+                return page, last
+            page.append((written, entry))
+            last = token
+        return page, ""
+
+    def _from(self, thing: Thing, start: str) -> Iterator[tuple[str, Journal, Entry]]:
+        first = _parsed(start)
+        for name in sorted(self._clusters.config.clusters):
+            if name < first[0] or not self._clusters.config.clusters[name].user:
+                continue
+            cluster = self._clusters.own(name)
+            for pool in sorted(self.pools(cluster)):
+                if (name, pool) < first[:2]:
+                    continue
+                written = Journal(cluster, pool)
+                after = first[2] if (name, pool) == first[:2] else ""
+                for key, entry in written.entries(thing, after):
+                    yield f"{name}/{pool}/{key}", written, entry
+
+    def pools(self, cluster: Cluster) -> set[str]:
+        """Pools with a journal. Looked for again when there are new pools, and in those that had none before."""
+        there = set(cluster.pools())
+        key = (cluster.name, cluster.user)
+        with self._lock:
+            known = self._with_journal.setdefault(key, set())
+        found = {pool for pool in there - known if journal.exists(cluster, pool)}
+        with self._lock:
+            known |= found
+            return known & there
+
+
+def _parsed(token: str) -> tuple[str, str, str]:
+    if not token:
+        return ("", "", "")
+    parts = token.split("/")
+    shard, dash, key = parts[-1].partition("-")
+    if len(parts) != 3 or not dash or len(shard) != 1 or shard not in "0123456789abcdef" or not key:
+        raise CsiError(Code.ABORTED, f"starting_token {token[:80]!r} is none of ours: list from the beginning")
+    return parts[0], parts[1], parts[2]

@@ -1,0 +1,320 @@
+"""Making and removing volumes and snapshots, step by step, so that every step can be the last before a crash.
+
+    create: choose a pool - reserve the name - make the image - record that it is ready
+    delete: mark the entry - remove the image - forget the name
+
+Whoever reserved a name first decides where it goes, whatever later calls prefer. A call that finds a name reserved and not ready goes on from
+there, in the place that the journal says.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from zonewise.ceph import ids, pools
+from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.ids import Id, Thing
+from zonewise.ceph.journal import Entry, Journal, Origin, State
+from zonewise.ceph.model import Backend, PoolState, Requirement, Source, Wanted
+from zonewise.ceph.parameters import Balance, Class
+from zonewise.ceph.pools import PoolChoice
+from zonewise.ceph.steps import Step, reach
+from zonewise.log import get_logger
+
+log = get_logger(__name__)
+
+_COUNTS_SECONDS = 5.0
+_UNDONE = frozenset({Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.OUT_OF_RANGE})
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a call asks for. `source` is what the content comes from, or for a snapshot the volume that it is of."""
+
+    name: str
+    thing: Thing
+    storage_class: Class
+    required_bytes: int
+    limit_bytes: int = 0
+    requirement: Requirement = field(default_factory=Requirement)
+    source: Id | None = None
+
+
+class Provisioner:
+    """For one backend. All state is in the journal; what is kept here only keeps calls of this process apart."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._busy = _Busy()
+        self._counts: dict[tuple[str, str], tuple[float, Counter[str]]] = {}
+        self._random = random.SystemRandom()
+
+    def create(self, cluster: Cluster, order: Order) -> tuple[Journal, Entry, PoolChoice | None]:
+        """The entry, ready; and the choice that was made, or None when an earlier call had made it."""
+        with self._busy.alone(cluster.name, order.thing, ids.name_hash(order.name)):
+            journal = Journal(cluster, self.backend.journal_pool(cluster, order.storage_class))
+            source = self._source(cluster, order)
+            size = _size(order, source)
+            choice = self._choice(cluster, journal, order, source, size)
+            entry = None if choice is None else self._planned(cluster, order, choice, source, size)
+            there = journal.reserve(entry) if entry is not None else journal.by_name(order.thing, order.name)
+            if there is not None:
+                there = self._joined(journal, there, entry, order)
+            elif entry is None:
+                raise CsiError(Code.ABORTED, f"{order.name!r} was deleted by another call at this moment")
+            reach(Step.CREATE_RESERVED)
+            if there is not None and there.state is State.READY:
+                return journal, there, None
+            made = self._made(cluster, journal, there or entry_or_bug(entry), order, source)
+            return journal, made, choice if there is None else None
+
+    def _source(self, cluster: Cluster, order: Order) -> tuple[Journal, Entry] | None:
+        if order.source is None:
+            return None
+        found = self.find(cluster, order.source)
+        if found is None or found[1].state is not State.READY:
+            raise CsiError(Code.NOT_FOUND, f"the source {order.source} does not exist")
+        return found
+
+    def _choice(
+        self, cluster: Cluster, journal: Journal, order: Order, source: tuple[Journal, Entry] | None, size: int
+    ) -> PoolChoice | None:
+        """None where no pool can be chosen now but the name was given a place before: that place stays."""
+        try:
+            if source is not None:
+                entry = source[1]
+                copied = pools.choose_for_copy(order.storage_class, order.requirement, entry.pool, entry.domain)
+                if copied is not None:
+                    return copied
+            states = self._states(cluster, journal, order.storage_class)
+            return pools.choose(order.storage_class, order.requirement, states, size, self._random.random())
+        except CsiError as error:
+            if error.code is not Code.RESOURCE_EXHAUSTED or journal.by_name(order.thing, order.name) is None:
+                raise
+            return None
+
+    def _planned(
+        self, cluster: Cluster, order: Order, choice: PoolChoice, source: tuple[Journal, Entry] | None, size: int
+    ) -> Entry:
+        token = ids.token_of(order.name, secrets.token_bytes(4))
+        image = ids.image_name(order.thing, token)
+        place = self.backend.place(cluster, order.storage_class, choice.rule.pool, choice.rule.data_pool, image)
+        origin = None
+        if source is not None:
+            entry = source[1]
+            origin = Origin(str(order.source), entry.pool, entry.place.image, detached=place.pool != entry.pool)
+        return Entry(
+            name=order.name,
+            token=token,
+            kind=self.backend.kind,
+            thing=order.thing,
+            state=State.RESERVED,
+            pool=place.pool,
+            pool_id=place.pool_id,
+            size_bytes=size,
+            created_seconds=int(time.time()),
+            domain=choice.domain,
+            reason=choice.reason.code,
+            data_pool=place.data_pool,
+            filesystem=place.filesystem,
+            group=place.group,
+            origin=origin,
+        )
+
+    def _joined(self, journal: Journal, there: Entry, planned: Entry | None, order: Order) -> Entry | None:
+        """The entry to go on with where the name was taken; None when it was handed over to the plan of this call."""
+        if there.state is State.DELETING:
+            raise CsiError(Code.ABORTED, f"{order.name!r} is being deleted")
+        if difference := _difference(there, order, self.backend):
+            raise CsiError(Code.ALREADY_EXISTS, f"{order.name!r} exists, and {difference}")
+        if there.state is State.READY or planned is None or there.pool == planned.pool:
+            return there
+        state = journal.cluster.states([there.pool]).get(there.pool)
+        if state is None or (state.is_serving and not state.is_full):
+            return there
+        if not journal.replace(there, planned):
+            raise CsiError(Code.ABORTED, f"{order.name!r} is being created by another call")
+        log.warning("moved an unfinished volume", name=order.name, before=there.pool, now=planned.pool)
+        return None
+
+    def _made(
+        self,
+        cluster: Cluster,
+        journal: Journal,
+        entry: Entry,
+        order: Order,
+        source: tuple[Journal, Entry] | None,
+    ) -> Entry:
+        wanted = Wanted(entry.place, entry.thing, entry.size_bytes, features=order.storage_class.features)
+        if source is not None and entry.origin is not None:
+            of = source[1]
+            wanted = replace(
+                wanted, source=Source(of.place, of.thing, of.token, of.size_bytes, detached=entry.origin.detached)
+            )
+        try:
+            size = self.backend.make(cluster, wanted)
+        except CsiError as error:
+            raise self._undone(cluster, journal, entry, error) from error
+        reach(Step.CREATE_MADE)
+        ready = msgspec.structs.replace(entry, state=State.READY, size_bytes=size)
+        if not journal.replace(entry, ready):
+            ready = self._overtaken(cluster, journal, entry)
+        reach(Step.CREATE_RECORDED)
+        return ready
+
+    def _undone(self, cluster: Cluster, journal: Journal, entry: Entry, error: CsiError) -> CsiError:
+        """What can't succeed here leaves nothing behind, so that a retry may choose another pool. Returns what to raise."""
+        if error.code is Code.UNAVAILABLE:
+            state = cluster.states([entry.pool]).get(entry.pool)
+            if state is not None and state.is_full:
+                return CsiError(Code.RESOURCE_EXHAUSTED, f"pool {entry.pool} is full: {state.problem}")
+        elif error.code in _UNDONE:
+            with suppress(CsiError):
+                self.backend.remove(cluster, entry.place, entry.origin_place)
+                journal.forget(entry)
+        return error
+
+    def _overtaken(self, cluster: Cluster, journal: Journal, entry: Entry) -> Entry:
+        """Another call changed the entry while we made the image: fine if it is the same volume."""
+        now = journal.by_name(entry.thing, entry.name)
+        if now is not None and now.token == entry.token and now.state is State.READY:
+            return now
+        if now is None or now.token != entry.token:
+            self.backend.remove(cluster, entry.place, entry.origin_place)
+        raise CsiError(Code.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
+
+    def delete(self, cluster: Cluster, which: Id) -> None:
+        """Fine when it is gone."""
+        with self._busy.alone(cluster.name, which.thing, which.token[: ids.HASH_DIGITS]):
+            found = self.find(cluster, which)
+            if found is None:
+                return
+            journal, entry = found
+            if entry.state is not State.DELETING:
+                marked = msgspec.structs.replace(entry, state=State.DELETING)
+                if not journal.replace(entry, marked):
+                    raise CsiError(Code.ABORTED, f"{which} is being changed by another call")
+                entry = marked
+            reach(Step.DELETE_MARKED)
+            self.finish_delete(cluster, journal, entry)
+
+    def finish_delete(self, cluster: Cluster, journal: Journal, entry: Entry) -> None:
+        self.backend.remove(cluster, entry.place, entry.origin_place)
+        reach(Step.DELETE_REMOVED)
+        journal.forget(entry)  # by whom does not matter
+        reach(Step.DELETE_FORGOTTEN)
+
+    def expand(self, cluster: Cluster, which: Id, required_bytes: int, limit_bytes: int) -> int:
+        with self._busy.alone(cluster.name, which.thing, which.token[: ids.HASH_DIGITS]):
+            journal, entry = self.require(cluster, which)
+            if limit_bytes and required_bytes > limit_bytes:
+                raise CsiError(Code.OUT_OF_RANGE, f"{required_bytes} bytes are required, and {limit_bytes} the limit")
+            if limit_bytes and entry.size_bytes > limit_bytes:
+                raise CsiError(Code.OUT_OF_RANGE, f"the volume has {entry.size_bytes} bytes, over the limit already")
+            size = self.backend.grow(cluster, entry.place, required_bytes)
+            reach(Step.EXPAND_GROWN)
+            while size > entry.size_bytes and not journal.replace(
+                entry, msgspec.structs.replace(entry, size_bytes=size)
+            ):
+                journal, entry = self.require(cluster, which)
+            reach(Step.EXPAND_RECORDED)
+            return size
+
+    def find(self, cluster: Cluster, which: Id) -> tuple[Journal, Entry] | None:
+        pool = cluster.pool_name(which.journal_pool_id)
+        if pool is None:
+            raise CsiError(
+                Code.FAILED_PRECONDITION, f"the journal of {which} was in pool {which.journal_pool_id}, which is gone"
+            )
+        journal = Journal(cluster, pool)
+        entry = journal.by_id(which)
+        return None if entry is None else (journal, entry)
+
+    def require(self, cluster: Cluster, which: Id) -> tuple[Journal, Entry]:
+        """NOT_FOUND unless it is ready."""
+        found = self.find(cluster, which)
+        if found is None or found[1].state is not State.READY:
+            raise CsiError(Code.NOT_FOUND, f"there is no {which}")
+        return found
+
+    def _states(self, cluster: Cluster, journal: Journal, storage_class: Class) -> Mapping[str, PoolState]:
+        names = [rule.pool for rule in storage_class.rules]
+        states = cluster.states([name for name in names if name])
+        if storage_class.balance is not Balance.COUNT:
+            return states
+        counts = self._volumes(cluster, journal)
+        return {name: replace(state, volumes=counts[name]) for name, state in states.items()}
+
+    def _volumes(self, cluster: Cluster, journal: Journal) -> Counter[str]:
+        """Volumes by pool, a few seconds old."""
+        key = (cluster.name, journal.pool)
+        taken, counts = self._counts.get(key, (float("-inf"), Counter()))
+        if time.monotonic() - taken > _COUNTS_SECONDS:
+            counts = Counter(entry.pool for _, entry in journal.entries(Thing.VOLUME))
+            self._counts[key] = (time.monotonic(), counts)
+        return counts
+
+
+def entry_or_bug(entry: Entry | None) -> Entry:
+    assert entry is not None, "a name is either taken or planned for"
+    return entry
+
+
+def _size(order: Order, source: tuple[Journal, Entry] | None) -> int:
+    least = source[1].size_bytes if source is not None else 0
+    wanted = max(order.required_bytes, least) if order.thing is Thing.VOLUME else least
+    if order.required_bytes and order.required_bytes < least and order.thing is Thing.VOLUME:
+        raise CsiError(Code.OUT_OF_RANGE, f"{order.required_bytes} bytes are asked for, and the source has {least}")
+    if order.limit_bytes and wanted > order.limit_bytes:
+        raise CsiError(Code.OUT_OF_RANGE, f"{wanted} bytes are needed, and {order.limit_bytes} the limit")
+    return wanted
+
+
+def _difference(there: Entry, order: Order, backend: Backend) -> str:
+    """In what an existing entry is not what is asked for; empty when it is."""
+    if there.kind is not backend.kind:
+        return f"is of another kind, {there.kind}"
+    source = there.origin.id if there.origin is not None else ""
+    asked = str(order.source) if order.source is not None else ""
+    if source != asked:
+        return f"comes from {source or 'nothing'}, not from {asked or 'nothing'}"
+    if order.thing is Thing.SNAPSHOT:
+        return ""
+    if there.size_bytes < order.required_bytes:
+        return f"has {there.size_bytes} bytes, fewer than the {order.required_bytes} required"
+    if order.limit_bytes and there.size_bytes > order.limit_bytes:
+        return f"has {there.size_bytes} bytes, more than the limit of {order.limit_bytes}"
+    if not pools.reachable(there.domain, order.requirement):
+        return "is not in the domains that are required"
+    return ""
+
+
+class _Busy:
+    """One call at a time for a name or an id, as the specification asks; the others get ABORTED and come again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: set[tuple[str, Thing, str]] = set()
+
+    @contextmanager
+    def alone(self, cluster: str, thing: Thing, name_hash: str) -> Iterator[None]:
+        key = (cluster, thing, name_hash)
+        with self._lock:
+            if key in self._held:
+                raise CsiError(Code.ABORTED, "another call for the same volume or snapshot is under way")
+            self._held.add(key)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.discard(key)
