@@ -23,10 +23,11 @@ help: ## show this list
 	@touch $@
 
 .PHONY: setup
-setup: .venv/.synced ## install what everything needs: packages, the lab's control plane and CoreDNS (built once, cached)
+setup: .venv/.synced ## install what everything needs: packages, the lab's control plane, CoreDNS and csi-sanity (built once, cached)
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m zonewise.lab.setup
 	@$(BIN)/python -m bench.dns.coredns
+	@$(BIN)/python -m zonewise.lab.csisanity
 
 .PHONY: test
 test: setup lint ## every check and every test, with coverage of the ground
@@ -47,6 +48,10 @@ test-cluster: setup ## only what talks to an API server: against a real one
 .PHONY: test-network
 test-network: setup ## only what moves packets: real namespaces and a real kernel (root)
 	@$(PYTEST) tests/network
+
+.PHONY: test-storage
+test-storage: setup ## only what stores: against a real Ceph, with csi-sanity for RBD and CephFS (root)
+	@$(PYTEST) tests/storage
 
 .PHONY: test-faults
 test-faults: setup ## what is killed, stalled and cut off, as often and as long as it takes to believe
