@@ -9,6 +9,7 @@ from zonewise.cli.lazy import LazyGroup
 KINDS = {
     "dns": ("zonewise.cli.explain_dns:dns", "A name: what a client gets for it, and why."),
     "eviction": ("zonewise.cli.explain_eviction:eviction", "A pod: may it be evicted now, and what would free it."),
+    "service": ("zonewise.cli.explain_service:service", "A Service: which endpoints its clients get, and why."),
 }
 """By what is explained: where its command lives, and its line in the help."""
 
@@ -16,7 +17,7 @@ KINDS = {
 @click.group(
     cls=LazyGroup,
     members=KINDS,
-    epilog="Example: zonewise explain dns db.shop --from-pod web-0 -n shop",
+    epilog="Example: zonewise explain service shop/catalog --from-node worker-7",
 )
 def explain() -> None:
     """Say what becomes of a request, and why: the answer first, then the rules, the facts, and what would change it.

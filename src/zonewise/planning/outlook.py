@@ -14,13 +14,13 @@ import msgspec
 
 from zonewise.objects import EndpointSlice, Key, Service
 from zonewise.planning.situation import Served, Situation
-from zonewise.routing import Cluster, Decision, HintsForm, drained_zones, forecast
+from zonewise.routing import Cluster, Decision, HintsForm, drained_zones
 from zonewise.routing.load import names
 from zonewise.routing.tiers import EVERYONE
 from zonewise.slices.families import Family
 from zonewise.slices.plan import MOST_PER_SLICE
 from zonewise.slices.routed import Routed, route
-from zonewise.slices.state import state_of
+from zonewise.slices.state import forecasts_of, state_of
 from zonewise.topology import ZONE
 
 EVERY_CLIENT: Final = "*"
@@ -68,11 +68,11 @@ def look(situation: Situation, chosen: Callable[[Service], bool], hints: HintsFo
 
 def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
     cluster = situation.cluster
-    routed = {family: _route(served, family, situation, hints) for family in served.by_family}
-    decisions = {family.value: found.decision for family, found in routed.items()}
-    expressions = {family.value: found.expression for family, found in routed.items()}
-    state = state_of(served.service, decisions, expressions, cluster, now="")
-    forecasts = [forecast(decision, cluster) for decision in decisions.values() if decision.endpoints]
+    found = {family: routed(served, family, situation, hints) for family in served.by_family}
+    decisions = {family.value: each.decision for family, each in found.items()}
+    expressions = {family.value: each.expression for family, each in found.items()}
+    forecasts = forecasts_of(decisions.values(), cluster)
+    state = state_of(served.service, decisions, expressions, forecasts, now="")
     return Outlook(
         namespace=served.key.namespace,
         name=served.key.name,
@@ -83,17 +83,18 @@ def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
         sentence=state.sentence,
         remedy=state.remedy,
         endpoints=state.endpoints,
-        in_zone=min((found.in_zone for found in forecasts), default=0.0),
-        worst_overload=max((found.worst_overload for found in forecasts), default=0.0),
-        cut_off=tuple(sorted({name for found in forecasts for name in found.cut_off})),
-        slices=sum(_slices(found) for found in routed.values()),
+        in_zone=min((each.in_zone for each in forecasts), default=0.0),
+        worst_overload=max((each.worst_overload for each in forecasts), default=0.0),
+        cut_off=tuple(sorted({name for each in forecasts for name in each.cut_off})),
+        slices=sum(_slices(each) for each in found.values()),
         assignment=tuple(_assignments(decisions.values(), cluster)),
         losses=state.losses,
         complaints=state.complaints,
     )
 
 
-def _route(served: Served, family: Family, situation: Situation, hints: HintsForm) -> Routed:
+def routed(served: Served, family: Family, situation: Situation, hints: HintsForm = HintsForm.STABLE) -> Routed:
+    """What the controller decides of one family, from the slices as they are."""
     namespace = situation.namespaces.get(served.key.namespace)
     said = namespace.metadata.annotations if namespace else {}
     drained = drained_zones(served.service, said, situation.cluster.node_drains)

@@ -76,7 +76,8 @@ def _served(tier: Tier, cluster: Cluster, client: str) -> Mapping[str, float]:
 
 
 def _chosen(decision: Decision, cluster: Cluster, client: str, tier: Tier, count: int) -> Reason:
-    where = "for every client" if tier is EVERYONE else f"for {tier.key}={cluster.domains(tier.key).get(client)}"
+    limit = decision.walls if tier is EVERYONE and decision.walls else tier
+    where = "for every client" if limit is EVERYONE else f"for {limit.key}={cluster.domains(limit.key).get(client)}"
     sentence = f"{count} of {len(decision.endpoints)} endpoints, {where}"
     facts = {"client": client, "chosen": count, "endpoints": len(decision.endpoints), "tier": tier.key}
     return Reason(Code.CHOSEN, sentence, facts)

@@ -126,7 +126,7 @@ def read_policy(service: Service) -> Reading:
     winner = said[0] if said else _Statement("", NoPolicy())
     for loser in (statement for statement in said[1:] if statement.policy != winner.policy):
         problem = f"has no effect: {winner.source} comes first"
-        reader.complain(Code.OVERRULED, loser.source, _value(service, loser.source), problem, "remove one of the two")
+        reader.complain(Code.OVERRULED, loser.source, value_of(service, loser.source), problem, "remove one of the two")
     _complain_about_idle_tuning(reader, winner.policy)
     _complain_about_local_traffic(reader, winner)
     return Reading(winner.policy, winner.source, tuple(reader.complaints))
@@ -137,7 +137,8 @@ def hints_enabled(annotations: Mapping[str, str]) -> bool:
     return annotations.get(OLD_HINTS, annotations.get(TOPOLOGY_MODE)) in {"Auto", "auto"}
 
 
-def _value(service: Service, source: str) -> str:
+def value_of(service: Service, source: str) -> str:
+    """What stands where a reading has its source."""
     match source:
         case "spec.topologyKeys":
             return ", ".join(service.spec.topology_keys)
@@ -266,7 +267,7 @@ def _complain_about_local_traffic(reader: _Reader, winner: _Statement) -> None:
     """Traffic that must stay on its node is not ours to route."""
     if winner.source and reader.service.spec.internal_traffic_policy == "Local":
         problem = "has no effect on traffic from inside the cluster: internalTrafficPolicy is Local"
-        value = _value(reader.service, winner.source)
+        value = value_of(reader.service, winner.source)
         reader.complain(Code.NO_EFFECT, winner.source, value, problem, "set internalTrafficPolicy to Cluster")
 
 

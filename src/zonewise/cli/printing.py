@@ -1,0 +1,115 @@
+"""How commands print: one form of JSON for all, and text in columns, coloured on a terminal and folded to its width.
+
+Off a terminal, lines are as long as they are and carry no colours (click takes them off): whoever reads them cuts them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+
+OUTPUTS: Final = ("text", "wide", "json", "yaml")
+output_option = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True)
+"""`-o`, for commands that print text or the account behind it."""
+
+_GAP: Final = 3
+_NARROWEST: Final = 30
+
+
+class Cell(NamedTuple):
+    """`style` is a colour, `dim` or `bold`."""
+
+    text: str
+    style: str = ""
+
+
+def echo_data(value: Any, form: str) -> None:
+    """As JSON or YAML, with the names that the schema documents."""
+    import msgspec
+
+    if form == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True), nl=False)
+
+
+def width() -> int | None:
+    """Of the terminal; None where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def styled(text: str, style: str) -> str:
+    match style:
+        case _ if not style or not text:
+            return text
+        case "bold":
+            return click.style(text, bold=True)
+        case "dim":
+            return click.style(text, dim=True)
+        case colour:
+            return click.style(text, fg=colour)
+
+
+def told(label: str, text: str, mark: str = "", style: str = "") -> Iterator[str]:
+    """A line with a label before it, or with a mark below the last one; folded with its beginning in line."""
+    before = f"{label:<12}" if label else " " * 12
+    marked = f"{mark} " if mark else ""
+    lines = folded(text, len(before) + len(marked))
+    yield f"{before}{styled(mark, style)}{' ' if mark else ''}{lines[0]}"
+    yield from (f"{' ' * (12 + len(marked))}{line}" for line in lines[1:])
+
+
+def folded(text: str, indent: int = 0) -> list[str]:
+    wide = width()
+    if wide is None or len(text) + indent <= wide:
+        return [text]
+    return textwrap.wrap(text, max(_NARROWEST, wide - indent), break_long_words=False) or [text]
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], right: Sequence[str] = ()) -> Iterator[str]:
+    """The last column is folded; `right` are those that stand to the right."""
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    widths = [max(len(name), *(len(row[place].text) for row in cells)) for place, name in enumerate(header)]
+    to_right = [name in right for name in header]
+    indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
+    if any(header):
+        yield _line([Cell(name, "bold") for name in header], widths, to_right)
+    for row in cells:
+        first, *rest = folded(row[-1].text, indent)
+        yield _line([*row[:-1], Cell(first, row[-1].style)], widths, to_right)
+        yield from (f"{' ' * indent}{styled(line, row[-1].style)}" for line in rest)
+
+
+def _line(cells: Sequence[Cell], widths: Sequence[int], to_right: Sequence[bool]) -> str:
+    """Without blanks at the end."""
+    parts = []
+    for place, (cell, wide, right) in enumerate(zip(cells, widths, to_right, strict=True)):
+        blank = " " * (wide - len(cell.text))
+        text = styled(cell.text, cell.style)
+        last = place == len(cells) - 1
+        parts.append(f"{blank}{text}" if right else text if last else f"{text}{blank}")
+    return (" " * _GAP).join(parts).rstrip()
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def count(number: int, noun: str, many: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
+
+
+def size(amount: float) -> str:
+    """Bytes as people read them, in powers of ten as bills have them."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 1000 or unit == "TB":
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    raise AssertionError("the last unit takes all")

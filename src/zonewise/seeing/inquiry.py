@@ -1,0 +1,145 @@
+"""Reads what it takes to explain one Service, once: from a cluster, or from the objects of a dump."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from zonewise.errors import UsageError, ZonewiseError
+from zonewise.kube.client import Client
+from zonewise.kube.errors import Forbidden, NotFound
+from zonewise.objects import (
+    ENDPOINT_SLICES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SERVICES,
+    EndpointSlice,
+    Key,
+    Namespace,
+    Node,
+    Pod,
+    Service,
+    View,
+    key_of,
+)
+from zonewise.seeing import service as service_
+from zonewise.seeing.accounts import ServiceExplanation
+from zonewise.slices.names import SERVICE_NAME, service_key
+
+KINDS: Final[Mapping[str, type[View]]] = {
+    "Node": Node,
+    "Namespace": Namespace,
+    "Service": Service,
+    "EndpointSlice": EndpointSlice,
+}
+"""What is read of a dump; pods too, where a client is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """`pod` or `node` is where the client is, or neither for all clients."""
+
+    service: Key
+    pod: Key | None = None
+    node: str = ""
+    all_services: bool = False
+
+
+async def inquire(client: Client, inquiry: Inquiry) -> ServiceExplanation:
+    key = inquiry.service
+    try:
+        service = await client.get(SERVICES, key.name, key.namespace)
+    except NotFound:
+        known = [key_of(each) for each in (await client.list(SERVICES)).items]
+        raise ZonewiseError(_missing(key, known)) from None
+    nodes, slices = await asyncio.gather(
+        client.list(NODES), client.list(ENDPOINT_SLICES, key.namespace, selector=f"{SERVICE_NAME}={key.name}")
+    )
+    namespace = await _namespace(client, key.namespace)
+    return _explain(inquiry, service, slices.items, nodes.items, namespace, await _home(client, inquiry.pod))
+
+
+async def _namespace(client: Client, name: str) -> list[Namespace]:
+    """Who may not read it takes it to drain no zone."""
+    try:
+        return [await client.get(NAMESPACES, name)]
+    except Forbidden:
+        return []
+
+
+async def _home(client: Client, pod: Key | None) -> str:
+    if pod is None:
+        return ""
+    try:
+        found = await client.get(PODS, pod.name, pod.namespace)
+    except NotFound:
+        raise ZonewiseError(f"no pod {pod}; `kubectl get pods -n {pod.namespace}` lists them") from None
+    return _node_of(found)
+
+
+def from_dump(objects: Mapping[str, Sequence[Any]], source: str, inquiry: Inquiry) -> ServiceExplanation:
+    """`objects` by kind, as `dump.read` gives them."""
+    services: Sequence[Service] = objects["Service"]
+    service = next((each for each in services if key_of(each) == inquiry.service), None)
+    if service is None:
+        raise ZonewiseError(f"{source}: {_missing(inquiry.service, map(key_of, services))}")
+    if not objects["Node"] or not objects["EndpointSlice"]:
+        raise UsageError(
+            f"{source}: nodes and slices are needed too; dump"
+            " `kubectl get nodes,namespaces,services,endpointslices -A -o yaml`"
+        )
+    slices = [each for each in objects["EndpointSlice"] if service_key(each) == inquiry.service]
+    home = _home_in(objects.get("Pod", ()), source, inquiry.pod) if inquiry.pod else ""
+    return _explain(inquiry, service, slices, objects["Node"], objects["Namespace"], home)
+
+
+def _home_in(pods: Iterable[Pod], source: str, pod: Key) -> str:
+    found = next((each for each in pods if key_of(each) == pod), None)
+    if found is None:
+        raise ZonewiseError(f"{source}: no pod {pod} in it; add pods to the dump, or say --from-node")
+    return _node_of(found)
+
+
+def _node_of(pod: Pod) -> str:
+    if not pod.spec.node_name:
+        raise ZonewiseError(f"pod {key_of(pod)} is on no node yet: ask when it is scheduled")
+    return pod.spec.node_name
+
+
+def _explain(
+    inquiry: Inquiry,
+    service: Service,
+    slices: Sequence[EndpointSlice],
+    nodes: Sequence[Node],
+    namespaces: Sequence[Namespace],
+    home: str,
+) -> ServiceExplanation:
+    node = home or inquiry.node
+    names = [each.metadata.name for each in nodes]
+    if node and node not in names:
+        near = difflib.get_close_matches(node, names, n=1)
+        raise ZonewiseError(
+            f"no node {node}{f'; did you mean {near[0]}?' if near else ''} `kubectl get nodes` lists them"
+        )
+    who = f"pod {inquiry.pod} on node {node}" if inquiry.pod else f"node {node}" if node else ""
+    return service_.explain(
+        service, slices, nodes, namespaces, client=who, node=node, all_services=inquiry.all_services
+    )
+
+
+def _missing(key: Key, known: Iterable[Key]) -> str:
+    """Says where there is one of that name, or the nearest name."""
+    names = list(known)
+    elsewhere = [str(each) for each in names if each.name == key.name]
+    here = [each.name for each in names if each.namespace == key.namespace]
+    near = difflib.get_close_matches(key.name, here, n=1)
+    if elsewhere:
+        return f"no Service {key}; there is {', '.join(elsewhere[:3])}: name its namespace with -n"
+    if near:
+        return f"no Service {key}; did you mean {key.namespace}/{near[0]}?"
+    some = ", ".join(map(str, names[:3]))
+    return f"no Service {key}; there {'are' if len(names) > 1 else 'is'} {some or 'none'}{' and others' if len(names) > 3 else ''}"
