@@ -88,6 +88,10 @@ class Outages:
             _mark(self._down_since, domain, now, holds=seen.ready == 0)
             _mark(self._back_since, domain, now, holds=seen.ready > 0 and seen.ready >= self._enough(seen))
 
+    def down(self) -> list[Domain]:
+        """Those without a ready node, however short."""
+        return [Domain(domain, self._name) for domain in self._down_since]
+
     def judge(self, takeovers: TakeoverMap, now: float) -> list[Verdict]:
         failed = sorted(domain for domain in self._down_since if self._has_failed(domain, now))
         left = sorted(domain for domain in self._counts if domain not in self._down_since)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from zonewise.ceph.domains import DRIVER
+from zonewise.ceph.domains import DRIVER, short_name
 from zonewise.ceph.takeover import DOCUMENT, MAP, VERSION
 
 AUTOMATIC: Final = f"{DRIVER}/automatic"
@@ -23,10 +23,16 @@ def edited(data: Mapping[str, str], added: Mapping[str, Sequence[str]], removed:
 
 
 def _changed(before: Mapping[str, Any], added: Mapping[str, Sequence[str]], removed: Iterable[str]) -> dict[str, Any]:
-    gone = set(removed)
-    return {key: value for key, value in before.items() if key not in gone} | {
+    gone = {*removed, *added}
+    return {key: value for key, value in before.items() if _named(key) not in gone} | {
         key: list(targets) for key, targets in added.items()
     }
+
+
+def _named(key: str) -> str:
+    """As `TakeoverMap` says it."""
+    label, equals, value = key.rpartition("=")
+    return f"{short_name(label)}{equals}{value}"
 
 
 def _text(value: Any) -> str:

@@ -77,7 +77,9 @@ class CSINodeDriver(View, frozen=True):
 
 
 class CSINodeSpec(View, frozen=True):
-    drivers: tuple[CSINodeDriver, ...] = ()
+    """`drivers` is null once the last one was removed."""
+
+    drivers: tuple[CSINodeDriver, ...] | None = ()
 
 
 class CSINode(View, frozen=True):

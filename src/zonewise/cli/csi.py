@@ -1,0 +1,24 @@
+"""`zonewise csi`: the Ceph CSI driver's processes, and what people do about volumes. A module per command."""
+
+from __future__ import annotations
+
+import click
+
+from zonewise.cli.lazy import LazyGroup
+
+MEMBERS = {
+    "controller": ("zonewise.cli.csi_serve:controller", "Provision volumes in the pool of the pod's domain."),
+    "giveback": ("zonewise.cli.csi_takeover:giveback", "Give a domain that is back to its own nodes."),
+    "node": ("zonewise.cli.csi_serve:node", "Mount volumes on this node, and say in which domains it is."),
+    "takeover": ("zonewise.cli.csi_takeover:takeover", "Let other domains' nodes use the volumes of one that failed."),
+}
+"""By name: where the command lives, and its line in the help."""
+
+
+@click.group(
+    cls=LazyGroup,
+    members=MEMBERS,
+    epilog="Example: zonewise csi takeover zone=zone-a zone-b zone-c",
+)
+def csi() -> None:
+    """Ceph RBD and CephFS volumes, provisioned where the pod is."""

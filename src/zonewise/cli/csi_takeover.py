@@ -1,0 +1,115 @@
+"""`zonewise csi takeover` and `giveback`: entries of the takeover map, written and removed by a person."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.cli.csi_serve import CONFIG_MAP, DOMAIN_LABELS, config_map_key
+from zonewise.cli.options import cluster_options
+from zonewise.errors import UsageError
+
+if TYPE_CHECKING:
+    from zonewise.ceph.takeover import TakeoverMap
+    from zonewise.kube.access import Access
+    from zonewise.objects import Key
+
+_LABELS = click.option("--domain-labels", default=DOMAIN_LABELS, show_default=True, help="As the driver has them.")
+_PLACE = click.option(
+    "--config-map", default=CONFIG_MAP, show_default=True, metavar="NAMESPACE/NAME", help="Where the takeover map is."
+)
+_DRY = click.option("--dry-run", is_flag=True, help="Only say what the map would be.")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise csi takeover zone=zone-a zone-b zone-c     nodes of these two zones may use zone-a's volumes
+  zonewise csi takeover zone-a all
+"""
+)
+@click.argument("source")
+@click.argument("targets", nargs=-1, required=True)
+@_LABELS
+@_PLACE
+@_DRY
+@cluster_options
+def takeover(source: str, targets: tuple[str, ...], **options: Any) -> None:
+    """Let nodes of TARGETS, or of all domains, use the volumes of the domain SOURCE, which failed.
+
+    Make sure that nothing of SOURCE still writes: what is cut off from Kubernetes may well reach Ceph.
+    """
+    _change(options, {source: targets}, ())
+
+
+@click.command(epilog="Example: zonewise csi giveback zone=zone-a")
+@click.argument("source")
+@_LABELS
+@_PLACE
+@_DRY
+@cluster_options
+def giveback(source: str, **options: Any) -> None:
+    """End the takeover of the domain SOURCE. Pods that run elsewhere stay until they are made anew."""
+    _change(options, {}, (source,))
+
+
+def _change(options: dict[str, Any], added: Mapping[str, Sequence[str]], removed: Sequence[str]) -> None:
+    from zonewise.ceph.domains import DomainLabels
+    from zonewise.kube import kubeconfig
+
+    names = DomainLabels.parse(options["domain_labels"]).names
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
+    place = config_map_key(options["config_map"])
+    said = asyncio.run(_write(access, place, names, added, removed, dry_run=options["dry_run"]))
+    click.echo(f"{place}{' would say' if options['dry_run'] else ' says'}:" if said else f"{place}: no takeover")
+    for source, targets in said.written().items():
+        click.echo(f"  {source} is taken over by {', '.join(targets)}")
+
+
+async def _write(
+    access: Access,
+    place: Key,
+    names: Sequence[str],
+    added: Mapping[str, Sequence[str]],
+    removed: Sequence[str],
+    *,
+    dry_run: bool,
+) -> TakeoverMap:
+    """What is there must be readable, and what comes of it too; somebody else's write in between is a conflict."""
+    from zonewise.ceph.takeover import read
+    from zonewise.ceph.takeoveredit import edited
+    from zonewise.kube.client import Client
+    from zonewise.kube.errors import NotFound
+    from zonewise.kube.patch import MergePatch
+    from zonewise.objects import CONFIG_MAPS, ConfigMap
+
+    async with Client(access, wait_for_server=False) as client:
+        try:
+            found: ConfigMap | None = await client.get(CONFIG_MAPS, place.name, place.namespace)
+        except NotFound:
+            found = None
+        data = found.data if found else {}
+        before = read(data, names)
+        gone = [_entry(before, source) for source in removed]
+        changes = edited(data, added, gone)
+        said = read({**data, **changes}, names)
+        if found is None:
+            body = {"metadata": {"name": place.name}, "data": changes}
+            await client.create(CONFIG_MAPS, body, place.namespace, dry_run=dry_run)
+        else:
+            version = {"resourceVersion": found.metadata.resource_version}
+            patch = MergePatch({"metadata": version, "data": changes})
+            await client.patch(CONFIG_MAPS, place.name, patch, place.namespace, dry_run=dry_run)
+    return said
+
+
+def _entry(said: TakeoverMap, written: str) -> str:
+    """As the map has it, found by its value alone too where that is enough."""
+    known = list(said.written())
+    found = [entry for entry in known if entry == written or entry.partition("=")[2] == written]
+    if len(found) != 1:
+        raise UsageError(f"{written!r} is not the name of one takeover; there are: {', '.join(known) or 'none'}")
+    return found[0]
