@@ -134,10 +134,10 @@ def _zones(situation: Situation) -> Iterator[Zone]:
 
 
 def _service(outlook: Outlook, measured: Mapping[Key, Shared]) -> ServiceStatus:
-    return ServiceStatus(state=_state(outlook), outlook=outlook, measured=measured.get(outlook.key))
+    return ServiceStatus(state=state_of(outlook), outlook=outlook, measured=measured.get(outlook.key))
 
 
-def _state(outlook: Outlook) -> ServiceState:
+def state_of(outlook: Outlook) -> ServiceState:
     match outlook:
         case Outlook(endpoints=0):
             return ServiceState.UNSERVED
