@@ -10,6 +10,7 @@ KINDS = {
     "dns": ("zonewise.cli.explain_dns:dns", "A name: what a client gets for it, and why."),
     "eviction": ("zonewise.cli.explain_eviction:eviction", "A pod: may it be evicted now, and what would free it."),
     "service": ("zonewise.cli.explain_service:service", "A Service: which endpoints its clients get, and why."),
+    "volume": ("zonewise.cli.explain_volume:volume", "A claim: in which pool its volume is, and who can reach it."),
 }
 """By what is explained: where its command lives, and its line in the help."""
 
