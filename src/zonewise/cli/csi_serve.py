@@ -246,7 +246,8 @@ Examples:
 )
 @click.option(
     "--daemon-cgroup",
-    type=click.Path(path_type=Path, file_okay=False),
+    default="",
+    metavar="PATH",
     help="Where daemons go that serve volumes and must outlive this process's container.",
 )
 @click.option(
@@ -306,26 +307,22 @@ def _said_domains(said: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _node_services(options: dict[str, Any], name: str) -> Callable[[Any], dict[str, object]]:
-    from zonewise import log
-    from zonewise.ceph import filevolumes
+    from zonewise.ceph import nodeservice
     from zonewise.ceph.cluster import Clusters
     from zonewise.ceph.config import Configuration
-    from zonewise.ceph.filevolumes import FileVolumes
     from zonewise.ceph.identity import Identity
-    from zonewise.ceph.imagevolumes import ImageVolumes
-    from zonewise.ceph.mappers import probing
-    from zonewise.ceph.node import Node
-    from zonewise.ceph.stages import Stages
 
-    cgroup = options["daemon_cgroup"]
-    choice = probing.probe(options["mapper"], cgroup)
-    client, why = filevolumes.choose(options["cephfs_client"])
-    log.get_logger(__name__).info("how volumes are reached", rbd=str(choice.reason), cephfs=str(why))
     clusters = Clusters(Configuration(options["config"]))
-    images = ImageVolumes(choice.mapper, probing.known(cgroup))
-    files = FileVolumes(client, cgroup)
-    stages = Stages(options["state_directory"])
     return lambda segments: {
         "Identity": Identity(),
-        "Node": Node(name, clusters, stages, images, files, topology=segments, max_volumes=options["max_volumes"]),
+        "Node": nodeservice.make(
+            clusters,
+            name,
+            segments,
+            state_directory=options["state_directory"],
+            mapper=options["mapper"],
+            cephfs_client=options["cephfs_client"],
+            daemon_cgroup=options["daemon_cgroup"],
+            max_volumes=options["max_volumes"],
+        ),
     }
