@@ -8,11 +8,10 @@ to try again, as the specification asks.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zonewise.ceph import access, commands, filesystems, ids, mounts
 from zonewise.ceph.errors import Code, CsiError
@@ -35,6 +34,7 @@ _CAPABILITIES = (
     csi.NodeServiceCapability.RPC.SINGLE_NODE_MULTI_WRITER,
     csi.NodeServiceCapability.RPC.GET_VOLUME_HEALTH,
 )
+_LONGEST_TEXT = 4096  # of a path, by the kernel
 
 
 class Node:
@@ -285,11 +285,16 @@ def _identity(volume: str) -> ids.Id:
     return identity
 
 
-def _require(request: object, *fields: str) -> None:
+def _require(request: Any, *fields: str) -> None:
     for field in fields:
         value = getattr(request, field)
-        missing = not value if isinstance(value, str) else not request.HasField(field)  # type: ignore[attr-defined] # a message
-        if missing:
+        if not isinstance(value, str):
+            if not request.HasField(field):
+                raise CsiError(Code.INVALID_ARGUMENT, f"{field} is missing")
+            continue
+        if not value:
             raise CsiError(Code.INVALID_ARGUMENT, f"{field} is missing")
-        if isinstance(value, str) and ("\0" in value or (field.endswith("path") and not os.path.isabs(value))):  # noqa: PTH117
-            raise CsiError(Code.INVALID_ARGUMENT, f"{field} must be an absolute path" if "path" in field else field)
+        if "\0" in value or len(value) > _LONGEST_TEXT:
+            raise CsiError(Code.INVALID_ARGUMENT, f"{field} has a zero in it, or more than {_LONGEST_TEXT} characters")
+        if field.endswith("target_path") and not value.startswith("/"):
+            raise CsiError(Code.INVALID_ARGUMENT, f"{field} must be an absolute path")
