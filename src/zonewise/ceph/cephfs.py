@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from zonewise.ceph import ids, steps
@@ -18,7 +19,6 @@ from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.ids import Kind, Thing
 from zonewise.ceph.model import Found, Place, Source, Wanted
 from zonewise.ceph.parameters import Class
-from zonewise.ceph.snapshotindex import SnapshotIndex
 from zonewise.ceph.steps import Step
 
 COPY_PREFIX = "csi-copy-"
@@ -59,20 +59,16 @@ class CephFs:
             return self._snap(cluster, wanted, wanted.source)
         return self._copy(cluster, wanted, wanted.source)
 
-    def remove(self, cluster: Cluster, place: Place) -> None:
-        index = _index(cluster, place)
-        source = index.source(place.image) if place.image.startswith("csi-snap-") else None
-        if source is not None:
+    def remove(self, cluster: Cluster, place: Place, origin: Place | None = None) -> None:  # noqa: ARG002 - RBD's
+        if place.parent:
             with _gone_is_fine():
-                _manage(cluster, "subvolume snapshot rm", place, sub_name=source, snap_name=place.image)
-            index.drop(place.image)
+                _manage(cluster, "subvolume snapshot rm", place, sub_name=place.parent, snap_name=place.image)
         with _gone_is_fine():
             self._remove_subvolume(cluster, place)
 
     def size(self, cluster: Cluster, place: Place) -> int | None:
-        source = _index(cluster, place).source(place.image) if place.image.startswith("csi-snap-") else None
-        if source is not None:
-            return _snapshot_bytes(cluster, place, source)
+        if place.parent and (snapshot := _snapshot(cluster, place)) is not None:
+            return int(snapshot.get("size", 0))
         facts = _info(cluster, place)
         return _quota(facts) if facts is not None and facts.get("state", "complete") == "complete" else None
 
@@ -101,6 +97,12 @@ class CephFs:
         with _gone_is_fine():
             _manage(cluster, "subvolume snapshot rm", found.place, sub_name=found.place.image, snap_name=leftover)
 
+    def kept(self, cluster: Cluster, pool: str) -> list[str]:  # noqa: ARG002 - the manager itself removes such
+        return []
+
+    def purge(self, cluster: Cluster, pool: str, name: str) -> None:
+        """Nothing is kept."""
+
     def _ensure_group(self, cluster: Cluster, place: Place) -> None:
         which = (cluster.name, place.filesystem, place.group)
         if which not in self._groups:
@@ -122,8 +124,7 @@ class CephFs:
         return wanted.size_bytes
 
     def _snap(self, cluster: Cluster, wanted: Wanted, source: Source) -> int:
-        _index(cluster, wanted.place).put(wanted.place.image, source.place.image)
-        self._snapshot(cluster, source.place, source.place.image, wanted.place.image)
+        self._snap_source(cluster, source.place, source.place.image, wanted.place.image)
         return source.size_bytes
 
     def _copy(self, cluster: Cluster, wanted: Wanted, source: Source) -> int:
@@ -132,7 +133,7 @@ class CephFs:
         if state in {"failed", "canceled"}:
             self._remove_subvolume(cluster, place)
             state = ""
-        parent = _index(cluster, source.place).source(source.place.image) if source.thing is Thing.SNAPSHOT else None
+        parent = source.place.parent if _snapshot(cluster, source.place) is not None else ""
         passing = COPY_PREFIX + place.image
         if not state:
             self._begin_copy(cluster, place, source, parent, passing)
@@ -140,15 +141,15 @@ class CephFs:
         steps.reach(Step.COPY_CLONED)
         size = self.grow(cluster, place, wanted.size_bytes)
         steps.reach(Step.COPY_GROWN)
-        if parent is None:
+        if not parent:
             with _gone_is_fine():
                 _manage(cluster, "subvolume snapshot rm", place, sub_name=source.place.image, snap_name=passing)
         steps.reach(Step.COPY_CLEARED)
         return size
 
-    def _begin_copy(self, cluster: Cluster, place: Place, source: Source, parent: str | None, passing: str) -> None:
-        if parent is None:
-            self._snapshot(cluster, source.place, source.place.image, passing)
+    def _begin_copy(self, cluster: Cluster, place: Place, source: Source, parent: str, passing: str) -> None:
+        if not parent:
+            self._snap_source(cluster, source.place, source.place.image, passing)
             steps.reach(Step.COPY_SNAPPED)
         try:
             _manage(
@@ -174,7 +175,7 @@ class CephFs:
                 raise CsiError(Code.ABORTED, f"the copy into {place.image} is still being made: try again")
             time.sleep(_POLL_SECONDS)
 
-    def _snapshot(self, cluster: Cluster, place: Place, subvolume: str, name: str) -> None:
+    def _snap_source(self, cluster: Cluster, place: Place, subvolume: str, name: str) -> None:
         try:
             _manage(cluster, "subvolume snapshot create", place, sub_name=subvolume, snap_name=name)
         except CsiError as error:
@@ -213,10 +214,6 @@ def _filesystem(cluster: Cluster, name: str) -> dict[str, Any]:
     return known[name]
 
 
-def _index(cluster: Cluster, place: Place) -> SnapshotIndex:
-    return SnapshotIndex(cluster, str(_filesystem(cluster, place.filesystem)["metadata_pool"]))
-
-
 def _info(cluster: Cluster, place: Place) -> dict[str, Any] | None:
     """None when there is no such subvolume, or not yet."""
     try:
@@ -232,14 +229,16 @@ def _quota(facts: Mapping[str, Any]) -> int:
     return int(quota) if isinstance(quota, int) else 0  # "infinite"
 
 
-def _snapshot_bytes(cluster: Cluster, place: Place, source: str) -> int | None:
+def _snapshot(cluster: Cluster, place: Place) -> dict[str, Any] | None:
+    """What is known of a snapshot that lies in its source; None when it does not, or is no snapshot."""
+    if not place.parent:
+        return None
     try:
-        facts = _manage(cluster, "subvolume snapshot info", place, sub_name=source, snap_name=place.image)
+        return dict(_manage(cluster, "subvolume snapshot info", place, sub_name=place.parent, snap_name=place.image))
     except CsiError as error:
         if error.code is Code.NOT_FOUND:
             return None
         raise
-    return int(facts.get("size", 0))
 
 
 def _clone_state(cluster: Cluster, place: Place) -> str:
@@ -269,7 +268,7 @@ def _found_in(cluster: Cluster, group: Place) -> Iterator[Found]:
         named = _split(entry["name"])
         if named is None:
             continue
-        place = Place(group.pool, group.pool_id, entry["name"], group.filesystem, group.group)
+        place = replace(group, image=entry["name"])
         facts = _info(cluster, place) or {}
         if facts and facts.get("data_pool", group.pool) != group.pool:
             continue
@@ -280,7 +279,7 @@ def _found_in(cluster: Cluster, group: Place) -> Iterator[Found]:
         for name in snapshots:
             thing = _split(name)
             if thing is not None:
-                yield Found(Place(group.pool, group.pool_id, name, group.filesystem, group.group), *thing)
+                yield Found(replace(place, image=name, parent=place.image), *thing)
 
 
 def _split(name: str) -> tuple[Thing, str] | None:
