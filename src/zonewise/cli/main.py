@@ -19,6 +19,7 @@ COMMANDS = {
     "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
     "controller": ("zonewise.cli.controller:controller", "Keep EndpointSlices: who serves whom, as each Service asks."),
     "csi": ("zonewise.cli.csi:csi", "Ceph volumes, provisioned in the pool of the pod's domain."),
+    "dashboard": ("zonewise.cli.dashboard:dashboard", "Show the cluster on a live page: traffic, reasons, budgets, what if."),
     "dns": ("zonewise.cli.dns:dns", "Answer the cluster's names, headless ones from the client's own domain."),
     "explain": ("zonewise.cli.explain:explain", "Say what becomes of a request, and why."),
     "drain": ("zonewise.cli.drain:drain", "Say in which waves a drain will take a node's pods, before anyone runs it."),

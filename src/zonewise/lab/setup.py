@@ -17,7 +17,7 @@ from zonewise.lab import build
 from zonewise.lab.binaries import DEFAULT_VERSION
 from zonewise.lab.progress import Reporter
 
-# Commands that namespace nodes, kube-proxy and the storage driver call, and the Debian package each comes in.
+# Commands that namespace nodes, kube-proxy, the storage driver and the tests of the page call, and the Debian package of each.
 PACKAGES = {
     "ceph": "ceph-common",
     "ceph-fuse": "ceph-fuse",
@@ -25,6 +25,7 @@ PACKAGES = {
     "ceph-mgr": "ceph-mgr",
     "ceph-mon": "ceph-mon",
     "ceph-osd": "ceph-osd",
+    "chromium": "chromium",
     "conntrack": "conntrack",
     "ip": "iproute2",
     "mkfs.ext4": "e2fsprogs",

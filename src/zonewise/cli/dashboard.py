@@ -1,0 +1,133 @@
+"""`zonewise dashboard`: the live page of a cluster, or of a dump."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.cli.options import cluster_options, log_options
+from zonewise.errors import UsageError
+
+if TYPE_CHECKING:
+    from zonewise.dashboard.program import Settings
+    from zonewise.kube.process import Listen, Main
+
+PORT = 8480
+HEALTH_PORT = 10358
+PROXY_PORT = 10356
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise dashboard                              the cluster at hand, on http://127.0.0.1:8480/
+  zonewise dashboard --port 0                     on any free port
+  zonewise dashboard -f dump.yaml                 a dump, with no cluster
+  zonewise dashboard --address 0.0.0.0            for others: over TLS, for whom the API server lets
+"""
+)
+@click.option(
+    "-f", "--file", "file", metavar="DUMP", help="Show a dump, YAML or JSON, in place of a cluster; - for stdin."
+)
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where to serve the page.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Its port; 0 for any free one.",
+)
+@click.option(
+    "--proxy-port",
+    type=click.IntRange(1, 65535),
+    default=PROXY_PORT,
+    show_default=True,
+    help="Where each node's proxy tells its traffic.",
+)
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="The page's certificate; read again when it changes.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key.")
+@click.option(
+    "--hints",
+    type=click.Choice(["stable", "strict"]),
+    default="stable",
+    show_default=True,
+    help="How automatic hints are computed, as the controller is told.",
+)
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    default=HEALTH_PORT,
+    show_default=True,
+    help="For /livez, /readyz and /metrics, where the page is not for this machine alone.",
+)
+@cluster_options
+@log_options
+def dashboard(**options: Any) -> None:
+    """Show the cluster on a live page: zones and the traffic between them, why each Service is routed as it is, budgets,
+    volumes, and what a change would do.
+
+    The page only looks. On a loopback address, as by default, everybody on this machine may see it. On any other it is
+    served over TLS, and the API server is asked who may look: those who may get dashboards.zonewise.dev.
+    """
+    from zonewise import log
+    from zonewise.kube import process
+
+    log.configure(options["log_format"], options["log_level"])
+    settings = _settings(options)
+    sys.exit(process.run(_main(options, settings), listen=_listen(options, settings)))
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    from zonewise.dashboard.program import Settings
+    from zonewise.routing import HintsForm
+
+    certificate = options["tls_cert"], options["tls_key"]
+    if any(certificate) and not all(certificate):
+        raise UsageError("--tls-cert and --tls-key belong together: give both")
+    settings = Settings(
+        address=options["address"],
+        port=options["port"],
+        proxy_port=options["proxy_port"],
+        hints=HintsForm(options["hints"]),
+        certificate=certificate if all(certificate) else None,
+    )
+    if options["file"] is not None and not settings.local:
+        raise UsageError(
+            f"--address {settings.address}: a dump is shown on this machine only, where nobody can be asked"
+        )
+    return settings
+
+
+def _main(options: dict[str, Any], settings: Settings) -> Main:
+    from zonewise.dashboard import program
+
+    file = options["file"]
+    if file is not None:
+        data = _bytes(file)
+        return lambda health: program.show_dump(data, "stdin" if file == "-" else file, settings, health, _say)
+    from zonewise.kube import kubeconfig
+
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
+    return lambda health: program.show_cluster(access, settings, health, _say)
+
+
+def _listen(options: dict[str, Any], settings: Settings) -> Listen:
+    from zonewise.kube.process import Listen
+
+    return Listen(host="127.0.0.1", port=0) if settings.local else Listen(port=options["health_port"])
+
+
+def _say(address: str) -> None:
+    click.echo(f"dashboard: {address}  (Ctrl-C ends it)")
+
+
+def _bytes(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}") from error

@@ -1,0 +1,81 @@
+// Small charts of shares over time, drawn as SVG.
+
+import { percent, rate, svg } from "./dom.js";
+import { store } from "./store.js";
+
+/** A line as long as a row is high; gaps where nothing was measured. */
+export function sparkPath(points, width, height) {
+  if (!points.length) return "";
+  const last = Math.max(points.at(-1).at, Date.now() / 1000 - store.bucketSeconds);
+  const first = last - store.bucketSeconds * store.buckets;
+  let path = "";
+  let before = -Infinity;
+  for (const { at, share } of points) {
+    const x = ((at - first) / (last - first)) * width;
+    const y = height - 1.5 - share * (height - 3);
+    path += `${at - before > store.bucketSeconds * 2.5 ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    before = at;
+  }
+  return path;
+}
+
+export function shareChart(points, { width = 640, height = 170, title = "In-zone share over time" } = {}) {
+  const left = 40;
+  const right = 12;
+  const top = 12;
+  const bottom = 24;
+  const inner = [width - left - right, height - top - bottom];
+  const chart = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(points, title) });
+  for (const share of [0, 0.5, 1]) {
+    const y = top + inner[1] * (1 - share);
+    chart.append(
+      svg("path", { class: "grid", d: `M${left} ${y}H${width - right}` }),
+      svg("text", { class: "tick end", x: left - 6, y: y + 4 }, `${share * 100}%`),
+    );
+  }
+  const last = Math.max(points.at(-1)?.at ?? 0, Date.now() / 1000 - store.bucketSeconds);
+  const first = last - store.bucketSeconds * store.buckets;
+  const x = (at) => left + ((at - first) / (last - first)) * inner[0];
+  const y = (share) => top + inner[1] * (1 - share);
+  for (let minutes = 0; minutes <= 20; minutes += 5) {
+    const at = last - minutes * 60;
+    if (at < first) continue;
+    chart.append(svg("text", { class: "tick middle", x: Math.min(x(at), width - right - 12), y: height - 6 }, minutes ? `-${minutes} min` : "now"));
+  }
+  const most = Math.max(...points.map((point) => point.bytes), 1);
+  const wide = Math.max(1.5, inner[0] / store.buckets - 1.5);
+  for (const point of points) {
+    const high = inner[1] * 0.9 * (point.bytes / most);
+    chart.append(svg("rect", { class: "volume", x: x(point.at) - wide / 2, y: top + inner[1] - high, width: wide, height: high, rx: 1 }));
+  }
+  let line = "";
+  let area = "";
+  let before = -Infinity;
+  for (const { at, share } of points) {
+    const there = `${x(at).toFixed(1)} ${y(share).toFixed(1)}`;
+    if (at - before > store.bucketSeconds * 2.5) {
+      if (area) area += `L${x(before).toFixed(1)} ${y(0)}Z`;
+      line += `M${there}`;
+      area += `M${x(at).toFixed(1)} ${y(0)}L${there}`;
+    } else {
+      line += `L${there}`;
+      area += `L${there}`;
+    }
+    before = at;
+  }
+  if (area) area += `L${x(before).toFixed(1)} ${y(0)}Z`;
+  chart.append(svg("path", { class: "area", d: area }), svg("path", { class: "line", d: line }));
+  if (points.length) {
+    const end = points.at(-1);
+    chart.append(svg("circle", { class: "end-point", cx: x(end.at), cy: y(end.share), r: 4 }));
+  } else {
+    chart.append(svg("text", { class: "tick middle", x: left + inner[0] / 2, y: top + inner[1] / 2 }, "nothing measured yet"));
+  }
+  return chart;
+}
+
+function summary(points, title) {
+  if (!points.length) return `${title}: nothing measured yet`;
+  const end = points.at(-1);
+  return `${title}: from ${percent(points[0].share)} to ${percent(end.share)}, ${rate(end.bytes / store.bucketSeconds)} at the end`;
+}

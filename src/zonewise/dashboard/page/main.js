@@ -1,0 +1,125 @@
+// Starts the page: the stream of what changes, the views, and the keys that move between them.
+
+import { Budgets } from "./budgets.js";
+import { el, put, say } from "./dom.js";
+import { Overview } from "./overview.js";
+import { Services } from "./services.js";
+import { Simulator } from "./simulator.js";
+import { connect, onChange, store, touch } from "./store.js";
+import { Volumes } from "./volumes.js";
+import { WhatIf } from "./whatif.js";
+
+const NAMES = ["overview", "services", "budgets", "volumes", "what-if", "simulator"];
+const THEMES = ["", "light", "dark"];
+const section = (name) => document.getElementById(name);
+const goToService = (key) => { location.hash = key ? `services/${encodeURIComponent(key)}` : "services"; };
+
+const views = {
+  overview: new Overview(section("overview")),
+  services: new Services(section("services"), goToService),
+  budgets: new Budgets(section("budgets")),
+  volumes: new Volumes(section("volumes")),
+  "what-if": new WhatIf(section("what-if")),
+  simulator: new Simulator(section("simulator")),
+};
+/** Tables that changed while a view was not in sight. */
+const missed = Object.fromEntries(NAMES.map((name) => [name, new Set()]));
+let current = "";
+
+function show() {
+  const [name, rest] = location.hash.slice(1).split(/\/(.*)/s);
+  const wanted = NAMES.includes(name) ? name : "overview";
+  const argument = rest ? decoded(rest) : "";
+  if (wanted !== current) {
+    current = wanted;
+    for (const each of NAMES) section(each).hidden = each !== wanted;
+    for (const link of document.querySelectorAll(".tabs a")) {
+      if (link.dataset.view === wanted) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    catchUp(wanted);
+    views[wanted].shown?.();
+  }
+  if (wanted === "services") views.services.open(argument);
+  if (wanted === "what-if" && argument) prefill(argument);
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return "";
+  }
+}
+
+function prefill(argument) {
+  try {
+    views["what-if"].prefill(JSON.parse(argument));
+  } catch {
+    // Not a link of ours.
+  }
+}
+
+function catchUp(name) {
+  const names = missed[name];
+  missed[name] = new Set();
+  if (names.size) views[name].draw(names);
+}
+
+onChange((names) => {
+  for (const each of NAMES) for (const name of names) missed[each].add(name);
+  catchUp(current);
+  if (names.has("about")) {
+    say(section("source"), store.about.live ? store.about.source : `${store.about.source} (a dump: nothing moves)`);
+    section("logout").hidden = !store.about.login;
+  }
+  if (names.has("notices")) {
+    put(section("notices"), [...store.tables.notices.values()].map((row) => el("p", { class: "notice" }, el("strong", {}, `${row.what} can't be read: `), row.trouble)));
+  }
+});
+
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  try {
+    localStorage.setItem("zonewise-theme", theme);
+  } catch {
+    // Nobody remembers it then.
+  }
+}
+
+function nextTheme() {
+  const now = THEMES.indexOf(document.documentElement.dataset.theme ?? "");
+  setTheme(THEMES[(now + 1) % THEMES.length]);
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape" && current === "services" && views.services.opened) goToService("");
+  if (event.target.closest("input, select, textarea")) return;
+  const number = Number(event.key);
+  if (number >= 1 && number <= NAMES.length) location.hash = NAMES[number - 1];
+  else if (event.key === "/") {
+    event.preventDefault();
+    if (current !== "services") location.hash = "services";
+    setTimeout(() => views.services.search.focus());
+  } else if (event.key === "t") nextTheme();
+  else if (event.key === "?") section("keys").showModal();
+}
+
+try {
+  setTheme(localStorage.getItem("zonewise-theme") ?? "");
+} catch {
+  setTheme("");
+}
+section("theme").addEventListener("click", nextTheme);
+section("help").addEventListener("click", () => section("keys").showModal());
+addEventListener("keydown", onKey);
+addEventListener("hashchange", show);
+show();
+connect((found) => {
+  const words = { live: store.about.live === false ? "a dump" : "live", lost: "connection lost, trying again" };
+  say(section("connection"), words[found]);
+  section("connection").dataset.state = found;
+  touch("about");
+});

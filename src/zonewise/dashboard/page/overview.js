@@ -1,0 +1,121 @@
+// The first view: figures, the map, the share over time, why policies are not in force, and what goes on right now.
+
+import { shareChart } from "./charts.js";
+import { ago, amount, badge, count, el, percent, put, rate, state } from "./dom.js";
+import { ZoneMap } from "./map.js";
+import { flows, measured, shares, store } from "./store.js";
+
+const MONTH_SECONDS = 30 * 86400;
+const PRICE_PER_GB = 0.02;
+const MOST_LISTED = 6;
+
+export class Overview {
+  constructor(section, open) {
+    this.open = open;
+    this.map = new ZoneMap();
+    this.map.pick = (zone) => this.showZone(zone);
+    this.map.table.addEventListener("toggle", () => this.map.drawFlows());
+    this.figures = el("div", { class: "figures" });
+    this.zone = el("div", { class: "zone-detail", "aria-live": "polite" });
+    this.chart = el("div");
+    this.why = el("div");
+    this.now = el("div");
+    this.parts = el("div");
+    section.append(this.figures,
+      el("div", { class: "columns" },
+        el("div", { class: "card wide" }, el("h2", {}, "Zones and traffic"), this.map.root, this.zone),
+        el("div", { class: "stack" },
+          el("div", { class: "card" }, el("h2", {}, "Traffic that stays in its zone"), this.chart),
+          el("div", { class: "card" }, el("h2", {}, "Why not?"), this.why),
+          el("div", { class: "card" }, el("h2", {}, "Going on now"), this.now),
+          el("div", { class: "card" }, el("h2", {}, "Zonewise itself"), this.parts))));
+    addEventListener("resize", () => this.map.drawZones());
+  }
+
+  draw(names) {
+    this.map.draw(names);
+    if (["services", "nodes", "traffic", "budgets", "proxies"].some((name) => names.has(name))) this.drawFigures();
+    if (names.has("traffic") || names.has("proxies")) this.drawChart();
+    if (names.has("services")) this.drawWhy();
+    if (["drains", "rollouts", "takeovers", "budgets", "nodes"].some((name) => names.has(name))) this.drawNow();
+    if (names.has("components")) this.drawParts();
+    if (this.zoneShown !== undefined && names.has("nodes")) this.showZone(this.zoneShown);
+  }
+
+  drawFigures() {
+    const rows = [...store.tables.services.values()];
+    const asked = rows.filter((row) => row.state !== "NotAsked" && row.state !== "Unserved");
+    const inForce = asked.filter((row) => row.state === "InForce");
+    const nodes = [...store.tables.nodes.values()];
+    const crossing = flows().filter((flow) => flow.from !== flow.to && flow.from && flow.to && flow.from !== "outside").reduce((sum, flow) => sum + flow.rate, 0);
+    const share = measured("*");
+    const foreseen = weighed(rows);
+    const tight = [...store.tables.budgets.values()].filter((row) => row.expected && !row.allowed).length;
+    const proxies = store.tables.proxies.get("all");
+    const monthly = (crossing * MONTH_SECONDS) / 1e9;
+    put(this.figures,
+      figure("in zone", share === null ? percent(foreseen) : percent(share), share === null ? "foreseen, not measured" : `measured; ${percent(foreseen)} foreseen`, "stays"),
+      figure("crosses zones", proxies?.answering ? rate(crossing) : "–", proxies?.answering ? `${amount(monthly * 1e9)} or ${(monthly * PRICE_PER_GB).toLocaleString("en", { style: "currency", currency: "USD" })} a month at $0.02/GB` : "no proxy tells its traffic", "crosses"),
+      figure("policies in force", asked.length ? `${inForce.length} of ${asked.length}` : "none asked", count(rows.length, "Service"), asked.length > inForce.length ? "warn" : "good"),
+      figure("nodes ready", `${nodes.filter((row) => row.ready).length} of ${nodes.length}`, `${count(new Set(nodes.map((row) => row.zone)).size, "zone")}`, nodes.every((row) => row.ready) ? "good" : "bad"),
+      figure("budgets", store.tables.budgets.size ? String(store.tables.budgets.size) : "none", tight ? `${tight} allow${tight === 1 ? "s" : ""} no disruption now` : store.tables.budgets.size ? "all allow disruptions" : "no pod is guarded", tight ? "warn" : "none"));
+  }
+
+  drawChart() {
+    const proxies = store.tables.proxies.get("all");
+    const silent = proxies && proxies.answering < proxies.nodes ? `${proxies.answering} of ${count(proxies.nodes, "node")} tell their traffic${proxies.trouble ? ` (${proxies.trouble})` : ""}` : null;
+    put(this.chart, shareChart(shares("*")), silent && el("p", { class: "muted small" }, silent));
+  }
+
+  drawWhy() {
+    const rows = [...store.tables.services].filter(([, row]) => ["warn", "bad"].includes(state(row).tone)).sort((a, b) => state(a[1]).rank - state(b[1]).rank || b[1].endpoints - a[1].endpoints);
+    if (!rows.length) {
+      put(this.why, el("p", { class: "muted" }, store.tables.services.size ? "Every policy that is asked for is in force." : "There is no Service yet."));
+      return;
+    }
+    put(this.why, el("ul", { class: "plain" }, rows.slice(0, MOST_LISTED).map(([key, row]) => el("li", {},
+      el("a", { href: `#services/${encodeURIComponent(key)}`, class: "name" }, key), " ", badge(state(row)),
+      el("p", { class: "small" }, row.state === "InForce" ? [...row.complaints, ...row.losses][0] : row.sentence)))),
+      rows.length > MOST_LISTED && el("p", { class: "small muted" }, `and ${rows.length - MOST_LISTED} more, first in the list of `, el("a", { href: "#services" }, "Services")));
+  }
+
+  drawNow() {
+    const lines = [];
+    for (const row of store.tables.drains.values()) lines.push(["⇥", `zone ${row.zone} is being drained`, `by ${row.by.join(", ")}`]);
+    const cordoned = [...store.tables.nodes].filter(([, row]) => row.cordoned).map(([name]) => name);
+    if (cordoned.length) lines.push(["▨", `${count(cordoned.length, "node")} cordoned`, cordoned.slice(0, 5).join(", ")]);
+    for (const row of store.tables.takeovers.values()) lines.push(["⇄", `${row.domain} is taken over`, `its volumes are served from ${row.targets.join(", ")}`]);
+    for (const row of store.tables.rollouts.values()) lines.push(["↻", `${row.kind} ${row.namespace}/${row.name}`, `${row.updated} of ${row.wanted} new, ${row.ready} ready${row.byEviction ? ", by eviction" : ""}`]);
+    for (const row of store.tables.budgets.values()) for (const charge of row.charges.slice(0, 3)) lines.push(["↘", `${charge.pod} leaves ${charge.domain}`, `${charge.source}, on budget ${row.namespace}/${row.name}, ${ago(charge.time)}`]);
+    put(this.now, lines.length ? el("ul", { class: "plain signs" }, lines.slice(0, 12).map(([sign, what, more]) => el("li", {}, el("span", { class: "sign", "aria-hidden": "true" }, sign), el("span", {}, what, el("span", { class: "small muted block" }, more))))) : el("p", { class: "muted" }, "No drain, rollout or takeover."), lines.length > 12 && el("p", { class: "small muted" }, `and ${lines.length - 12} more`));
+  }
+
+  drawParts() {
+    const rows = [...store.tables.components.values()];
+    put(this.parts, rows.length ? el("ul", { class: "plain signs" }, rows.map((row) => el("li", {}, el("span", { class: `sign ${row.good ? "good" : "bad"}`, "aria-hidden": "true" }, row.good ? "●" : "✕"), el("span", {}, row.what, el("span", { class: "small muted block" }, row.sentence))))) : el("p", { class: "muted" }, "Nothing of Zonewise runs in this cluster; the figures are what it would decide."));
+  }
+
+  showZone(name) {
+    this.zoneShown = name;
+    const nodes = [...store.tables.nodes].filter(([, row]) => row.zone === name).sort((a, b) => a[0].localeCompare(b[0], "en", { numeric: true }));
+    const shown = nodes.slice(0, 60);
+    put(this.zone, el("div", { class: "detail-head" }, el("h3", {}, `Zone ${name || "unknown"}`), el("button", { type: "button", class: "quiet", onclick: () => { this.zoneShown = undefined; put(this.zone); } }, "Close")),
+      el("ul", { class: "chips" }, shown.map(([node, row]) => el("li", { class: row.ready ? (row.cordoned ? "warn" : "") : "bad" }, `${row.ready ? (row.cordoned ? "▨ " : "") : "✕ "}${node}`, el("span", { class: "muted" }, ` ${row.endpoints}`)))),
+      nodes.length > shown.length && el("p", { class: "small muted" }, `and ${nodes.length - shown.length} more nodes`),
+      el("p", {}, el("a", { href: `#what-if/${encodeURIComponent(JSON.stringify({ type: "lose-zone", zone: name }))}` }, `What if ${name} were lost?`)));
+  }
+}
+
+function figure(title, value, more, tone) {
+  return el("div", { class: `figure ${tone}` }, el("div", { class: "figure-title" }, title), el("div", { class: "figure-value" }, value), el("div", { class: "figure-more" }, more));
+}
+
+function weighed(rows) {
+  let whole = 0;
+  let stays = 0;
+  for (const row of rows) {
+    whole += row.endpoints;
+    stays += row.endpoints * row.inZone;
+  }
+  return whole ? stays / whole : null;
+}

@@ -1,0 +1,145 @@
+// What the server said, as tables of rows by name; views hear at most once per frame which tables changed.
+
+const TABLES = ["nodes", "services", "budgets", "rollouts", "volumes", "takeovers", "drains", "notices", "proxies", "components"];
+const RATE_SECONDS = 30;
+
+export const store = {
+  about: {},
+  tables: Object.fromEntries(TABLES.map((name) => [name, new Map()])),
+  bucketSeconds: 20,
+  buckets: 60,
+  history: new Map(),
+  recent: [],
+};
+
+const listeners = new Set();
+let dirty = new Set();
+let scheduled = false;
+
+export function onChange(listener) {
+  listeners.add(listener);
+}
+
+export function touch(...names) {
+  for (const name of names) dirty.add(name);
+  if (scheduled) return;
+  scheduled = true;
+  // A page that is not looked at draws nothing, and catches up at once when it is.
+  requestAnimationFrame(flush);
+}
+
+function flush() {
+  scheduled = false;
+  const names = dirty;
+  dirty = new Set();
+  performance.mark("update-begins");
+  for (const listener of listeners) listener(names);
+  performance.measure("zonewise-update", "update-begins");
+}
+
+function take(name, rows) {
+  const table = store.tables[name] ?? (store.tables[name] = new Map());
+  for (const [key, row] of Object.entries(rows)) {
+    if (row === null) table.delete(key);
+    else table.set(key, row);
+  }
+}
+
+function takeAll(said) {
+  store.about = said.about;
+  for (const name of Object.keys(store.tables)) store.tables[name].clear();
+  for (const [name, rows] of Object.entries(said.tables)) take(name, rows);
+  store.bucketSeconds = said.history.bucketSeconds;
+  store.buckets = said.history.buckets;
+  store.history.clear();
+  for (const [key, triples] of Object.entries(said.history.services)) {
+    store.history.set(key, new Map(triples.map(([number, stayed, crossed]) => [number, [stayed, crossed]])));
+  }
+  store.recent = said.history.last ? [said.history.last] : [];
+  touch(...Object.keys(store.tables), "about", "traffic");
+}
+
+function takeTraffic(said) {
+  store.recent.push(said);
+  while (store.recent.length > 1 && said.at - store.recent[0].at > RATE_SECONDS) store.recent.shift();
+  const number = Math.floor(said.at / store.bucketSeconds);
+  let stayedInAll = 0;
+  let crossedInAll = 0;
+  for (const [key, [stayed, crossed]] of Object.entries(said.services)) {
+    add(key, number, stayed, crossed);
+    stayedInAll += stayed;
+    crossedInAll += crossed;
+  }
+  if (stayedInAll + crossedInAll) add("*", number, stayedInAll, crossedInAll);
+  touch("traffic");
+}
+
+function add(key, number, stayed, crossed) {
+  let buckets = store.history.get(key);
+  if (!buckets) store.history.set(key, (buckets = new Map()));
+  const before = buckets.get(number) ?? [0, 0];
+  buckets.set(number, [before[0] + stayed, before[1] + crossed]);
+  for (const old of buckets.keys()) {
+    if (old > number - store.buckets) break;
+    buckets.delete(old);
+  }
+}
+
+/** Bytes per second between zones over the last half minute, and of the whole. */
+export function flows() {
+  const seconds = store.recent.reduce((sum, said) => sum + said.seconds, 0) || 1;
+  const found = new Map();
+  for (const said of store.recent) {
+    for (const flow of said.flows) {
+      const key = JSON.stringify([flow.clientZone, flow.endpointZone]);
+      const known = found.get(key) ?? { from: flow.clientZone, to: flow.endpointZone, rate: 0 };
+      known.rate += flow.bytes / seconds;
+      found.set(key, known);
+    }
+  }
+  return [...found.values()];
+}
+
+/** The share that stayed in its zone over the last while, null where nothing was measured. */
+export function measured(key, buckets = 6) {
+  const history = store.history.get(key);
+  if (!history) return null;
+  const now = Math.floor(Date.now() / 1000 / store.bucketSeconds);
+  let stayed = 0;
+  let crossed = 0;
+  for (const [number, bytes] of history) {
+    if (number > now - buckets) {
+      stayed += bytes[0];
+      crossed += bytes[1];
+    }
+  }
+  return stayed + crossed ? stayed / (stayed + crossed) : null;
+}
+
+/** Shares by bucket for a chart: [{at, share, bytes}], in order of time. */
+export function shares(key) {
+  const history = store.history.get(key);
+  if (!history) return [];
+  return [...history].sort((a, b) => a[0] - b[0]).filter(([, [stayed, crossed]]) => stayed + crossed).map(([number, [stayed, crossed]]) => ({
+    at: number * store.bucketSeconds, share: stayed / (stayed + crossed), bytes: stayed + crossed,
+  }));
+}
+
+export function connect(onState) {
+  const source = new EventSource("/events");
+  source.addEventListener("all", (event) => {
+    takeAll(JSON.parse(event.data));
+    onState("live");
+  });
+  source.addEventListener("change", (event) => {
+    const changed = JSON.parse(event.data);
+    for (const [name, rows] of Object.entries(changed)) take(name, rows);
+    touch(...Object.keys(changed));
+  });
+  source.addEventListener("traffic", (event) => takeTraffic(JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    onState("lost");
+    // A server that refuses ends the source for good: ask again who may look.
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => location.reload(), 5000);
+  });
+}

@@ -1,0 +1,108 @@
+"""`zonewise dashboard` as a process: watches, the board, the scraper and the server, together until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from zonewise import __version__, log
+from zonewise.dashboard import dumped
+from zonewise.dashboard.board import Board
+from zonewise.dashboard.doors import Door, LoopbackDoor, ReviewedDoor, is_loopback
+from zonewise.dashboard.scraping import Scraper
+from zonewise.dashboard.server import Server, serve
+from zonewise.dashboard.sources import Sources
+from zonewise.kube.access import Access
+from zonewise.kube.certificates import Authorities, Lifetimes
+from zonewise.kube.client import Client
+from zonewise.kube.health import Health
+from zonewise.kube.informers import Caches
+from zonewise.kube.listening import listen
+from zonewise.kube.serving import install, server_context, utc_now
+from zonewise.planning.situation import Situation
+from zonewise.routing import HintsForm
+
+_log = log.get_logger(__name__)
+RELOAD_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    address: str = "127.0.0.1"
+    port: int = 0
+    proxy_port: int = 10356
+    hints: HintsForm = HintsForm.STABLE
+    certificate: tuple[Path, Path] | None = None
+    """Files of the certificate and its key; without them one is made, which browsers warn of."""
+    scrape_seconds: float = 5.0
+
+    @property
+    def local(self) -> bool:
+        return is_loopback(self.address)
+
+
+Say = Callable[[str], None]
+
+
+async def show_cluster(access: Access, settings: Settings, health: Health, say: Say) -> None:
+    """Until cancelled. `say` is told the address once the page shows something."""
+    about = {
+        "source": access.origin or access.server,
+        "live": True,
+        "version": __version__,
+        "login": not settings.local,
+    }
+    async with Client(access) as client, asyncio.TaskGroup() as group:
+        caches = Caches(client)
+        board = Board(about)
+        sources = Sources(caches, board, settings.hints)
+        door: Door = LoopbackDoor() if settings.local else ReviewedDoor(client.limited("reviews", qps=20, burst=40))
+        scraper = Scraper(sources.nodes, settings.proxy_port, board, settings.scrape_seconds)
+        group.create_task(caches.run(), name="watches")
+        group.create_task(scraper.run(), name="traffic")
+        server = Server(board, sources.situation, door, settings.hints)
+        group.create_task(_serve(server, settings, say), name="page")
+        await sources.run(health.started)
+
+
+async def show_dump(data: bytes, source: str, settings: Settings, health: Health, say: Say) -> None:
+    board = Board({"source": source, "live": False, "version": __version__, "login": False})
+    situation: Situation = dumped.show(data, source, board, settings.hints)
+    health.started()
+    await _serve(Server(board, lambda: situation, LoopbackDoor(), settings.hints), settings, say)
+
+
+async def _serve(server: Server, settings: Settings, say: Say) -> None:
+    async with serve(server.application()) as runner, asyncio.TaskGroup() as group:
+        context = None if settings.local else server_context()
+        if context is not None:
+            _certify(context, settings)
+            group.create_task(_recertify(context, settings), name="certificate")
+        port = await listen(runner, "the dashboard", settings.address, settings.port, context)
+        host = f"[{settings.address}]" if ":" in settings.address else settings.address
+        say(f"http{'s' if context else ''}://{host}:{port}/")
+        await asyncio.Event().wait()
+
+
+def _certify(context: ssl.SSLContext, settings: Settings) -> None:
+    if settings.certificate is not None:
+        context.load_cert_chain(*settings.certificate)
+        return
+    lifetimes, now = Lifetimes(), utc_now()
+    authority = Authorities().renewed(now, lifetimes).members[-1]
+    install(context, authority.issue(("localhost", settings.address), now, dt.timedelta(days=30)))
+
+
+async def _recertify(context: ssl.SSLContext, settings: Settings) -> None:
+    """Files are read again and again, as whoever renews them replaces them; what can't be read leaves the old one in use."""
+    while True:
+        await asyncio.sleep(RELOAD_SECONDS if settings.certificate else dt.timedelta(days=7).total_seconds())
+        try:
+            _certify(context, settings)
+        except (OSError, ssl.SSLError) as error:
+            _log.warning("certificate not read again", error=str(error))
