@@ -12,6 +12,8 @@ from hypothesis import settings
 import shared_cluster
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
+from zonewise.lab import ceph
+from zonewise.lab.ceph import Ceph
 from zonewise.lab.controlplane import ControlPlane
 
 # A busy machine may take its time: what hangs is ended by pytest-timeout, not by a stopwatch per example.
@@ -70,3 +72,17 @@ def private_cluster(run_directory: shared_cluster.Run) -> Iterator[Callable[...,
     yield start
     for plane in started:
         run_directory.remove(plane)
+
+
+@pytest.fixture(scope="session")
+def ceph_cluster(run_directory: shared_cluster.Run) -> Ceph:
+    """The Ceph all tests share. Tests must not break it, and use names of their own in it."""
+    return run_directory.shared_ceph()
+
+
+@pytest.fixture(scope="module")
+def breakable_ceph(run_directory: shared_cluster.Run) -> Iterator[Ceph]:
+    """A Ceph that the tests of a module may disturb, if each leaves it whole."""
+    started = run_directory.private_ceph()
+    yield started
+    ceph.remove(started.directory)

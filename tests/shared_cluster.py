@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zonewise.lab import controlplane, places, state
+from zonewise.lab import ceph, controlplane, places, state
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 
@@ -60,6 +60,15 @@ class Run:
 
     def remove(self, plane: ControlPlane) -> None:
         controlplane.remove(plane.directory)
+
+    def shared_ceph(self) -> ceph.Ceph:
+        """One Ceph for all workers of the run; stopped with the run's control planes."""
+        with _locked(self.directory / "start-ceph"):
+            directory = self.directory / "ceph"
+            return ceph.attach(directory) if directory.exists() else ceph.start(directory)
+
+    def private_ceph(self, **settings: Any) -> ceph.Ceph:
+        return ceph.start(self.directory / f"ceph-{uuid.uuid4().hex[:6]}", **settings)
 
 
 def _remove_abandoned(runs: Path) -> None:

@@ -46,9 +46,12 @@ class Controller:
         clusters: Clusters,
         backends: Mapping[Kind, Backend],
         announce: Announce = lambda _parameters, _code, _note: None,
+        hierarchy: tuple[str, ...] = parameters.HIERARCHY,
     ) -> None:
+        """`hierarchy`: short names of the domain labels, the widest first."""
         self._clusters = clusters
         self._announce = announce
+        self._hierarchy = hierarchy
         self._provisioners = {kind: Provisioner(backend) for kind, backend in backends.items()}
         self._listing = listing.Listing(clusters)
 
@@ -61,7 +64,7 @@ class Controller:
 
     def create_volume(self, request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
         name = ids.check_name(request.name, "the volume")
-        storage_class = parameters.read(request.parameters, self._clusters.config)
+        storage_class = parameters.read(request.parameters, self._clusters.config, self._hierarchy)
         self._check_capabilities(storage_class.kind, request.volume_capabilities)
         required, limit = capacity_range(request.capacity_range)
         source = self._source(request.volume_content_source, storage_class)
@@ -118,7 +121,7 @@ class Controller:
         return csi.ListVolumesResponse(entries=entries, next_token=token)
 
     def get_capacity(self, request: csi.GetCapacityRequest) -> csi.GetCapacityResponse:
-        storage_class = parameters.read(request.parameters, self._clusters.config)
+        storage_class = parameters.read(request.parameters, self._clusters.config, self._hierarchy)
         if request.volume_capabilities:
             for capability in request.volume_capabilities:
                 if access.refusal(storage_class.kind, access.read(capability)):
@@ -256,7 +259,7 @@ class Controller:
         else:
             _, entry = self._provisioner(source.kind).require(cluster, source)
             base["fsName"] = entry.filesystem
-        return parameters.read({**base, **known}, self._clusters.config)
+        return parameters.read({**base, **known}, self._clusters.config, self._hierarchy)
 
 
 def capacity_range(asked: csi.CapacityRange) -> tuple[int, int]:

@@ -105,6 +105,14 @@ class Backend(Protocol):
         """Remove one leftover."""
         ...
 
+    def kept(self, cluster: Cluster, pool: str) -> list[str]:
+        """Names of what was deleted, kept for copies of it, and is needed by none any more."""
+        ...
+
+    def purge(self, cluster: Cluster, pool: str, name: str) -> None:
+        """Remove such a one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class PoolState:

@@ -29,6 +29,8 @@ from zonewise.topology import canonical_key, value_problem
 
 LONGEST_VALUE = 64 << 10
 DEFAULT_OVERCOMMIT = 10.0
+HIERARCHY = ("region", "zone")
+"""Short names of domain labels, the widest first, where the driver was not told its domain labels."""
 NODE_PARAMETERS = frozenset({"mounter", "mkfsOptions"})
 """Passed on to the node in the volume context, unread."""
 
@@ -76,10 +78,11 @@ class Class:
     features: tuple[str, ...] = ()
     filesystem: str = ""
     group: str = "csi"
+    hierarchy: tuple[str, ...] = HIERARCHY
     for_node: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
-def read(parameters: Mapping[str, str], config: Config) -> Class:
+def read(parameters: Mapping[str, str], config: Config, hierarchy: tuple[str, ...] = HIERARCHY) -> Class:
     """The class, or INVALID_ARGUMENT that names the parameter."""
     said = {key: value for key, value in parameters.items() if not key.startswith(_ORCHESTRATOR)}
     for key, value in said.items():
@@ -107,6 +110,7 @@ def read(parameters: Mapping[str, str], config: Config) -> Class:
         features=_features(said),
         filesystem=_pool_name("fsName", filesystem),
         group=_pool_name("subvolumeGroup", str(section.get("subvolumeGroup", "csi"))),
+        hierarchy=hierarchy,
         for_node={key: value for key, value in said.items() if key in NODE_PARAMETERS},
     )
 

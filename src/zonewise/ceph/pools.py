@@ -53,14 +53,14 @@ def choose(
     rules = storage_class.rules
     first = _first_preferred(storage_class, requirement)
     if first:
-        fitting = narrowest(rules, first)
+        fitting = narrowest(storage_class, first)
         if fitting:
             rule = _pick(fitting, storage_class, states, size_bytes, draw, f"domain {describe(first)}")
             return PoolChoice(rule, rule.segments, _preferred_reason(rule, first))
-        candidates = _within(rules, requirement.requisite) or tuple(rules)
+        candidates = _within(storage_class, requirement.requisite) or tuple(rules)
         rule = _pick(candidates, storage_class, states, size_bytes, draw, "any domain")
         return PoolChoice(rule, (), _unknown_reason(rule, first))
-    candidates = _within(rules, requirement.requisite) or tuple(rules)
+    candidates = _within(storage_class, requirement.requisite) or tuple(rules)
     rule = _pick(candidates, storage_class, states, size_bytes, draw, "any domain")
     return PoolChoice(rule, (), _any_reason(rule, candidates, storage_class))
 
@@ -95,7 +95,7 @@ def reachable(domain: Segments, requirement: Requirement) -> bool:
 
 def capacity(storage_class: Class, topology: Segments, states: Mapping[str, PoolState]) -> tuple[int, int]:
     """Free bytes for new volumes in a domain, and the size of the largest volume that would be taken."""
-    rules: Sequence[PoolRule] = narrowest(storage_class.rules, topology) if topology else ()
+    rules: Sequence[PoolRule] = narrowest(storage_class, topology) if topology else ()
     pools = {rule.pool for rule in rules or storage_class.rules}
     free = [states[pool].free_bytes for pool in pools if pool in states and not _refusal(states[pool], 0, 0)]
     largest = max(free, default=0)
@@ -103,16 +103,21 @@ def capacity(storage_class: Class, topology: Segments, states: Mapping[str, Pool
     return sum(free), int(largest * ratio) if ratio else 0
 
 
-def narrowest(rules: Sequence[PoolRule], term: Segments) -> tuple[PoolRule, ...]:
-    """The pools whose domain the term lies in, of the narrowest such domain; else those that lie in the term."""
-    around = [rule for rule in rules if lies_in(term, rule.segments)]
+def narrowest(storage_class: Class, term: Segments) -> tuple[PoolRule, ...]:
+    """The pools whose domain the term lies in, of the narrowest such domain; else those that lie in the term; else those for all."""
+    around = [rule for rule in storage_class.rules if lies_in(term, rule.segments)]
     with_domain = [rule for rule in around if rule.segments]
-    inside = [rule for rule in rules if rule.segments and lies_in(rule.segments, term)]
-    for found in (with_domain, inside, around):
-        if found:
-            most = max(len(rule.segments) for rule in found) if found is with_domain else None
-            return tuple(rule for rule in found if most is None or len(rule.segments) == most)
-    return ()
+    if with_domain:
+        most = max(_depth(rule, storage_class.hierarchy) for rule in with_domain)
+        return tuple(rule for rule in with_domain if _depth(rule, storage_class.hierarchy) == most)
+    inside = [rule for rule in storage_class.rules if rule.segments and lies_in(rule.segments, term)]
+    return tuple(inside or around)
+
+
+def _depth(rule: PoolRule, hierarchy: Sequence[str]) -> tuple[int, int]:
+    """How narrow a domain is: by its narrowest label, then by how many it has. Labels that nobody has ordered are the narrowest."""
+    ranks = [hierarchy.index(name) if name in hierarchy else len(hierarchy) for name, _ in rule.segments]
+    return max(ranks), len(ranks)
 
 
 def _first_preferred(storage_class: Class, requirement: Requirement) -> Segments:
@@ -121,9 +126,9 @@ def _first_preferred(storage_class: Class, requirement: Requirement) -> Segments
     return requirement.preferred[0]
 
 
-def _within(rules: Sequence[PoolRule], terms: Sequence[Segments]) -> tuple[PoolRule, ...]:
+def _within(storage_class: Class, terms: Sequence[Segments]) -> tuple[PoolRule, ...]:
     """The pools for at least one of the terms, each once."""
-    found = (rule for term in terms if term for rule in narrowest(rules, term))
+    found = (rule for term in terms if term for rule in narrowest(storage_class, term))
     return tuple(dict.fromkeys(found))
 
 

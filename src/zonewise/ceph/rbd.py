@@ -10,6 +10,7 @@ of them is removed.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ _MIB = 1 << 20
 _DEEPEST = 8  # clones of clones; each level is asked for data that it does not have
 _COMPLETE = "zonewise.complete"  # metadata of an image whose parent is attached: a clone killed half way lacks it
 _COPY_PREFIX = "copy-"
-_PREFIXES = {f"csi-{thing}-": thing for thing in Thing}
+_OURS = re.compile(r"csi-(vol|snap)-[0-9a-f]{32}")
 _RBD: Any = None
 
 
@@ -318,7 +319,9 @@ def _names(io: Any) -> list[str]:
 
 
 def _thing(name: str) -> Thing | None:
-    return next((thing for prefix, thing in _PREFIXES.items() if name.startswith(prefix)), None)
+    """None for an image that is not ours, such as one of another driver's."""
+    found = _OURS.fullmatch(name)
+    return Thing(found[1]) if found is not None else None
 
 
 def _detach(io: Any, name: str) -> None:

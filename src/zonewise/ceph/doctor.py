@@ -1,0 +1,154 @@
+"""What does not fit together: the journals of a cluster against the images and subvolumes that are there.
+
+Calls that were killed leave their journal entry, and a retry finishes them; nothing is wrong until nobody retries. So what is unfinished is only
+reported when it is older than a while. Images are read before journals: what is made meanwhile is in the journal first, and what is deleted
+meanwhile is looked at once more before anything is said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.ids import Id, Kind, Thing
+from zonewise.ceph.journal import Entry, Journal, State
+from zonewise.ceph.model import Backend, Found
+from zonewise.ceph.provisioning import Provisioner
+
+
+class Code(StrEnum):
+    """Stable: people write alerts on these."""
+
+    UNFINISHED_CREATE = "UnfinishedCreate"
+    UNFINISHED_DELETE = "UnfinishedDelete"
+    LOST = "Lost"
+    ORPHAN = "Orphan"
+    LEFTOVER_SNAPSHOT = "LeftoverSnapshot"
+    KEPT_FOR_NOTHING = "KeptForNothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    code: Code
+    what: str  # the image or subvolume, with its pool
+    sentence: str
+    kind: Kind
+    entry: Entry | None = None
+    journal_pool: str = ""
+    found: Found | None = None
+    detail: str = ""
+
+    @property
+    def can_be_repaired(self) -> bool:
+        """Not what is lost: only a person knows whether somebody still hopes for it."""
+        return self.code is not Code.LOST
+
+
+class Doctor:
+    def __init__(self, cluster: Cluster, backends: Mapping[Kind, Backend], journal_pools: set[str]) -> None:
+        self._cluster = cluster
+        self._backends = backends
+        self._journals = [Journal(cluster, pool) for pool in sorted(journal_pools)]
+
+    def examine(self, now_seconds: float, older_than_seconds: float) -> Iterator[Finding]:
+        images = [(kind, each) for kind in self._backends for each in self._images(kind)]
+        entries = [(journal, entry) for journal in self._journals for entry in _all(journal)]
+        by_token = {entry.token: entry for _, entry in entries}
+        for journal, entry in entries:
+            if entry.kind in self._backends:
+                yield from self._entry(journal, entry, now_seconds - older_than_seconds)
+        for kind, image in images:
+            yield from self._leftovers(kind, image, by_token)
+        yield from self._orphans([(kind, image) for kind, image in images if image.token not in by_token])
+        for kind, backend in self._backends.items():
+            for pool in self._pools(kind):
+                for name in backend.kept(self._cluster, pool):
+                    sentence = "was deleted and kept for copies of it, which are all gone"
+                    place = f"{pool}/{name}"
+                    yield Finding(Code.KEPT_FOR_NOTHING, place, sentence, kind, journal_pool=pool, detail=name)
+
+    def repair(self, finding: Finding) -> str:
+        """What was done about it."""
+        backend = self._backends[finding.kind]
+        provisioner = Provisioner(backend)
+        match finding:
+            case Finding(code=Code.UNFINISHED_CREATE | Code.UNFINISHED_DELETE, entry=Entry() as entry):
+                journal = Journal(self._cluster, finding.journal_pool)
+                which = Id(entry.kind, entry.thing, self._cluster.name, journal.pool_id, entry.pool_id, entry.token)
+                provisioner.delete(self._cluster, which)
+                return "removed, and its name forgotten"
+            case Finding(code=Code.ORPHAN, found=Found() as found):
+                if self._known(found.token):
+                    return "left alone: the journal has it now"
+                backend.remove(self._cluster, found.place)
+                return "removed"
+            case Finding(code=Code.LEFTOVER_SNAPSHOT, found=Found() as found):
+                backend.clear(self._cluster, found, finding.detail)
+                return "snapshot removed"
+            case Finding(code=Code.KEPT_FOR_NOTHING):
+                backend.purge(self._cluster, finding.journal_pool, finding.detail)
+                return "removed"
+            case _:
+                return "left alone: restore its data, or delete the volume"
+
+    def _images(self, kind: Kind) -> Iterator[Found]:
+        for pool in self._pools(kind):
+            yield from self._backends[kind].found(self._cluster, pool)
+
+    def _pools(self, kind: Kind) -> list[str]:
+        """Those that Ceph says are for this kind; looking into others would take long and find nothing."""
+        application = "rbd" if kind is Kind.RBD else "cephfs"
+        dump = self._cluster.mon("osd dump")
+        return sorted(
+            pool["pool_name"] for pool in dump["pools"] if application in pool.get("application_metadata", {})
+        )
+
+    def _entry(self, journal: Journal, entry: Entry, before_seconds: float) -> Iterator[Finding]:
+        backend = self._backends[entry.kind]
+        what = f"{entry.pool}/{entry.place.image}"
+        if entry.state is not State.READY:
+            if entry.created_seconds <= before_seconds:
+                code = Code.UNFINISHED_CREATE if entry.state is State.RESERVED else Code.UNFINISHED_DELETE
+                did = "created" if entry.state is State.RESERVED else "deleted"
+                sentence = f"{entry.name!r} was never {did} to the end, and nobody tries again"
+                yield Finding(code, what, sentence, entry.kind, entry, journal.pool)
+        elif backend.size(self._cluster, entry.place) is None and _again(journal, entry):
+            sentence = f"{entry.name!r} is in the journal, and there is nothing"
+            yield Finding(Code.LOST, what, sentence, entry.kind, entry, journal.pool)
+
+    def _orphans(self, suspects: list[tuple[Kind, Found]]) -> Iterator[Finding]:
+        """Those that are still there when looked for again, and still in no journal."""
+        there = {(kind, image.place) for kind in {kind for kind, _ in suspects} for image in self._images(kind)}
+        for kind, image in suspects:
+            if (kind, image.place) in there and not self._known(image.token):
+                what = f"{image.place.pool}/{image.place.image}"
+                yield Finding(Code.ORPHAN, what, "is in no journal", kind, found=image)
+
+    def _leftovers(self, kind: Kind, image: Found, by_token: Mapping[str, Entry]) -> Iterator[Finding]:
+        for leftover in image.leftovers:
+            copy = by_token.get(leftover.rpartition("-")[2])
+            if copy is None or copy.state is State.READY:
+                what = f"{image.place.pool}/{image.place.image}"
+                sentence = f"has the snapshot {leftover}, whose copy is {'made' if copy else 'gone'}"
+                yield Finding(Code.LEFTOVER_SNAPSHOT, what, sentence, kind, found=image, detail=leftover)
+
+    def _known(self, token: str) -> bool:
+        return any(
+            journal.by_id(Id(Kind.RBD, thing, self._cluster.name, 0, 0, token)) is not None
+            for journal in self._journals
+            for thing in Thing
+        )
+
+
+def _all(journal: Journal) -> Iterator[Entry]:
+    for thing in Thing:
+        for _, entry in journal.entries(thing):
+            yield entry
+
+
+def _again(journal: Journal, entry: Entry) -> bool:
+    """Whether the journal still says so: it may have been deleted while we looked."""
+    now = journal.by_name(entry.thing, entry.name)
+    return now == entry

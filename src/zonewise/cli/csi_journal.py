@@ -1,0 +1,122 @@
+"""`zonewise csi journal`: what the driver's journals in Ceph say, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from zonewise.ceph.cluster import Cluster
+    from zonewise.ceph.journal import Entry, Journal
+
+CONFIG = Path("/etc/zonewise-csi/config.json")
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=CONFIG,
+    show_default=True,
+    help="The driver's configuration: which Ceph clusters there are, and as whom to look.",
+)
+cluster_option = click.option("--cluster", "only", default="", metavar="ID", help="Only this cluster of them.")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise csi journal --config csi.json
+  zonewise csi journal --pool rbd-zone-a           volumes and snapshots in one pool
+  zonewise csi journal pvc-0b1c8a3e -o json        all that is known about one
+"""
+)
+@click.argument("words", nargs=-1, metavar="[NAME-OR-ID]...")
+@config_option
+@cluster_option
+@click.option("--pool", default="", help="Only what has its data there.")
+@click.option("--state", type=click.Choice(["reserved", "ready", "deleting"]), help="Only what is in this state.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.pass_context
+def journal(
+    ctx: click.Context, words: tuple[str, ...], config: Path, only: str, pool: str, state: str | None, output: str
+) -> None:
+    """List volumes and snapshots as the journals have them: name, state, pool, domain, size, origin, id.
+
+    `reserved` is what is being made, or was when its controller died; a retry goes on from there. Exits with 1 when a NAME-OR-ID is
+    nowhere.
+    """
+    found = [
+        (written, entry)
+        for cluster in clusters(config, only)
+        for written, entry in entries(cluster)
+        if (not pool or entry.pool == pool)
+        and (state is None or entry.state == state)
+        and _asked(written, entry, words)
+    ]
+    click.echo(_json(found) if output == "json" else "\n".join(_table(found)))
+    known = {entry.name for _, entry in found} | {written.id_of(entry) for written, entry in found}
+    for word in words:
+        if word not in known:
+            click.echo(f"no journal has {word!r}", err=True)
+            ctx.exit(1)
+
+
+def clusters(config: Path, only: str) -> Iterator[Cluster]:
+    """Connections as the driver's own user."""
+    from zonewise.ceph.cluster import Clusters
+    from zonewise.ceph.config import Configuration
+    from zonewise.errors import UsageError
+
+    opened = Clusters(Configuration(config))
+    named = opened.config.clusters
+    if only and only not in named:
+        raise UsageError(f"--cluster {only!r}: {config} has {', '.join(sorted(named)) or 'none'}")
+    for name in sorted(named):
+        if only in {"", name}:
+            yield opened.own(name)
+
+
+def journal_pools(cluster: Cluster) -> set[str]:
+    from zonewise.ceph import journal as journals
+
+    return {pool for pool in cluster.pools() if journals.exists(cluster, pool)}
+
+
+def entries(cluster: Cluster) -> Iterator[tuple[Journal, Entry]]:
+    from zonewise.ceph.ids import Thing
+    from zonewise.ceph.journal import Journal
+
+    for pool in sorted(journal_pools(cluster)):
+        written = Journal(cluster, pool)
+        for thing in Thing:
+            for _, entry in written.entries(thing):
+                yield written, entry
+
+
+def _asked(written: Journal, entry: Entry, words: tuple[str, ...]) -> bool:
+    return not words or entry.name in words or written.id_of(entry) in words
+
+
+def _json(found: Iterable[tuple[Journal, Entry]]) -> str:
+    import msgspec
+
+    said = []
+    for written, entry in found:
+        plain: dict[str, Any] = msgspec.to_builtins(entry)
+        said.append({"id": written.id_of(entry), "journal": written.pool, "image": entry.place.image, **plain})
+    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
+
+
+def _table(found: Iterable[tuple[Journal, Entry]]) -> Iterator[str]:
+    rows = [("NAME", "WHAT", "STATE", "POOL", "DOMAIN", "SIZE", "FROM", "ID")]
+    for written, entry in found:
+        domain = ",".join(f"{key}={value}" for key, value in entry.domain) or "any"
+        origin = entry.origin.image if entry.origin is not None else "-"
+        what = "volume" if entry.thing == "vol" else "snapshot"
+        size = f"{entry.size_bytes / (1 << 30):.4g}Gi"
+        rows.append((entry.name, what, entry.state, entry.pool, domain, size, origin, written.id_of(entry)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

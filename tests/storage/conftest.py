@@ -1,0 +1,38 @@
+"""A driver on the run's Ceph. Tests share both, so each keeps to names of its own and removes what it made."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import storage_driver
+from storage_driver import Driver
+from zonewise.ceph.cluster import Cluster
+from zonewise.lab.ceph import Ceph
+
+
+@pytest.fixture(scope="session")
+def csi_config(ceph_cluster: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return storage_driver.config_file(tmp_path_factory.mktemp("csi"), ceph_cluster)
+
+
+@pytest.fixture(scope="session")
+def driver(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    with storage_driver.serving(tmp_path_factory.mktemp("sockets"), csi_config, ceph_cluster) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def ceph_admin(csi_config: Path) -> Iterator[Cluster]:
+    """A look into Ceph past the driver."""
+    cluster = storage_driver.own_cluster(csi_config)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def name() -> Callable[[str], str]:
+    """Names that no other test has: `name("a")` is the same each time within a test."""
+    mark = uuid.uuid4().hex[:8]
+    return lambda word="": f"pvc-{mark}-{word}"
