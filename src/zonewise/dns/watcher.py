@@ -51,6 +51,9 @@ from zonewise.topology import zone_of
 SYNC_SECONDS: Final = 5.0
 """How long to wait for the API server before serving what needs none."""
 
+LONGEST_REST_SECONDS: Final = 0.1
+"""How late changes may be read while dozens come every second: who answers queries needs the cores, too."""
+
 _BY_SERVICE: Final = "service"
 _NODES: Final = Key("", "nodes")
 _NAMESPACES: Final = Key("", "namespaces")
@@ -83,7 +86,7 @@ class Watcher:
     _fleet: Fleet | None = None
 
     def __post_init__(self) -> None:
-        self.caches = Caches(self.client)
+        self.caches = Caches(self.client, longest_rest_seconds=LONGEST_REST_SECONDS)
         self.catalog = Catalog(self.options.settings)
         self.queue = WorkQueue("dns")
         self.services.on_change(self._service_changed)

@@ -186,11 +186,14 @@ class Client:
         silence_seconds: float = SILENCE_SECONDS,
         deadline_seconds: float = DEADLINE_SECONDS,
         on_open: Callable[[], None] = lambda: None,
+        rest_after: Callable[[int], float] = lambda _events: 0.0,
     ) -> AsyncGenerator[WatchEvent[T], None]:
         """Changes since `resource_version`, and bookmarks, until the server ends the watch after `timeout_seconds`.
 
-        `on_open` is called when the server has accepted it, long before there may be anything to tell. Raises Gone when the version is too old, and Unreachable when nothing comes for `silence_seconds`. Whoever
-        leaves early closes it: `async with aclosing(client.watch(...)) as events`.
+        `on_open` is called when the server has accepted it, long before there may be anything to tell; `rest_after`, with
+        how many events came at once, says how many seconds to wait before more are read. Raises Gone when the version
+        is too old, and Unreachable when nothing comes for `silence_seconds`. Whoever leaves early closes it:
+        `async with aclosing(client.watch(...)) as events`.
         """
         call = verbs.watch(
             resource,
@@ -205,8 +208,11 @@ class Client:
             on_open()
             try:
                 while chunk := await self._transport.read_some(response, call, silence_seconds):
-                    for line in lines.feed(chunk):
+                    whole = lines.feed(chunk)
+                    for line in whole:
                         yield read_event(line, decoder, call.action)
+                    if seconds := rest_after(len(whole)):
+                        await self._transport.rest(response, seconds)
             finally:
                 self._transport.hang_up(response)
             if lines.unfinished:

@@ -20,6 +20,7 @@ from zonewise import log
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import SILENCE_SECONDS, Client
 from zonewise.kube.errors import ApiError
+from zonewise.kube.pace import Pace
 from zonewise.kube.reflector import List, Reflector, T, Wait, Watch
 from zonewise.kube.wire import EventType
 from zonewise.objects import HasMetadata, Resource
@@ -62,10 +63,19 @@ class Caches:
     """`async with Caches(client) as caches: pods = caches.of(PODS)`, or `run` as a task of the program's group."""
 
     def __init__(
-        self, client: Client, *, silence_seconds: float = SILENCE_SECONDS, page_size: int | None = None
+        self,
+        client: Client,
+        *,
+        silence_seconds: float = SILENCE_SECONDS,
+        page_size: int | None = None,
+        longest_rest_seconds: float = 0.0,
     ) -> None:
-        """`page_size`: read what is there in pages of so many, not as streams."""
+        """`page_size`: read what is there in pages of so many, not as streams.
+
+        `longest_rest_seconds`: how late changes may be read while so many come that reading them together pays (see `pace`).
+        """
         self._client = client
+        self._longest_rest_seconds = longest_rest_seconds
         self._silence_seconds = silence_seconds
         self._page_size = page_size
         self._informers: dict[_Selection[Any], _Informer[Any]] = {}
@@ -105,7 +115,7 @@ class Caches:
         informer = self._informers.get(selection)
         if informer is None:
             informer = self._informers[selection] = _Informer(
-                self._client, selection, self._silence_seconds, self._page_size
+                self._client, selection, self._silence_seconds, self._page_size, Pace(self._longest_rest_seconds)
             )
             self._start(informer)
         return informer.cache
@@ -145,7 +155,9 @@ class Caches:
 
 
 class _Informer(Generic[T]):
-    def __init__(self, client: Client, selection: _Selection[T], silence_seconds: float, page_size: int | None) -> None:
+    def __init__(
+        self, client: Client, selection: _Selection[T], silence_seconds: float, page_size: int | None, pace: Pace
+    ) -> None:
         labels = selection.labels
         self.selection = selection
         self._client = client
@@ -154,6 +166,7 @@ class _Informer(Generic[T]):
         self.cache = Cache(str(selection), self._reflector, HANDLER_ERRORS.labels(*labels).inc)
         self._events = {kind: EVENTS.labels(*labels, kind) for kind in EventType}
         self._relists = RELISTS.labels(*labels)
+        self._pace = pace
         self._trouble = ""
 
     async def run(self) -> None:
@@ -227,6 +240,7 @@ class _Informer(Generic[T]):
             timeout_seconds=command.timeout_seconds,
             silence_seconds=self._silence_seconds,
             on_open=self._opened,
+            rest_after=self._rest_after,
         )
         received = 0
         async with aclosing(events):
@@ -238,6 +252,10 @@ class _Informer(Generic[T]):
                     await asyncio.sleep(0)
         self._ended("the server closed the watch", "closed")
         self._reflector.closed(time.monotonic(), _chance())
+
+    def _rest_after(self, events: int) -> float:
+        """Everything that there is comes first, as fast as it can."""
+        return self._pace.rest_after(events) if self.cache.synced else 0.0
 
     def _opened(self) -> None:
         self._reflector.opened(time.monotonic())

@@ -132,6 +132,19 @@ class Transport:
             raise Unreachable(f"nothing came for {silence_seconds:g} s", action=call.action) from error
 
     @staticmethod
+    async def rest(response: aiohttp.ClientResponse, seconds: float) -> None:
+        """Let what comes of a stream gather meanwhile: many pieces read at once cost little more than one."""
+        transport = response.connection.transport if response.connection else None
+        if transport is None or transport.is_closing():
+            return
+        transport.pause_reading()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            if not transport.is_closing():
+                transport.resume_reading()
+
+    @staticmethod
     def hang_up(response: aiohttp.ClientResponse) -> None:
         """End a stream before its end: a TLS farewell would wait for an answer that a silent peer never gives."""
         if response.connection is not None and response.connection.transport is not None:

@@ -14,6 +14,8 @@ from functools import lru_cache
 from ipaddress import ip_network
 from typing import Final, NamedTuple
 
+import msgspec
+
 from zonewise.proxy import layout
 from zonewise.proxy.family import Family
 from zonewise.proxy.layout import Chain, Fixed, Options, Set, index_keys, node_port_key, place_key, port_data
@@ -87,6 +89,26 @@ def outside_fronts(rules: PortRules) -> Iterable[Front]:
         yield _front(rules, address)
     if rules.node_port:
         yield Front("", rules.protocol, rules.node_port)
+
+
+def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, Value] | None:
+    """The slots that have another target now, with it; None where two states of a port differ in anything else.
+
+    Only of ports with a cluster IP alone, as nearly all are: what is written of others depends on more.
+    """
+    if new.node_port or new.external_ips or new.balancer_ips or new.affinity_seconds:
+        return None
+    if isinstance(new.internal, Refusal):
+        return None
+    same = msgspec.structs.replace(old, cluster=new.cluster, local=new.local, flows=new.flows, left_out=new.left_out)
+    local = new.internal is Scope.LOCAL
+    before, after = (old.local, new.local) if local else (old.cluster, new.cluster)
+    if same != new or len(before) != len(after):
+        return None
+    key = place_key(family.pack(new.cluster_ip), new.protocol, new.port)
+    indexes = index_keys(layout.LOCAL_OFFSET if local else 0, len(after))
+    moved = [(index, to) for index, was, to in zip(indexes, before, after, strict=True) if was != to]
+    return {key + index: family.pack(to.address) + port_data(to.port) for index, to in moved}
 
 
 def _front(rules: PortRules, address: str) -> Front:

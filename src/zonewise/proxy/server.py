@@ -110,7 +110,7 @@ class Proxy:
         self._unsaid: _Changes = {family: {} for family in self._families}
         """Decided, and not in the kernel yet: what it refuses waits here until it takes it."""
         self._unswept: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
-        """Ports that changed, whose flows are still to be looked at."""
+        """UDP ports that changed, whose flows are still to be looked at."""
         self._service_ranges = ServiceRanges(client, self._network_changed)
         self._tally = traffic.Tally() if settings.measure_traffic else None
 
@@ -197,8 +197,8 @@ class Proxy:
             for family, ports in answer.items():
                 self._unsaid[family].update(ports)
                 old = before.get(family, {})
-                changed = {name: rules for name, rules in ports.items() if rules and old.get(name) != rules}
-                self._unswept[family].update(changed)
+                udp = ((name, rules) for name, rules in ports.items() if rules and rules.flows is not None)
+                self._unswept[family].update((name, rules) for name, rules in udp if old.get(name) != rules)
 
     def _network(self) -> NodeNetwork:
         node = self._sources.node

@@ -36,6 +36,8 @@ from zonewise.topology import is_ready, zone_of
 _BY_SERVICE: Final = "service"
 _PAGE_SIZE: Final = 5000
 """Some ten megabytes: more, smaller pages cost the API server more."""
+_LONGEST_REST_SECONDS: Final = 0.1
+"""How late a change may reach the kernel while dozens come every second."""
 
 
 def service_selector(*, all_services: bool) -> str:
@@ -56,7 +58,7 @@ class Sources:
         self.node_name = node
         self._client = client
         self._all_services = all_services
-        self._caches = Caches(client, page_size=_PAGE_SIZE)
+        self._caches = Caches(client, page_size=_PAGE_SIZE, longest_rest_seconds=_LONGEST_REST_SECONDS)
         self.services: Cache[Service] = self._caches.of(SERVICES, selector=service_selector(all_services=all_services))
         self._nodes: Cache[Node] = self._caches.of(NODES)
         self._namespaces: Cache[Namespace] = self._caches.of(NAMESPACES)
@@ -117,7 +119,7 @@ class Sources:
         return zone_of(node.metadata.labels) or ""
 
     def _watch_groups(self, group: asyncio.TaskGroup) -> tuple[asyncio.Task[None], Cache[EndpointSlice]]:
-        caches = Caches(self._client, page_size=_PAGE_SIZE)
+        caches = Caches(self._client, page_size=_PAGE_SIZE, longest_rest_seconds=_LONGEST_REST_SECONDS)
         grouped = self._watch_slices(caches, slice_selectors(self._zone, all_services=self._all_services)[1])
         return group.create_task(caches.run(), name=f"slice groups of {self._zone or 'every zone'}"), grouped
 

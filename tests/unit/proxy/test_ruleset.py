@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.proxy.family import IPV4
 from zonewise.proxy.fragment import Writer
 from zonewise.proxy.layout import Options
-from zonewise.proxy.netlink import Kind, Message
+from zonewise.proxy.netlink import Kind, Message, attributes
 from zonewise.proxy.rules import PortName, PortRules, desired_rules
 from zonewise.proxy.ruleset import Ruleset
 from zonewise.proxy.targets import Place, find_targets
@@ -92,3 +94,24 @@ def test_the_whole_removes_what_nobody_knows() -> None:
     messages = made.whole({"any-1", "any-7", "nat-in"}, {"svc", "a-old"})
     assert kinds(messages)[Kind.DELETE_CHAIN] == 1
     assert kinds(messages)[Kind.DELETE_SET] == 1
+
+
+@pytest.mark.parametrize("spec", [{}, {"internalTrafficPolicy": "Local"}])
+def test_moved_slots_are_said_as_two_whole_states_would_say_them(spec: dict[str, Any]) -> None:
+    """The short way for what most changes are, against the long way, which a second port that changes with it asks for."""
+    addresses = [f"10.1.0.{number}" for number in range(1, 9)]
+    before = rules("web", addresses, **spec)
+    after = rules("web", [*addresses[2:], "10.1.0.21", "10.1.0.22"], before, **spec)
+    other = rules("api", ["10.1.0.2"], clusterIP="10.96.0.2")
+    short = ruleset(before, other).change({before.name: after})
+    long = ruleset(before, other).change({before.name: after, other.name: rules("api", [], clusterIP="10.96.0.2")})
+    assert kinds(short) == ({} if spec else {Kind.DELETE_ELEMENTS: 1, Kind.NEW_ELEMENTS: 1})
+    for message in short:
+        elements = set(_elements(message))
+        assert len(elements) == 2
+        assert elements <= {one for each in long if each.kind == message.kind for one in _elements(each)}
+
+
+def _elements(message: Message) -> list[bytes]:
+    listed = dict(attributes(memoryview(message.body)))[3]
+    return [bytes(one) for _, one in attributes(listed)]

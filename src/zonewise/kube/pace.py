@@ -1,0 +1,24 @@
+"""How long the reader of a watch rests before it reads on; pure.
+
+Waking up for a change costs more than the change itself. Changes that come one by one are read at once; while they come
+in crowds, ever more of them are taken together, up to the rest that their reader can bear.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHORTEST_SECONDS: Final = 0.04
+
+
+class Pace:
+    def __init__(self, longest_seconds: float) -> None:
+        """0 for never any rest."""
+        self._longest_seconds = longest_seconds
+        self._seconds = SHORTEST_SECONDS
+
+    def rest_after(self, events: int) -> float:
+        """The rest after so many events at once: longer with every crowd, shorter with every single one."""
+        wanted = self._seconds * 2 if events > 1 else self._seconds / 2
+        self._seconds = min(max(SHORTEST_SECONDS, wanted), self._longest_seconds)
+        return self._seconds
