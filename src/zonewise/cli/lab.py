@@ -100,6 +100,7 @@ Examples:
 @click.option("--no-scheduler", is_flag=True, help="Run no kube-scheduler.")
 @click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every namespace node.")
 @click.option("--demo", is_flag=True, help="Also start a small application in every zone, and say what to try.")
+@click.option("--zonewise", is_flag=True, help="Also install Zonewise: what `zonewise install` does, without an image.")
 @_output
 def up(
     name: str,
@@ -111,6 +112,7 @@ def up(
     no_scheduler: bool,
     kube_proxy: bool,
     demo: bool,
+    zonewise: bool,
     output: str,
 ) -> None:
     """Start a cluster and wait until it is ready.
@@ -133,6 +135,7 @@ def up(
         scheduler=not no_scheduler,
         kube_proxy=kube_proxy or demo,
         demo=demo,
+        zonewise=zonewise,
     )
     reporter = Reporter(sys.stderr)
     try:

@@ -22,11 +22,16 @@ COMMANDS = {
     "dashboard": ("zonewise.cli.dashboard:dashboard", "Show the cluster on a live page: traffic, reasons, budgets, what if."),
     "dns": ("zonewise.cli.dns:dns", "Answer the cluster's names, headless ones from the client's own domain."),
     "explain": ("zonewise.cli.explain:explain", "Say what becomes of a request, and why."),
+    "doctor": ("zonewise.cli.doctor:doctor", "Check a cluster, before and after install, with a fix for each finding."),
     "drain": ("zonewise.cli.drain:drain", "Say in which waves a drain will take a node's pods, before anyone runs it."),
+    "install": ("zonewise.cli.install:install", "Put Zonewise into a cluster, or print its manifests."),
     "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
+    "man": ("zonewise.cli.manual:man", "Print the manual page."),
     "plan": ("zonewise.cli.plan:plan", "Say what becomes of every Service, today and after a change."),
     "proxy": ("zonewise.cli.proxy:proxy", "Serve Services on this node with nftables, as their topology asks."),
     "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),
+    "status": ("zonewise.cli.status:status", "Say how the cluster is: components, Services, traffic, budgets, volumes."),
+    "uninstall": ("zonewise.cli.install:uninstall", "Take Zonewise out of a cluster: nothing of it stays."),
     "webhook": ("zonewise.cli.webhook:webhook", "Lay hints over the slices that the stock controller writes."),
 }
 """Name to where it lives and its line in the help, so that `--help` imports none of them."""

@@ -124,6 +124,7 @@ def _node(config: Config, plan: NodePlan, client: Client) -> Node:
         client=client,
         api_server=(server.hostname or "", server.port or 443),
         services=Services(client),
+        kubeconfig=Path(config.kubeconfig),
     )
 
 

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from zonewise.errors import ZonewiseError
-from zonewise.lab import namespaces, nodes, sandbox
+from zonewise.lab import namespaces, nodes, sandbox, state
 from zonewise.lab.nodes import Lab
 from zonewise.lab.shop import PORT, UNANSWERED
 
 NAMESPACE = "shop"
 FRONT, CATALOG = "front", "catalog"
+SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
 
 Answers = Mapping[str, Counter[str]]
 """By the zone that asked, how often each zone answered."""
@@ -75,15 +76,31 @@ def complete(answers: Answers) -> bool:
     return all(counts and not counts[UNANSWERED] for counts in answers.values())
 
 
-def things_to_try(lab: Lab) -> list[str]:
+def things_to_try(lab: state.Lab) -> list[str]:
     """Command lines that show what the lab can do, each with what to see."""
     name = "" if lab.name == "default" else f" --name {lab.name}"
+    tries = _tour(lab, name) if lab.options.zonewise else _first_steps(lab, name)
+    return [f"zonewise {command}   # {see}" for command, see in tries]
+
+
+def _tour(lab: state.Lab, name: str) -> list[tuple[str, str]]:
+    node, other = nodes.plan_of(lab).nodes[0].name, lab.zones[-1]
+    service = f"-n {NAMESPACE} annotate service {CATALOG}"
+    return [
+        (f"lab ask{name}", "which zone answers whom: every zone does"),
+        (f"lab kubectl{name} -- {service} {SAME_ZONE}=Prefer", "ask again: answers stay at home"),
+        (f"explain service {CATALOG} -n {NAMESPACE}", "why they do"),
+        (f"lab kubectl{name} -- drain {node} --ignore-daemonsets", "one catalog at a time leaves a zone: its budget"),
+        (f"lab cut{name} {other}", f"{other} is lost, and the others serve on; `zonewise lab heal{name} {other}`"),
+    ]
+
+
+def _first_steps(lab: state.Lab, name: str) -> list[tuple[str, str]]:
     zone, other = lab.zones[0], lab.zones[-1]
     prefer = """'{"spec":{"trafficDistribution":"PreferSameZone"}}'"""
-    tries = [
+    return [
         (f"lab ask{name}", "which zone answers whom: every zone does"),
         (f"lab kubectl{name} -- -n {NAMESPACE} patch service {CATALOG} -p {prefer}", "ask again: answers stay at home"),
         (f"lab latency{name} {zone} {other} 20", "20 ms each way between two zones"),
         (f"lab cut{name} {other}", f"{other} is gone for all others; `heal` brings it back"),
     ]
-    return [f"zonewise {command}   # {see}" for command, see in tries]

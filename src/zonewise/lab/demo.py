@@ -17,34 +17,57 @@ from zonewise.kube.client import Client
 from zonewise.kube.patch import Apply
 from zonewise.lab import answers
 from zonewise.lab.answers import CATALOG, FRONT, NAMESPACE
-from zonewise.lab.nodes import Lab
 from zonewise.lab.shop import PORT
+from zonewise.lab.state import Lab
 from zonewise.objects import NAMESPACES, NODES, SERVICES, Node, Resource
+from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 
 DEPLOYMENTS: Resource[dict[str, Any]] = Resource(dict[str, Any], "Deployment", "deployments", "apps")
-_RESOURCES: dict[str, Resource[Any]] = {"Namespace": NAMESPACES, "Service": SERVICES, "Deployment": DEPLOYMENTS}
+_RESOURCES: dict[str, Resource[Any]] = {
+    "Namespace": NAMESPACES,
+    "Service": SERVICES,
+    "Deployment": DEPLOYMENTS,
+    TOPOLOGY_DISRUPTION_BUDGETS.kind: TOPOLOGY_DISRUPTION_BUDGETS.whole(),
+}
+SERVED_BY_ZONEWISE = {"service.kubernetes.io/service-proxy-name": "zonewise"}
 _SERVING_WITHIN_SECONDS = 120.0
 _NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 Json = dict[str, Any]
 
 
-def manifests(replicas: int) -> list[Json]:
-    """Services come first: pods find them in their environment."""
+def manifests(nodes: int, *, zonewise: bool = False) -> list[Json]:
+    """Services come first: pods find them in their environment.
+
+    Beside Zonewise the catalog is served by its proxy, which counts who asks whom, the fronts ask all the time, and there
+    are as many catalogs as a preference asks for before it starts: four in each of three zones.
+    """
+    backend = {"BACKEND": "$(CATALOG_SERVICE_HOST):$(CATALOG_SERVICE_PORT)"}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-        _service(CATALOG),
-        _service(FRONT),
-        _deployment(CATALOG, replicas, {}),
-        _deployment(FRONT, replicas, {"BACKEND": "$(CATALOG_SERVICE_HOST):$(CATALOG_SERVICE_PORT)"}),
+        _service(CATALOG, SERVED_BY_ZONEWISE if zonewise else {}),
+        _service(FRONT, {}),
+        _deployment(CATALOG, nodes * (2 if zonewise else 1), {}),
+        _deployment(FRONT, nodes, backend | ({"ASK_PER_SECOND": "4"} if zonewise else {})),
+        *([_budget(CATALOG)] if zonewise else []),
     ]
 
 
-def _service(name: str) -> Json:
+def _budget(name: str) -> Json:
+    term = {"matchExpressions": [{"key": _ZONE_LABEL, "operator": "Exists"}]}
+    return {
+        "apiVersion": TOPOLOGY_DISRUPTION_BUDGETS.api_version,
+        "kind": TOPOLOGY_DISRUPTION_BUDGETS.kind,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"selector": {"matchLabels": {"app": name}}, "nodeSelectorTerm": term, "maxUnavailable": 1},
+    }
+
+
+def _service(name: str, labels: Mapping[str, str]) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": dict(labels)},
         "spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
     }
 
@@ -98,14 +121,22 @@ def _container(environment: Mapping[str, str]) -> Json:
 
 
 def up(lab: Lab) -> None:
-    """Apply the application, one pod of each kind per node, and wait until every front is answered."""
+    """Apply the application, spread over all nodes, and wait until every front is answered."""
     asyncio.run(_up(lab))
+
+
+def until_nodes_take_pods(lab: Lab) -> None:
+    async def wait() -> None:
+        async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
+            await _until_nodes_take_pods(client)
+
+    asyncio.run(wait())
 
 
 async def _up(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
         await _until_nodes_take_pods(client)
-        for manifest in manifests(len(lab.zones) * lab.nodes_per_zone):
+        for manifest in manifests(len(lab.zones) * lab.nodes_per_zone, zonewise=lab.options.zonewise):
             metadata = manifest["metadata"]
             resource = _RESOURCES[manifest["kind"]]
             await client.patch(resource, metadata["name"], Apply(manifest, force=True), metadata.get("namespace", ""))

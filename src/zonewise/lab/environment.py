@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from zonewise.lab.addresses import Addresses
 from zonewise.lab.podspec import Container, EnvVar, Pod
@@ -28,6 +29,8 @@ class Surroundings:
     api_server: tuple[str, int]
     services: Sequence[Service]
     config_maps: Mapping[str, Mapping[str, str]]
+    kubeconfig: Path | None = None
+    """With the token of its service account, if it names one."""
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -58,6 +61,7 @@ def variables(pod: Pod, container: Container, around: Surroundings) -> dict[str,
     host, port = around.api_server
     found = dict(_links(around.services)) if pod.spec.enable_service_links else {}
     found |= {"HOSTNAME": pod.metadata.name, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
+    found |= {"KUBECONFIG": str(around.kubeconfig)} if around.kubeconfig else {}
     for variable in container.env:
         value = _value(pod, variable, found, around)
         if value is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.lab import addresses, binaries, controlplane, nodes, processes, slots, state
+from zonewise.lab import addresses, binaries, controlplane, nodes, processes, programs, slots, state
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 from zonewise.lab.state import Lab, Options, Phase
@@ -28,6 +28,7 @@ _FLAGS = {
     "scheduler": "the scheduler",
     "kube_proxy": "--kube-proxy",
     "demo": "--demo",
+    "zonewise": "--zonewise",
 }
 
 
@@ -38,7 +39,7 @@ def up(name: str, options: Options, progress: Progress) -> Lab:
     with state.locked(name), _ended_by_signals():
         running = _running(name, options)
         if running is not None:
-            _start_demo(running, progress)
+            _fill(running, progress)
             return running
         if state.directory_of(name).exists():
             progress("removing the rest of a lab that crashed")
@@ -97,6 +98,8 @@ def _check(name: str, options: Options) -> None:
         raise UsageError("kube-proxy runs on namespace nodes: ask for some with --zones and --nodes")
     if options.demo and not options.kube_proxy:
         raise UsageError("the demo's pods find each other through Services: ask for --kube-proxy too")
+    if options.zonewise and not options.has_namespace_nodes:
+        raise UsageError("Zonewise runs in pods: ask for namespace nodes with --zones and --nodes")
     if options.has_namespace_nodes and os.geteuid() != 0:
         raise UsageError("namespace nodes need root: run as root, or take --nodes 0 (with --kwok-nodes, perhaps)")
     if options.has_namespace_nodes:
@@ -115,7 +118,7 @@ def _start(name: str, options: Options, built: binaries.Binaries, progress: Prog
         _add_nodes(lab, progress)
         lab = msgspec.structs.replace(lab, phase=Phase.READY)
         lab.save()
-        _start_demo(lab, progress)
+        _fill(lab, progress)
     except Exception:
         _leave_for_the_reader(name)
         raise
@@ -162,9 +165,18 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
         programs=tuple(program for program in Program if wanted.get(program, True)),
         controllers=options.controllers,
         address=str(addresses.host_addresses(lab.slot).v4) if options.has_namespace_nodes else "127.0.0.1",
-        flags={Program.CONTROLLER_MANAGER: nodes.CONTROLLER_MANAGER_FLAGS} if options.has_namespace_nodes else {},
+        flags=_flags(options),
         progress=progress,
     )
+
+
+def _flags(options: Options) -> dict[Program, tuple[str, ...]]:
+    flags: dict[Program, tuple[str, ...]] = {}
+    if options.has_namespace_nodes:
+        flags[Program.CONTROLLER_MANAGER] = nodes.CONTROLLER_MANAGER_FLAGS
+    if options.zonewise:
+        flags[Program.APISERVER] = programs.WEBHOOKS_AT_PODS
+    return flags
 
 
 def _add_nodes(lab: Lab, progress: Progress) -> None:
@@ -180,13 +192,22 @@ def _add_nodes(lab: Lab, progress: Progress) -> None:
         kwok.up(lab.node_kubeconfig, kwok.manifests(options.kwok_nodes, options.zones, tainted=tainted))
 
 
-def _start_demo(lab: Lab, progress: Progress) -> None:
-    """Also for a lab that runs: a demo that failed to start is tried again."""
-    if lab.options.demo:
-        from zonewise.lab import demo  # noqa: PLC0415 - the HTTP client again
+def _fill(lab: Lab, progress: Progress) -> None:
+    """Also a lab that runs: what failed to start is tried again. Both start at once, and neither waits for the other."""
+    if not (lab.options.demo or lab.options.zonewise):
+        return
+    from zonewise.lab import demo, installed  # noqa: PLC0415 - the HTTP client again
 
+    if lab.options.zonewise:
+        progress("installing Zonewise")
+        demo.until_nodes_take_pods(lab)
+        installed.apply(lab)
+    if lab.options.demo:
         progress("starting the demo application")
         demo.up(lab)
+    if lab.options.zonewise:
+        progress("waiting for Zonewise")
+        installed.wait(lab)
 
 
 def _remove(name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zonewise.kube.client import Client
 from zonewise.kube.errors import ApiError, NotFound
-from zonewise.lab import containers, environment
+from zonewise.lab import containers, environment, identities
 from zonewise.lab.addresses import Addresses, NodePlan
 from zonewise.lab.environment import Surroundings
 from zonewise.lab.podspec import Container, Pod
@@ -49,6 +49,8 @@ class Node:
     client: Client
     api_server: tuple[str, int]
     services: Services
+    kubeconfig: Path
+    """The agent's own."""
 
 
 async def start(
@@ -62,10 +64,17 @@ async def start(
         api_server=node.api_server,
         services=await node.services.of(pod.metadata.namespace),
         config_maps=await _config_maps(node.client, pod, container),
+        kubeconfig=await _kubeconfig(node, pod, directory),
     )
     containers.make_volumes(directory, pod, container, around.config_maps)
     variables = environment.variables(pod, container, around)
     return containers.start(directory, namespace, container, environment.command_line(container, variables), variables)
+
+
+async def _kubeconfig(node: Node, pod: Pod, directory: Path) -> Path | None:
+    if not identities.needed(pod):
+        return None
+    return await identities.write(node.client, pod, node.kubeconfig, directory, API_DEADLINE_SECONDS)
 
 
 async def _config_maps(client: Client, pod: Pod, container: Container) -> dict[str, Mapping[str, str]]:

@@ -11,6 +11,8 @@ from zonewise.lab import slots
 SERVICE_RANGE = "10.96.0.0/16"
 KUBERNETES_SERVICE_ADDRESS = "10.96.0.1"
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
+WEBHOOKS_AT_PODS = ("--enable-aggregator-routing=true",)
+"""For an API server that runs where no Service is served: it asks webhooks at their pods' own addresses."""
 CLIENT_LIMITS = ("--kube-api-qps=500", "--kube-api-burst=1000")
 
 

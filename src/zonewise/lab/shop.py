@@ -2,8 +2,10 @@
 
 `python -m zonewise.lab.shop` answers on PORT (8080, both IP versions):
     /            who and where it is, as JSON
+    /goods       a page of things to buy, some kilobytes
     /ask?n=100   asks BACKEND (host:port) that many times, a connection each, and counts the answers by zone
     /healthz     200, or 503 after /fail, until /recover
+With ASK_PER_SECOND it asks BACKEND for goods so often by itself, as customers would make it.
 Standard library only: a pod of it is small and starts at once.
 """
 
@@ -15,6 +17,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,6 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 UNANSWERED = "unanswered"
 PORT = 8080
+GOODS = {"goods": [f"thing {number} of a thousand that nobody needs" for number in range(200)]}
 _ASK_TIMEOUT_SECONDS = 2.0
 
 
@@ -34,15 +38,22 @@ def ask(backend: str, count: int) -> dict[str, int]:
     return Counter(_answering_zone(backend) for _ in range(count))
 
 
-def _answering_zone(backend: str) -> str:
+def _answering_zone(backend: str, path: str = "/") -> str:
     connection = http.client.HTTPConnection(backend, timeout=_ASK_TIMEOUT_SECONDS)
     try:
-        connection.request("GET", "/")
+        connection.request("GET", path)
         return str(json.load(connection.getresponse())["zone"])
     except (OSError, http.client.HTTPException, ValueError):
         return UNANSWERED
     finally:
         connection.close()
+
+
+def ask_always(backend: str, per_second: float) -> None:
+    """One question after the other, never faster than that."""
+    while True:
+        _answering_zone(backend, "/goods")
+        time.sleep(1 / per_second)
 
 
 class Server(ThreadingHTTPServer):
@@ -63,6 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         match url.path:
             case "/":
                 self._answer(200, identity())
+            case "/goods":
+                self._answer(200, identity() | GOODS)
             case "/ask":
                 count = int(parse_qs(url.query).get("n", ["1"])[0])
                 self._answer(200, identity() | {"answers": ask(os.environ["BACKEND"], count)})
@@ -90,6 +103,8 @@ def main() -> None:
     server = Server(("::", int(os.environ.get("PORT", PORT))), Handler)
     # From another thread: shutdown waits for the loop, which runs in this one.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    if often := float(os.environ.get("ASK_PER_SECOND", "0")):
+        threading.Thread(target=ask_always, args=(os.environ["BACKEND"], often), daemon=True).start()
     print(f"{identity()} serves on port {server.server_port}", flush=True)  # noqa: T201 - its log
     server.serve_forever(poll_interval=0.1)
 

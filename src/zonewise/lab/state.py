@@ -42,6 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: bool = True
     kube_proxy: bool = False
     demo: bool = False
+    zonewise: bool = False
 
     @property
     def has_namespace_nodes(self) -> bool:

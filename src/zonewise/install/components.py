@@ -1,0 +1,155 @@
+"""What can be installed, and the manifests of it: files of this package, with four words in them replaced. Pure.
+
+The files are complete as they stand, and `deploy/` links to them; the Helm chart in `deploy/chart` replaces the same
+words. So whichever way Zonewise comes into a cluster, the same objects arrive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any, Final
+
+import yaml
+
+from zonewise.errors import UsageError
+
+NAMESPACE: Final = "zonewise-system"
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C is ten times as fast, where there is one."""
+
+PART_OF: Final = {"app.kubernetes.io/part-of": "zonewise"}
+"""On a namespace that we made: such a one may be removed."""
+
+Document = dict[str, Any]
+
+
+class Mode(StrEnum):
+    OVERLAY = "overlay"
+    OWN = "own"
+
+
+class Component(StrEnum):
+    SLICES = "slices"
+    DISRUPTION = "disruption"
+    PROXY = "proxy"
+    PROXY_ALL = "proxy-all"
+    DNS = "dns"
+    DNS_BEHIND = "dns-behind"
+    DNS_NODE = "dns-node"
+
+
+SUMMARY: Final = {
+    Component.SLICES: "hints on EndpointSlices (mode overlay), or all EndpointSlices (mode own)",
+    Component.DISRUPTION: "budgets per domain: the kind, their controller, the guard of evictions and deletes",
+    Component.PROXY: "the node proxy, for Services that are labelled for it",
+    Component.PROXY_ALL: "the node proxy in the place of kube-proxy",
+    Component.DNS: "the DNS server, behind the Service kube-dns",
+    Component.DNS_BEHIND: "the DNS server behind CoreDNS",
+    Component.DNS_NODE: "the DNS server on every node",
+}
+DEFAULT: Final = (Component.SLICES, Component.DISRUPTION, Component.PROXY)
+_EITHER: Final = (
+    {Component.PROXY, Component.PROXY_ALL},
+    {Component.DNS, Component.DNS_BEHIND, Component.DNS_NODE},
+)
+"""Of each of these a cluster has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    image: str
+    namespace: str = NAMESPACE
+    replicas: int = 2
+    api_server: tuple[str, int] = ("api.example.com", 6443)
+    """Where a proxy in the place of kube-proxy finds the API server before there are rules for its cluster IP."""
+
+
+def choose(names: Iterable[str]) -> tuple[Component, ...]:
+    """By name, each once and in the order of their installation; none means the default ones."""
+    known = {str(component) for component in Component}
+    wanted = set(names)
+    for name in sorted(wanted - known):
+        raise UsageError(f"no component {name!r}: write one or more of {', '.join(Component)}")
+    chosen = tuple(component for component in Component if component in wanted) or DEFAULT
+    for group in _EITHER:
+        both = [component for component in chosen if component in group]
+        if len(both) > 1:
+            raise UsageError(f"{both[0]} and {both[1]} do the same work: choose one of them")
+    return chosen
+
+
+def file_names(component: Component, mode: Mode) -> tuple[str, ...]:
+    match component:
+        case Component.SLICES:
+            return (f"{mode}.yaml",)
+        case Component.DISRUPTION:
+            return ("tdb.yaml", "disruption.yaml")
+        case _:
+            return (f"{component}.yaml",)
+
+
+def text(chosen: Sequence[Component], mode: Mode, values: Values) -> str:
+    """All manifests as one YAML text, with the comments that say why."""
+    parts = [part for part, _ in _parts(chosen, mode, values)]
+    return "---\n".join(parts)
+
+
+def documents(chosen: Sequence[Component], mode: Mode, values: Values) -> list[Document]:
+    return [document for _, document in _parts(chosen, mode, values)]
+
+
+def identity(document: Document) -> tuple[str, str, str]:
+    """Kind, namespace and name."""
+    metadata = document["metadata"]
+    return document["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def superseded(chosen: Sequence[Component], mode: Mode, values: Values) -> list[Document]:
+    """What the other mode has and this one has not: left behind, its rights would stay."""
+    if Component.SLICES not in chosen:
+        return []
+    other = Mode.OWN if mode is Mode.OVERLAY else Mode.OVERLAY
+    kept = {identity(document) for document in documents(chosen, mode, values)}
+    return [found for found in documents([Component.SLICES], other, values) if identity(found) not in kept]
+
+
+def everything(components: Iterable[Component], values: Values) -> list[Document]:
+    """The objects of these components in every mode, each once."""
+    found: dict[tuple[str, str, str], Document] = {}
+    for component in components:
+        for mode in Mode:
+            found |= {identity(document): document for document in documents([component], mode, values)}
+    return list(found.values())
+
+
+def _parts(chosen: Sequence[Component], mode: Mode, values: Values) -> Iterator[tuple[str, Document]]:
+    seen = set()
+    for component in chosen:
+        for name in file_names(component, mode):
+            for part in re.split(r"^---\n", _render(_read(name), values), flags=re.MULTILINE):
+                document = yaml.load(part, _LOADER)  # noqa: S506 - both are safe loaders
+                if identity(document) not in seen:
+                    seen.add(identity(document))
+                    yield part, document
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath("manifests", name).read_text(encoding="utf-8")
+
+
+def _render(text: str, values: Values) -> str:
+    host, port = values.api_server
+    replaced = {
+        r"(?m)^( *image: )zonewise$": rf"\g<1>{values.image}",
+        r"(?m)^( *replicas: )2$": rf"\g<1>{values.replicas}",
+        r"(?m)^( *value: )api\.example\.com$": rf'\g<1>"{host}"',
+        r'(?m)^( *value: )"6443"$': rf'\g<1>"{port}"',
+        rf"\b{NAMESPACE}\b": values.namespace,
+    }
+    for pattern, replacement in replaced.items():
+        text = re.sub(pattern, replacement, text)
+    return text

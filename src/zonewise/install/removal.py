@@ -1,0 +1,158 @@
+"""Taking Zonewise out: what makes API servers ask us first, then Services go back to kube-proxy, then programs and rights,
+the rules on the nodes, our marks on other people's objects, and last the kind and the namespace.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+from zonewise.errors import ZonewiseError
+from zonewise.install import applying
+from zonewise.install.applying import Change, Outcome
+from zonewise.install.components import PART_OF, Component, Document, Values, everything
+from zonewise.kube.client import Client
+from zonewise.kube.errors import NotFound
+from zonewise.kube.patch import MergePatch
+from zonewise.objects import LEASES, PODS, SECRETS, SERVICES, HasMetadata, Resource, key_of
+
+STATE: Final = "zonewise.dev/routing"
+GRANTED: Final = "zonewise.dev/granted"
+PROXY_NAME: Final = "service.kubernetes.io/service-proxy-name"
+_LEASES: Final = ("zonewise-endpointslices", "zonewise-disruption")
+_SECRETS: Final = ("zonewise-webhook", "zonewise-guard")
+_PROXIES: Final = {Component.PROXY, Component.PROXY_ALL}
+_PATIENCE_SECONDS: Final = 120.0
+
+
+async def remove(
+    client: Client, chosen: Iterable[Component], values: Values, *, keep_budgets: bool = False
+) -> AsyncIterator[Outcome]:
+    """Of all components nothing stays; of some, what the others share. `keep_budgets` leaves the kind with its objects."""
+    components = set(chosen)
+    found = everything(components, values)
+    namespaces = [each for each in found if each["kind"] == "Namespace"]
+    kinds = [each for each in found if each["kind"] == "CustomResourceDefinition"]
+    rest = [each for each in found if each not in namespaces and each not in kinds]
+    if components & _PROXIES:
+        async for outcome in _hand_back(client):
+            yield outcome
+    proxy = await _proxy(client, values) if components & _PROXIES else None
+    async for outcome in applying.remove(client, rest):
+        yield outcome
+    if proxy is not None:
+        await _clean_nodes(client, proxy)
+        yield Outcome("rules of zonewise proxy on every node", Change.DELETED)
+    async for outcome in _unmark(client, components):
+        yield outcome
+    async for outcome in _remove_made(client, values.namespace):
+        yield outcome
+    last = ([] if keep_budgets else kinds) + (await _ours(client, namespaces) if components >= set(Component) else [])
+    async for outcome in applying.remove(client, last):
+        yield outcome
+    await applying.until_gone(client, last, _PATIENCE_SECONDS)
+
+
+async def _hand_back(client: Client) -> AsyncIterator[Outcome]:
+    """A Service labelled for a proxy that is gone is served by nobody; unlabelled, kube-proxy serves it."""
+    off = MergePatch({"metadata": {"labels": {PROXY_NAME: None}}})
+    for service in (await client.list(SERVICES, selector=f"{PROXY_NAME}=zonewise")).items:
+        await client.patch(SERVICES, service.metadata.name, off, service.metadata.namespace)
+        yield Outcome(f"label {PROXY_NAME} of service {key_of(service)}", Change.DELETED)
+
+
+async def _unmark(client: Client, components: set[Component]) -> AsyncIterator[Outcome]:
+    """A Service that changes is looked at again by the stock controller, which takes hints off that are not its own."""
+    marks: list[tuple[Resource[Any], str]] = []
+    marks += [(SERVICES, STATE)] if Component.SLICES in components else []
+    marks += [(PODS, GRANTED)] if Component.DISRUPTION in components else []
+    for resource, mark in marks:
+        off = MergePatch({"metadata": {"annotations": {mark: None}}})
+        for each in await _marked(client, resource, mark):
+            try:
+                await client.patch(resource, each.metadata.name, off, each.metadata.namespace)
+            except NotFound:
+                continue
+            yield Outcome(f"annotation {mark} of {resource.kind.lower()} {key_of(each)}", Change.DELETED)
+
+
+async def _marked(client: Client, resource: Resource[Any], mark: str) -> list[HasMetadata]:
+    return [each for each in (await client.list(resource)).items if mark in each.metadata.annotations]
+
+
+async def _remove_made(client: Client, namespace: str) -> AsyncIterator[Outcome]:
+    """What our programs made themselves, where the namespace does not go with it; those still needed are made anew."""
+    for resource, names in ((LEASES, _LEASES), (SECRETS, _SECRETS)):
+        for name in names:
+            try:
+                await client.delete(resource, name, namespace)
+            except NotFound:
+                continue
+            yield Outcome(f"{resource.kind.lower()} {namespace}/{name}", Change.DELETED)
+
+
+async def _ours(client: Client, namespaces: list[Document]) -> list[Document]:
+    """Those that were made by an install; one that was there before stays."""
+    found = [(each, await applying.find(client, each)) for each in namespaces]
+    return [each for each, live in found if live and PART_OF.items() <= live["metadata"].get("labels", {}).items()]
+
+
+async def _proxy(client: Client, values: Values) -> Document | None:
+    wanted = {"kind": "DaemonSet", "metadata": {"name": "zonewise-proxy", "namespace": values.namespace}}
+    return await applying.find(client, wanted)
+
+
+async def _clean_nodes(client: Client, proxy: Document) -> None:
+    """Rules stay when a proxy ends, so that connections do: a last pod on every node removes them, once no proxy is left
+    that would write them again.
+    """
+    await _until_no_pods(client, proxy)
+    document = cleaning(proxy)
+    async for _ in applying.apply(client, [document], force=True):
+        pass
+    try:
+        await applying.until_ready(client, [document], _PATIENCE_SECONDS)
+    except ZonewiseError as error:
+        raise ZonewiseError(f"{error}; on the nodes that are left run `zonewise proxy --cleanup`") from error
+    finally:
+        async for _ in applying.remove(client, [document]):
+            pass
+    await applying.until_gone(client, [document], _PATIENCE_SECONDS)
+
+
+async def _until_no_pods(client: Client, workload: Document) -> None:
+    wanted = ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"]["matchLabels"].items())
+    namespace = workload["metadata"]["namespace"]
+    for pod in (await client.list(PODS, namespace, selector=wanted)).items:
+        document = {"kind": "Pod", "metadata": {"name": pod.metadata.name, "namespace": namespace}}
+        await applying.until_gone(client, [document], _PATIENCE_SECONDS)
+
+
+def cleaning(proxy: Document) -> Document:
+    """A DaemonSet like the proxy's own, whose pods remove a node's rules before they are ready. Pure."""
+    name = f"{proxy['metadata']['name']}-cleanup"
+    labels = {"app.kubernetes.io/name": name}
+    spec = copy.deepcopy(proxy["spec"]["template"]["spec"])
+    (container,) = spec["containers"]
+    plain = {key: container[key] for key in ("image", "command", "securityContext") if key in container}
+    idle = {"command": ["python", "-c", "import signal; signal.pause()"]}
+    kept = ("hostNetwork", "tolerations", "priorityClassName", "nodeSelector", "affinity", "imagePullSecrets")
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": proxy["metadata"]["namespace"]},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {key: spec[key] for key in kept if key in spec}
+                | {
+                    "automountServiceAccountToken": False,
+                    "terminationGracePeriodSeconds": 1,
+                    "initContainers": [plain | {"name": "cleanup", "args": ["proxy", "--cleanup"]}],
+                    "containers": [plain | idle | {"name": "done"}],
+                },
+            },
+        },
+    }

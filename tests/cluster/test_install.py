@@ -1,0 +1,173 @@
+"""`zonewise install` and `uninstall` on a real API server: strictly valid, idempotent, and gone without a trace."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from click.testing import CliRunner, Result
+
+import shared_cluster
+from zonewise.cli.main import cli, main
+from zonewise.install.components import Component, Mode, Values, documents, identity
+from zonewise.install.kinds import ORDER
+from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.programs import Program
+
+CONTROLLERS = (
+    "namespace-controller,serviceaccount-controller,garbage-collector-controller,clusterrole-aggregation-controller,"
+    "endpointslice-controller,daemonset-controller"
+)
+SYSTEM = "zonewise-system"
+
+
+@dataclass(frozen=True)
+class Site:
+    plane: ControlPlane
+
+    def run(self, *arguments: str) -> Result:
+        result = CliRunner().invoke(cli, [*arguments, "--kubeconfig", str(self.plane.kubeconfig)])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    def done(self, *arguments: str) -> list[str]:
+        result = self.run(*arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    def kubectl(self, *arguments: str, given: str = "") -> str:
+        command = [str(self.plane.binaries / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig), *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, input=given, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def left(self) -> list[str]:
+        """All objects of our kinds, and of those our programs make, that have our name."""
+        kinds = [str(resource) for resource in ORDER] + ["leases.coordination.k8s.io"]
+        found = json.loads(self.kubectl("get", ",".join(kinds), "-A", "-o", "json"))["items"]
+        return [f"{kind} {name}" for kind, _, name in map(identity, found) if "zonewise" in name]
+
+
+@pytest.fixture(scope="module")
+def site(run_directory: shared_cluster.Run) -> Iterator[Site]:
+    programs = (Program.ETCD, Program.APISERVER, Program.CONTROLLER_MANAGER)
+    found = run_directory.private(programs=programs, controllers=CONTROLLERS)
+    yield Site(found)
+    run_directory.remove(found)
+
+
+FORMS = [(Component.SLICES, Mode.OWN), *((component, Mode.OVERLAY) for component in Component)]
+
+
+@pytest.mark.parametrize(("component", "mode"), FORMS, ids=[f"{component}-{mode}" for component, mode in FORMS])
+def test_every_manifest_is_strictly_valid(site: Site, component: Component, mode: Mode) -> None:
+    """By the judgement of the API server, in a namespace that is there, so that it looks at every object."""
+    asked = ("--only", str(component), "--mode", str(mode), "-n", "default")
+    printed = CliRunner().invoke(cli, ["install", "-o", "yaml", *asked]).stdout
+    flags = ("--server-side", "--dry-run=server", "--validate=strict", "--field-manager=it", "--force-conflicts")
+    checked = site.kubectl("apply", *flags, "-f", "-", given=printed)
+    assert len(checked.splitlines()) == len(
+        documents([component], mode, Values(image="zonewise:1", namespace="default"))
+    )
+
+
+def test_from_nothing_to_nothing(site: Site) -> None:
+    before = site.left()
+    assert site.run("install", "--diff").exit_code == 1
+    assert site.left() == before, "a difference stores nothing"
+
+    made = site.done("install", "--image", "registry.example.com/zonewise:1")
+    assert all(line.endswith(" created") for line in made)
+    assert "deployment.apps/zonewise-webhook created" in made
+    assert all(
+        line.endswith(" unchanged") for line in site.done("install", "--image", "registry.example.com/zonewise:1")
+    )
+    assert not site.done("install", "--diff", "--image", "registry.example.com/zonewise:1")
+
+    site.plane.request("PATCH", _service("default", "kubernetes"), _annotated({"zonewise.dev/routing": "{}"}))
+    site.plane.request("PATCH", _service("default", "kubernetes"), _labelled("zonewise"))
+    _make_what_programs_make(site)
+    gone = site.done("uninstall", "--yes")
+    assert all(line.endswith(" deleted") for line in gone)
+    assert site.left() == before == []
+    service = site.plane.request("GET", _service("default", "kubernetes"))["metadata"]
+    assert "zonewise" not in json.dumps([service["labels"], service.get("annotations", {})])
+    assert site.run("uninstall", "--yes").stderr.startswith("nothing of Zonewise is at https://")
+
+
+def _service(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/services/{name}"
+
+
+def _annotated(annotations: dict[str, str]) -> dict[str, object]:
+    return {"metadata": {"annotations": annotations}}
+
+
+def _labelled(proxy: str) -> dict[str, object]:
+    return {"metadata": {"labels": {"service.kubernetes.io/service-proxy-name": proxy}}}
+
+
+def _make_what_programs_make(site: Site) -> None:
+    site.plane.request("POST", f"/api/v1/namespaces/{SYSTEM}/secrets", {"metadata": {"name": "zonewise-guard"}})
+    lease = {"metadata": {"name": "zonewise-endpointslices"}}
+    site.plane.request("POST", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases", lease)
+
+
+def test_changes_are_shown_and_made_and_those_of_others_kept(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.done("install", "--only", "slices")
+    shown = site.run("install", "--only", "slices", "--replicas", "3", "--diff")
+    assert shown.exit_code == 1
+    assert "-  replicas: 2\n+  replicas: 3\n" in shown.stdout
+    assert "deployment.apps/zonewise-webhook configured" in site.done("install", "--only", "slices", "--replicas", "3")
+
+    site.kubectl("-n", SYSTEM, "scale", "deployment/zonewise-webhook", "--replicas=5")
+    with pytest.raises(SystemExit) as left:
+        main(["install", "--only", "slices", "--kubeconfig", str(site.plane.kubeconfig)])
+    assert left.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("zonewise: deployment.apps/zonewise-webhook: others have written .spec.replicas: ")
+    assert said.count("\n") == 1
+    site.done("install", "--only", "slices", "--force-conflicts")
+    site.done("uninstall", "--yes")
+
+
+def test_the_other_mode_leaves_none_of_its_rights(site: Site) -> None:
+    site.done("install", "--only", "slices", "--mode", "overlay")
+    site.done("install", "--only", "slices", "--mode", "own")
+    assert "ClusterRole zonewise-controller" in site.left()
+    assert "ClusterRole zonewise-overlay-controller" not in site.left()
+    assert "MutatingWebhookConfiguration zonewise-overlay" not in site.left()
+    site.done("uninstall", "--yes")
+    assert site.left() == []
+
+
+def test_what_is_shared_stays_for_the_others(site: Site) -> None:
+    """Also the namespace and the kind of somebody who had them before us."""
+    site.plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": "mine"}})
+    site.done("install", "--only", "slices,disruption", "-n", "mine")
+    site.done("uninstall", "--only", "slices", "-n", "mine", "--yes")
+    left = site.left()
+    assert "Deployment zonewise-guard" in left
+    assert "Deployment zonewise-webhook" not in left
+    site.done("uninstall", "--keep-budgets", "-n", "mine", "--yes")
+    assert site.left() == ["CustomResourceDefinition topologydisruptionbudgets.zonewise.dev"]
+    assert site.plane.request("GET", "/api/v1/namespaces/mine")["status"]["phase"] == "Active"
+    site.done("uninstall", "--yes")
+
+
+def test_nobody_is_asked_where_nobody_sits(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.done("install", "--only", "disruption")
+    budget = {"metadata": {"name": "it"}, "spec": {"selector": {}, "maxUnavailable": 1}}
+    body = {"apiVersion": "zonewise.dev/v1alpha1", "kind": "TopologyDisruptionBudget", **budget}
+    site.kubectl("apply", "-f", "-", given=json.dumps(body))
+    with pytest.raises(SystemExit) as left:
+        main(["uninstall", "--only", "disruption", "--kubeconfig", str(site.plane.kubeconfig)])
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert "and with it 1 budgets" in said
+    assert "--yes" in said
+    site.done("uninstall", "--yes")
+    assert site.left() == []

@@ -1,0 +1,150 @@
+"""What is installed: which manifests, with which words replaced, and that they keep what they promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from zonewise.disruption.pods import GRANTED
+from zonewise.errors import UsageError
+from zonewise.install import components, removal
+from zonewise.install.components import DEFAULT, Component, Mode, Values, documents, identity
+from zonewise.install.kinds import BY_KIND, rank
+from zonewise.slices.names import STATE
+
+PLAIN = Values(image="zonewise")
+FORMS = [(Component.SLICES, Mode.OWN), *((component, Mode.OVERLAY) for component in Component)]
+WORKLOADS = {"Deployment", "DaemonSet"}
+Json = dict[str, Any]
+
+
+def every_document() -> list[Json]:
+    return [document for component, mode in FORMS for document in documents([component], mode, PLAIN)]
+
+
+def pod_spec(workload: Json) -> Json:
+    spec: Json = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def test_names_choose_in_the_order_of_installation() -> None:
+    assert components.choose([]) == DEFAULT
+    assert components.choose(["proxy", "slices"]) == (Component.SLICES, Component.PROXY)
+    with pytest.raises(UsageError, match="no component 'prxy': write one or more of slices,"):
+        components.choose(["prxy"])
+    with pytest.raises(UsageError, match="dns and dns-node do the same work"):
+        components.choose(["dns-node", "dns"])
+
+
+def test_words_are_replaced_everywhere() -> None:
+    values = Values(image="registry.example.com:5000/z@sha256:0", namespace="here", replicas=3, api_server=("::1", 7))
+    for component, mode in FORMS:
+        text = components.text([component], mode, values)
+        assert "zonewise-system" not in text
+        assert "api.example.com" not in text
+        for document in yaml.safe_load_all(text):
+            if document["kind"] in WORKLOADS:
+                spec = pod_spec(document)
+                assert {each["image"] for each in (*spec.get("initContainers", ()), *spec["containers"])} == {
+                    values.image
+                }
+            if document["kind"] == "Deployment":
+                assert document["spec"]["replicas"] == 3
+
+
+def test_what_is_printed_is_what_is_applied() -> None:
+    for mode in Mode:
+        printed = list(yaml.safe_load_all(components.text(DEFAULT, mode, PLAIN)))
+        assert printed == documents(DEFAULT, mode, PLAIN)
+        assert len({identity(document) for document in printed}) == len(printed)
+
+
+def test_the_other_mode_is_superseded() -> None:
+    gone = {identity(document) for document in components.superseded(DEFAULT, Mode.OVERLAY, PLAIN)}
+    assert gone == {("ClusterRole", "", "zonewise-controller"), ("ClusterRoleBinding", "", "zonewise-controller")}
+    assert ("MutatingWebhookConfiguration", "", "zonewise-overlay") in {
+        identity(document) for document in components.superseded(DEFAULT, Mode.OWN, PLAIN)
+    }
+    assert components.superseded([Component.PROXY], Mode.OWN, PLAIN) == []
+
+
+def test_every_kind_is_known_and_has_its_place() -> None:
+    for document in every_document():
+        assert BY_KIND[document["kind"]].api_version == document["apiVersion"]
+        assert bool(document["metadata"].get("namespace")) == BY_KIND[document["kind"]].namespaced
+        assert rank(document) >= 0
+    assert {kind: resource.plural for kind, resource in BY_KIND.items() if resource.plural != f"{kind.lower()}s"} == {
+        "StorageClass": "storageclasses",
+        "NetworkPolicy": "networkpolicies",
+        "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    }
+
+
+PROGRAMS = {
+    f"{component}-{mode}-{document['metadata']['name']}": document
+    for component, mode in FORMS
+    for document in documents([component], mode, PLAIN)
+    if document["kind"] in WORKLOADS
+}
+
+
+@pytest.mark.parametrize("workload", PROGRAMS.values(), ids=PROGRAMS)
+def test_workloads_are_fit_for_production(workload: Json) -> None:
+    spec = pod_spec(workload)
+    (container,) = spec["containers"]
+    assert spec["priorityClassName"].startswith("system-")
+    assert container["livenessProbe"]
+    assert container["readinessProbe"]
+    assert container["resources"]["requests"]
+    security = container["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    if workload["kind"] == "Deployment":
+        assert workload["spec"]["replicas"] == 2
+        keys = {each["topologyKey"] for each in spec["topologySpreadConstraints"]}
+        assert keys == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
+
+
+@pytest.mark.parametrize(("component", "mode"), FORMS)
+def test_deployments_have_a_budget_and_every_pod_a_policy(component: Component, mode: Mode) -> None:
+    found = documents([component], mode, PLAIN)
+
+    def selected(kind: str, *path: str) -> list[Json]:
+        chosen = []
+        for document in found:
+            if document["kind"] == kind:
+                value = document["spec"]
+                for key in path:
+                    value = value[key]
+                chosen.append(value["matchLabels"])
+        return chosen
+
+    for document in found:
+        if document["kind"] in WORKLOADS and not pod_spec(document).get("hostNetwork"):
+            labels = document["spec"]["selector"]["matchLabels"]
+            assert labels in selected("NetworkPolicy", "podSelector")
+            assert document["kind"] == "DaemonSet" or labels in selected("PodDisruptionBudget", "selector")
+
+
+def test_no_right_is_given_without_naming_it() -> None:
+    for document in every_document():
+        for rule in document.get("rules", []) if document["kind"].endswith("Role") else []:
+            assert "*" not in {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
+
+
+def test_the_last_pods_on_nodes_clean_up_with_the_rights_of_the_proxy() -> None:
+    (proxy,) = [each for each in documents([Component.PROXY], Mode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"]
+    spec = pod_spec(removal.cleaning(proxy))
+    assert spec["hostNetwork"] is True
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    (cleanup,) = spec["initContainers"]
+    assert cleanup["args"] == ["proxy", "--cleanup"]
+    assert cleanup["securityContext"]["capabilities"]["add"] == ["NET_ADMIN"]
+
+
+def test_marks_are_removed_under_the_names_they_are_written() -> None:
+    assert (removal.STATE, removal.GRANTED) == (STATE, GRANTED)
