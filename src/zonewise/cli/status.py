@@ -1,0 +1,250 @@
+"""`zonewise status`: how a cluster is, at a glance or live. `zonewise.seeing` finds out, this prints it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.cli import dumps, printing
+from zonewise.cli.options import cluster_options
+from zonewise.cli.printing import Cell
+
+if TYPE_CHECKING:
+    from zonewise.seeing.report import Status
+    from zonewise.seeing.status import Seen
+    from zonewise.seeing.traffic import Bytes
+
+_SHOWN = 5
+_STATES = {
+    "InForce": ("as they ask", "green"),
+    "NotInForce": ("not as they ask", "yellow"),
+    "CutOff": ("cut clients off", "red"),
+    "Unserved": ("without endpoints", "yellow"),
+    "NotAsked": ("ask nothing", ""),
+}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise status                 components, leader, Services, traffic, budgets, volumes
+  zonewise status -w              the same, live
+  zonewise status -o json         every Service with its state and reason
+  zonewise status -f dump.yaml    of a dump
+"""
+)
+@click.option("-w", "--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option(
+    "--every", type=click.FloatRange(0.5, 3600), default=5.0, show_default=True, help="Seconds between looks, with -w."
+)
+@click.option(
+    "--traffic/--no-traffic", default=True, help="Ask the node proxies what they measured.", show_default=True
+)
+@dumps.file_option
+@printing.output_option
+@cluster_options
+def status(**options: Any) -> None:
+    """Say how the cluster is: what of Zonewise runs and who leads, Services by what became of their policy, traffic
+    between zones as node proxies measured it, budgets, volumes per domain and takeovers.
+
+    Reads only. Traffic is asked of the proxies' pods through the API server. What you may not read is left out, and
+    said. The exit code is 1 where something wants looking at.
+    """
+    if options["file"] is not None:
+        found = _of_dump(options["file"])
+        _show(found, options["output"], {}, 0.0)
+        sys.exit(1 if found.troubles else 0)
+    from zonewise.kube import kubeconfig
+
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
+    try:
+        sys.exit(asyncio.run(_live(access, options)))
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+async def _live(access: Any, options: Mapping[str, Any]) -> int:
+    from zonewise.kube.client import Client
+    from zonewise.seeing import survey
+    from zonewise.seeing.status import assemble
+
+    async with Client(access, wait_for_server=False) as client:
+        before: Seen | None = None
+        looked_at = 0.0
+        while True:
+            now = asyncio.get_running_loop().time()
+            seen = await survey.read(client, traffic=options["traffic"])
+            found = assemble(seen, datetime.now(UTC))
+            fresh = seen.traffic.since(before.traffic) if before else {}
+            if options["watch"] and sys.stdout.isatty() and options["output"] in {"text", "wide"}:
+                click.clear()
+            _show(found, options["output"], fresh, now - looked_at)
+            if not options["watch"]:
+                return 1 if found.troubles else 0
+            before, looked_at = seen, now
+            await asyncio.sleep(options["every"])
+
+
+def _of_dump(file: str) -> Status:
+    from zonewise.seeing.dumped import KINDS, seen_in
+    from zonewise.seeing.status import assemble
+
+    return assemble(seen_in(dumps.read(file, KINDS), dumps.source_of(file)), datetime.now(UTC))
+
+
+def _show(found: Status, form: str, fresh: Bytes, seconds: float) -> None:
+    if form in {"json", "yaml"}:
+        printing.echo_data(found, form)
+        return
+    click.echo("\n".join(_lines(found, wide=form == "wide", fresh=fresh, seconds=seconds)))
+
+
+def _lines(found: Status, *, wide: bool, fresh: Bytes, seconds: float) -> Iterator[str]:
+    where = f"{found.server} {found.version}".strip()
+    if where:
+        yield f"{printing.styled(where, 'bold')}  {found.at}"
+    yield f"{_mark(not found.troubles)} {found.sentence}"
+    yield ""
+    yield from _runtime_lines(found)
+    yield from _zone_lines(found)
+    yield from _service_lines(found, wide=wide)
+    yield from _traffic_lines(found, fresh, seconds)
+    yield from _budget_lines(found, wide=wide)
+    yield from _storage_lines(found)
+    yield from (f"{printing.styled('not read', 'dim')}    {line}" for line in found.unread)
+    if found.troubles:
+        yield ""
+        for trouble in found.troubles:
+            first, *rest = printing.folded(trouble.sentence, 2)
+            yield f"{printing.styled('!', 'yellow')} {first}"
+            yield from (f"  {line}" for line in rest)
+            yield f"  → {trouble.remedy}"
+
+
+def _mark(well: bool) -> str:
+    return printing.styled("✓", "green") if well else printing.styled("✗", "red")
+
+
+def _runtime_lines(found: Status) -> Iterator[str]:
+    rows: list[tuple[Cell | str, ...]] = []
+    for component in found.components:
+        place = f"{component.kind} in {component.namespace}"
+        rows.append((_ticked(component.healthy), component.name, f"{component.ready}/{component.wanted}", place))
+    for leader in found.leaders:
+        heard = "never" if leader.silent_seconds is None else f"{leader.silent_seconds:.0f} s ago"
+        rows.append((_ticked(leader.alive), leader.duty or leader.lease, heard, f"led by {leader.holder or 'nobody'}"))
+    for webhook in found.webhooks:
+        behind = "by URL" if webhook.endpoints is None else f"{webhook.endpoints} up"
+        rows.append((_ticked(webhook.healthy), webhook.name, behind, f"{webhook.target}, {webhook.failure_policy}"))
+    if not rows:
+        yield printing.styled("Nothing of Zonewise runs here: `zonewise install` puts it in.", "dim")
+    else:
+        yield from printing.columns(("", "COMPONENT", "", ""), rows)
+    yield ""
+
+
+def _ticked(well: bool) -> Cell:
+    return Cell("✓", "green") if well else Cell("✗", "red")
+
+
+def _zone_lines(found: Status) -> Iterator[str]:
+    rows = [
+        (
+            zone.name or "(no zone)",
+            zone.region or "-",
+            f"{zone.ready}/{zone.nodes}",
+            f"{zone.cpu_millis / 1000:g}",
+            Cell("drained", "yellow") if zone.drained else "",
+        )
+        for zone in found.zones
+    ]
+    if rows:
+        yield from printing.columns(("ZONE", "REGION", "NODES", "CPU", ""), rows, ("NODES", "CPU"))
+        yield ""
+
+
+def _service_lines(found: Status, *, wide: bool) -> Iterator[str]:
+    counted = [
+        printing.styled(f"{number} {_STATES[state][0]}", _STATES[state][1])
+        for state, number in found.states.items()
+        if number
+    ]
+    yield f"{'Services':<12}{len(found.services)}: {', '.join(counted)}" if counted else f"{'Services':<12}none"
+    amiss = [each for each in found.services if each.state not in {"InForce", "NotAsked"}]
+    shown = amiss if wide else amiss[:_SHOWN]
+    if shown:
+        rows = [
+            ("", str(each.outlook.key), each.outlook.policy, _STATES[each.state][0], each.outlook.sentence)
+            for each in shown
+        ]
+        yield from printing.columns(("", "", "", "", ""), rows)
+    if len(shown) < len(amiss):
+        yield printing.styled(f"   and {len(amiss) - len(shown)} more: -o wide", "dim")
+
+
+def _traffic_lines(found: Status, fresh: Bytes, seconds: float) -> Iterator[str]:
+    traffic = found.traffic
+    if not traffic.proxies:
+        why = f": {traffic.problem}" if traffic.problem else ": no Zonewise proxy runs"
+        yield from printing.told("Traffic", f"not measured{why}")
+        return
+    who = f"{traffic.answered} of {printing.count(traffic.proxies, 'proxy', 'proxies')}"
+    if traffic.share is None:
+        yield from printing.told("Traffic", f"none between zones yet, by {who}")
+        return
+    share, crossed = printing.percent(traffic.share), printing.size(traffic.cross_zone)
+    yield from printing.told("Traffic", f"{share} in its zone, {crossed} crossed, since {who} started")
+    if fresh and seconds:
+        from zonewise.seeing.traffic import Shared, by_service
+
+        shared = by_service(fresh, (zone.name for zone in found.zones)).values()
+        now = Shared(sum(each.in_zone for each in shared), sum(each.cross_zone for each in shared))
+        if now.share is not None:
+            rate = f"{printing.size(now.cross_zone / seconds)}/s across"
+            yield from printing.told("", f"now {printing.percent(now.share)} in its zone, {rate}")
+    crossing = [flow for flow in traffic.flows if flow.client_zone != flow.endpoint_zone and flow.bytes]
+    for flow in sorted(crossing, key=lambda flow: -flow.bytes)[:_SHOWN]:
+        pair = f"{flow.client_zone or '(unknown)'} → {flow.endpoint_zone or '(unknown)'}"
+        yield from printing.told("", f"{pair}  {printing.size(flow.bytes)}")
+
+
+def _budget_lines(found: Status, *, wide: bool) -> Iterator[str]:
+    if not found.budgets:
+        return
+    yield ""
+    rows = []
+    for budget in found.budgets if wide else found.budgets[: 2 * _SHOWN]:
+        domains = ", ".join(f"{each.name or '(all)'} {each.healthy}/{each.pods}" for each in budget.domains)
+        leaving = f"; leaving: {', '.join(budget.charged[:_SHOWN])}" if budget.charged else ""
+        rows.append(
+            (
+                f"{budget.namespace}/{budget.name}",
+                Cell(str(budget.allowed), "" if budget.allowed else "yellow"),
+                f"{budget.healthy}/{budget.pods}",
+                str(budget.desired),
+                f"{domains}{leaving}",
+            )
+        )
+    yield from printing.columns(
+        ("BUDGET", "MAY LEAVE", "HEALTHY", "MUST BE", "BY DOMAIN"), rows, ("MAY LEAVE", "HEALTHY", "MUST BE")
+    )
+    if len(rows) < len(found.budgets):
+        yield printing.styled(f"and {len(found.budgets) - len(rows)} more: -o wide", "dim")
+
+
+def _storage_lines(found: Status) -> Iterator[str]:
+    if found.volumes:
+        yield ""
+        rows = [
+            (each.domain, f"{each.bound}/{each.volumes}", printing.size(each.bytes), str(each.nodes), "")
+            for each in found.volumes
+        ]
+        yield from printing.columns(("VOLUMES IN", "BOUND", "SIZE", "NODES", ""), rows, ("BOUND", "SIZE", "NODES"))
+    for takeover in found.takeovers:
+        by = f"{', '.join(takeover.targets) or 'other domains'} ({printing.count(takeover.nodes, 'node')})"
+        yield from printing.told("Takeover", f"{takeover.domain} is served by {by}", "!", "yellow")

@@ -1,0 +1,55 @@
+"""The state of a cluster that is known from a dump only: what `assemble` and the doctor ask for, picked from its objects. Pure.
+
+Leases and traffic are of the moment, and no dump has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from zonewise.errors import UsageError
+from zonewise.objects import EndpointSlice, Namespace, Node, Service, View
+from zonewise.objects.admissionregistration import WebhookConfiguration
+from zonewise.objects.apps import DaemonSet, Deployment
+from zonewise.objects.policy import TopologyDisruptionBudget
+from zonewise.objects.storage import PersistentVolume
+from zonewise.seeing.status import COMPONENTS, CONFIGURATIONS, NAME_LABEL, Seen
+
+KINDS: Final[Mapping[str, type[View]]] = {
+    "Node": Node,
+    "Namespace": Namespace,
+    "Service": Service,
+    "EndpointSlice": EndpointSlice,
+    "Deployment": Deployment,
+    "DaemonSet": DaemonSet,
+    "MutatingWebhookConfiguration": WebhookConfiguration,
+    "ValidatingWebhookConfiguration": WebhookConfiguration,
+    "TopologyDisruptionBudget": TopologyDisruptionBudget,
+    "PersistentVolume": PersistentVolume,
+}
+
+
+def seen_in(objects: Mapping[str, Sequence[Any]], source: str) -> Seen:
+    """`objects` by kind, as `dump.read` gives them."""
+    if not objects["Node"]:
+        raise UsageError(
+            f"{source}: no Node in it; dump `kubectl get nodes,namespaces,services,endpointslices,deployments -A -o yaml`"
+        )
+    registered = [*objects["MutatingWebhookConfiguration"], *objects["ValidatingWebhookConfiguration"]]
+    return Seen(
+        server=source,
+        nodes=objects["Node"],
+        namespaces=objects["Namespace"],
+        services=objects["Service"],
+        slices=objects["EndpointSlice"],
+        deployments=[each for each in objects["Deployment"] if _is_ours(each)],
+        daemon_sets=[each for each in objects["DaemonSet"] if _is_ours(each)],
+        webhooks=[each for each in registered if each.metadata.name in CONFIGURATIONS],
+        budgets=objects["TopologyDisruptionBudget"],
+        volumes=objects["PersistentVolume"],
+    )
+
+
+def _is_ours(workload: Deployment | DaemonSet) -> bool:
+    return workload.metadata.labels.get(NAME_LABEL) in COMPONENTS
