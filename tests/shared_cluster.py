@@ -79,6 +79,8 @@ def _remove_abandoned(runs: Path) -> None:
         except BlockingIOError:
             continue
         else:
+            for directory in users.parent.glob("ceph*/"):
+                ceph.remove(directory)
             for directory in [*users.parent.glob("*/"), users.parent]:
                 controlplane.remove(directory)
         finally:

@@ -76,6 +76,9 @@ async def process(*arguments: object) -> AsyncIterator[Process]:
     try:
         await asyncio.to_thread(started.wait_ready)
         yield started
+    except BaseException:
+        print(*started.lines[-20:], sep="\n")
+        raise
     finally:
         await asyncio.to_thread(started.remove)
 

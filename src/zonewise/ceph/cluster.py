@@ -7,6 +7,7 @@ logged and never leave this module but through `key`, for the mappers on nodes.
 
 from __future__ import annotations
 
+import base64
 import errno
 import hashlib
 import json
@@ -61,6 +62,9 @@ class Cluster:
             "mon_host": ",".join(self.config.monitors),
             "key": self.key,
             "keyring": "",
+            "log_to_stderr": "false",  # librados would write keys that it can't read
+            "err_to_stderr": "false",
+            "log_file": "",
             "rados_osd_op_timeout": seconds,
             "rados_mon_op_timeout": seconds,
             "client_mount_timeout": str(math.ceil(min(CONNECT_TIMEOUT_SECONDS, self._timeout_seconds))),
@@ -207,6 +211,15 @@ def _refused(code: int, prefix: str, said: str) -> CsiError:
     return from_ceph(_Answer(said or f"code {code}"), prefix)
 
 
+def _is_key(text: str) -> bool:
+    """Type, time, length, and as many bytes as that says, in base64: what librados can read, and would write to stderr if it couldn't."""
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return len(decoded) > 12 and len(decoded) == 12 + int.from_bytes(decoded[10:12], "little")
+
+
 class Clusters:
     """Connections by cluster and credentials, the least recently used given up when there are many."""
 
@@ -230,6 +243,10 @@ class Clusters:
             return self.own(cluster)
         if not user or not key:
             raise CsiError(Code.UNAUTHENTICATED, "the secret must have userID and userKey")
+        if not _is_key(key.strip()):
+            raise CsiError(
+                Code.UNAUTHENTICATED, "the secret's userKey is no key of Ceph's, as `ceph auth get-key` prints it"
+            )
         return self._get(config, user.removeprefix("client."), key.strip())
 
     def own(self, cluster: str) -> Cluster:

@@ -31,7 +31,6 @@ CLUSTER_ID = "lab"
 ZONES = ("zone-a", "zone-b", "zone-c")
 _RECORD = "ceph.json"
 _PATIENCE_SECONDS = 180.0
-_GRACE_SECONDS = 15.0
 _COMMANDS = ("ceph-mon", "ceph-osd", "ceph-mgr", "ceph-mds", "monmaptool")
 
 
@@ -195,7 +194,7 @@ def remove(directory: Path, *, keep_logs: bool = False) -> None:
     """Stop what runs and remove every trace; fine where there is nothing."""
     if not directory.exists():
         return
-    processes.close(directory, _GRACE_SECONDS)
+    processes.close(directory, 0)  # nobody wants the data: an orderly end would take seconds
     if not keep_logs:
         shutil.rmtree(directory)
 

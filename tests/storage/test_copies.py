@@ -1,0 +1,167 @@
+"""Snapshots, clones and restores: their content, their domain, and what is left when the source goes first."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import rbd
+
+import storage_driver
+from storage_driver import MIB, Driver, Refused
+from zonewise.ceph import ids
+from zonewise.ceph.cluster import Cluster
+
+ZONES = ["zone-a", "zone-b", "zone-c"]
+ANYWHERE: dict[str, Any] = {"requisite": ZONES}
+Name = Callable[[str], str]
+CROSS = {"cloneDomain": "requested"}
+
+
+def image_of(cluster: Cluster, something: Any) -> Any:
+    which = ids.parse(getattr(something, "volume_id", "") or something.snapshot_id)
+    assert which is not None
+    return rbd.Image(cluster.ioctx(cluster.pool_name(which.pool_id)), which.image)
+
+
+def write(cluster: Cluster, volume: Any, what: bytes) -> None:
+    with image_of(cluster, volume) as image:
+        image.write(what, 0)
+
+
+def content(cluster: Cluster, volume: Any, size: int = 5) -> bytes:
+    with image_of(cluster, volume) as image:
+        return bytes(image.read(0, size))
+
+
+def depends_on_another(cluster: Cluster, volume: Any) -> bool:
+    with image_of(cluster, volume) as image:
+        try:
+            image.parent_id()
+        except rbd.ImageNotFound:
+            return False
+        return True
+
+
+def pool(volume: Any) -> str:
+    return str(volume.volume_context["pool"])
+
+
+def zone(volume: Any) -> str:
+    return str(volume.volume_context["domain"])
+
+
+def test_a_snapshot_keeps_what_was_there_and_its_restores_stay_in_the_domain(
+    driver: Driver, ceph_admin: Cluster, name: Name
+) -> None:
+    volume = driver.create(name("v"), preferred=["zone-b"], **ANYWHERE)
+    write(ceph_admin, volume, b"first")
+    snapshot = driver.snapshot(name("s"), volume.volume_id)
+    write(ceph_admin, volume, b"later")
+    assert snapshot.ready_to_use
+    assert snapshot.size_bytes == 64 * MIB
+    assert snapshot.source_volume_id == volume.volume_id
+    restored = driver.create(name("r"), snapshot=snapshot.snapshot_id, preferred=["zone-c", "zone-b"], **ANYWHERE)
+    assert (pool(restored), zone(restored)) == ("rbd-zone-b", "zone=zone-b")
+    assert restored.volume_context["reason"] == "SourceDomain"
+    assert restored.content_source.snapshot.snapshot_id == snapshot.snapshot_id
+    assert content(ceph_admin, restored) == b"first"
+    assert content(ceph_admin, volume) == b"later"
+    for each in (volume, restored):
+        driver.delete(each.volume_id)
+    driver.delete_snapshot(snapshot.snapshot_id)
+
+
+def test_a_clone_is_of_the_moment_and_may_be_larger(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+    volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
+    write(ceph_admin, volume, b"first")
+    clone = driver.create(name("c"), volume=volume.volume_id, size=128 * MIB)
+    write(ceph_admin, volume, b"later")
+    assert content(ceph_admin, clone) == b"first"
+    assert clone.capacity_bytes == 128 * MIB
+    assert (pool(clone), zone(clone)) == ("rbd-zone-a", "zone=zone-a")
+    with pytest.raises(Refused, match="OUT_OF_RANGE"):
+        driver.create(name("small"), volume=volume.volume_id, size=32 * MIB)
+    for each in (clone, volume):
+        driver.delete(each.volume_id)
+
+
+@pytest.mark.parametrize("by", ["volume", "snapshot"])
+def test_a_copy_in_another_domain_is_made_on_request_and_depends_on_nothing(
+    driver: Driver, ceph_admin: Cluster, name: Name, by: str
+) -> None:
+    volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
+    write(ceph_admin, volume, b"first")
+    snapshot = driver.snapshot(name("s"), volume.volume_id)
+    source = {"volume": volume.volume_id} if by == "volume" else {"snapshot": snapshot.snapshot_id}
+    only_b: dict[str, Any] = {"preferred": ["zone-b"], "requisite": ["zone-b"]}
+    with pytest.raises(Refused, match=r"RESOURCE_EXHAUSTED: the source lies in zone=zone-a.*cloneDomain: requested"):
+        driver.create(name("c"), **source, **only_b)
+    copy = driver.create(name("c"), **source, **only_b, parameters=CROSS)
+    assert (pool(copy), zone(copy)) == ("rbd-zone-b", "zone=zone-b")
+    assert not depends_on_another(ceph_admin, copy)
+    assert content(ceph_admin, copy) == b"first"
+    driver.delete(volume.volume_id)
+    driver.delete_snapshot(snapshot.snapshot_id)
+    assert content(ceph_admin, copy) == b"first"
+    driver.delete(copy.volume_id)
+
+
+def test_a_snapshot_in_another_domain_on_request(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+    volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
+    write(ceph_admin, volume, b"first")
+    wanted = {"preferred": [{"segments": storage_driver.topology("zone-c")}]}
+    snapshot = driver.snapshot(name("s"), volume.volume_id, parameters=CROSS, accessibility_requirements=wanted)
+    driver.delete(volume.volume_id)
+    restored = driver.create(name("r"), snapshot=snapshot.snapshot_id)
+    assert (pool(restored), zone(restored)) == ("rbd-zone-c", "zone=zone-c")
+    assert content(ceph_admin, restored) == b"first"
+    driver.delete(restored.volume_id)
+    driver.delete_snapshot(snapshot.snapshot_id)
+
+
+def test_whatever_goes_first_nothing_is_left_in_the_end(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+    """A volume, its snapshot, a restore of that, and a clone of the restore: deleted from the oldest on."""
+    volume = driver.create(name("v"), preferred=["zone-c"], **ANYWHERE)
+    write(ceph_admin, volume, b"first")
+    snapshot = driver.snapshot(name("s"), volume.volume_id)
+    restored = driver.create(name("r"), snapshot=snapshot.snapshot_id)
+    clone = driver.create(name("c"), volume=restored.volume_id)
+    driver.delete(volume.volume_id)
+    driver.delete_snapshot(snapshot.snapshot_id)
+    driver.delete(restored.volume_id)
+    assert content(ceph_admin, clone) == b"first"
+    tokens = [ids.parse(each).token for each in (volume.volume_id, snapshot.snapshot_id, restored.volume_id)]  # type: ignore[union-attr]
+    driver.delete(clone.volume_id)
+    there = [image for found in storage_driver.images(driver.ceph, ceph_admin).values() for image in found]
+    assert not [image for image in there if any(token in image for token in tokens)]
+
+
+def test_snapshots_are_found_by_id_and_by_volume(driver: Driver, name: Name) -> None:
+    volume, other = (driver.create(name(word), preferred=["zone-a"], **ANYWHERE) for word in "vw")
+    made = [driver.snapshot(name(f"s{number}"), volume.volume_id) for number in range(2)]
+    stranger = driver.snapshot(name("t"), other.volume_id)
+    assert driver.snapshot(name("s0"), volume.volume_id) == made[0]
+    with pytest.raises(Refused, match="ALREADY_EXISTS"):
+        driver.snapshot(name("s0"), other.volume_id)
+    secrets = driver.ceph.secrets
+    listed = driver.client.ListSnapshots(source_volume_id=volume.volume_id, secrets=secrets).entries
+    assert {each.snapshot.snapshot_id for each in listed} == {each.snapshot_id for each in made}
+    (one,) = driver.client.ListSnapshots(snapshot_id=stranger.snapshot_id, secrets=secrets).entries
+    assert one.snapshot == stranger
+    assert driver.client.GetSnapshot(snapshot_id=stranger.snapshot_id, secrets=secrets).snapshot == stranger
+    for each in (*made, stranger):
+        driver.delete_snapshot(each.snapshot_id)
+    with pytest.raises(Refused, match="NOT_FOUND"):
+        driver.client.GetSnapshot(snapshot_id=stranger.snapshot_id, secrets=secrets)
+    for each in (volume, other):
+        driver.delete(each.volume_id)
+
+
+def test_sources_that_are_not_there(driver: Driver, name: Name) -> None:
+    volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
+    driver.delete(volume.volume_id)
+    for source in ({"volume": volume.volume_id}, {"volume": "nothing"}, {"snapshot": volume.volume_id}):
+        with pytest.raises(Refused, match="NOT_FOUND"):
+            driver.create(name("c"), **source)
+    with pytest.raises(Refused, match="NOT_FOUND"):
+        driver.snapshot(name("s"), volume.volume_id)

@@ -1,0 +1,227 @@
+"""What the driver answers while parts of Ceph are away, full or forbidden, and that it goes on when they are back."""
+
+import functools
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rbd
+from click.testing import CliRunner
+
+import storage_driver
+from storage_driver import MIB, Driver, Refused
+from waiting import eventually
+from zonewise.ceph import ids
+from zonewise.ceph.cluster import Cluster
+from zonewise.cli import csi_doctor
+from zonewise.lab import ceph
+from zonewise.lab.ceph import JOURNAL_POOL, Ceph
+
+ZONES = ["zone-a", "zone-b", "zone-c"]
+Name = Callable[[str], str]
+
+
+@pytest.fixture
+def config(breakable_ceph: Ceph, tmp_path: Path) -> Path:
+    return storage_driver.config_file(tmp_path, breakable_ceph)
+
+
+@pytest.fixture
+def patient(breakable_ceph: Ceph, config: Path, tmp_path: Path) -> Iterator[Driver]:
+    with storage_driver.serving(tmp_path, config, breakable_ceph) as driver:
+        yield driver
+
+
+@pytest.fixture
+def impatient(breakable_ceph: Ceph, config: Path, tmp_path: Path) -> Iterator[Driver]:
+    """A driver that gives Ceph three seconds: for calls that must not be answered."""
+    with storage_driver.serving(tmp_path, config, breakable_ceph, timeout_seconds=3) as driver:
+        yield driver
+
+
+@pytest.fixture
+def admin(config: Path) -> Iterator[Cluster]:
+    cluster = storage_driver.own_cluster(config)
+    yield cluster
+    cluster.close()
+
+
+async def _retried(call: Callable[[], Any]) -> Any:
+    """As an orchestrator does it, until it succeeds."""
+
+    def attempt() -> tuple[Any] | None:
+        try:
+            return (call(),)
+        except Refused as refused:
+            if refused.code not in {"UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED"}:
+                raise
+            return None
+
+    return (await eventually(attempt, "a retry succeeds"))[0]
+
+
+async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
+    breakable_ceph: Ceph, patient: Driver, impatient: Driver, admin: Cluster, name: Name
+) -> None:
+    there = patient.create(name("there"), preferred=["zone-a"], requisite=ZONES)
+    copy = patient.create(
+        name("copy"),
+        volume=there.volume_id,
+        preferred=["zone-b"],
+        requisite=ZONES,
+        parameters={"cloneDomain": "requested"},
+    )
+    breakable_ceph.zone_down("zone-a")
+    await eventually(lambda: not patient.capacity("zone-a").available_capacity, "no capacity in a dead zone")
+    assert patient.capacity("zone-b").available_capacity
+    with pytest.raises(Refused, match=r"RESOURCE_EXHAUSTED: .*rbd-zone-a is not serving \(0 of its 1 OSDs are up"):
+        patient.create(name("new"), preferred=["zone-a"], requisite=ZONES)
+    anywhere = [patient.create(name(f"any{number}"), size=MIB) for number in range(4)]
+    assert {volume.volume_context["pool"] for volume in anywhere} <= {"rbd-zone-b", "rbd-zone-c"}
+    assert patient.create(name("there"), preferred=["zone-b"], requisite=ZONES) == there  # the journal is in all zones
+    moved = patient.create(name("new"), preferred=["zone-c"], requisite=ZONES)  # scheduled elsewhere
+    assert moved.volume_context["pool"] == "rbd-zone-c"
+    which = ids.parse(copy.volume_id)
+    assert which is not None
+    with rbd.Image(admin.ioctx("rbd-zone-b"), which.image) as image:
+        assert image.size() == 64 * MIB  # depends on nothing in the dead zone
+    with pytest.raises(Refused, match="UNAVAILABLE"):
+        impatient.delete(there.volume_id)
+    breakable_ceph.zone_up("zone-a")
+    breakable_ceph.wait_up()
+    await _retried(functools.partial(patient.delete, there.volume_id))
+    for volume in (copy, moved, *anywhere):
+        patient.delete(volume.volume_id)
+    assert storage_driver.findings(admin) == []
+
+
+async def test_a_volume_begun_in_a_zone_that_died_is_finished_in_another(
+    breakable_ceph: Ceph, config: Path, tmp_path: Path, patient: Driver, admin: Cluster, name: Name
+) -> None:
+    """Its name was reserved and no more. A pod that is scheduled elsewhere must not wait for the zone to return."""
+    dying = storage_driver.Process(tmp_path, config, breakable_ceph, crash="create.reserved")
+    with pytest.raises(Refused):
+        dying.driver.create(name("v"), preferred=["zone-a"], requisite=ZONES)
+    assert dying.died()
+    dying.stop()
+    breakable_ceph.zone_down("zone-a")
+    await eventually(lambda: not patient.capacity("zone-a").available_capacity, "the zone is known to be down")
+    volume = patient.create(name("v"), preferred=["zone-b"], requisite=ZONES)
+    assert volume.volume_context["pool"] == "rbd-zone-b"
+    breakable_ceph.zone_up("zone-a")
+    breakable_ceph.wait_up()
+    assert patient.create(name("v"), preferred=["zone-a"], requisite=ZONES) == volume
+    patient.delete(volume.volume_id)
+    assert storage_driver.findings(admin) == []
+
+
+@pytest.mark.parametrize("process", ["osd1", "mon"])
+async def test_a_daemon_that_hangs_is_unavailable_and_a_retry_succeeds(
+    breakable_ceph: Ceph, patient: Driver, impatient: Driver, admin: Cluster, name: Name, process: str
+) -> None:
+    """The names are spread over the journal, so that one of them needs the daemon."""
+    asked = {name(str(number)): {"preferred": ["zone-b"], "requisite": ZONES} for number in range(6)}
+
+    def create_all() -> None:
+        for each, where in asked.items():
+            impatient.create(each, **where)
+
+    breakable_ceph.stop_process(process, signal.SIGSTOP)
+    try:
+        with pytest.raises(Refused, match=r"UNAVAILABLE: .*did not answer in time"):
+            create_all()
+    finally:
+        breakable_ceph.process(process).signal(signal.SIGCONT)
+    breakable_ceph.wait_up()
+    for each, where in asked.items():
+        volume = await _retried(functools.partial(patient.create, each, **where))
+        await _retried(functools.partial(patient.delete, volume.volume_id))
+    assert storage_driver.findings(admin) == []
+
+
+async def test_a_full_pool_is_exhausted_and_not_unavailable(
+    breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name
+) -> None:
+    kept = patient.create(name("kept"), preferred=["zone-c"], requisite=ZONES)
+    admin.mon("osd pool set-quota", pool="rbd-zone-c", field="max_objects", val="1")
+    try:
+        await eventually(lambda: not patient.capacity("zone-c").available_capacity, "the pool is known to be full")
+        with pytest.raises(Refused, match=r"RESOURCE_EXHAUSTED: .*rbd-zone-c is full \(its quota is used up\)"):
+            patient.create(name("v"), preferred=["zone-c"], requisite=ZONES)
+        volume = patient.create(name("v"), preferred=["zone-b"], requisite=ZONES)
+    finally:
+        admin.mon("osd pool set-quota", pool="rbd-zone-c", field="max_objects", val="0")
+    for each in (volume, kept):
+        await _retried(functools.partial(patient.delete, each.volume_id))
+    assert storage_driver.findings(admin) == []
+
+
+def test_a_user_that_may_only_read(breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name) -> None:
+    secrets = _user(breakable_ceph, "reader", mon="allow r", osd="allow r")
+    with pytest.raises(Refused, match="PERMISSION_DENIED"):
+        patient.create(name("v"), secrets=secrets)
+    assert storage_driver.findings(admin) == []
+
+
+def test_the_least_that_the_driver_must_be_allowed(
+    breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name
+) -> None:
+    pools = ", ".join(f"profile rbd pool={breakable_ceph.pool(zone)}" for zone in breakable_ceph.zones)
+    secrets = _user(
+        breakable_ceph, "csi", mon="profile rbd", mgr="profile rbd", osd=f"{pools}, allow rwx pool={JOURNAL_POOL}"
+    )
+    client = patient.client
+    volume = patient.create(name("v"), preferred=["zone-a"], requisite=ZONES, secrets=secrets)
+    snapshot = client.CreateSnapshot(name=name("s"), source_volume_id=volume.volume_id, secrets=secrets).snapshot
+    copy = patient.create(
+        name("c"),
+        snapshot=snapshot.snapshot_id,
+        preferred=["zone-b"],
+        requisite=ZONES,
+        secrets=secrets,
+        parameters={"cloneDomain": "requested"},
+    )
+    for each in (volume, copy):
+        client.DeleteVolume(volume_id=each.volume_id, secrets=secrets)
+    client.DeleteSnapshot(snapshot_id=snapshot.snapshot_id, secrets=secrets)
+    assert storage_driver.findings(admin) == []
+
+
+def _user(cluster: Ceph, name: str, **caps: str) -> dict[str, str]:
+    handle = cluster.connect()
+    try:
+        listed = [word for who, what in caps.items() for word in (who, what)]
+        made = ceph.mon(handle, "auth get-or-create", entity=f"client.{name}", caps=listed)
+        return {"userID": name, "userKey": made[0]["key"]}
+    finally:
+        handle.shutdown()
+
+
+def test_the_doctor_finds_and_removes_what_nobody_has(breakable_ceph: Ceph, tmp_path: Path, name: Name) -> None:
+    config = storage_driver.config_file(tmp_path, breakable_ceph)
+    cluster = storage_driver.own_cluster(config)
+    with storage_driver.serving(tmp_path, config, breakable_ceph) as driver:
+        volume = driver.create(name("v"), preferred=["zone-a"], requisite=["zone-a"])
+        token = ids.token_of("nobody", b"1234")
+        rbd.RBD().create(cluster.ioctx("rbd-zone-b"), f"csi-vol-{token}", MIB)
+        rbd.RBD().create(cluster.ioctx("rbd-zone-b"), "csi-vol-0c8a5a6e-of-another-driver", MIB)
+        look = ["--config", str(config), "--older-than", "0"]
+        seen = CliRunner().invoke(csi_doctor.doctor, look)
+        assert seen.exit_code == 1
+        assert f"Orphan             rbd-zone-b/csi-vol-{token}" in seen.output
+        assert seen.output.count("wrong") == 1
+        repaired = CliRunner().invoke(csi_doctor.doctor, [*look, "--repair"])
+        assert repaired.exit_code == 0
+        clean = CliRunner().invoke(csi_doctor.doctor, look)
+        assert (clean.exit_code, clean.output.strip()) == (0, "nothing is wrong")
+        assert rbd.RBD().list(cluster.ioctx("rbd-zone-b")) == ["csi-vol-0c8a5a6e-of-another-driver"]
+        which = ids.parse(volume.volume_id)
+        assert which is not None
+        rbd.RBD().remove(cluster.ioctx("rbd-zone-a"), which.image)
+        lost = CliRunner().invoke(csi_doctor.doctor, [*look, "--repair"])
+        assert lost.exit_code == 1
+        assert "Lost" in lost.output
+        driver.delete(volume.volume_id)
+    cluster.close()
