@@ -24,12 +24,15 @@ CLASS = "none"
 
 
 class Bed:
-    def __init__(self, client: Client, namespace: str) -> None:
+    """With a `label_prefix` of "" its domain labels are the run's own."""
+
+    def __init__(self, client: Client, namespace: str, label_prefix: str = "") -> None:
         self.client = client
         self.namespace = namespace
         self.run = uuid.uuid4().hex[:8]
-        self.region_label = f"{self.run}.example.com/region"
-        self.zone_label = f"{self.run}.example.com/zone"
+        prefix = label_prefix or f"{self.run}.example.com"
+        self.region_label = f"{prefix}/region"
+        self.zone_label = f"{prefix}/zone"
         self.labels = DomainLabels.parse(f"{self.region_label};{self.zone_label}")
         self._nodes: list[str] = []
         self._volumes: list[str] = []
@@ -75,8 +78,13 @@ class Bed:
 
     async def volume(self, name: str, segments: tuple[tuple[str, str], ...]) -> None:
         """A volume that is bound to a claim of the same name, reached as `accessible` says."""
+        await self.bind(name, accessible(segments))
+
+    async def bind(self, name: str, topologies: Sequence[Mapping[str, str]], **source: Any) -> None:
+        """`source`: the volume's handle and attributes, as a driver gave them."""
         volume = f"{self.run}-{name}"
-        body = volume_body(volume, accessible(segments), self.namespace, name)
+        body = volume_body(volume, topologies, self.namespace, name)
+        body["spec"]["csi"] |= source
         await self.client.create(PERSISTENT_VOLUMES, body)
         self._volumes.append(volume)
         claim = {

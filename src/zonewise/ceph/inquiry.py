@@ -68,13 +68,13 @@ async def _waiting(
         found = await client.get(STORAGE_CLASSES, name) if name else {}
         if found.get("provisioner") != DRIVER:
             raise NotOurs(f"{claim} is of class {name or 'none'}, which {DRIVER} does not serve")
-        said = parameters.read(found.get("parameters") or {}, config.parse(data.get(DOCUMENT, "{}")))
+        said = parameters.read(found.get("parameters") or {}, config.parse(data.get(DOCUMENT, "{}")), labels.names)
     except (CsiError, UsageError, NotFound) as error:
         return volumeaccount.waiting(str(claim), name, (), (*problems, f"class {name}: {error}"))
     domains = sorted({labels.segments(node.metadata.labels) for node in nodes})
     chosen = []
     for segments in domains:
-        fitting = pools.narrowest(said.rules, segments) if segments else ()
+        fitting = pools.narrowest(said, segments) if segments else ()
         names = ", ".join(rule.pool for rule in fitting) or "any of its pools: none is for this domain"
         chosen.append((describe(segments), names))
     return volumeaccount.waiting(str(claim), name, chosen, problems)

@@ -159,13 +159,15 @@ def _controller_services(options: dict[str, Any]) -> Callable[[Any], dict[str, o
     from zonewise.ceph.controller import Controller
     from zonewise.ceph.identity import Identity
     from zonewise.ceph.ids import Kind
+    from zonewise.ceph.model import Backend
     from zonewise.ceph.rbd import Rbd
 
     clusters = Clusters(Configuration(options["config"]))
-    backends = {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}
+    names = _domain_labels(options).names
+    backends: dict[Kind, Backend] = {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}
     return lambda announce: {
         "Identity": Identity(),
-        "Controller": Controller(clusters, backends, announce),
+        "Controller": Controller(clusters, backends, announce, names),
     }
 
 
