@@ -51,7 +51,7 @@ test-network: setup ## only what moves packets: real namespaces and a real kerne
 
 .PHONY: test-storage
 test-storage: setup ## only what stores: against a real Ceph, with csi-sanity for RBD and CephFS (root)
-	@$(PYTEST) tests/storage
+	@ZONEWISE_FAULTS=long $(PYTEST) tests/storage
 
 .PHONY: test-faults
 test-faults: setup ## what is killed, stalled and cut off, as often and as long as it takes to believe
@@ -83,9 +83,18 @@ bench-%: setup
 pictures: .venv/.synced ## draw the plots of docs/simulator.md again, from the large set
 	@$(BIN)/zonewise simulate --reproduce large --jobs 2 --pictures docs/pictures
 
+.PHONY: reference
+reference: .venv/.synced ## write docs/reference.md anew from the code
+	@$(BIN)/python -m zonewise.cli.reference > docs/reference.md.new && mv docs/reference.md.new docs/reference.md
+
+.PHONY: test-chart
+test-chart: .venv/.synced ## the Helm chart, rendered by Helm itself (built once, some minutes)
+	@test -x build/helm/helm || GOBIN=$(CURDIR)/build/helm go install helm.sh/helm/v3/cmd/helm@v3.19.0
+	@$(BIN)/python tests/chart_with_helm.py build/helm/helm
+
 .PHONY: up
-up: setup ## a three-zone cluster on this machine, with an application in it
-	@$(BIN)/zonewise lab up --demo
+up: setup ## a three-zone cluster on this machine, with an application, Zonewise and its dashboard in it
+	@$(BIN)/zonewise lab up --demo --zonewise
 
 .PHONY: down
 down: ## end that cluster and leave nothing behind

@@ -32,7 +32,7 @@ _only = click.option(
     default="",
     metavar="NAME,...",
     shell_complete=_component_names,
-    help="Which components: slices, disruption, proxy; not by default: proxy-all, dns, dns-behind, dns-node.",
+    help="Which components: slices, disruption, proxy, dashboard; not by default: proxy-all, dns, dns-behind, dns-node, csi.",
 )
 _namespace = click.option(
     "-n", "--namespace", default="zonewise-system", show_default=True, help="Where the programs live."

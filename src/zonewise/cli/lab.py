@@ -331,6 +331,10 @@ def _print_up(running: Lab, output: str) -> None:
         return
     name = "" if running.name == "default" else f" --name {running.name}"
     click.echo(_headline(seen))
+    if running.options.zonewise:
+        from zonewise.lab import installed
+
+        click.echo(f"dashboard: http://127.0.0.1:{installed.dashboard_port(running)}/")
     click.echo(f"  export KUBECONFIG={seen.kubeconfig}")
     click.echo(f"  zonewise lab kubectl{name} -- get nodes -L topology.kubernetes.io/zone")
     if running.options.demo:

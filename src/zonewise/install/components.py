@@ -40,6 +40,8 @@ class Component(StrEnum):
     DNS = "dns"
     DNS_BEHIND = "dns-behind"
     DNS_NODE = "dns-node"
+    CSI = "csi"
+    DASHBOARD = "dashboard"
 
 
 SUMMARY: Final = {
@@ -50,8 +52,10 @@ SUMMARY: Final = {
     Component.DNS: "the DNS server, behind the Service kube-dns",
     Component.DNS_BEHIND: "the DNS server behind CoreDNS",
     Component.DNS_NODE: "the DNS server on every node",
+    Component.CSI: "the Ceph CSI driver; it needs a configuration of yours, see [storage](storage.md)",
+    Component.DASHBOARD: "the live page, for whom the API server lets",
 }
-DEFAULT: Final = (Component.SLICES, Component.DISRUPTION, Component.PROXY)
+DEFAULT: Final = (Component.SLICES, Component.DISRUPTION, Component.PROXY, Component.DASHBOARD)
 _EITHER: Final = (
     {Component.PROXY, Component.PROXY_ALL},
     {Component.DNS, Component.DNS_BEHIND, Component.DNS_NODE},

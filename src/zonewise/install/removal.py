@@ -15,12 +15,13 @@ from zonewise.install.components import PART_OF, Component, Document, Values, ev
 from zonewise.kube.client import Client
 from zonewise.kube.errors import NotFound
 from zonewise.kube.patch import MergePatch
-from zonewise.objects import LEASES, PODS, SECRETS, SERVICES, HasMetadata, Resource, key_of
+from zonewise.objects import LEASES, NODES, PODS, SECRETS, SERVICES, HasMetadata, Resource, key_of
 
 STATE: Final = "zonewise.dev/routing"
 GRANTED: Final = "zonewise.dev/granted"
 PROXY_NAME: Final = "service.kubernetes.io/service-proxy-name"
-_LEASES: Final = ("zonewise-endpointslices", "zonewise-disruption")
+_LEASES: Final = ("zonewise-endpointslices", "zonewise-disruption", "zonewise-csi")
+NODE_LABELS: Final = ("topology.ceph.zonewise.dev/", "takeover.ceph.zonewise.dev/")
 _SECRETS: Final = ("zonewise-webhook", "zonewise-guard")
 _PROXIES: Final = {Component.PROXY, Component.PROXY_ALL}
 _PATIENCE_SECONDS: Final = 120.0
@@ -46,6 +47,9 @@ async def remove(
         yield Outcome("rules of zonewise proxy on every node", Change.DELETED)
     async for outcome in _unmark(client, components):
         yield outcome
+    if Component.CSI in components:
+        async for outcome in _unlabel_nodes(client):
+            yield outcome
     async for outcome in _remove_made(client, values.namespace):
         yield outcome
     last = ([] if keep_budgets else kinds) + (await _ours(client, namespaces) if components >= set(Component) else [])
@@ -75,6 +79,16 @@ async def _unmark(client: Client, components: set[Component]) -> AsyncIterator[O
             except NotFound:
                 continue
             yield Outcome(f"annotation {mark} of {resource.kind.lower()} {key_of(each)}", Change.DELETED)
+
+
+async def _unlabel_nodes(client: Client) -> AsyncIterator[Outcome]:
+    """The domains of volumes, which the node plugins wrote; volumes themselves stay, and so does what they name."""
+    for node in (await client.list(NODES)).items:
+        ours = [label for label in node.metadata.labels if label.startswith(NODE_LABELS)]
+        if ours:
+            off = MergePatch({"metadata": {"labels": dict.fromkeys(ours)}})
+            await client.patch(NODES, node.metadata.name, off)
+            yield Outcome(f"labels {', '.join(ours)} of node {node.metadata.name}", Change.DELETED)
 
 
 async def _marked(client: Client, resource: Resource[Any], mark: str) -> list[HasMetadata]:

@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import socket
+import sys
+import time
 from typing import Any
 
+from zonewise.errors import ZonewiseError
 from zonewise.install import applying, components
-from zonewise.install.components import Document, Mode
+from zonewise.install.components import Component, Document, Mode
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
+from zonewise.lab import processes, slots
 from zonewise.lab.nodes import Lab
 
 _READY_WITHIN_SECONDS = 120.0
 _COMMAND = ["zonewise"]
+DASHBOARD = "dashboard"
+_DASHBOARD_PORT = 7  # of the lab's own ports, and the last that is looked at before a lab takes them
 
 
 def documents() -> list[Document]:
+    """But for the dashboard, which runs beside the lab, where a browser is."""
+    chosen = [component for component in components.DEFAULT if component is not Component.DASHBOARD]
     values = components.Values(image="none")
-    return [as_process(document) for document in components.documents(components.DEFAULT, Mode.OVERLAY, values)]
+    return [as_process(document) for document in components.documents(chosen, Mode.OVERLAY, values)]
 
 
 def as_process(document: Document) -> Document:
@@ -40,6 +49,35 @@ def apply(lab: Lab) -> None:
 def wait(lab: Lab) -> None:
     """Until every pod of it is ready."""
     asyncio.run(_wait(lab))
+
+
+def start_dashboard(lab: Lab) -> None:
+    """Where a browser finds it: on this machine's loopback address, at the lab's own port."""
+    running = processes.find(lab.directory, DASHBOARD)
+    if running is not None and running.running:
+        return
+    port = dashboard_port(lab)
+    run = "from zonewise.cli.main import main; main()"
+    options = ["--port", str(port), "--kubeconfig", str(lab.node_kubeconfig), "--log-format", "json"]
+    started = processes.spawn(lab.directory, DASHBOARD, [sys.executable, "-c", run, "dashboard", *options])
+    deadline = time.monotonic() + _READY_WITHIN_SECONDS
+    while not _answers(port):
+        if not started.running or time.monotonic() > deadline:
+            log = processes.log_path(lab.directory, DASHBOARD)
+            raise ZonewiseError(f"the dashboard does not answer on port {port}: see {log}")
+        time.sleep(0.1)
+
+
+def dashboard_port(lab: Lab) -> int:
+    return slots.port(lab.slot, _DASHBOARD_PORT)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 async def _apply(lab: Lab) -> None:

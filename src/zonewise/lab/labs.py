@@ -207,6 +207,7 @@ def _fill(lab: Lab, progress: Progress) -> None:
         demo.up(lab)
     if lab.options.zonewise:
         progress("waiting for Zonewise")
+        installed.start_dashboard(lab)
         installed.wait(lab)
 
 
