@@ -1,0 +1,195 @@
+"""`make bench-ceph`: volumes made and removed beside bare librbd and `rbd`; journal operations, a long list, memory.
+
+`python -m bench.ceph 20` is a trial with so many calls per batch, whose figures are only shown.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+import uuid
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from bench.ceph.contestants import CLI, LIBRBD, OURS, CommandLine, Contestant, Librbd, Ours, Timed, ours, timed
+from bench.report import Row, publish, show
+from zonewise.lab import ceph
+from zonewise.lab.ceph import JOURNAL_POOL, Ceph
+
+PARALLEL = (1, 8, 32)
+CALLS = 96
+CALLS_OF_CLI = 12
+ROUNDS = 5
+LISTED = 10_000
+GOAL = {8: 1.3}
+
+NOTES = """\
+One Ceph of three OSDs on this machine, in memory. Images of 1 GiB, dealt out to three zones' pools. Ours is `zonewise csi controller` over its socket: the pool is chosen, the name
+reserved in the journal, the image made, the journal told. librbd is called by as many threads of one process, with everything open, and keeps no journal; `rbd` is a process per
+image. All three in turn within each round; medians over rounds. Journal operations are those sent to OSDs, counted by the journal itself; that many are the least for
+names that are reserved before and confirmed after, and ids that are looked up before anything is removed.
+Listing asks for all pages over the socket; its volumes are entries that were written into the journal directly."""
+
+Figures = dict[tuple[str, str, int], list[Timed]]
+
+
+def batches(contestants: list[Contestant], zones: tuple[str, ...], calls: int, parallel: int, found: Figures) -> None:
+    """Each makes and removes its images, in turn."""
+    for each in contestants:
+        count = min(calls, CALLS_OF_CLI) if each.name == CLI else max(8, calls if parallel > 1 else calls // 4)
+        names = [(f"b-{uuid.uuid4().hex}", zones[number % len(zones)]) for number in range(count)]
+        made_in, made = timed([partial(each.create, *one) for one in names], parallel)
+        ids = zip(made, (zone for _, zone in names), strict=True)
+        removed_in, _ = timed([partial(each.delete, *one) for one in ids], parallel)
+        found.setdefault((each.name, "create", parallel), []).append(made_in)
+        found.setdefault((each.name, "delete", parallel), []).append(removed_in)
+
+
+def call_rows(found: Figures) -> list[Row]:
+    rows = []
+    for act, call in (("create", "CreateVolume"), ("delete", "DeleteVolume")):
+        for parallel in PARALLEL:
+            mine = found[OURS, act, parallel]
+            for peer in (LIBRBD, CLI):
+                theirs = found[peer, act, parallel]
+                runs = [{OURS: a.each_ms, peer: b.each_ms} for a, b in zip(mine, theirs, strict=True)]
+                goal = GOAL.get(parallel) if peer == LIBRBD else None
+                what = f"{call}, {parallel} at once"
+                rows.append(Row(what, "ms each", _each(mine), _each(theirs), peer, goal, runs))
+            theirs = found[LIBRBD, act, parallel]
+            p99 = median(run.p99_ms for run in mine)
+            rows.append(
+                Row(f"{call}, {parallel} at once: p99", "ms", p99, median(run.p99_ms for run in theirs), LIBRBD, None)
+            )
+    return rows
+
+
+def _each(runs: list[Timed]) -> float:
+    return median(run.each_ms for run in runs)
+
+
+def journal_rows(config: Path, cluster: Ceph) -> list[Row]:
+    """In this process, so that the journal's own count can be read."""
+    from zonewise.ceph import journal, provisioning
+    from zonewise.ceph.cluster import Clusters
+    from zonewise.ceph.config import Configuration
+    from zonewise.ceph.controller import Controller
+    from zonewise.ceph.ids import Kind
+    from zonewise.ceph.rbd import Rbd
+    from zonewise.ceph.spec import csi_pb2 as csi
+
+    used: list[journal.Journal] = []
+
+    class Counted(journal.Journal):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type] # whatever its own are
+            used.append(self)
+
+    def operations() -> int:
+        total = sum(each.operations for each in used)
+        used.clear()
+        return total
+
+    before = provisioning.Journal
+    provisioning.Journal = Counted  # type: ignore[misc,assignment] # for the count
+    clusters = Clusters(Configuration(config), 60)
+    try:
+        controller = Controller(clusters, {Kind.RBD: Rbd()})
+        capability = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+        counts: dict[str, list[int]] = {"create": [], "again": [], "delete": []}
+        for _ in range(50):
+            request = csi.CreateVolumeRequest(
+                name=f"j-{uuid.uuid4().hex}", secrets=cluster.secrets, volume_capabilities=[capability]
+            )
+            made = controller.create_volume(request).volume
+            counts["create"].append(operations())
+            controller.create_volume(request)
+            counts["again"].append(operations())
+            controller.delete_volume(csi.DeleteVolumeRequest(volume_id=made.volume_id, secrets=cluster.secrets))
+            counts["delete"].append(operations())
+    finally:
+        provisioning.Journal = before  # type: ignore[misc]
+        clusters.close()
+    goals = {"create": 2, "again": 2, "delete": 3}
+    what = {"create": "a new volume", "again": "CreateVolume once more", "delete": "DeleteVolume"}
+    return [
+        Row(f"journal operations of {what[act]}", "operations", median(seen), None, "", goals[act])
+        for act, seen in counts.items()
+    ]
+
+
+def list_rows(contestant: Ours, config: Path, count: int) -> list[Row]:
+    from zonewise.ceph import ids, journal
+    from zonewise.ceph.cluster import Clusters
+    from zonewise.ceph.config import Configuration
+
+    clusters = Clusters(Configuration(config), 60)
+    cluster = clusters.own("lab")
+    pool = cluster.config.rbd["topologyConstrainedPools"][0]["poolName"]
+    number = cluster.require_pool(pool, "pool")
+    written = journal.Journal(cluster, JOURNAL_POOL)
+    entries = [
+        journal.Entry(
+            name=name,
+            token=ids.token_of(name, uuid.uuid4().bytes[:4]),
+            kind=ids.Kind.RBD,
+            thing=ids.Thing.VOLUME,
+            state=journal.State.READY,
+            pool=pool,
+            pool_id=number,
+            size_bytes=1 << 30,
+            created_seconds=int(time.time()),
+            domain=(("zone", "zone-a"),),
+        )
+        for name in (f"listed-{index}-{uuid.uuid4().hex}" for index in range(count))
+    ]
+    timed([partial(written.reserve, each) for each in entries], 32)
+    before = contestant.resident_mib()
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert contestant.listed() == count
+        seconds.append(time.perf_counter() - began)
+    after = contestant.resident_mib()
+    timed([partial(written.forget, each) for each in entries], 32)
+    clusters.close()
+    return [
+        Row(f"{count:,} volumes listed", "s", median(seconds), None, "", 2.0, [{"ours": each} for each in seconds]),
+        Row("memory of the controller after all calls", "MiB", before, None, "", None),
+        Row(f"memory of the controller after listing {count:,}", "MiB", after, None, "", None),
+    ]
+
+
+def main(trial: int | None = None) -> None:
+    calls, rounds, listed = (trial, 1, 500) if trial else (CALLS, ROUNDS, LISTED)
+    with tempfile.TemporaryDirectory(prefix="bench-ceph-") as name:
+        folder = Path(name)
+        cluster = ceph.start(folder / "ceph")
+        try:
+            config = folder / "config.json"
+            config.write_text(json.dumps(cluster.csi_config()))
+            floor = Librbd(cluster)
+            with ours(cluster, folder, config) as mine:
+                found: Figures = {}
+                contestants: list[Contestant] = [mine, floor, CommandLine(cluster)]
+                batches(contestants, cluster.zones, 8, 8, {})  # everything connected and loaded
+                for number in range(rounds):
+                    for parallel in PARALLEL:
+                        batches(contestants, cluster.zones, calls, parallel, found)
+                    contestants.append(contestants.pop(0))  # nobody is always first
+                    print(f"round {number + 1} of {rounds}", file=sys.stderr)
+                rows = [*call_rows(found), *list_rows(mine, config, listed), *journal_rows(config, cluster)]
+            floor.close()
+        finally:
+            ceph.remove(folder / "ceph")
+    if trial:
+        show(rows)
+    else:
+        publish("ceph", "make bench-ceph", rows, NOTES)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else None)
