@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli import printing
 from zonewise.cli.options import cluster_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zonewise.disruption.drainplan import DrainPlan, Leaving, Staying
-    from zonewise.disruption.pods import PodFacts
     from zonewise.kube.access import Access
-    from zonewise.topology import Reason
 
 
 @click.command(
@@ -43,7 +41,12 @@ def drain(nodes: tuple[str, ...], plan_only: bool, output: str, **options: Any) 
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     plan = asyncio.run(_plan(access, list(dict.fromkeys(nodes))))
-    click.echo(json.dumps(_document(plan), indent=2) if output == "json" else "\n".join(_lines(plan, nodes)))
+    if output == "json":
+        from zonewise.disruption.drainaccount import account_of
+
+        printing.echo_data(account_of(plan), "json")
+    else:
+        click.echo("\n".join(_lines(plan, nodes)))
     sys.exit(1 if plan.never else 0)
 
 
@@ -95,40 +98,3 @@ def _remark(each: Leaving) -> str:
 def _why(stays: Staying) -> str:
     remedies = [remedy for reason in stays.reasons if (remedy := getattr(reason, "remedy", ""))]
     return "; ".join([*map(str, stays.reasons), *dict.fromkeys(remedies)])
-
-
-def _document(plan: DrainPlan) -> dict[str, Any]:
-    return {
-        "waves": [
-            {
-                "node": wave.node,
-                "afterOthers": wave.after_others,
-                "pods": [
-                    {
-                        **_named(each.pod),
-                        "charges": [
-                            {"namespace": budget.namespace, "budget": budget.name, "domain": domain}
-                            for budget, domain in each.charges.items()
-                        ],
-                        "heldBy": _reasons(each.held_by),
-                        **({"remark": str(each.remark)} if each.remark else {}),
-                    }
-                    for each in wave.pods
-                ],
-            }
-            for wave in plan.waves
-        ],
-        "never": [{**_named(stays.pod), "reasons": _reasons(stays.reasons)} for stays in plan.never],
-        "passedOver": [{**_named(stays.pod), "reasons": _reasons(stays.reasons)} for stays in plan.passed_over],
-    }
-
-
-def _named(pod: PodFacts) -> dict[str, str]:
-    return {"namespace": pod.namespace, "name": pod.name, "node": pod.node}
-
-
-def _reasons(reasons: Sequence[Reason]) -> list[dict[str, str]]:
-    return [
-        {"code": str(reason.code), "message": str(reason), "remedy": getattr(reason, "remedy", "")}
-        for reason in reasons
-    ]

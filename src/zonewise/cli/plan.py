@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli import dumps, printing
 from zonewise.cli.options import cluster_options
 from zonewise.errors import UsageError
 
@@ -32,9 +32,7 @@ Examples:
   kubectl get nodes,namespaces,services,endpointslices -A -o yaml > dump.yaml; zonewise plan -f dump.yaml
 """
 )
-@click.option(
-    "-f", "--file", "file", metavar="DUMP", help="Read a dump, YAML or JSON, in place of a cluster; - for stdin."
-)
+@dumps.file_option
 @click.option("-n", "--namespace", help="Only Services of that namespace. [default: all]")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Services of all namespaces; so it is without -n.")
 @click.option("-l", "--selector", default="", help="Only Services with these labels, as kubectl takes them.")
@@ -89,10 +87,8 @@ def plan(**options: Any) -> None:
     if not found.rows:
         raise UsageError(f"{_source(options)}: no Service with a selector is chosen; look at -n and -l")
     match options["output"]:
-        case "json":
-            click.echo(_json(found))
-        case "yaml":
-            click.echo(_yaml(found), nl=False)
+        case "json" | "yaml" as form:
+            printing.echo_data(found, form)
         case style:
             _print(found, wide=style == "wide", changed_only=options["changed_only"])
 
@@ -107,7 +103,7 @@ def _situation(options: dict[str, Any]) -> Situation:
     from zonewise.objects import Pod
     from zonewise.planning.situation import KINDS, gather
 
-    source, data = _source(options), _bytes(options["file"])
+    source, data = _source(options), dumps.bytes_of(options["file"])
     objects = dump.read(data, source, KINDS)
     for kind in ("Node", "Service"):
         if not objects[kind]:
@@ -121,16 +117,7 @@ def _situation(options: dict[str, Any]) -> Situation:
 
 def _source(options: dict[str, Any]) -> str:
     file: str | None = options["file"]
-    return "the cluster" if file is None else "stdin" if file == "-" else file
-
-
-def _bytes(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file} can't be read: {error.strerror}") from error
+    return "the cluster" if file is None else dumps.source_of(file)
 
 
 def _chosen(namespace: str | None, selector: str) -> Callable[[Service], bool]:
@@ -195,19 +182,6 @@ def _whole(option: str, text: str, number: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", number):
         raise UsageError(f"{option} {text}: {number!r} is no whole number")
     return int(number)
-
-
-def _json(found: Comparison) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
-
-
-def _yaml(found: Comparison) -> str:
-    import msgspec
-    import yaml
-
-    return yaml.safe_dump(msgspec.to_builtins(found), sort_keys=False, allow_unicode=True)
 
 
 def _print(found: Comparison, *, wide: bool, changed_only: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli import dumps
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +73,11 @@ Examples:
     help="The published tables: algorithms on `large`, starting thresholds on `small`, or both.",
 )
 @click.option(
-    "-f", "--file", "file", type=click.Path(path_type=Path), help="Your own inputs: CSV, or a dump of a cluster."
+    "-f",
+    "--file",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Your own inputs: CSV, or a dump of a cluster; - for stdin.",
 )
 @click.option("--from-cluster", is_flag=True, help="The Services of a live cluster.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="With --from-cluster.")
@@ -134,7 +139,7 @@ def _tables(dataset: str, options: dict[str, Any]) -> Iterator[Table]:
         return
     rules = _rules(options)
     if options["file"]:
-        source = str(options["file"])
+        source = dumps.source_of(str(options["file"]))
         yield _swept(own_tasks(read(_text(options["file"]), source), rules), source, "", rules, options)
     elif options["from_cluster"]:
         found = _live(options)
@@ -306,11 +311,9 @@ def _deliver(text: str, out: Path | None) -> None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{file} can't be read: {error.strerror}") from error
+        return dumps.bytes_of(str(file)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file} can't be read: not UTF-8 at byte {error.start}") from error
+        raise UsageError(f"{dumps.source_of(str(file))} can't be read: not UTF-8 at byte {error.start}") from error
 
 
 def _live(options: dict[str, Any]) -> list[Input]:
