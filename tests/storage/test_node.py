@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_driver import GIB, MIB, Refused
-from storage_node import NodeProcess, Volume, capability, command_lines, leftovers, objects
+from storage_node import NodeProcess, Volume, capability, command_lines, objects, running
 from zonewise.ceph import mounts
 from zonewise.ceph.cluster import Cluster
 from zonewise.lab.ceph import Ceph
@@ -19,20 +19,14 @@ Make = Callable[..., Volume]
 
 @pytest.fixture(scope="module")
 def node(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    process = NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster)
-    yield process
-    left = leftovers(process)
-    process.stop()
-    assert left == []
+    with running(NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster)) as process:
+        yield process
 
 
-@pytest.fixture
-def other_node(ceph_cluster: Ceph, csi_config: Path, tmp_path: Path) -> Iterator[NodeProcess]:
-    process = NodeProcess(tmp_path, csi_config, ceph_cluster, "node-2")
-    yield process
-    left = leftovers(process)
-    process.stop()
-    assert left == []
+@pytest.fixture(scope="module")
+def other_node(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with running(NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster, "node-2")) as process:
+        yield process
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from zonewise.ceph import commands
+from zonewise.ceph.steps import Step, reach
 from zonewise.errors import ZonewiseError
 
 _LOCK, _PID, _LOG = "lock", "pid", "log"
@@ -42,6 +43,7 @@ def start(
     """Have it running and ready; one that runs already is waited for instead."""
     deadline = time.monotonic() + timeout_seconds
     spawned = _spawn(directory, argv, cgroup)
+    reach(Step.STAGE_SPAWNED)
     while not ready():
         if not running(directory):
             if not spawned:  # what held the lock was on its way out, or only looked

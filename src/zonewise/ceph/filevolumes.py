@@ -16,6 +16,7 @@ from zonewise.ceph import commands, daemons, keyfiles, mounts
 from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.mappers import Client as Credentials
 from zonewise.ceph.stages import Stage
+from zonewise.ceph.steps import Step, reach
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class FileVolumes:
         if self._is_dead(stage, directory):
             mounts.unmount(stage.path, lazily=True)
         if mounts.at(stage.path) is not None:
+            keyfiles.remove(directory, _CONFIGURATION, _KEYRING, _KEY)
             return
         filesystem, path = _location(stage, context)
         Path(stage.path).mkdir(parents=True, exist_ok=True)
@@ -74,9 +76,11 @@ class FileVolumes:
             self._mount_by_kernel(cluster, stage, directory, filesystem, path, options)
         else:
             self._mount_by_fuse(cluster, stage, directory, filesystem, path, options)
+        reach(Step.STAGE_MOUNTED)
 
     def unstage(self, stage: Stage, directory: Path) -> None:
         mounts.unmount(stage.path, lazily=self._is_dead(stage, directory))
+        reach(Step.UNSTAGE_UNMOUNTED)
         if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):
             daemons.kill(directory)
 

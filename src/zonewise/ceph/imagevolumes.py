@@ -8,13 +8,16 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zonewise.ceph import filesystems, mounts
+from zonewise.ceph.access import Access
 from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.mappers import Client, Image, Mapper
 from zonewise.ceph.stages import Stage
+from zonewise.ceph.steps import Step, reach
 from zonewise.log import get_logger
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ class ImageVolumes:
         mapper, image = self._known[stage.mapper], _image(stage)
         half_formatted = self._look(cluster, stage, is_ours=mapper.holds(image, directory))
         device = mapper.map(Client.of(cluster), image, directory, read_only=stage.access.is_read_only)
+        reach(Step.STAGE_MAPPED)
         if stage.access.is_block or mounts.at(stage.path) is not None:
             return
         kind = self._filesystem(cluster, stage, device, half_formatted, shlex.split(context.get("mkfsOptions", "")))
@@ -55,11 +59,13 @@ class ImageVolumes:
         options = filesystems.mount_options(kind, read_only=stage.access.is_read_only)
         Path(stage.path).mkdir(parents=True, exist_ok=True)
         mounts.mount(device, stage.path, kind, [*options, *stage.access.flags])
+        reach(Step.STAGE_MOUNTED)
         if not stage.access.is_read_only:
             filesystems.grow_mounted(device, stage.path, kind)
 
     def unstage(self, stage: Stage, directory: Path) -> None:
         mounts.unmount(stage.path)
+        reach(Step.UNSTAGE_UNMOUNTED)
         self._known[stage.mapper].unmap(_image(stage), directory)
 
     def device(self, stage: Stage, directory: Path) -> str | None:
@@ -92,18 +98,20 @@ class ImageVolumes:
                     cluster.doing(f"looking at image {stage.pool}/{stage.image}"),
                     rbd.Image(cluster.ioctx(stage.pool), stage.image, read_only=True) as image,
                 ):
-                    watchers = [watcher["addr"] for watcher in image.watchers_list()]
+                    watchers = {watcher["addr"] for watcher in image.watchers_list()}
+                    lockers = {locker[2] for locker in (image.list_lockers() or {}).get("lockers", ())}
                     half_formatted = FORMATTING in dict(image.metadata_list())
             except CsiError as error:
                 if error.code is not Code.NOT_FOUND:
                     raise
                 message = f"volume {stage.volume} has no image {stage.pool}/{stage.image}"
                 raise CsiError(Code.NOT_FOUND, message) from error
-            if is_ours or not watchers or not stage.access.is_one_node:
+            others = strangers(stage.access, watchers, lockers)
+            if is_ours or not others:
                 return half_formatted
             # A controller that snapshots or resizes it has it open for a moment, too.
             if time.monotonic() > deadline:
-                raise CsiError(Code.FAILED_PRECONDITION, in_use(stage, watchers))
+                raise CsiError(Code.FAILED_PRECONDITION, in_use(stage, others))
             time.sleep(_POLL_SECONDS)
 
     def _filesystem(
@@ -122,16 +130,29 @@ class ImageVolumes:
         if stage.access.is_read_only:
             raise CsiError(Code.FAILED_PRECONDITION, f"volume {stage.volume} is blank, so there is nothing to read")
         _mark(cluster, stage, formatting=True)
+        reach(Step.STAGE_FORMATTING)
         filesystems.make(device, wanted, more)
+        reach(Step.STAGE_FORMATTED)
         _mark(cluster, stage, formatting=False)
         log.info("file system made", volume=stage.volume, kind=wanted)
         return wanted
 
 
-def in_use(stage: Stage, watchers: Sequence[str]) -> str:
+def strangers(access: Access, watchers: AbstractSet[str], lockers: AbstractSet[str]) -> AbstractSet[str]:
+    """Whose having the image open forbids what is asked for: for a writer everybody, for a reader who writes.
+
+    Who has it open watches it, mere readers too if their mapper opens it for writing. Who writes holds its lock as well;
+    the lock of one that watches no more is that of the dead.
+    """
+    if not access.is_one_node:
+        return frozenset()
+    return watchers & lockers if access.is_read_only else watchers
+
+
+def in_use(stage: Stage, others: AbstractSet[str]) -> str:
     return (
-        f"volume {stage.volume} is open elsewhere ({', '.join(sorted(set(watchers)))}), and {stage.access.mode} allows "
-        "one node: unstage it there first, or fence that node with `ceph osd blocklist add` if it is lost"
+        f"volume {stage.volume} is open elsewhere ({', '.join(sorted(others))}), which {stage.access.mode} forbids: "
+        "unstage it there first, or fence that node with `ceph osd blocklist add` if it is lost"
     )
 
 

@@ -18,10 +18,20 @@ def present(path: Path, text: str) -> Iterator[Path]:
 
 
 def write(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    """In one step: a daemon that a predecessor of ours started may be reading the one before."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
+    draft.rename(path)
+
+
+def remove(directory: Path, *names: str) -> None:
+    """What a predecessor that was killed may have left."""
+    for name in names:
+        (directory / name).unlink(missing_ok=True)
+        (directory / f"{name}.new").unlink(missing_ok=True)
 
 
 def keyring(user: str, key: str) -> str:

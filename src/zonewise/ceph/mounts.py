@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from zonewise.ceph import commands
 TABLE = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _ATTEMPTS = 64  # mounts stacked on one point
+_BUSY_SECONDS, _POLL_SECONDS = 10.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,22 @@ def unmount(point: str, *, lazily: bool = False) -> None:
     for _ in range(_ATTEMPTS):
         if at(path) is None:
             return
-        commands.run("umount", *(["--lazy"] if lazily else []), "--no-canonicalize", "--", path)
+        _unmount_one(path, ["--lazy"] if lazily else [])
     raise RuntimeError(f"{path} is still mounted after {_ATTEMPTS} unmounts")
+
+
+def _unmount_one(path: str, how: Sequence[str]) -> None:
+    """A mount may be busy for a moment without anybody in it: ceph-fuse calls mount(8) on its own after it has begun."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            commands.run("umount", *how, "--no-canonicalize", "--", path)
+        except commands.CommandError as error:
+            if "busy" not in error.said or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 def _option(options: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from zonewise.ceph.imagevolumes import ImageVolumes
 from zonewise.ceph.looks import Looks
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.ceph.stages import Stage, Stages
+from zonewise.ceph.steps import Step, reach
 from zonewise.ceph.targets import Targets
 from zonewise.errors import ZonewiseError
 
@@ -100,6 +101,7 @@ class Node:
             context = dict(request.volume_context)
             stage = before or self._intend(cluster, identity, request, wanted, context.get("mounter", ""))
             directory = self._stages.put(stage)
+            reach(Step.STAGE_NOTED)
             self._volumes(stage).stage(cluster, stage, directory, context)
         return csi.NodeStageVolumeResponse()
 
@@ -112,6 +114,7 @@ class Node:
                 return csi.NodeUnstageVolumeResponse()
             self._targets.require_none(stage)
             self._volumes(stage).unstage(stage, self._stages.directory(stage.volume))
+            reach(Step.UNSTAGE_UNMAPPED)
             self._stages.drop(stage.volume)
         return csi.NodeUnstageVolumeResponse()
 

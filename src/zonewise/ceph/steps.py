@@ -28,17 +28,37 @@ class Step(StrEnum):
     EXPAND_GROWN = "expand.grown"
     EXPAND_RECORDED = "expand.recorded"
 
+    STAGE_NOTED = "stage.noted"  # the node's record says what is intended
+    STAGE_SPAWNED = "stage.spawned"  # a daemon for the volume has been started, and may not be ready
+    STAGE_MAPPED = "stage.mapped"
+    STAGE_FORMATTING = "stage.formatting"  # the image is marked as half formatted
+    STAGE_FORMATTED = "stage.formatted"  # it has a file system, and is still marked
+    STAGE_MOUNTED = "stage.mounted"
+    PUBLISH_NOTED = "publish.noted"
+    UNPUBLISH_UNMOUNTED = "unpublish.unmounted"
+    UNSTAGE_UNMOUNTED = "unstage.unmounted"
+    UNSTAGE_UNMAPPED = "unstage.unmapped"
 
-_COUNT = threading.Lock()
-_NAME, _, _TIMES = os.environ.get("ZONEWISE_CSI_CRASH", "").partition(":")
-_left = int(_TIMES or 1)
+
+_lock = threading.Lock()
+_armed, _left = "", 0
+
+
+def arm(text: str) -> None:
+    """Die at this step, `create.reserved` or `create.reserved:3` for the third time; at none when it is empty."""
+    global _armed, _left  # noqa: PLW0603 - of this process, for tests only
+    _armed, _, times = text.partition(":")
+    _left = int(times or 1)
 
 
 def reach(step: Step) -> None:
-    global _left  # noqa: PLW0603 - of this process, for tests only
-    if step != _NAME:
+    global _left  # noqa: PLW0603
+    if step != _armed:
         return
-    with _COUNT:
+    with _lock:
         _left -= 1
         if _left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get("ZONEWISE_CSI_CRASH", ""))

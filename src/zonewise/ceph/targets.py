@@ -13,6 +13,7 @@ from zonewise.ceph.access import Access
 from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.imagevolumes import ImageVolumes
 from zonewise.ceph.stages import Stage, Stages
+from zonewise.ceph.steps import Step, reach
 
 
 class Targets:
@@ -31,6 +32,7 @@ class Targets:
         if self._is_there(stage, source, path, read_only=read_only):
             return
         self._stages.put(msgspec.structs.replace(stage, targets={**stage.targets, path: read_only}))
+        reach(Step.PUBLISH_NOTED)
         if stage.access.is_block:
             self._protect(stage, source, others, read_only=read_only)
             _make_file(path)
@@ -42,6 +44,7 @@ class Targets:
     def unpublish(self, volume: str, path: str) -> None:
         """Fine when nothing is there. What is in a directory under the mount is never removed."""
         mounts.unmount(path)
+        reach(Step.UNPUBLISH_UNMOUNTED)
         target = Path(path)
         try:
             if stat.S_ISDIR(target.lstat().st_mode):

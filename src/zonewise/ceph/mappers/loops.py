@@ -36,6 +36,8 @@ def attach(file: Path, *, read_only: bool) -> str:
     )
     device = output.strip().splitlines()[-1]
     _ensure_node(device)
+    if not read_only:
+        _make_writable(device)
     return device
 
 
@@ -56,6 +58,7 @@ def detach(file: Path) -> None:
     device = find(file)
     if device is None:
         return
+    _make_writable(device)
     commands.run("losetup", "--detach", device)
     deadline = time.monotonic() + _DETACHED_WITHIN_SECONDS
     while find(file) is not None:
@@ -68,6 +71,12 @@ def detach(file: Path) -> None:
 
 def size_bytes(device: str) -> int:
     return int((_DEVICES / Path(device).name / "size").read_text()) * 512
+
+
+def _make_writable(device: str) -> None:
+    """The kernel keeps the mark of a device that was set read-only even when its next owner is somebody else."""
+    if (_DEVICES / Path(device).name / "ro").read_text().strip() != "0":
+        commands.run("blockdev", "--setrw", device)
 
 
 def _ensure_node(device: str) -> None:

@@ -46,10 +46,11 @@ class StorageDaemon:
     def map(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> str:
         found = self.device(image, directory)
         if found is not None and _answers(directory):
+            keyfiles.remove(directory, _KEY)
             return found
         if not daemons.running(directory):
             self._remove_leftovers(directory)
-            self._start(client, image, directory, read_only=read_only)
+        self._start(client, image, directory, read_only=read_only)
         return loops.attach(directory / _FILE, read_only=read_only)
 
     def device(self, image: Image, directory: Path) -> str | None:  # noqa: ARG002 - the directory is the image's
@@ -92,7 +93,8 @@ class StorageDaemon:
         return "" if _answers(directory) else "its storage daemon runs but does not answer"
 
     def _start(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> None:
-        (directory / _FILE).touch(mode=0o600)
+        if not daemons.running(directory):
+            (directory / _FILE).touch(mode=0o600)
         keyfiles.write(directory / _CONFIGURATION, client.configuration)
         command = _command(client, image, read_only=read_only)
         try:
@@ -116,8 +118,7 @@ class StorageDaemon:
         """Of a daemon that has ended: its file may be mounted still, and broken; its socket is a mere name."""
         loops.detach(directory / _FILE)
         mounts.unmount(str(directory / _FILE), lazily=True)
-        for name in (_FILE, _CONTROL, _KEY, _CONFIGURATION):
-            (directory / name).unlink(missing_ok=True)
+        keyfiles.remove(directory, _FILE, _CONTROL, _KEY, _CONFIGURATION)
 
 
 def _command(client: Client, image: Image, *, read_only: bool) -> list[str]:
