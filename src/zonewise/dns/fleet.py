@@ -21,6 +21,10 @@ from zonewise.dns.table import Update
 
 DRAIN_SECONDS: Final = 10.0
 RESTART_SECONDS: Final = 0.2
+TELL_SECONDS: Final = 0.005
+"""What changes within it is told together: whoever answers is interrupted once."""
+SILENCE_SECONDS, MOST_SILENCES = 5.0, 4
+"""A process that serves reports every second; one that says nothing for so long, and so often, hangs."""
 MOST_UNREAD_BYTES: Final = 256 << 20
 
 _log = log.get_logger(__name__)
@@ -82,6 +86,7 @@ class Fleet:
         self._take_report = take_report
         self._draining = False
         self._tokens = 0
+        self._untold: list[Update] = []
         self._handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._handover[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.members = [self._udp(orders, index, each) for index, each in enumerate(doors.udp)]
@@ -117,7 +122,14 @@ class Fleet:
                 each.close()
 
     def tell(self, updates: Iterable[Update]) -> None:
-        data = b"".join(map(stream.encode, updates))
+        """Soon, together with what else comes."""
+        if not self._untold:
+            asyncio.get_running_loop().call_later(TELL_SECONDS, self._tell_now)
+        self._untold += updates
+
+    def _tell_now(self) -> None:
+        data = b"".join(map(stream.encode, self._untold))
+        self._untold.clear()
         for member in self.members:
             if member.writer is not None and data:
                 member.writer.write(data)
@@ -127,6 +139,7 @@ class Fleet:
 
     async def heard(self) -> None:
         """Wait until every process has applied what it was told so far."""
+        self._tell_now()
         self._tokens += 1
         waiting = []
         for member in self.members:
@@ -155,18 +168,34 @@ class Fleet:
             member.ended = self._parent.fork(member.name, member.role, member.settings, sockets)
         reader, writer = await asyncio.open_connection(sock=ours)
         _close_when(member.ended, writer)
+        self._tell_now()  # to the others: this one is told everything
         for update in self._snapshot():
             writer.write(stream.encode(update))
         writer.write(stream.encode(("begin",)))
         member.writer = writer
         decoder = stream.Decoder()
         try:
-            while data := await reader.read(1 << 16):
+            while data := await self._said(member, reader):
                 for message in decoder.feed(data):
                     self._hear(member, message)
         except ConnectionError:
             pass
+        except TimeoutError:
+            _log.error("a serving process hangs and is replaced", process=member.name)
+            self._end(member)
         await asyncio.shield(member.ended)
+
+    async def _said(self, member: Member, reader: asyncio.StreamReader) -> bytes:
+        """What the process says next. Silence counts once however long it was: it may have been us who hung."""
+        silences = 0
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    return await reader.read(1 << 16)
+            except TimeoutError:
+                silences += member.serves
+                if silences >= MOST_SILENCES:
+                    raise
 
     def _hear(self, member: Member, message: tuple[Any, ...]) -> None:
         match message:
@@ -193,6 +222,7 @@ class Fleet:
     async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
         self._draining = True
         self.tell([("drain",)])
+        self._tell_now()
         alive = [member.ended for member in self.members if member.ended and member.writer]
         if alive:
             await asyncio.wait(alive, timeout=DRAIN_SECONDS)

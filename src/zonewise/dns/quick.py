@@ -2,20 +2,22 @@
 
 It knows the few forms that nearly all queries have and reads nothing else in the packet; everything unusual goes to
 `reply.respond`. For the same query both send the same bytes. A question that is found is one that was asked before, of
-a name that was read with care then; so only others are looked at label by label.
+a name that was read with care then; so only others are looked at label by label. A whole query that was answered before,
+whatever its id, for a client on the same node is not read at all: its reply is kept until the table changes.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final
 
 from zonewise.dns.message import PLAIN_UDP_BYTES, Rcode
 from zonewise.dns.names import LONGEST_LABEL, LONGEST_NAME
 from zonewise.dns.reply import OPT_HEAD, OUR_UDP_BYTES, Sender, opt_record, respond, truncated
-from zonewise.dns.table import QUESTIONS, Choices, Headers, Table
+from zonewise.dns.table import MOST_REPLIES, QUESTIONS, Choices, Headers, Reply, Table
 
 _FORMS: Final = {
     bytes(flags) + struct.pack(">HHHH", 1, 0, 0, edns): edns * 2 + (flags[0] & 1)
@@ -30,16 +32,30 @@ _OPTS: Final = {struct.pack(">BBHH", 0, 0, flags, 0): opt_record(bool(flags)) + 
 _KEPT: Final = frozenset(QUESTIONS.values())
 
 
+class Kind(IntEnum):
+    """As what a reply counts, beside the queries themselves, which the loop counts by client."""
+
+    PLAIN = 0
+    NEAR = 1
+    FAR = 2
+    NODATA = 3
+    NXDOMAIN = 4
+    CAREFUL = 5
+    ELSEWHERE = 6
+
+
+_PLAIN, _NEAR, _FAR, _NODATA, _NXDOMAIN = map(int, list(Kind)[:5])
+
+
 @dataclass(slots=True)
 class Tally:
-    """What is counted beside the queries themselves, which the loop counts by client."""
+    counts: list[int] = field(default_factory=lambda: [0] * len(Kind))
 
-    nxdomain: int = 0
-    nodata: int = 0
-    near: int = 0
-    far: int = 0
-    careful: int = 0
-    elsewhere: int = 0
+    def taken(self) -> dict[str, int]:
+        """By name, and from now on from nothing."""
+        found = {kind.name.lower(): self.counts[kind] for kind in Kind}
+        self.counts[:] = [0] * len(Kind)
+        return found
 
 
 QuickResponder = Callable[[bytes, Sender], bytes | None]
@@ -51,14 +67,21 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
     answers_get, forms_get, opts_get = table.answers.get, _FORMS.get, _OPTS.get
     no_data, no_name = table.headers(Rcode.NOERROR, 0, 1), table.headers(Rcode.NXDOMAIN, 0, 1)
     answers, domain = table.answers, table.domain
+    replies, replies_get = table.replies, table.replies.get
+    counts = tally.counts
     turn = 0
 
+    def keep(packet: bytes, sender: Sender, reply: Reply) -> None:
+        if len(replies) >= MOST_REPLIES:
+            replies.clear()
+        replies[sender.mark + packet[2:]] = reply
+
     def careful(packet: bytes, sender: Sender) -> bytes | None:
-        tally.careful += 1
+        counts[Kind.CAREFUL] += 1
         found = respond(table, packet, sender, largest, turn)
         if isinstance(found, bytes):
             return found
-        tally.elsewhere += 1
+        counts[Kind.ELSEWHERE] += 1
         return None
 
     def deny(packet: bytes, form: int, end: int, room: int, opt: bytes, headers: Headers) -> bytes:
@@ -94,6 +117,19 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
 
     def respond_quickly(packet: bytes, sender: Sender) -> bytes | None:
         nonlocal turn
+        known = replies_get(sender.mark + packet[2:])
+        if known is None:
+            return respond_anew(packet, sender)
+        kind, head, records, stride, rest = known
+        counts[kind] += 1
+        if not stride:
+            return packet[:2] + head
+        turn += 1
+        cut = turn * stride % len(records)
+        return packet[:2] + head + records[cut:] + records[:cut] + rest
+
+    def respond_anew(packet: bytes, sender: Sender) -> bytes | None:
+        nonlocal turn
         form = forms_get(packet[2:12])
         if form is None:
             return careful(packet, sender)
@@ -116,6 +152,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         if slot is None:
             return new(packet, sender, question)
         headers, records, stride, glue, further = slot
+        kind = _PLAIN
         if further is not None:
             if type(further) is not Choices:
                 return careful(packet, sender)
@@ -124,23 +161,25 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
             if slot is None:
                 slot = table.choose(question[:-4], question[-3], further, group)
             headers, records, stride, glue, _ = slot
-            if further.near[group]:
-                tally.near += 1
-            else:
-                tally.far += 1
+            kind = _NEAR if further.near[group] else _FAR
+        counts[kind] += 1
         if headers is None:
-            if stride:
-                tally.nxdomain += 1
-                return deny(packet, form, end, room, opt, no_name)
-            tally.nodata += 1
-            return deny(packet, form, end, room, opt, no_data)
+            denial = _NXDOMAIN if stride else _NODATA
+            counts[denial] += 1
+            reply = deny(packet, form, end, room, opt, no_name if stride else no_data)
+            if kind == _PLAIN:  # others count as two
+                keep(packet, sender, (denial, reply[2:], b"", 0, b""))
+            return reply
+        head, rest = headers[form] + packet[12:end], glue + opt
+        fits = 2 + len(head) + len(records) + len(rest) <= room
+        if fits:
+            keep(packet, sender, (kind, head if stride else head + records + rest, records, stride, rest))
         if stride:
             turn += 1
             cut = turn * stride % len(records)
             records = records[cut:] + records[:cut]
-        reply = packet[:2] + headers[form] + packet[12:end] + records + glue + opt
-        if len(reply) <= room:
-            return reply
+        if fits:
+            return packet[:2] + head + records + rest
         return shortened(packet, form, end, room, opt, headers, records, stride)
 
     return respond_quickly

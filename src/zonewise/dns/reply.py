@@ -7,7 +7,7 @@ forms that nearly all queries have.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from zonewise.dns.message import HEADER_BYTES, IN, PLAIN_UDP_BYTES, Query, Rcode, Refusal, Subnet, Type, read
@@ -40,12 +40,16 @@ class Elsewhere:
 class Sender:
     """Who sent a query: its node, if known, and whether it may speak for others by their subnet (RFC 7871).
 
-    `queries` counts those of the running second.
+    `queries` counts those of the running second; `mark` tells clients of one node from those of others.
     """
 
     node: str = ""
     forwards: bool = False
     queries: int = 0
+    mark: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mark = self.node.encode() + b"\0"
 
 
 def respond(table: Table, packet: bytes, sender: Sender, largest: int, turn: int = 0) -> bytes | Elsewhere:

@@ -15,6 +15,7 @@ import struct
 import time
 from typing import Any, Final
 
+from zonewise.dns import scheduling
 from zonewise.dns.cache import Cache, Found, Question
 from zonewise.dns.desk import Office, desk_from
 from zonewise.dns.forward import MOST_AT_ONCE, Forwarder
@@ -31,6 +32,8 @@ OTHER_DESCRIPTORS: Final = MOST_AT_ONCE + 100
 MOST_WAITING: Final = 10_000
 """Clients at once that wait for other servers: however many ask the same, each takes memory."""
 LARGEST_UNSENT: Final = 1 << 20
+MOST_HELD_BYTES: Final = 64 << 20
+"""Of all connections together: messages that are not whole yet, and replies that nobody takes."""
 DRAIN_SECONDS: Final = 5.0
 _BACKLOG: Final = 1024
 
@@ -56,6 +59,7 @@ class Streams:
         self._forwarder = Forwarder(Upstreams(upstreams), cache) if upstreams else None
 
     async def serve(self) -> None:
+        scheduling.answer_first()
         self.office.start()
         self._handover.setblocking(False)
         self.loop.add_reader(self._handover, self._take_over)
@@ -138,9 +142,21 @@ class Streams:
     async def _keep_order(self) -> None:
         """The dictionary is in the order of last use, so the first are the longest idle."""
         while True:
+            self.office.served_at = time.monotonic()
             await asyncio.sleep(1.0)
-            for connection in self._idle(time.monotonic() - IDLE_SECONDS):
+            for connection in (*self._idle(time.monotonic() - IDLE_SECONDS), *self._greedy(MOST_HELD_BYTES)):
                 connection.close()
+
+    def _greedy(self, most: int) -> list[Connection]:
+        """Those that were used least lately of who holds memory, as many as it takes to have no more than `most` held."""
+        held = {each: size for each in self.connections if (size := each.held_bytes)}
+        over, found = sum(held.values()) - most, []
+        for connection, size in held.items():
+            if over <= 0:
+                break
+            found.append(connection)
+            over -= size
+        return found
 
     def _idle(self, since: float) -> list[Connection]:
         return list(itertools.takewhile(lambda each: each.used_at < since, self.connections))
@@ -174,6 +190,19 @@ class Connection(asyncio.Protocol):
         connections[self] = None
         if len(connections) > self._streams.most_connections:
             next(iter(connections)).close()
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._waiting) + (self._transport.get_write_buffer_size() if self._transport else 0)
+
+    def pause_writing(self) -> None:
+        """Who does not read is not read from."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._streams.connections.pop(self, None)

@@ -32,6 +32,10 @@ Headers = tuple[bytes, bytes, bytes, bytes]
 Slot = tuple[Headers | None, bytes, int, bytes, Any]
 """Headers, records, stride, glue; then None, or what has to be asked further: `Choices`, or the target of an alias."""
 
+Reply = tuple[int, bytes, bytes, int, bytes]
+"""As `quick` has it: as what it counts, what stands behind the id, and of records that take turns these, the size of
+one, and what stands behind them."""
+
 NO_DATA: Final[Slot] = (None, b"", 0, b"", None)
 """The name exists, but not with that type, or not for that group."""
 
@@ -48,6 +52,8 @@ MOST_ANSWERS: Final = 100_000
 """Before all that was written is given up."""
 MOST_DENIALS: Final = 10_000
 """Before all denials are given up, and only those: people can make up any number of names."""
+MOST_REPLIES: Final = 8192
+"""Before all that are kept whole are given up; some 400 bytes each."""
 _MOST_PAGES: Final = 8
 _MOST_NEAR: Final = 64
 
@@ -75,6 +81,8 @@ class Table:
     """Another process of ours knows more than this one: names of reverse zones, which few ask for."""
     answers: dict[bytes, Slot] = field(default_factory=dict)
     """By question, in lower case."""
+    replies: dict[bytes, Reply] = field(default_factory=dict)
+    """By the node of who asks and the query without its id."""
     services: dict[bytes, bytes] = field(default_factory=dict)
     """Sheets by the name of the Service."""
     names: dict[bytes, bytes] = field(default_factory=dict)
@@ -118,6 +126,10 @@ class Table:
         return header(0, 0), header(0, 1), header(1, 0), header(1, 1)
 
     def apply(self, update: Update) -> None:
+        self._take(update)
+        self.replies.clear()
+
+    def _take(self, update: Update) -> None:
         match update:
             case ("services", changes):
                 with self.lock:

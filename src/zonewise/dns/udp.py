@@ -15,6 +15,7 @@ import struct
 import time
 from typing import Any, Final
 
+from zonewise.dns import scheduling
 from zonewise.dns.desk import Office, desk_from
 from zonewise.dns.quick import ask_over_tcp, quick_responder
 
@@ -41,6 +42,7 @@ class _Doors:
         self.number = 0
 
     def serve(self) -> None:
+        scheduling.answer_first()
         self.office.begin()
         gc.freeze()
         gc.disable()  # nothing here makes cycles; a collection would be felt as latency
@@ -93,22 +95,26 @@ class _Doors:
         office, sock, respond = self.office, self.sockets[index], self.respond
         receive, send, limit = sock.recvfrom, sock.sendto, office.desk.queries_per_second
         clock, perf = time.monotonic, time.perf_counter_ns
+        known = office.clients.get
+        number = self.number
         end = clock() + TURN_SECONDS
         while clock() < end:
             try:
                 packet, address = receive(LARGEST_QUERY, flags)
             except BlockingIOError:
+                self.number = number
                 return True
             except OSError:  # somebody refused an earlier reply
                 continue
             if not address:
                 return True
-            self.number += 1
-            began = 0 if self.number & _SAMPLED else perf()
+            number += 1
+            began = 0 if number & _SAMPLED else perf()
             try:
-                sender = office.clients.get(address[0])
+                sender = known(address[0])
                 if sender is None:
                     sender = office.sender(address[0])
+                    known = office.clients.get
                     self.seen[index] = address[0]
                 sender.queries += 1
                 if limit and sender.queries > limit:
@@ -126,6 +132,7 @@ class _Doors:
                 office.dropped += 1  # a reply that the network refused: the client's next try may fare better
             except Exception:  # noqa: BLE001 - our bug, and its sender's loss alone; counted by a metric that alerts
                 office.errors += 1
+        self.number = number
         return False
 
     def hand_over(self, index: int, packet: bytes, address: Any) -> None:

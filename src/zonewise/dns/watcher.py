@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from zonewise import log
-from zonewise.dns import keeping, metrics
+from zonewise.dns import keeping, metrics, scheduling
 from zonewise.dns.catalog import Catalog, Settings
 from zonewise.dns.doors import Doors
 from zonewise.dns.fleet import Fleet, Orders
@@ -126,6 +126,7 @@ class Watcher:
         health.add_ready("processes", lambda: fleet.trouble)
         health.add_ready("cluster", lambda: None if self.synced else "the cluster was not read yet")
         metrics.NAMES.set_function(lambda: self.catalog.size)
+        scheduling.give_way()
         async with self.caches, asyncio.TaskGroup() as group:
             await self._first_sync()
             group.create_task(fleet.run(), name="fleet")

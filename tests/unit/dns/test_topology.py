@@ -120,7 +120,8 @@ def test_near_and_far_answers_are_counted() -> None:
     world = World().put(headless("db", annotations=soft), slice_of("db", ENDPOINTS))
     for client in (IN_A, IN_B, IN_C, NOWHERE):
         world.ask("db.shop.svc.cluster.local.", client=client)
-    assert (world.tally.near, world.tally.far) == (2, 2)
+    counted = world.tally.taken()
+    assert (counted["near"], counted["far"]) == (2, 2)
 
 
 def test_only_named_forwarders_may_speak_for_others() -> None:
