@@ -20,9 +20,9 @@ from zonewise.lab import ceph
 from zonewise.lab.ceph import JOURNAL_POOL, Ceph
 
 PARALLEL = (1, 8, 32)
-CALLS = 96
+CALLS = 64
 CALLS_OF_CLI = 12
-ROUNDS = 5
+ROUNDS = 3
 LISTED = 10_000
 GOAL = {8: 1.3}
 
