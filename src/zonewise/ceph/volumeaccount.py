@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zonewise.ceph import takeover
-from zonewise.ceph.domains import ACTIVE, TAKEOVER_PREFIX, DomainLabels, Segments, describe, segments_of
+from zonewise.ceph.domains import ACTIVE, TAKEOVER_PREFIX, DomainLabels, Segments, describe, lies_in, segments_of
 from zonewise.ceph.takeover import Domain, TakeoverMap
 from zonewise.objects import Node
 from zonewise.topology import NodeSelector, is_ready
@@ -103,8 +103,18 @@ def account(facts: Facts) -> Account:
         attributes=dict(attributes),
         reach=reach,
         takeovers=tuple(_takeover(facts, Domain(value, label), selector) for label, value in reversed(domain)),
-        problems=facts.problems,
+        problems=(*facts.problems, *_silent(facts, domain, selector)),
     )
+
+
+def _silent(facts: Facts, domain: Segments, selector: NodeSelector | None) -> list[str]:
+    """Nodes that should reach it and do not say so."""
+    return [
+        f"{node.metadata.name} is in {describe(domain)} and does not advertise it: does the node plugin run there?"
+        for node in facts.nodes
+        if domain and selector and lies_in(facts.labels.segments(node.metadata.labels), domain)
+        if not selector.matches(node.metadata.labels)
+    ]
 
 
 def _domain_of(required: Mapping[str, Any] | None) -> Segments:
