@@ -66,9 +66,12 @@ class FileVolumes:
     def stage(self, cluster: Cluster, stage: Stage, directory: Path, context: Mapping[str, str]) -> None:
         if self._is_dead(stage, directory):
             mounts.unmount(stage.path, lazily=True)
-        if mounts.at(stage.path) is not None:
-            keyfiles.remove(directory, _CONFIGURATION, _KEYRING, _KEY)
-            return
+        if mounts.at(stage.path) is None:
+            self._mount(cluster, stage, directory, context)
+        keyfiles.remove(directory, _CONFIGURATION, _KEYRING, _KEY)  # of a predecessor that was killed
+        reach(Step.STAGE_MOUNTED)
+
+    def _mount(self, cluster: Cluster, stage: Stage, directory: Path, context: Mapping[str, str]) -> None:
         filesystem, path = _location(stage, context)
         Path(stage.path).mkdir(parents=True, exist_ok=True)
         options = [*(["ro"] if stage.access.is_read_only else []), *stage.access.flags]
@@ -76,7 +79,6 @@ class FileVolumes:
             self._mount_by_kernel(cluster, stage, directory, filesystem, path, options)
         else:
             self._mount_by_fuse(cluster, stage, directory, filesystem, path, options)
-        reach(Step.STAGE_MOUNTED)
 
     def unstage(self, stage: Stage, directory: Path) -> None:
         mounts.unmount(stage.path, lazily=self._is_dead(stage, directory))

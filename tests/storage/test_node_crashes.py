@@ -1,0 +1,97 @@
+"""The node plugin killed between any two steps: its successor goes on from there, and nothing is lost or left over."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_driver import Refused
+from storage_node import NodeProcess, Volume, capability, running
+from waiting import eventually
+from zonewise.ceph import daemons
+from zonewise.ceph.steps import Step
+from zonewise.lab.ceph import Ceph
+
+LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
+STAGING = {
+    "rbd": (
+        *(Step.STAGE_NOTED, Step.STAGE_SPAWNED, Step.STAGE_MAPPED, Step.STAGE_FORMATTING, Step.STAGE_FORMATTED),
+        Step.STAGE_MOUNTED,
+    ),
+    "cephfs": (Step.STAGE_NOTED, Step.STAGE_SPAWNED, Step.STAGE_MOUNTED),
+}
+SHORT = {Step.STAGE_SPAWNED, Step.STAGE_FORMATTED, Step.UNSTAGE_UNMOUNTED}
+"""The steps that a run of all tests has time for: each is the start of a process."""
+
+
+@pytest.fixture
+def node(ceph_cluster: Ceph, csi_config: Path, tmp_path: Path) -> Iterator[NodeProcess]:
+    with running(NodeProcess(tmp_path, csi_config, ceph_cluster)) as process:
+        yield process
+
+
+def dies_at(node: NodeProcess, step: Step, call: Callable[[], None]) -> None:
+    if not LONG and step not in SHORT:
+        return
+    node.again(step)
+    with pytest.raises(Refused, match="UNAVAILABLE"):
+        call()
+    assert node.died()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["rbd", *(["cephfs"] if LONG else [])])
+def test_killed_at_every_step(node: NodeProcess, name: Callable[[str], str], tmp_path: Path, kind: str) -> None:
+    """Each step is the death of a plugin that goes on where the one before died."""
+    created = node.driver.create(name("v"), preferred=["zone-a"], parameters={"type": kind})
+    volume = Volume(node, created, tmp_path, capability())
+    for step in STAGING[kind]:
+        dies_at(node, step, volume.stage)
+    dies_at(node, Step.PUBLISH_NOTED, volume.bring)
+    node.again()
+    volume.bring()
+    (volume.target / "data").write_bytes(b"kept")
+    dies_at(node, Step.UNPUBLISH_UNMOUNTED, volume.take)
+    dies_at(node, Step.UNSTAGE_UNMOUNTED, volume.take)
+    dies_at(node, Step.UNSTAGE_UNMAPPED, volume.take)
+    node.again()
+    volume.take()
+    assert not any(node.state.iterdir())
+    volume.bring()
+    assert (volume.target / "data").read_bytes() == b"kept"
+    volume.take()
+    node.driver.delete(volume.id)
+
+
+def _staged(volume: Volume) -> bool:
+    try:
+        volume.stage()
+    except Refused as refused:
+        if refused.code != "FAILED_PRECONDITION":
+            raise
+        return False
+    return True
+
+
+if LONG:  # Ceph needs up to a minute to forget a client that died
+
+    @pytest.mark.parametrize("kind", ["rbd", "cephfs"])
+    async def test_a_daemon_that_dies_is_told_and_replaced(
+        node: NodeProcess, name: Callable[[str], str], tmp_path: Path, kind: str
+    ) -> None:
+        created = node.driver.create(name("v"), preferred=["zone-a"], parameters={"type": kind})
+        volume = Volume(node, created, tmp_path, capability()).bring()
+        with (volume.target / "data").open("wb") as file:
+            file.write(b"synced")
+            file.flush()
+            os.fsync(file.fileno())
+        daemons.kill(next(node.state.iterdir()))
+        assert volume.health() == ["CarrierEnded"]
+        volume.take()
+        await eventually(lambda: _staged(volume), "the dead client forgotten")
+        assert not volume.health()
+        volume.publish()
+        assert (volume.target / "data").read_bytes() == b"synced"
+        volume.take()
+        node.driver.delete(volume.id)
