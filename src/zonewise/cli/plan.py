@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +89,7 @@ def plan(**options: Any) -> None:
         case "json" | "yaml" as form:
             printing.echo_data(found, form)
         case style:
-            _print(found, wide=style == "wide", changed_only=options["changed_only"])
+            click.echo("\n".join(_lines(found, wide=style == "wide", changed_only=options["changed_only"])))
 
 
 def _situation(options: dict[str, Any]) -> Situation:
@@ -184,31 +183,23 @@ def _whole(option: str, text: str, number: str) -> int:
     return int(number)
 
 
-def _print(found: Comparison, *, wide: bool, changed_only: bool) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200 if not wide else 400)
+def _lines(found: Comparison, *, wide: bool, changed_only: bool) -> Iterator[str]:
     nodes = ", ".join(f"{zone} {count}" for zone, count in found.zones.items()) or "none"
-    console.print(Text(f"{sum(found.zones.values())} client nodes by zone: {nodes}"))
-    for change in found.changes:
-        console.print(Text(f"what if: {change}"))
+    yield f"{sum(found.zones.values())} client nodes by zone: {nodes}"
+    yield from (f"what if: {change}" for change in found.changes)
+    yield ""
     with_cost = found.today.cost is not None
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("SERVICE", "POLICY", "IN ZONE", "OVERLOAD", "ENDPOINTS", "SLICES"):
-        table.add_column(
-            column, justify="left" if column in {"SERVICE", "POLICY"} else "right", no_wrap=column != "POLICY"
-        )
-    if with_cost:
-        table.add_column("COST/MONTH", justify="right", no_wrap=True)
-    table.add_column("WHY")
+    numbers = ["IN ZONE", "OVERLOAD", "ENDPOINTS", "SLICES", *(["COST/MONTH"] if with_cost else [])]
+    rows: list[list[str]] = []
     for row in found.rows:
         if row.differs or not changed_only:
-            table.add_row(*(Text(cell) for cell in _cells(row, with_cost=with_cost, wide=wide)))
-    console.print(table)
-    console.print(Text(_sum(found)))
+            *cells, why = _cells(row, with_cost=with_cost, wide=wide)
+            first, *more = why.split("\n")
+            rows.append([*cells, first])
+            rows += [[*("" for _ in cells), line] for line in more]
+    yield from printing.columns(["SERVICE", "POLICY", *numbers, "WHY"], rows, numbers)
+    yield ""
+    yield _sum(found)
 
 
 def _cells(row: Row, *, with_cost: bool, wide: bool) -> Iterator[str]:

@@ -122,13 +122,14 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
 
 
 def _zones(nodes: Sequence[Node]) -> Iterator[Finding]:
-    old = [_name(node) for node in nodes if BETA_ZONE in node.metadata.labels and ZONE not in node.metadata.labels]
-    without = [_name(node) for node in nodes if not {ZONE, BETA_ZONE} & node.metadata.labels.keys()]
+    said = {_name(node): (node.metadata.labels.get(ZONE), node.metadata.labels.get(BETA_ZONE)) for node in nodes}
+    old = [name for name, (today, beta) in said.items() if beta and not today]
+    without = [name for name, (today, beta) in said.items() if not today and not beta]
     differ = [
         _name(node)
         for node in nodes
         for today, beta in ((ZONE, BETA_ZONE), (REGION, BETA_REGION))
-        if {today, beta} <= node.metadata.labels.keys() and node.metadata.labels[today] != node.metadata.labels[beta]
+        if (labels := node.metadata.labels).get(today) and labels.get(beta, labels[today]) != labels[today]
     ]
     if without:
         fix = f"kubectl label node {without[0]} {ZONE}=ZONE"

@@ -99,7 +99,8 @@ def _fronts(scene: Scene, carrier: Carrier, made: Mapping[str, Routed], node: st
     """Those of a family whose ports lead to the same endpoints are told once."""
     if carrier is Carrier.NOBODY:
         return
-    for family in made:
+    present = {found.address_type for found in scene.slices}
+    for family in [name for name in made if name in present] or list(made)[:1]:
         told: dict[tuple[ClientAccount, ...], tuple[list[str], Front]] = {}
         for port in scene.service.spec.ports or _UNNAMED[: carrier is Carrier.DNS]:
             front = Front(port, family)
