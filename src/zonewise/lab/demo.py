@@ -30,7 +30,7 @@ _RESOURCES: dict[str, Resource[Any]] = {
     TOPOLOGY_DISRUPTION_BUDGETS.kind: TOPOLOGY_DISRUPTION_BUDGETS.whole(),
 }
 SERVED_BY_ZONEWISE = {"service.kubernetes.io/service-proxy-name": "zonewise"}
-_SERVING_WITHIN_SECONDS = 120.0
+_SERVING_WITHIN_SECONDS = 300.0
 _NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 Json = dict[str, Any]

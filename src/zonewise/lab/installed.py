@@ -20,7 +20,7 @@ from zonewise.kube.client import Client
 from zonewise.lab import processes, slots
 from zonewise.lab.nodes import Lab
 
-_READY_WITHIN_SECONDS = 120.0
+_READY_WITHIN_SECONDS = 300.0
 _COMMAND = ["zonewise"]
 DASHBOARD = "dashboard"
 _DASHBOARD_PORT = 7  # of the lab's own ports, and the last that is looked at before a lab takes them
