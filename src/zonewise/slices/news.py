@@ -26,6 +26,7 @@ from zonewise.slices.state import (
     State,
     cut,
     differs,
+    forecasts_of,
     has_state,
     identity,
     kinds,
@@ -73,7 +74,7 @@ def report_on(
     before = read_state(written)
     if not any(map(has_state, decisions.values())):
         return Report(None, None, changes=True, notes=tuple(_farewell(before, next(iter(decisions.values())))))
-    state = state_of(service, decisions, expressions, cluster, _time(now), before)
+    state = state_of(service, decisions, expressions, forecasts_of(decisions.values(), cluster), _time(now), before)
     if before and not differs(before, state):
         return Report(state, written)
     notes = [*_notes(before, state, decisions)]

@@ -7,13 +7,13 @@ not with every pod.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from zonewise.objects import Service
-from zonewise.routing import Cluster, Code, Decision, Expression, Policy, Reason, Subject, forecast
+from zonewise.routing import Cluster, Code, Decision, Expression, Forecast, Policy, Reason, Subject, forecast
 from zonewise.routing.policy import (
     AutomaticHints,
     Distribution,
@@ -102,11 +102,16 @@ def foreign_complaints(decision: Decision) -> list[Reason]:
     return [complaint for complaint in decision.complaints if complaint.blame[0].kind != "Service"]
 
 
+def forecasts_of(decisions: Iterable[Decision], cluster: Cluster) -> list[Forecast]:
+    """Of those that have anybody to serve."""
+    return [forecast(found, cluster) for found in decisions if found.endpoints]
+
+
 def state_of(
     service: Service,
     decisions: Mapping[str, Decision],
     expressions: Mapping[str, Expression],
-    cluster: Cluster,
+    forecasts: Sequence[Forecast],
     now: str,
     before: State | None = None,
 ) -> State:
@@ -116,7 +121,6 @@ def state_of(
     decision, reason = decisions[family], told[family]
     differ = len({found.code for found in told.values()}) > 1
     sentence = "; ".join(found.sentence for found in decision.reasons if found.code is not Code.NO_POLICY)
-    forecasts = [forecast(found, cluster) for found in decisions.values() if found.endpoints]
     drain = next((found for found in decision.reasons if found.code in DRAIN_CODES), None)
     state = State(
         policy=policy_name(decision.reading.policy),
