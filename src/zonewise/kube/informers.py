@@ -225,8 +225,9 @@ class _Informer(Generic[T]):
             async for page in pages:
                 self._reflector.page(page.items, time.monotonic())
                 version = page.resource_version
+        changes = self._reflector.listed(version)
         self._works()
-        self.cache.publish(self._reflector.listed(version))
+        self.cache.publish(changes)
 
     async def _watch(self, command: Watch) -> None:
         chosen = self.selection
@@ -246,7 +247,9 @@ class _Informer(Generic[T]):
         async with aclosing(events):
             async for event in events:
                 self._events[event.type].inc()
-                self.cache.publish(self._reflector.watched(event, time.monotonic()))
+                changes = self._reflector.watched(event, time.monotonic())
+                self._works()
+                self.cache.publish(changes)
                 received += 1
                 if received % EVENTS_BETWEEN_YIELDS == 0:
                     await asyncio.sleep(0)
@@ -262,7 +265,8 @@ class _Informer(Generic[T]):
         self._works()
 
     def _works(self) -> None:
-        if self.cache.problem:
+        """Not while a whole state is still coming in: until that is complete, readers see the old one."""
+        if self.cache.problem and self._reflector.follows:
             self.cache.problem = ""
             _log.info("watch works again", watch=self.cache.name)
 

@@ -168,6 +168,11 @@ class Reflector(Generic[T]):
         self._back_off(now, chance, error.retry_after_seconds)
 
     @property
+    def follows(self) -> bool:
+        """The state is whole, and what is asked for are changes after it."""
+        return self._has_place
+
+    @property
     def _is_streaming_list(self) -> bool:
         return not self._has_place and isinstance(self._request, Watch)
 

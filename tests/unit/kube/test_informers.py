@@ -1,0 +1,56 @@
+"""When a watch that failed is said to work again: not before readers have what was missed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from waiting import eventually
+from zonewise.kube import reflector
+from zonewise.kube.errors import Gone
+from zonewise.kube.informers import Caches
+from zonewise.kube.wire import EventType, WatchEvent
+from zonewise.objects import NODES, Metadata, Node
+
+BOOKMARK = WatchEvent(EventType.BOOKMARK, Node(metadata=Metadata(resource_version="9")), end_of_initial_events=True)
+
+
+class PaperClient:
+    """Each watch sends what is put into `events`; an error ends it."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[WatchEvent[Node] | Gone] = asyncio.Queue()
+        self.opened = 0
+
+    async def watch(self, *_: Any, on_open: Callable[[], None], **__: Any) -> AsyncIterator[WatchEvent[Node]]:
+        on_open()
+        self.opened += 1
+        while True:
+            event = await self.events.get()
+            if isinstance(event, Gone):
+                raise event
+            yield event
+
+
+async def test_a_watch_works_again_once_the_new_state_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "FIRST_WAIT_SECONDS", 0.01)
+    client: Any = PaperClient()
+    async with Caches(client) as caches:
+        nodes = caches.of(NODES)
+        client.events.put_nowait(BOOKMARK)
+        await nodes.wait_synced()
+        client.events.put_nowait(Gone("too old"))
+        await eventually(lambda: is_so(client.opened == 2), "it is opened again")
+        client.events.put_nowait(WatchEvent(EventType.ADDED, Node(metadata=Metadata(name="new"))))
+        await eventually(lambda: is_so(client.events.empty()), "what is new is read")
+        assert "too old" in nodes.problem
+        assert not len(nodes)
+        client.events.put_nowait(BOOKMARK)
+        await eventually(lambda: is_so(len(nodes) == 1), "it is whole")
+        assert not nodes.problem
+
+
+async def is_so(claim: bool) -> bool:
+    await asyncio.sleep(0)
+    return claim
