@@ -29,6 +29,7 @@ from zonewise.lab import kwok
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 from zonewise.objects import EVENTS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod, Resource
+from zonewise.objects.policy import BudgetCharge, TopologyDisruptionBudgetStatus
 from zonewise.topology import ZONE
 
 Json = dict[str, Any]
@@ -309,6 +310,11 @@ class Bed:
         """`patience_seconds` is its own --timeout."""
         flags = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", f"--timeout={patience_seconds}s")
         return await self.kubectl("drain", *nodes, *flags, code=code, timeout_seconds=300)
+
+
+def charges_in(status: Json) -> tuple[BudgetCharge, ...]:
+    """Of a budget's status, as read."""
+    return TopologyDisruptionBudgetStatus(charges=status.get("charges", "")).ledger
 
 
 def is_available(pod: Pod) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disruption_bed import BUDGETS, Bed
+from disruption_bed import BUDGETS, Bed, charges_in
 from disruption_processes import install, user_kubeconfig
 from waiting import eventually
 from zonewise.disruption import program
@@ -116,7 +116,7 @@ async def status_of(bed: Bed, name: str = "budget") -> Json:
 
 async def charged(bed: Bed, name: str = "budget") -> list[str]:
     """Names of the charged pods, oldest first."""
-    return [entry["name"] for entry in (await status_of(bed, name))["ledger"]]
+    return [charge.name for charge in charges_in(await status_of(bed, name))]
 
 
 async def allowed(bed: Bed, name: str = "budget") -> dict[str, int]:

@@ -135,6 +135,8 @@ class _Part:
     """The webhook configuration in which API servers are told to trust us."""
     webhooks: list[Webhook[Any]]
     register: Callable[[], Awaitable[None]]
+    trouble: Callable[[], str | None] | None = None
+    """Why it should get no requests now; None where old knowledge does no harm."""
 
 
 async def _serve(health: Health, access: Access, reach: _Reach, secret: Key, options: dict[str, Any]) -> None:
@@ -149,6 +151,9 @@ async def _serve(health: Health, access: Access, reach: _Reach, secret: Key, opt
     async with Client(access) as client:
         caches = Caches(client)
         parts = [_PARTS[name](client, caches, reach, secret, options) for name in options["parts"]]
+        for name, part in zip(options["parts"], parts, strict=True):
+            if part.trouble is not None:
+                health.add_ready(name, part.trouble)
         injectors = [TrustInjector(client, caches, fields=f"metadata.name={part.configuration_name}") for part in parts]
 
         async def trust(bundle_pem: bytes) -> None:
@@ -190,6 +195,7 @@ def _disruption(client: Client, caches: Caches, reach: _Reach, secret: Key, opti
         policies.CONFIGURATION_NAME,
         guard.webhooks(),
         lambda: program.register(client, where, secret.namespace),
+        guard.trouble,
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from zonewise.disruption.budget import Budget, BudgetError, Place
 from zonewise.disruption.judgement import Case, Judgement, Verdict, hangs_on_numbers, judge_all
 from zonewise.disruption.ledger import Entry
-from zonewise.disruption.pods import Atlas, PodFacts
+from zonewise.disruption.pods import Atlas, PodFacts, gives_up
 from zonewise.disruption.stock import Refusal, refusal
 from zonewise.objects.policy import PodDisruptionBudget
 
@@ -99,6 +99,8 @@ class Situation:
     nodes: Mapping[str, Mapping[str, str]]
     stock: Sequence[PodDisruptionBudget]
     leader: LeaderAccount
+    replicas: int | None = None
+    """How many its ReplicaSet wants."""
     guarded: bool = True
     unreadable: Sequence[BudgetError] = field(default_factory=tuple)
 
@@ -106,7 +108,8 @@ class Situation:
 def explain(seen: Situation) -> Account:
     atlas = Atlas(seen.nodes)
     peers = [peer for peer in seen.pods if peer.replica_set and peer.replica_set == seen.pod.replica_set]
-    judged = judge_all(seen.cases, seen.pod, atlas, peers, owner=seen.owner_uid)
+    others = peers if gives_up(peers, seen.replicas) else ()
+    judged = judge_all(seen.cases, seen.pod, atlas, others, owner=seen.owner_uid)
     by_name = {case.budget.key: case for case in seen.cases}
     stock = refusal(seen.pod, list(seen.stock))
     refusals = list(_refusals(seen, judged.each, stock))

@@ -90,11 +90,12 @@ class _Heads:
 
 @dataclass(slots=True)
 class _Crowd:
-    """`present` are the charged pods that are there."""
+    """`present` are the charged pods that are there. `excess`: what a controller has beyond what it wants itself."""
 
     groups: dict[str, _Group] = field(default_factory=dict)
     healthy: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     present: dict[str, PodFacts] = field(default_factory=dict)
+    excess: dict[str, int] = field(default_factory=dict)
     matched: int = 0
 
 
@@ -135,6 +136,9 @@ def _add(crowd: _Crowd, here: _Heads, budget: Budget, atlas: Atlas, workloads: W
     owner = workload.owner.uid if workload is not None else _UNMANAGED
     group = crowd.groups.setdefault(owner, _Group(workload.desired if workload is not None else 0))
     crowd.matched += here.matched
+    if workload is not None and workload.own is not None:
+        uid = here.example.controller_uid
+        crowd.excess[uid] = crowd.excess.get(uid, -workload.own) + here.matched - here.terminating
     if not here.example.node:
         return
     place = atlas.place(budget, here.example)
@@ -196,15 +200,18 @@ def _gaps(group: _Group, before: Mapping[Place, int], missing: int) -> dict[Plac
 def _let_charges_take_surplus(
     budget: Budget, crowd: _Crowd, atlas: Atlas, workloads: Workloads, ledger: Ledger, slots: _Slots
 ) -> None:
-    """A charged pod of an owner that has too many counts as gone; the oldest charges first."""
+    """A charged pod counts as gone where its owner has too many, unless its controller replaces it; oldest charges first."""
+    excess = dict(crowd.excess)
     for uid in ledger:
         pod = crowd.present.get(uid)
         if pod is None or not pod.active:
             continue
-        owner = owner_of(pod, workloads)
-        if slots.surplus.get(owner, 0) > 0:
+        owner, controller = owner_of(pod, workloads), pod.controller_uid
+        if slots.surplus.get(owner, 0) > 0 and excess.get(controller, 1) > 0:
             slots.surplus[owner] -= 1
             slots.by_place[atlas.place(budget, pod)] -= 1
+            if controller in excess:
+                excess[controller] -= 1
 
 
 def _tally(budget: Budget, crowd: _Crowd, slots: _Slots) -> Tally:

@@ -35,9 +35,6 @@ MOST_ATTEMPTS: Final = 8
 _FIRST_JITTER_SECONDS: Final = 0.002
 _LONGEST_JITTER_SECONDS: Final = 0.3
 
-_REFUNDED: Final = frozenset({Source.EVICTION, Source.DELETE})
-"""What webhooks charge, and take back when another budget refuses."""
-
 _BATCHES: Final = Histogram(
     "zonewise_charge_batch_requests", "Requests judged together for one budget", buckets=(1, 2, 4, 8, 16, 32, 64, 128)
 )
@@ -56,9 +53,11 @@ class Request:
     time: str = ""
     """When it came, as the API writes times: to the microsecond, so that no two requests for a pod have the same."""
     dry_run: bool = False
-    names_uid: bool = False
-    """Whoever names the uid has probably charged it already: better look than write."""
+    reservation: str = ""
+    """The time of the charge that who asks has made for it: better look for that than write another."""
     others: tuple[Case, ...] = ()
+    replaced: bool = False
+    """Its ReplicaSet wants as many pods as it has, so it makes another."""
     peers: Callable[[], Sequence[PodFacts]] = tuple
 
     def entry(self, domain: str) -> Entry:
@@ -180,6 +179,8 @@ def _judge_batch(page: Page, slips: Sequence[_Slip]) -> _Round:
 
 def _judge_one(page: Page, now: Published, slip: _Slip) -> tuple[Answer, Published]:
     request = slip.request
+    if slip.answer.done():
+        return Answer(Outcome.BUSY), now
     if slip.kind is _Kind.REFUND:
         return Answer(Outcome.ALLOWED), _refunded(now, request)
     judgement = _judged(page, now, request)
@@ -188,7 +189,8 @@ def _judge_one(page: Page, now: Published, slip: _Slip) -> tuple[Answer, Publish
     if slip.kind is _Kind.CHECK:
         return Answer(Outcome.ALLOWED, judgement), now
     if judgement.verdict is Verdict.CHARGE:
-        return Answer(Outcome.CHARGED, judgement), status.charged(page.budget, now, [request.entry(judgement.domain)])
+        entry = request.entry(judgement.domain)
+        return Answer(Outcome.CHARGED, judgement), status.charged(page.budget, now, [entry], replaced=request.replaced)
     return Answer(Outcome.ALLOWED, judgement), _shared(now, request)
 
 
@@ -200,22 +202,24 @@ def _refunded(now: Published, request: Request) -> Published:
 
 
 def _shared(now: Published, request: Request) -> Published:
-    """Two requests for one pod rely on one charge: from now on neither may take it back, it can only expire.
+    """Two requests for one pod rely on one charge: from now on neither may take it back, it can only expire, anew.
 
-    Who names the uid of what the leader reserved is taken for the leader, which acts upon it at once.
+    The leader shows that what it reserved is its own: it acts upon that at once, and nobody else does.
     """
     entry = now.ledger.get(request.pod.uid)
-    if entry is None or entry.confirmed or entry.time == request.time:
-        return now
-    if request.names_uid and entry.source not in _REFUNDED:
+    if entry is None or entry.confirmed or entry.time == request.time or _reserved(entry, request):
         return now
     return replace(now, ledger={**now.ledger, entry.uid: replace(entry, time=request.time, source=request.source)})
+
+
+def _reserved(entry: Entry, request: Request) -> bool:
+    return bool(request.reservation) and entry.time == request.reservation
 
 
 def _judged(page: Page, now: Published, request: Request) -> Judgement:
     case = Case(page.budget, now)
     others = tuple(case if other.budget.key == page.key else other for other in request.others)
-    peers = request.peers() if now.numbers.any_surplus else ()
+    peers = request.peers() if now.numbers.any_surplus and not request.replaced else ()
     return judge(case, request.pod, request.atlas, peers, request.reach, others, request.owner)
 
 
@@ -224,10 +228,10 @@ def _certain(answer: Answer, now: Published, slip: _Slip) -> bool:
     if judgement is None:
         return True
     if judgement.verdict is Verdict.CHARGE:
-        return not request.names_uid
+        return not request.reservation
     if judgement.reason.code is Code.ALREADY_CHARGED:
-        # What the leader reserved it acts upon at once, naming the uid, and takes back when that was refused.
-        return request.names_uid and now.ledger[request.pod.uid].source not in _REFUNDED
+        # What the leader reserved it acts upon at once, and takes back itself when that was refused.
+        return _reserved(now.ledger[request.pod.uid], request)
     return judgement.verdict is Verdict.ALLOW and judgement.reason.code is not Code.NOT_READY
 
 
@@ -284,6 +288,8 @@ class _Desk:
     async def _decide(self, slips: Sequence[_Slip]) -> Sequence[Answer]:
         page, live = self._book.newest(self._key), False
         for attempt in range(MOST_ATTEMPTS):
+            if all(slip.answer.done() for slip in slips):
+                break  # an API server that is slow already is not asked for what nobody waits for
             if page is None:
                 page, live = await self._read(), True
             judged = _judge_batch(page, slips)

@@ -17,7 +17,7 @@ from zonewise.disruption.budget import Budget
 from zonewise.disruption.census import Places, count, places_of
 from zonewise.disruption.judgement import Case
 from zonewise.disruption.ledger import Ledger, Source
-from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads
+from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, gives_up
 from zonewise.disruption.purse import BudgetPurse, World
 from zonewise.disruption.status import Published, published
 from zonewise.disruption.waves import Candidate, Pick, Wave, next_wave
@@ -148,7 +148,8 @@ class _Stage:
             workloads=self._cluster.workloads,
             selecting=self._selecting,
             stock=self._stock,
-            peers=lambda pod: [peer for peer in self._pods.values() if peer.controller_uid == pod.controller_uid],
+            peers=self._peers,
+            replaced=self._is_replaced,
         )
         purse = BudgetPurse(world, cases, source=Source.EVICTION)
         return next_wave([self._candidate(pod) for pod in pods], purse)
@@ -165,6 +166,13 @@ class _Stage:
         places = tuple(self._atlas.place(budget, pod) for budget in budgets)
         alike = (pod.namespace, pod.controller_uid, places) if pod.controller else None
         return Candidate(pod, str(pod.namespace), (pod.name,), alike)
+
+    def _peers(self, pod: PodFacts) -> list[PodFacts]:
+        return [peer for peer in self._pods.values() if peer.controller_uid == pod.controller_uid]
+
+    def _is_replaced(self, pod: PodFacts) -> bool:
+        workload = self._cluster.workloads.get(pod.controller_uid)
+        return not gives_up(self._peers(pod), workload.own if workload else None)
 
     def _selecting(self, pod: PodFacts) -> list[Key]:
         return [budget.key for budget in self._budgets if _selects(budget, pod)]

@@ -22,19 +22,21 @@ from zonewise.disruption.budget import Budget, Enforcement, Reach
 from zonewise.disruption.charges import Answer, Charges, Outcome, Request
 from zonewise.disruption.judgement import Judgement, Judgements, judge_all
 from zonewise.disruption.leader import LeaderWatch
-from zonewise.disruption.ledger import Source
+from zonewise.disruption.ledger import RESERVED, Source
 from zonewise.disruption.pods import Atlas, PodFacts
 from zonewise.disruption.policies import DELETES, EVICTIONS, Deleter, deleter
 from zonewise.disruption.reason import Code
-from zonewise.disruption.sources import Sources, owner_uid_of
-from zonewise.disruption.stock import CANNOT_EVICT, Refusal, StockBudgets
+from zonewise.disruption.sources import Sources, owner_uid_of, selector_of
+from zonewise.disruption.stock import CANNOT_EVICT, Refusal, refusal
 from zonewise.kube.admission import Webhook
+from zonewise.kube.cache import trouble_of
 from zonewise.kube.client import Client
 from zonewise.kube.errors import Cause, NotFound
 from zonewise.kube.lease import utc_now
+from zonewise.kube.reflector import Change
 from zonewise.kube.review import Review, Verdict
 from zonewise.objects import NODES, PODS, Key, Pod, micro_time
-from zonewise.objects.policy import Eviction
+from zonewise.objects.policy import POD_DISRUPTION_BUDGETS, Eviction, TopologyDisruptionBudget
 
 _log = log.get_logger(__name__)
 
@@ -71,7 +73,7 @@ class _Wish:
     reach: Reach
     source: Source
     dry_run: bool
-    names_uid: bool = False
+    reservation: str = ""
 
 
 class Guard:
@@ -90,10 +92,14 @@ class Guard:
         self._sources = sources
         self._book = book
         self._charges = Charges(book)
-        self._stock = StockBudgets(client, sources)
         self._leader = leader
         self._wall = wall
-        self._held: dict[tuple[Key, str], Code] = {}
+        self._held: dict[Key, dict[str, Code]] = {}
+        sources.budgets.on_change(self._budget_changed)
+
+    def trouble(self) -> str | None:
+        """Why requests had better go to another replica: what changed since is not known here."""
+        return trouble_of((*self._sources.watches, self._leader.watch))
 
     def webhooks(self) -> list[Webhook[Any]]:
         return [
@@ -113,7 +119,8 @@ class Guard:
             pod, certain = await self._read_pod(key), True
             if pod is None or uid not in {"", pod.uid}:
                 return Verdict.allow()  # the API server will say what is to be said of a pod that is not there
-        wish = _Wish(pod, Reach.EVICTIONS, Source.EVICTION, dry_run, bool(uid))
+        reservation = body.metadata.annotations.get(RESERVED, "")
+        wish = _Wish(pod, Reach.EVICTIONS, Source.EVICTION, dry_run, reservation)
         return await (self._decide(wish) if certain else self._decide_on_name(wish))
 
     async def review_delete(self, asked: Review[Pod]) -> Verdict:
@@ -157,17 +164,29 @@ class Guard:
         if not budgets:
             return Verdict.allow()
         request = await self._request(wish, budgets)
-        peers = request.peers() if any(case.status.numbers.any_surplus for case in request.others) else ()
+        surplus = not request.replaced and any(case.status.numbers.any_surplus for case in request.others)
+        peers = request.peers() if surplus else ()
         first = judge_all(request.others, wish.pod, request.atlas, peers, wish.reach, request.owner)
         if all(_settled(judgement) for judgement in first.each):
             return self._conclude(wish, [Answer(Outcome.ALLOWED, judgement) for judgement in first.each])
         if judging.hangs_on_numbers(first.each, budgets) and (trouble := self._leader.trouble()):
             return _refuse(trouble, [trouble], _NO_LEADER_SECONDS)
         if wish.reach is Reach.EVICTIONS and _rests_on_a_charge(first) and not wish.dry_run:
-            refusal = await self._stock.refusal(wish.pod)
-            if refusal is not None:
-                return _as_stock(refusal)
+            refused = await self._refused_by_stock(wish.pod)
+            if refused is not None:
+                return _as_stock(refused)
         return self._conclude(wish, await self._charges.ask(request, [budget.key for budget in budgets]))
+
+    async def _refused_by_stock(self, pod: PodFacts) -> Refusal | None:
+        """From the watch where that allows; a refusal is looked at twice, and then said by us in its place.
+
+        To let the request through uncharged, hoping that the API server refuses it, would be a way past our budgets
+        whenever the stock one changes its mind in between.
+        """
+        if refusal(pod, self._sources.pdbs_of(pod)) is None:
+            return None
+        listed = await self._client.list(POD_DISRUPTION_BUDGETS, pod.namespace, deadline_seconds=_READ_SECONDS)
+        return refusal(pod, [found for found in listed.items if selector_of(found).matches(pod.labels)])
 
     async def _request(self, wish: _Wish, budgets: Sequence[Budget]) -> Request:
         pages = [page for budget in budgets if (page := self._book.newest(budget.key)) is not None]
@@ -179,13 +198,11 @@ class Guard:
             source=wish.source,
             time=micro_time(self._wall()),
             dry_run=wish.dry_run,
-            names_uid=wish.names_uid,
+            reservation=wish.reservation,
             others=tuple(page.case for page in pages),
-            peers=lambda: self._peers(wish.pod),
+            replaced=wish.reach is Reach.EVICTIONS and self._sources.is_replaced(wish.pod),
+            peers=lambda: self._sources.pods_of(wish.pod.replica_set),
         )
-
-    def _peers(self, pod: PodFacts) -> list[PodFacts]:
-        return self._sources.pods_of(pod.replica_set) if pod.replica_set else []
 
     async def _atlas(self, pod: PodFacts) -> Atlas:
         """A node we have not heard of may be new, or gone: that makes a difference to its pods."""
@@ -215,15 +232,19 @@ class Guard:
         _JUDGED.labels(wish.reach, said.reason.code if said else answer.outcome).inc()
         if said is None:
             return
-        place = (said.budget, said.domain)
+        held = self._held.setdefault(said.budget, {})
         if said.would is judging.Verdict.DENY:
             if said.verdict is not judging.Verdict.DENY:
                 _WOULD.labels(said.budget.namespace, said.budget.name).inc()
-            if self._held.get(place) is not said.reason.code:
-                self._held[place] = said.reason.code
+            if held.get(said.domain) is not said.reason.code:
+                held[said.domain] = said.reason.code
                 _log_refusal(wish, said)
-        elif answer.outcome is Outcome.CHARGED and self._held.pop(place, None) is not None:
+        elif answer.outcome is Outcome.CHARGED and held.pop(said.domain, None) is not None:
             _log.info("budget lets pods go again", budget=str(said.budget), domain=said.domain, pod=str(wish.pod.key))
+
+    def _budget_changed(self, change: Change[TopologyDisruptionBudget]) -> None:
+        if change.new is None:
+            self._held.pop(change.key, None)
 
 
 def _is_the_one(pod: PodFacts, uid: str) -> bool:
@@ -262,11 +283,9 @@ def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) ->
     )
 
 
-def _as_stock(refusal: Refusal) -> Verdict:
-    causes = [Cause(reason=_CAUSE, message=refusal.cause)] if refusal.cause else []
-    return Verdict.deny(
-        refusal.message, code=refusal.code, causes=causes, retry_after_seconds=refusal.retry_after_seconds
-    )
+def _as_stock(said: Refusal) -> Verdict:
+    causes = [Cause(reason=_CAUSE, message=said.cause)] if said.cause else []
+    return Verdict.deny(said.message, code=said.code, causes=causes, retry_after_seconds=said.retry_after_seconds)
 
 
 def _log_refusal(wish: _Wish, said: Judgement) -> None:

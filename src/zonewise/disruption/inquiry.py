@@ -19,7 +19,7 @@ from zonewise.kube.client import Client
 from zonewise.kube.errors import Forbidden, NotFound
 from zonewise.objects import LEASES, NAMESPACES, NODES, PODS, Key, Lease
 from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
-from zonewise.objects.apps import REPLICA_SETS
+from zonewise.objects.apps import REPLICA_SETS, ReplicaSet
 from zonewise.objects.policy import (
     POD_DISRUPTION_BUDGETS,
     TOPOLOGY_DISRUPTION_BUDGETS,
@@ -38,7 +38,8 @@ async def inquire(client: Client, pod: Key, lease_namespaces: Sequence[str], now
     nodes = {known.metadata.name: known.metadata.labels for known in (await client.list(NODES)).items}
     cases, unreadable = _cases(facts, await _budgets(client, pod.namespace))
     stock = (await client.list(POD_DISRUPTION_BUDGETS, pod.namespace)).items
-    owner = await _owner(client, pod.namespace, facts.controller)
+    replica_set = await _replica_set(client, pod.namespace, facts.controller)
+    owner = _owner(facts.controller, replica_set)
     return explain(
         Situation(
             pod=facts,
@@ -49,6 +50,7 @@ async def inquire(client: Client, pod: Key, lease_namespaces: Sequence[str], now
             nodes=nodes,
             stock=[known for known in stock if _selects(known, facts)],
             leader=await _leader(client, [Key(namespace, LEASE) for namespace in lease_namespaces], now),
+            replicas=replica_set.spec.replicas if replica_set else None,
             guarded=await _is_guarded(client, pod.namespace),
             unreadable=unreadable,
         )
@@ -89,17 +91,21 @@ def _selects(stock: PodDisruptionBudget, pod: PodFacts) -> bool:
     return selector_of(stock).matches(pod.labels)
 
 
-async def _owner(client: Client, namespace: str, controller: Controller | None) -> Owner | None:
+async def _replica_set(client: Client, namespace: str, controller: Controller | None) -> ReplicaSet | None:
+    if controller is None or controller.kind != REPLICA_SETS.kind:
+        return None
+    try:
+        return await client.get(REPLICA_SETS, controller.name, namespace)
+    except NotFound:
+        return None
+
+
+def _owner(controller: Controller | None, replica_set: ReplicaSet | None) -> Owner | None:
     if controller is None:
         return None
-    own = Owner(controller.kind, controller.name, controller.uid)
-    if controller.kind != REPLICA_SETS.kind:
-        return own
-    try:
-        above = controller_of((await client.get(REPLICA_SETS, controller.name, namespace)).metadata)
-    except NotFound:
-        return own
-    return Owner(above.kind, above.name, above.uid) if above else own
+    above = controller_of(replica_set.metadata) if replica_set else None
+    named = above or controller
+    return Owner(named.kind, named.name, named.uid)
 
 
 async def _leader(client: Client, leases: Sequence[Key], now: datetime) -> LeaderAccount:

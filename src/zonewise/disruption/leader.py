@@ -31,12 +31,12 @@ class LeaderWatch:
         silent_seconds: float = SILENT_SECONDS,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        self._cache: Cache[Lease] = caches.of(LEASES, lease.namespace, fields=f"metadata.name={lease.name}")
+        self.watch: Cache[Lease] = caches.of(LEASES, lease.namespace, fields=f"metadata.name={lease.name}")
         self._lease = lease
         self._silent_seconds = silent_seconds
         self._clock = clock
         self._heard_at = clock()
-        self._cache.on_change(self._heard)
+        self.watch.on_change(self._heard)
 
     def trouble(self) -> str:
         """Why the numbers can't be trusted now; empty while they can."""

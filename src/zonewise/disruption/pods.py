@@ -6,7 +6,7 @@ where a pod stands under a budget.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -58,12 +58,15 @@ class Owner(NamedTuple):
 
 
 class Workload(NamedTuple):
+    """`own`: how many the direct controller itself wants, where that is for its owner to say: a Deployment's ReplicaSet."""
+
     owner: Owner
     desired: int
+    own: int | None = None
 
 
 Workloads = Mapping[str, Workload]
-"""By the uid of the direct controller, and of the owner itself: a ReplicaSet and its Deployment have the same value.
+"""By the uid of the direct controller, and of the owner itself: a ReplicaSet and its Deployment have the same owner.
 
 A controller that is missing here wants an unknown number of pods; they count as unmanaged.
 """
@@ -139,6 +142,15 @@ def owner_of(pod: PodFacts, workloads: Workloads) -> str:
     """The uid of the pod's top-level controller; empty where it has none that is known."""
     workload = workloads.get(pod.controller_uid)
     return workload.owner.uid if workload else ""
+
+
+def gives_up(pods: Iterable[PodFacts], replicas: int | None) -> bool:
+    """Whether a ReplicaSet with these pods has more than the `replicas` it wants, if these are known.
+
+    One that has not replaces what is evicted. Nothing can be taken in place of that, and its slot stays: while a surge
+    of the Deployment never gets ready, its old ReplicaSet gives nothing up, though there are pods too many.
+    """
+    return replicas is None or sum(not pod.terminating and pod.stage is not Stage.ENDED for pod in pods) > replicas
 
 
 class Atlas:

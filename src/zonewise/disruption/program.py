@@ -25,7 +25,7 @@ from zonewise.disruption.scaledown import ScaleDownController
 from zonewise.disruption.sources import Sources
 from zonewise.disruption.workloads import WorkloadSources
 from zonewise.kube.access import Access
-from zonewise.kube.cache import Cache
+from zonewise.kube.cache import trouble_of
 from zonewise.kube.client import Client
 from zonewise.kube.election import Timing
 from zonewise.kube.events import Recorder
@@ -64,7 +64,7 @@ async def live(access: Access, lead: Lead | None, health: Health) -> None:
         async with Recorder(client, REPORTING_CONTROLLER, identity) as recorder:
             sources = Sources(caches)
             workloads = WorkloadSources(client, caches, sources)
-            health.add_ready("budgets", lambda: _trouble(sources, workloads))
+            health.add_ready("budgets", lambda: trouble_of((*sources.watches, *workloads.watches)))
             writing = client.guarded(leadership) if leadership else client
             runs = _controllers(writing, sources, workloads, recorder)
             async with caches:
@@ -96,17 +96,6 @@ def _leadership(client: Client, lead: Lead | None, identity: str) -> Leadership 
     if lead is None:
         return None
     return Leadership(client, lead.name, lead.namespace, identity=identity, timing=lead.timing)
-
-
-def _trouble(sources: Sources, workloads: WorkloadSources) -> str | None:
-    watches: tuple[Cache[Any], ...] = (
-        *(sources.pods, sources.nodes, sources.budgets, sources.pdbs, sources.replica_sets),
-        *(workloads.deployments, workloads.stateful_sets, workloads.daemon_sets, workloads.replication_controllers),
-    )
-    problems = [
-        f"{watch.name}: {watch.problem or 'not read yet'}" for watch in watches if watch.problem or not watch.synced
-    ]
-    return "; ".join(problems) or None
 
 
 def guard(client: Client, caches: Caches, lease_namespace: str) -> Guard:

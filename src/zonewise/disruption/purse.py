@@ -6,7 +6,7 @@ counted down, so that no pod is tried which the API server would refuse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from zonewise.disruption.ledger import Entry, Source
 from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, owner_of
 from zonewise.disruption.reason import Code
 from zonewise.disruption.status import charged
+from zonewise.disruption.stock import refusal
 from zonewise.disruption.waves import Outcome, Payment
 from zonewise.objects import Key, key_of
 from zonewise.objects.policy import PodDisruptionBudget
@@ -38,6 +39,8 @@ class World:
     selecting: Callable[[PodFacts], Sequence[Key]]
     stock: Callable[[PodFacts], Sequence[PodDisruptionBudget]] = lambda _pod: ()
     peers: Callable[[PodFacts], Iterable[PodFacts]] = lambda _pod: ()
+    replaced: Callable[[PodFacts], bool] = lambda _pod: False
+    """Whether its ReplicaSet makes another, because it gives up none."""
 
 
 @dataclass(slots=True)
@@ -57,15 +60,16 @@ class BudgetPurse:
         if judgements.verdict is Verdict.DENY:
             return Payment(Outcome.HELD, {}, tuple(denial.reason for denial in judgements.denials))
         stock = self._stock(pod)
-        if refusal := self._refusal(pod, judgements, stock):
-            return Payment(Outcome.HELD, {}, (refusal,))
+        if held_by := self._held_by(pod, judgements, stock):
+            return Payment(Outcome.HELD, {}, (held_by,))
         self._spend(pod, judgements, stock)
         return self._charge(pod, judgements)
 
     def _judge(self, pod: PodFacts) -> Judgements:
         cases = [self.cases[key] for key in self.world.selecting(pod) if key in self.cases]
         owner = owner_of(pod, self.world.workloads)
-        return judge_all(cases, pod, self.world.atlas, self.world.peers(pod), self.request, owner)
+        peers = () if self.world.replaced(pod) else self.world.peers(pod)
+        return judge_all(cases, pod, self.world.atlas, peers, self.request, owner)
 
     def _charge(self, pod: PodFacts, judgements: Judgements) -> Payment:
         owner = owner_of(pod, self.world.workloads)
@@ -75,15 +79,16 @@ class BudgetPurse:
             entry = Entry(
                 uid=pod.uid, name=pod.name, domain=judgement.domain, owner=owner, time=self.time, source=self.source
             )
-            self.cases[judgement.budget] = replace(case, status=charged(case.budget, case.status, [entry]))
+            after = charged(case.budget, case.status, [entry], replaced=self.world.replaced(pod))
+            self.cases[judgement.budget] = replace(case, status=after)
             entries[judgement.budget] = entry
         return Payment(Outcome.CHARGED if entries else Outcome.FREE, entries)
 
-    def _refusal(
+    def _held_by(
         self, pod: PodFacts, judgements: Judgements, stock: Sequence[PodDisruptionBudget]
     ) -> topology.Reason | None:
-        if stock and (refusal := _stock_refusal(pod, stock, self._stock_spent)):
-            return refusal
+        if refused := refusal(pod, stock, self._stock_spent):
+            return refused.reason
         if self.unlimited_left == 0 and _is_unlimited(pod, judgements, stock):
             return _ONE_AT_A_TIME
         return None
@@ -97,43 +102,11 @@ class BudgetPurse:
 
     def _stock(self, pod: PodFacts) -> Sequence[PodDisruptionBudget]:
         """Only an eviction asks them, and only about a pod that runs."""
-        if self.request is not Reach.EVICTIONS or pod.terminating or pod.stage is not Stage.RUNNING:
-            return ()
-        return self.world.stock(pod)
+        runs = pod.stage is Stage.RUNNING and not pod.terminating
+        return self.world.stock(pod) if runs and self.request is Reach.EVICTIONS else ()
 
 
 def _is_unlimited(pod: PodFacts, judgements: Judgements, stock: Sequence[PodDisruptionBudget]) -> bool:
     if stock or not pod.ready or not pod.active:
         return False
     return all(judgement.reason.code in _UNLIMITED for judgement in judgements.each)
-
-
-def _stock_refusal(
-    pod: PodFacts, stock: Sequence[PodDisruptionBudget], spent: Mapping[Key, int]
-) -> topology.Reason | None:
-    """As the API server's eviction handler will decide from what the PDB publishes."""
-    if len(stock) > 1:
-        names = ", ".join(str(key_of(pdb)) for pdb in stock)
-        return topology.Reason(
-            "SeveralStockBudgets",
-            f"the API server evicts no pod that several PodDisruptionBudgets select: {names}; leave one of them",
-        )
-    pdb = stock[0]
-    status, name = pdb.status, key_of(pdb)
-    if not pod.ready and _lets_unready_go(pdb):
-        return None
-    if status.observed_generation < pdb.metadata.generation:
-        return topology.Reason("StockBudgetNotObserved", f"PodDisruptionBudget {name} was changed and not counted yet")
-    if status.disruptions_allowed <= spent.get(name, 0):
-        return topology.Reason(
-            "StockBudget",
-            f"PodDisruptionBudget {name} allows no further disruption: it needs {status.desired_healthy} healthy pods"
-            f" and has {status.current_healthy}",
-        )
-    return None
-
-
-def _lets_unready_go(pdb: PodDisruptionBudget) -> bool:
-    if pdb.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
-        return True
-    return pdb.status.current_healthy >= pdb.status.desired_healthy > 0

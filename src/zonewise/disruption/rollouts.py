@@ -11,12 +11,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import Counter
 
 from zonewise.disruption.budget import Budget, Reach
-from zonewise.disruption.ledger import Source
+from zonewise.disruption.ledger import RESERVED, Source
 from zonewise.disruption.pace import Pace
 from zonewise.disruption.planning import UNCOUNTED_SECONDS, Planner, Reservations
 from zonewise.disruption.sources import Sources, WorkloadKey
@@ -35,20 +35,19 @@ from zonewise.disruption.updates import (
     updates_itself,
 )
 from zonewise.disruption.waves import Limits, Pick, Wave, next_wave
+from zonewise.disruption.workloadqueue import WorkloadQueue
 from zonewise.disruption.workloadreports import Reporter
 from zonewise.disruption.workloads import WorkloadSources
+from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
-from zonewise.kube.controller import Controller
 from zonewise.kube.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from zonewise.kube.events import Recorder
 from zonewise.kube.patch import JsonPatch
-from zonewise.kube.queue import Backoff, WorkQueue
+from zonewise.kube.queue import Backoff
 from zonewise.objects import Key
 from zonewise.objects.apps import CONTROLLER_REVISIONS, DAEMON_SETS, STATEFUL_SETS, DaemonSet, StatefulSet
 
 _BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
-_TOGETHER_SECONDS: Final = 0.03
-"""Changes of pods come in handfuls: they are looked at together."""
 _STUCK_SECONDS: Final = 60.0
 """How long a wave may be under way before it is told what it waits for."""
 
@@ -68,7 +67,6 @@ class _Progress:
     uid: str
     pace: Pace = field(default_factory=Pace)
     gone: set[str] = field(default_factory=set)
-    holding: set[Key] = field(default_factory=set)
     waves: int = 0
     target: str = ""
     """The revision under way: with another one, all that was refused is tried anew."""
@@ -94,42 +92,26 @@ class RolloutController:
         self._client = client
         self._sources = sources
         self._reservations = reservations
-        self._workloads = workloads
         self._planner = Planner(sources, reservations, workloads)
         self._reporter = Reporter(recorder)
         self._clock = clock
         self._progress: dict[WorkloadKey, _Progress] = {}
-        self._queue: WorkQueue[WorkloadKey] = WorkQueue("rollouts", backoff=_BACKOFF)
-        self._controller = Controller("rollouts", self._queue, self._reconcile, workers=4)
-        workloads.on_workload_dirty(self._workload_changed)
-        sources.on_budget_dirty(self._budget_changed)
+        caches: dict[str, Cache[Any]] = {
+            STATEFUL_SETS.kind: workloads.stateful_sets,
+            DAEMON_SETS.kind: workloads.daemon_sets,
+        }
+        self._queue: WorkloadQueue[Evicting] = WorkloadQueue(
+            "rollouts", caches, reservations, self._reconcile, _BACKOFF
+        )
+        self._queue.follow(sources, workloads)
 
     async def run(self) -> None:
         """Others may have led since the last time: what was remembered then is not true any more."""
         self._progress.clear()
-        for key in self._workloads.stateful_sets.keys():  # noqa: SIM118 - a cache is no dict
-            self._queue.add(WorkloadKey(STATEFUL_SETS.kind, key))
-        for key in self._workloads.daemon_sets.keys():  # noqa: SIM118 - a cache is no dict
-            self._queue.add(WorkloadKey(DAEMON_SETS.kind, key))
-        await self._controller.run()
-
-    def _workload_changed(self, key: WorkloadKey) -> None:
-        if key in self._progress or self._find(key) is not None:
-            self._queue.add_after(key, _TOGETHER_SECONDS)
-
-    def _budget_changed(self, budget: Key) -> None:
-        """By pods of any workload. While we hold its numbers back, nothing is published that would tell us."""
-        for key, progress in self._progress.items():
-            if budget in progress.holding:
-                self._queue.add_after(key, _TOGETHER_SECONDS)
-
-    def _find(self, key: WorkloadKey) -> Evicting | None:
-        if key.kind == STATEFUL_SETS.kind:
-            return self._workloads.stateful_sets.get(key.key)
-        return self._workloads.daemon_sets.get(key.key) if key.kind == DAEMON_SETS.kind else None
+        await self._queue.run()
 
     async def _reconcile(self, key: WorkloadKey) -> float | None:
-        workload = self._find(key)
+        workload = self._queue.find(key)
         if workload is None or not (is_evicting(workload) or self._is_taken_over(workload)):
             self._forget(key, workload)
             return None
@@ -156,7 +138,7 @@ class RolloutController:
     def _progress_of(self, key: WorkloadKey, workload: Evicting) -> _Progress:
         progress = self._progress.get(key)
         if progress is None or progress.uid != workload.metadata.uid:
-            self._release(key)
+            self._queue.release(key)
             progress = self._progress[key] = _Progress(workload.metadata.uid)
         return progress
 
@@ -177,7 +159,8 @@ class RolloutController:
         return progress.revision
 
     async def _go_on(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:
-        budgets = self._hold(workload, update, progress)
+        budgets = self._planner.budgets(update.old)
+        self._queue.hold(key, budgets.keys())
         wave = self._plan(update, budgets, progress)
         if wave is None:
             return UNCOUNTED_SECONDS
@@ -195,15 +178,6 @@ class RolloutController:
         """If nobody wakes us before: a refusal tells nobody that it is over."""
         domains = {pick.candidate.domain for pick in wave.picks if pick.candidate.uid not in progress.gone}
         return min(progress.pace.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
-
-    def _hold(self, workload: Evicting, update: Update, progress: _Progress) -> dict[Key, Budget]:
-        budgets = self._planner.budgets(update.old)
-        for key in budgets.keys() - progress.holding:
-            self._reservations.hold(key, _who(workload))
-        for key in progress.holding - budgets.keys():
-            self._reservations.release(key, _who(workload))
-        progress.holding = set(budgets)
-        return budgets
 
     def _plan(self, update: Update, budgets: dict[Key, Budget], progress: _Progress) -> Wave | None:
         splitting = list(budgets.values())
@@ -223,7 +197,7 @@ class RolloutController:
         domains = {held.candidate.domain for held in wave.held}
         seconds = progress.pace.seconds_until_open(domains, self._clock())
         if update.is_whole or progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
-            self._release(key)
+            self._queue.release(key)
             self._reporter.held(workload, "UpdateHeld", wave)
             return seconds
         return min(seconds or _STUCK_SECONDS, _STUCK_SECONDS)
@@ -258,9 +232,9 @@ class RolloutController:
 
     async def _evict(self, pick: Pick, progress: _Progress, kind: str, *, dry_run: bool = False) -> bool:
         """A dry run only asks: it costs no write of ours, and says whether one is worth it."""
-        pod = pick.candidate.pod
+        pod, shown = pick.candidate.pod, None if dry_run else _reserved(pick)
         try:
-            await self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run)
+            await self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run, annotations=shown)
         except NotFound:
             result = "gone"
         except _REFUSALS as error:
@@ -285,8 +259,8 @@ class RolloutController:
     async def _finish(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:
         if not update.is_whole:  # the last wave is still on its way
             if progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
-                self._release(key)
-            return _STUCK_SECONDS if progress.holding else None
+                self._queue.release(key)
+            return _STUCK_SECONDS if self._queue.holds(key) else None
         completed = progress.completed_version
         if isinstance(workload, StatefulSet) and is_complete(workload, update) and _version(workload) >= completed:
             completed = _version(await self._complete(workload))
@@ -294,7 +268,7 @@ class RolloutController:
             told = f"all {update.desired} pods are of revision {update.revision}, after {progress.waves} waves"
             self._reporter.forget(progress.uid)
             self._reporter.note(workload, "Updated", told)
-        self._release(key)
+        self._queue.release(key)
         self._progress[key] = _Progress(
             progress.uid,
             generation=progress.generation,
@@ -319,15 +293,14 @@ class RolloutController:
         if workload is not None and asked and workload.metadata.deletion_timestamp is None:
             told = f"{UPDATE}: {EVICT} needs spec.updateStrategy.type OnDelete, or stock deletes pods beside it"
             self._reporter.warn(workload, "InvalidUpdate", told)
-        self._release(key)
+        self._queue.release(key)
         self._progress.pop(key, None)
 
-    def _release(self, key: WorkloadKey) -> None:
-        progress = self._progress.get(key)
-        for budget in progress.holding if progress else ():
-            self._reservations.release(budget, f"{key.kind} {key.key}")
-        if progress:
-            progress.holding.clear()
+
+def _reserved(pick: Pick) -> dict[str, str]:
+    """Shows webhooks that the charge they find is ours, of just now. An older one they renew, lest it runs out meanwhile."""
+    times = [entry.time for entry in pick.payment.charges.values()]  # all of one plan, so all the same
+    return {RESERVED: times[0]} if times else {}
 
 
 def _version(workload: StatefulSet) -> int:

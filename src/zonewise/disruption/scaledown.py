@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import Counter
 
@@ -22,20 +22,20 @@ from zonewise.disruption.grants import Demand, levels, of_daemon_set, of_replica
 from zonewise.disruption.ledger import Source
 from zonewise.disruption.pace import Pace
 from zonewise.disruption.planning import UNCOUNTED_SECONDS, Planner, Reservations
-from zonewise.disruption.pods import DELETION_COST, GRANTED, PodFacts
+from zonewise.disruption.pods import DELETION_COST, GRANTED, PodFacts, owner_of
 from zonewise.disruption.sources import Sources, WorkloadKey
 from zonewise.disruption.steering import LEAVES_FIRST, Order
 from zonewise.disruption.waves import Limits, Wave, next_wave
+from zonewise.disruption.workloadqueue import TOGETHER_SECONDS, WorkloadQueue
 from zonewise.disruption.workloadreports import Reporter
 from zonewise.disruption.workloads import WorkloadSources
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
-from zonewise.kube.controller import Controller
 from zonewise.kube.errors import Conflict, NotFound
 from zonewise.kube.events import Recorder
 from zonewise.kube.patch import Apply
-from zonewise.kube.queue import Backoff, WorkQueue
-from zonewise.objects import PODS, Key
+from zonewise.kube.queue import Backoff
+from zonewise.objects import PODS, Key, Pod
 from zonewise.objects.apps import (
     DAEMON_SETS,
     REPLICA_SETS,
@@ -49,7 +49,6 @@ from zonewise.objects.apps import (
 FIELD_MANAGER: Final = "zonewise-disruption"
 
 _BACKOFF: Final = Backoff(first_seconds=0.2, longest_seconds=30.0)
-_TOGETHER_SECONDS: Final = 0.03
 _STUCK_SECONDS: Final = 60.0
 _GRANTS: Final = Counter("zonewise_grants", "Pods that their controllers were let delete, or no more", ("result",))
 
@@ -58,12 +57,11 @@ Shrinking = ReplicaSet | StatefulSet | DaemonSet
 
 @dataclass(slots=True)
 class _Progress:
-    """`granted`: by us, though the cache may not have heard of it yet."""
+    """`granted`: by us, and in which version of the pod; the cache may not have heard of it yet."""
 
     uid: str
     pace: Pace = field(default_factory=Pace)
-    granted: set[str] = field(default_factory=set)
-    holding: set[Key] = field(default_factory=set)
+    granted: dict[str, int] = field(default_factory=dict)
 
 
 class ScaleDownController:
@@ -86,46 +84,25 @@ class ScaleDownController:
         self._planner = Planner(sources, reservations, workloads)
         self._reporter = Reporter(recorder)
         self._clock = clock
-        self._caches: dict[str, Cache[ReplicaSet] | Cache[StatefulSet] | Cache[DaemonSet]] = {
+        caches: dict[str, Cache[Any]] = {
             REPLICA_SETS.kind: sources.replica_sets,
             STATEFUL_SETS.kind: workloads.stateful_sets,
             DAEMON_SETS.kind: workloads.daemon_sets,
             REPLICATION_CONTROLLERS.kind: workloads.replication_controllers,
         }
         self._progress: dict[WorkloadKey, _Progress] = {}
-        self._queue: WorkQueue[WorkloadKey] = WorkQueue("scaledown", backoff=_BACKOFF)
-        self._controller = Controller("scaledown", self._queue, self._reconcile, workers=4)
-        workloads.on_workload_dirty(self._workload_changed)
-        sources.on_budget_dirty(self._budget_changed)
+        self._queue: WorkloadQueue[Shrinking] = WorkloadQueue(
+            "scaledown", caches, reservations, self._reconcile, _BACKOFF
+        )
+        self._queue.follow(sources, workloads)
 
     async def run(self) -> None:
         """Others may have led since the last time: what was remembered then is not true any more."""
         self._progress.clear()
-        for key in self._all():
-            self._queue.add(key)
-        await self._controller.run()
-
-    def _all(self) -> Iterator[WorkloadKey]:
-        for kind, cache in self._caches.items():
-            for key in cache.keys():  # noqa: SIM118 - a cache is no dict
-                yield WorkloadKey(kind, key)
-
-    def _workload_changed(self, key: WorkloadKey) -> None:
-        if key in self._progress or self._find(key) is not None:
-            self._queue.add_after(key, _TOGETHER_SECONDS)
-
-    def _budget_changed(self, budget: Key) -> None:
-        """By pods of any workload. While we hold its numbers back, nothing is published that would tell us."""
-        for key, progress in self._progress.items():
-            if budget in progress.holding:
-                self._queue.add_after(key, _TOGETHER_SECONDS)
-
-    def _find(self, key: WorkloadKey) -> Shrinking | None:
-        cache = self._caches.get(key.kind)
-        return cache.get(key.key) if cache is not None else None
+        await self._queue.run()
 
     async def _reconcile(self, key: WorkloadKey) -> float | None:
-        workload = self._find(key)
+        workload = self._queue.find(key)
         if workload is None or workload.metadata.deletion_timestamp is not None:
             self._forget(key)
             return None
@@ -138,7 +115,8 @@ class ScaleDownController:
             return self._rest(key, workload)
         budgets = self._planner.budgets(pods)
         progress = self._progress_of(key, workload)
-        self._hold(key, budgets, progress)
+        self._queue.hold(key, budgets.keys())
+        self._hear_of_grants(progress, pods, list(budgets.values()))
         await asyncio.gather(*(self._revoke(pod, progress) for pod in demand.revoked))
         return await self._go_on(key, workload, demand, budgets, progress) if demand.most else None
 
@@ -172,14 +150,13 @@ class ScaleDownController:
         budgets: dict[Key, Budget],
         progress: _Progress,
     ) -> float | None:
-        if progress.granted & {pod.uid for pod in demand.pods}:
-            return _TOGETHER_SECONDS * 10  # what we wrote has not been heard of yet
-        wave = self._plan(demand, budgets)
+        if progress.granted.keys() & {pod.uid for pod in demand.pods}:
+            return TOGETHER_SECONDS * 10  # what we wrote has not been heard of yet
+        wave = self._plan(demand, budgets, progress.pace)
         if wave is None:
             return UNCOUNTED_SECONDS
         if not wave.picks:
-            self._wait(key, workload, demand, wave, progress)
-            return _STUCK_SECONDS
+            return self._wait(key, workload, demand, wave, progress)
         if not demand.waiting and self._is_whole(workload):
             progress.pace.ended()
         elif seconds := progress.pace.seconds_to_gather(self._clock()):
@@ -187,7 +164,7 @@ class ScaleDownController:
         await self._act(key, wave, progress)
         return _STUCK_SECONDS
 
-    def _plan(self, demand: Demand, budgets: dict[Key, Budget]) -> Wave | None:
+    def _plan(self, demand: Demand, budgets: dict[Key, Budget], pace: Pace) -> Wave | None:
         selecting = list(budgets.values())
         purse = self._planner.purse(selecting, Reach.CONTROLLER_DELETES, Source.SCALE_DOWN, None)
         if purse is None:
@@ -197,21 +174,21 @@ class ScaleDownController:
             self._planner.candidate(pod, selecting, rank(pod, cordoned=cordoned[pod.node]), purse)
             for pod in demand.pods
         ]
-        peers = self._peers(demand.pods[0], selecting)
+        peers, now = self._peers(demand.pods[0], selecting), self._clock()
         return next_wave(
             candidates,
             purse,
             demand.order,
             levels=levels(peers, self._domains(peers, selecting)),
-            limits=Limits(demand.most),
+            limits=Limits(demand.most, closed=lambda domain: pace.is_closed(domain, now), single=pace.is_probing),
         )
 
     def _peers(self, pod: PodFacts, budgets: list[Budget]) -> list[PodFacts]:
         """All pods of its owner, those of other ReplicaSets included, as far as a budget knows them."""
         wanted = self._workloads.wanted
-        owner = wanted.get(pod.controller_uid)
+        owner = owner_of(pod, wanted)
         known = {peer.uid: peer for budget in budgets for peer in self._sources.pods_selected_by(budget.key)}
-        return [peer for peer in known.values() if owner and wanted.get(peer.controller_uid) == owner]
+        return [peer for peer in known.values() if owner and owner_of(peer, wanted) == owner]
 
     def _is_whole(self, workload: Shrinking) -> bool:
         """Whether nothing of the owner is on its way: then there is nothing to wait for."""
@@ -222,11 +199,13 @@ class ScaleDownController:
         peers = self._peers(pods[0], list(self._planner.budgets(pods[:1]).values()))
         return sum(pod.ready and not pod.terminating and not pod.leaving for pod in peers) >= owner.desired
 
-    def _wait(self, key: WorkloadKey, workload: Shrinking, demand: Demand, wave: Wave, progress: _Progress) -> None:
+    def _wait(self, key: WorkloadKey, workload: Shrinking, demand: Demand, wave: Wave, progress: _Progress) -> float:
         quiet = not demand.waiting and self._is_whole(workload)
         if quiet or progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
-            self._release(key, progress)
+            self._queue.release(key)
             self._reporter.held(workload, "ScaleDownHeld", wave)
+        domains = {held.candidate.domain for held in wave.held}
+        return min(progress.pace.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
 
     async def _act(self, key: WorkloadKey, wave: Wave, progress: _Progress) -> None:
         reserved = await self._reservations.reserve(wave.charges) if wave.charges else ()
@@ -239,14 +218,14 @@ class ScaleDownController:
     async def _grant(self, pod: PodFacts, progress: _Progress) -> None:
         annotations = {GRANTED: pod.uid, DELETION_COST: str(LEAVES_FIRST)}
         try:
-            await self._annotate(pod, annotations)
+            written = await self._annotate(pod, annotations)
         except NotFound:
             _GRANTS.labels("gone").inc()
             return
         except Conflict:
             # Somebody else owns its cost, which then decides when it goes; or it is gone and its name given again.
-            await self._annotate(pod, {GRANTED: pod.uid})
-        progress.granted.add(pod.uid)
+            written = await self._annotate(pod, {GRANTED: pod.uid})
+        progress.granted[pod.uid] = int(written.metadata.resource_version)
         _GRANTS.labels("granted").inc()
 
     async def _revoke(self, pod: PodFacts, progress: _Progress) -> None:
@@ -255,35 +234,37 @@ class ScaleDownController:
             await self._annotate(pod, {})
         except (NotFound, Conflict):
             return
-        progress.granted.discard(pod.uid)
+        progress.granted.pop(pod.uid, None)
         _GRANTS.labels("revoked").inc()
 
-    async def _annotate(self, pod: PodFacts, annotations: dict[str, str]) -> None:
+    async def _annotate(self, pod: PodFacts, annotations: dict[str, str]) -> Pod:
         """All that we say about the pod: what is not named any more goes. The uid makes sure that it is this one."""
         body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
-        await self._client.patch(PODS, pod.name, Apply(body, FIELD_MANAGER), pod.namespace)
+        return await self._client.patch(PODS, pod.name, Apply(body, FIELD_MANAGER), pod.namespace)
 
     def _progress_of(self, key: WorkloadKey, workload: Shrinking) -> _Progress:
         progress = self._progress.get(key)
         if progress is None or progress.uid != workload.metadata.uid:
             self._forget(key)
             progress = self._progress[key] = _Progress(workload.metadata.uid)
-        unheard = {pod.uid for pod in self._sources.pods_of(workload.metadata.uid) if not pod.granted}
-        progress.granted &= unheard
         return progress
 
-    def _hold(self, key: WorkloadKey, budgets: dict[Key, Budget], progress: _Progress) -> None:
-        for budget in budgets.keys() - progress.holding:
-            self._reservations.hold(budget, f"{key.kind} {key.key}")
-        progress.holding |= budgets.keys()
+    def _hear_of_grants(self, progress: _Progress, pods: list[PodFacts], budgets: list[Budget]) -> None:
+        """Where a grant is gone that was written, somebody takes it away: another is tried, and ever more rarely."""
+        present = {pod.uid: pod for pod in pods}
+        progress.granted = {uid: version for uid, version in progress.granted.items() if uid in present}
+        for uid, version in list(progress.granted.items()):
+            pod = present[uid]
+            cached = self._sources.pods.get(pod.key)
+            if not pod.granted and (cached is None or int(cached.metadata.resource_version) < version):
+                continue
+            del progress.granted[uid]
+            if not pod.granted and pod.ready and not pod.leaving and not pod.terminating:
+                progress.pace.refused(self._planner.domain(pod, budgets), uid, self._clock())
+                self._reporter.stripped(pod)
 
     def _forget(self, key: WorkloadKey) -> None:
         progress = self._progress.pop(key, None)
+        self._queue.release(key)
         if progress is not None:
-            self._release(key, progress)
             self._reporter.forget(progress.uid)
-
-    def _release(self, key: WorkloadKey, progress: _Progress) -> None:
-        for budget in progress.holding:
-            self._reservations.release(budget, f"{key.kind} {key.key}")
-        progress.holding.clear()

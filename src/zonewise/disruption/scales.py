@@ -94,18 +94,33 @@ class Scales:
     def desired(self, uid: str) -> int | None:
         return self._desired.get(uid)
 
-    def follow(self, reference: OwnerReference, namespace: str) -> None:
+    def follow(self, reference: OwnerReference, namespace: str) -> Scaled:
+        """Until `forget`, or until another of its name is followed."""
         owner = Scaled.of(reference, namespace)
         followed = self._followed.setdefault(owner.kind, {})
-        if followed.get(owner.key) != owner:
+        former = followed.get(owner.key)
+        if former != owner:
             followed[owner.key] = owner
             self._queue.add(owner)
+            if former is not None:
+                self._note(former, None)
+        return owner
+
+    def forget(self, owner: Scaled) -> None:
+        if self._follows(owner):
+            del self._followed[owner.kind][owner.key]
+        self._desired.pop(owner.uid, None)
+
+    def _follows(self, owner: Scaled) -> bool:
+        return self._followed.get(owner.kind, {}).get(owner.key) == owner
 
     async def _read(self, owner: Scaled) -> None:
-        if self._followed.get(owner.kind, {}).get(owner.key) != owner:
+        if not self._follows(owner):
             return
         try:
-            self._note(owner, await self._replicas(owner))
+            replicas = await self._replicas(owner)
+            if self._follows(owner):
+                self._note(owner, replicas)
         except Forbidden as error:
             self._explain(owner.kind, error)
             raise

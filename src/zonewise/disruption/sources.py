@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from zonewise import log
 from zonewise.disruption.budget import Budget, BudgetError
 from zonewise.disruption.membership import Membership
-from zonewise.disruption.pods import Atlas, PodFacts
+from zonewise.disruption.pods import Atlas, PodFacts, gives_up
 from zonewise.kube.cache import Cache
 from zonewise.kube.informers import Caches
 from zonewise.kube.reflector import Change
@@ -95,6 +95,10 @@ class Sources:
     # What is known.
 
     @property
+    def watches(self) -> tuple[Cache[Any], ...]:
+        return (self.pods, self.nodes, self.budgets, self.pdbs, self.replica_sets)
+
+    @property
     def blind(self) -> bool:
         """Whether pods or nodes may have changed without our hearing of it: then nobody should be promised more."""
         return bool(self.pods.problem or self.nodes.problem)
@@ -125,6 +129,11 @@ class Sources:
     def pods_of(self, controller_uid: str) -> list[PodFacts]:
         """Those whose direct controller it is."""
         return [self._facts[key] for key in self._by_controller.get(controller_uid, _NONE)]
+
+    def is_replaced(self, pod: PodFacts) -> bool:
+        """Whether its ReplicaSet makes another when it is evicted. Others are not asked: they have an order of their own."""
+        known = self.replica_set(pod.replica_set) if pod.replica_set else None
+        return known is not None and not gives_up(self.pods_of(pod.replica_set), known.spec.replicas)
 
     def controllers_under(self, budget: Key) -> set[str]:
         return {pod.controller_uid for pod in self.pods_selected_by(budget) if pod.controller}

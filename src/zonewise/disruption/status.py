@@ -87,12 +87,15 @@ def failed(before: Published, generation: int, problem: str, now: str) -> Publis
     )
 
 
-def charged(budget: Budget, status: Published, entries: Iterable[Entry]) -> Published:
-    """The status after charging: own domain less, others too where that follows. Charged pods are not charged twice."""
+def charged(budget: Budget, status: Published, entries: Iterable[Entry], *, replaced: bool = False) -> Published:
+    """The status after charging: own domain less, others too where that follows. Charged pods are not charged twice.
+
+    `replaced`: their controllers give up none, so none of them is one of those that an owner has too many.
+    """
     new = {entry.uid: entry for entry in entries if entry.uid not in status.ledger}.values()
     numbers = status.numbers
     for entry in new:
-        numbers = charge(budget, numbers, entry.domain, entry.owner)
+        numbers = charge(budget, numbers, entry.domain, "" if replaced else entry.owner)
     return replace(status, numbers=numbers, ledger=add(status.ledger, new)) if new else status
 
 
@@ -140,7 +143,7 @@ def document(status: Published) -> dict[str, Any]:
         "domains": [_domain_line(domain) for domain in numbers.domains.values()],
         "surplus": [{"owner": owner, "pods": pods} for owner, pods in sorted(tally.surplus.items()) if pods],
         "outside": [{"domain": domain, "slots": slots} for domain, slots in sorted(tally.outside.items())],
-        "ledger": [_entry_line(entry) for entry in status.ledger.values()],
+        "charges": "".join(f"{_entry_line(entry)}\n" for entry in status.ledger.values()),
         "departures": [_departure_line(departure) for departure in status.departures],
         "conditions": [_condition_line(condition) for condition in status.conditions],
     }
@@ -217,16 +220,10 @@ def _domain_line(domain: DomainNumbers) -> dict[str, Any]:
     }
 
 
-def _entry_line(entry: Entry) -> dict[str, Any]:
-    return {
-        "uid": entry.uid,
-        "name": entry.name,
-        "domain": entry.domain,
-        "owner": entry.owner,
-        "time": entry.time,
-        "source": str(entry.source),
-        "confirmed": entry.confirmed,
-    }
+def _entry_line(entry: Entry) -> BudgetCharge:
+    return BudgetCharge(
+        entry.uid, entry.name, entry.domain, entry.owner, entry.time, str(entry.source), entry.confirmed
+    )
 
 
 def _departure_line(departure: Departure) -> dict[str, Any]:

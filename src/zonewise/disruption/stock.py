@@ -1,21 +1,20 @@
-"""Whether a stock PodDisruptionBudget will refuse an eviction after us: then nothing should be charged for it.
+"""What a stock PodDisruptionBudget will say to an eviction, from what it publishes. Pure.
 
-API servers ask webhooks before they look at PodDisruptionBudgets. What the watch says of one is confirmed by reading it,
-and then we refuse in its place, with its own words: to let the request through uncharged, hoping that the API server
-refuses it, would be a way past our budgets whenever the stock one changes its mind in between.
+API servers ask webhooks before they look at PodDisruptionBudgets, and refuse after anything was charged. So the guard,
+`explain` and the planners of waves ask here first, in the order of the API server's own eviction handler.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from zonewise.disruption.pods import PodFacts
-from zonewise.disruption.sources import Sources, selector_of
-from zonewise.kube.client import Client
-from zonewise.objects.policy import POD_DISRUPTION_BUDGETS, PodDisruptionBudget
+from zonewise.disruption.pods import PodFacts, Stage
+from zonewise.objects import Key, key_of
+from zonewise.objects.policy import PodDisruptionBudget
+from zonewise.topology import Reason
 
-_READ_SECONDS: Final = 2.0
 _NOT_OBSERVED_SECONDS: Final = 10
 
 CANNOT_EVICT: Final = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -24,39 +23,51 @@ TOO_MANY: Final = "This pod has more than one PodDisruptionBudget, which the evi
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """As the API server would answer."""
+    """As the API server would answer; `reason` says the same in our words, to whoever plans."""
 
     message: str
+    reason: Reason
     cause: str = ""
     retry_after_seconds: int = 0
     code: int = 429
 
 
-def refusal(pod: PodFacts, budgets: list[PodDisruptionBudget]) -> Refusal | None:
-    """What the API server says to the eviction of a ready, running pod under these; those not ready it treats milder."""
-    if not pod.ready or not budgets:
+def refusal(
+    pod: PodFacts, budgets: Sequence[PodDisruptionBudget], spent: Mapping[Key, int] | None = None
+) -> Refusal | None:
+    """`budgets`: those that select the pod; `spent`: of what they allow, what is promised to others already."""
+    if not budgets or pod.terminating or pod.stage is not Stage.RUNNING:
         return None
     if len(budgets) > 1:
-        return Refusal(TOO_MANY, code=500)
+        return Refusal(TOO_MANY, _several(budgets), code=500)
     (budget,) = budgets
-    if budget.status.observed_generation < budget.metadata.generation:
-        cause = f"The disruption budget {budget.metadata.name} is still being processed by the server."
-        return Refusal(CANNOT_EVICT, cause, _NOT_OBSERVED_SECONDS)
-    if budget.status.disruptions_allowed > 0:
+    status, key, name = budget.status, key_of(budget), budget.metadata.name
+    if not pod.ready and _lets_unready_go(budget):
         return None
-    needs, has = budget.status.desired_healthy, budget.status.current_healthy
-    name = budget.metadata.name
-    return Refusal(CANNOT_EVICT, f"The disruption budget {name} needs {needs} healthy pods and has {has} currently")
+    if status.observed_generation < budget.metadata.generation:
+        told = Reason("StockBudgetNotObserved", f"PodDisruptionBudget {key} was changed and not counted yet")
+        cause = f"The disruption budget {name} is still being processed by the server."
+        return Refusal(CANNOT_EVICT, told, cause, _NOT_OBSERVED_SECONDS)
+    if status.disruptions_allowed > (spent or {}).get(key, 0):
+        return None
+    needs, has = status.desired_healthy, status.current_healthy
+    told = Reason(
+        "StockBudget",
+        f"PodDisruptionBudget {key} allows no further disruption: it needs {needs} healthy pods and has {has}",
+    )
+    cause = f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
+    return Refusal(CANNOT_EVICT, told, cause)
 
 
-class StockBudgets:
-    def __init__(self, client: Client, sources: Sources) -> None:
-        self._client = client
-        self._sources = sources
+def _several(budgets: Sequence[PodDisruptionBudget]) -> Reason:
+    names = ", ".join(str(key_of(budget)) for budget in budgets)
+    return Reason(
+        "SeveralStockBudgets",
+        f"the API server evicts no pod that several PodDisruptionBudgets select: {names}; leave one of them",
+    )
 
-    async def refusal(self, pod: PodFacts) -> Refusal | None:
-        """From the watch where that allows; a refusal is looked at twice."""
-        if refusal(pod, self._sources.pdbs_of(pod)) is None:
-            return None
-        listed = await self._client.list(POD_DISRUPTION_BUDGETS, pod.namespace, deadline_seconds=_READ_SECONDS)
-        return refusal(pod, [found for found in listed.items if selector_of(found).matches(pod.labels)])
+
+def _lets_unready_go(budget: PodDisruptionBudget) -> bool:
+    if budget.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
+        return True
+    return budget.status.current_healthy >= budget.status.desired_healthy > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from zonewise import log
-from zonewise.disruption.pods import PodFacts
+from zonewise.disruption.pods import GRANTED, PodFacts
 from zonewise.disruption.waves import Wave
 from zonewise.kube.errors import ApiError
 from zonewise.kube.events import Recorder, Severity, reference_to
@@ -44,6 +44,10 @@ class Reporter:
 
     def refused(self, pod: PodFacts, error: ApiError) -> None:
         _log.warning("eviction refused, another pod is tried later", pod=str(pod.key), error=error.message)
+
+    def stripped(self, pod: PodFacts) -> None:
+        told = "somebody takes our annotation off pods: their controller may not delete them, another is tried later"
+        _log.warning(told, pod=str(pod.key), annotation=GRANTED)
 
     def note(self, workload: Workload, reason: str, note: str) -> None:
         self._tell(workload, Severity.NORMAL, reason, note, note)

@@ -8,16 +8,16 @@ that wants no more and no fewer pods touches nobody but who plans for that workl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zonewise.disruption.pods import Owner, PodFacts, Workload, Workloads
-from zonewise.disruption.scales import Scales
+from zonewise.disruption.scales import Scaled, Scales
 from zonewise.disruption.sources import Sources, WorkloadHandler, WorkloadKey, controller_of
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
 from zonewise.kube.informers import Caches
 from zonewise.kube.reflector import Change
-from zonewise.objects import Key, OwnerReference, Resource
+from zonewise.objects import Key, OwnerReference, Pod, Resource
 from zonewise.objects.apps import (
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -44,12 +44,13 @@ class WorkloadSources:
         self._sources = sources
         self._wanted: dict[str, Workload] = {}
         self._sets_of: dict[str, dict[str, Key]] = {}
-        self._scaled: dict[str, Owner] = {}
+        self._scaled: dict[str, Scaled] = {}
         self._handlers: list[WorkloadHandler] = []
         self._scales = Scales(client, caches, self._scale_changed)
         self._follow()
 
     def _follow(self) -> None:
+        self._sources.pods.on_change(self._pod_changed, from_now_on=True)
         self.deployments.on_change(self._deployment_changed)
         self._sources.replica_sets.on_change(self._replica_set_changed)
         self.stateful_sets.on_change(lambda change: self._own_changed(STATEFUL_SETS, change, _replicas))
@@ -66,10 +67,13 @@ class WorkloadSources:
         return self._wanted
 
     @property
+    def watches(self) -> tuple[Cache[Any], ...]:
+        return (self.deployments, self.stateful_sets, self.daemon_sets, self.replication_controllers)
+
+    @property
     def blind(self) -> bool:
         """Whether a workload may want more than we heard of: then its pods would be taken for too many."""
-        watches = (self.deployments, self.stateful_sets, self.daemon_sets, self.replication_controllers)
-        return any(watch.problem for watch in watches) or bool(self._sources.replica_sets.problem)
+        return any(watch.problem for watch in (*self.watches, self._sources.replica_sets))
 
     def on_workload_dirty(self, handler: WorkloadHandler) -> None:
         """Also when the workload itself changes, however little."""
@@ -82,15 +86,31 @@ class WorkloadSources:
             controller = pod.controller
             if controller is None or controller.uid in self._wanted or controller.kind in _BUILT_IN:
                 continue
-            self._scaled[controller.uid] = Owner(controller.kind, controller.name, controller.uid)
             reference = OwnerReference(
                 api_version=controller.api_version, kind=controller.kind, name=controller.name, uid=controller.uid
             )
-            self._scales.follow(reference, pod.namespace)
+            self._scaled[controller.uid] = self._scales.follow(reference, pod.namespace)
 
     def _scale_changed(self, uid: str) -> None:
-        owner, desired = self._scaled[uid], self._scales.desired(uid)
-        self._want(uid, Workload(owner, desired) if desired is not None else None)
+        scaled, desired = self._scaled.get(uid), self._scales.desired(uid)
+        if scaled is None or desired is None:
+            self._want(uid, None)
+        else:
+            self._want(uid, Workload(Owner(scaled.kind.kind, scaled.key.name, uid), desired))
+        self._forget_if_over(uid)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        if change.new is None and change.old is not None and self._scaled:
+            controller = controller_of(change.old.metadata)
+            if controller is not None:
+                self._forget_if_over(controller.uid)
+
+    def _forget_if_over(self, uid: str) -> None:
+        """One that wants no pods, such as a Job, or is gone, and has none left."""
+        scaled = self._scaled.get(uid)
+        if scaled is not None and self._scales.desired(uid) is None and not self._sources.pods_of(uid):
+            del self._scaled[uid]
+            self._scales.forget(scaled)
 
     def _own_changed(self, resource: Resource[W], change: Change[W], number: Callable[[W], int]) -> None:
         self._forget_former(change)
@@ -125,8 +145,9 @@ class WorkloadSources:
         metadata = replica_set.metadata
         above = controller_of(metadata)
         deployment = self._wanted.get(above.uid) if above is not None and above.kind == DEPLOYMENTS.kind else None
-        own = Workload(Owner(REPLICA_SETS.kind, metadata.name, metadata.uid), replica_set.spec.replicas)
-        self._want(metadata.uid, deployment or own)
+        replicas = replica_set.spec.replicas
+        own = Workload(Owner(REPLICA_SETS.kind, metadata.name, metadata.uid), replicas)
+        self._want(metadata.uid, deployment._replace(own=replicas) if deployment else own)
 
     def _forget_former(self, change: Change[W]) -> None:
         """One that is gone, or was replaced by another of its name."""

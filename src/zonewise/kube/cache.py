@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic
+from typing import Any, Generic
 
 from zonewise import log
 from zonewise.kube.reflector import Change, Reflector, T
@@ -122,6 +122,14 @@ class Cache(Generic[T]):
         except Exception:  # noqa: BLE001 - as above
             self._count_error()
             _log.exception("a handler failed", watch=self.name, handler=repr(handler), key=str(change.key))
+
+
+def trouble_of(watches: Iterable[Cache[Any]]) -> str | None:
+    """For a process's readiness: which of them does not work, or has not read everything yet, and why."""
+    problems = [
+        f"{watch.name}: {watch.problem or 'not read yet'}" for watch in watches if watch.problem or not watch.synced
+    ]
+    return "; ".join(problems) or None
 
 
 class _Index(Generic[T]):

@@ -305,12 +305,17 @@ class Client:
         *,
         uid: str = "",
         grace_seconds: int | None = None,
+        annotations: Mapping[str, str] | None = None,
         dry_run: bool = False,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
-        """Asks for a pod to go. A budget's refusal is an answer: TooManyRequests is raised, not waited out."""
+        """Asks for a pod to go. A budget's refusal is an answer: TooManyRequests is raised, not waited out.
+
+        `annotations` are the request's own: webhooks read them, nothing keeps them.
+        """
         options = verbs.delete_options(uid=uid, grace_seconds=grace_seconds)
-        await self._caller.perform(verbs.evict(name, namespace, options, dry_run=dry_run), deadline_seconds)
+        call = verbs.evict(name, namespace, options, annotations=annotations, dry_run=dry_run)
+        await self._caller.perform(call, deadline_seconds)
 
     async def request(
         self,

@@ -166,12 +166,20 @@ def delete_collection(resource: AnyResource, selection: Selection, options: Mapp
     return _many("deletecollection", "DELETE", resource, selection.namespace, selection.query(), content)
 
 
-def evict(name: str, namespace: str, options: Mapping[str, Any], *, dry_run: bool) -> Call:
+def evict(
+    name: str,
+    namespace: str,
+    options: Mapping[str, Any],
+    *,
+    annotations: Mapping[str, str] | None = None,
+    dry_run: bool,
+) -> Call:
     """Not repeated by itself: a 429 is the budget's answer."""
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": metadata | ({"annotations": annotations} if annotations else {}),
         "deleteOptions": options,
     }
     return _one(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from disruption_bed import BUDGETS, STATEFUL_SETS, STOCK_BUDGETS, Bed
+from disruption_bed import BUDGETS, STATEFUL_SETS, STOCK_BUDGETS, Bed, charges_in
 from disruption_guard import charged, known, leading, replica, set_ready, status_of, until_allowed, zone_budget
 from disruption_processes import LateApi, zonewise
 from waiting import eventually
@@ -77,9 +77,9 @@ async def test_fifty_at_once_over_three_replicas(led: Bed) -> None:
         passed = {name for name, verdict in zip(names, verdicts, strict=True) if verdict.allowed}
         assert len(passed) == 3
         assert {verdict.code for verdict in verdicts if not verdict.allowed} == {429}
-        ledger = (await status_of(led))["ledger"]
-        assert {entry["name"] for entry in ledger} == passed
-        assert {entry["domain"] for entry in ledger} == set(ONE_EACH)
+        ledger = charges_in(await status_of(led))
+        assert {charge.name for charge in ledger} == passed
+        assert {charge.domain for charge in ledger} == set(ONE_EACH)
 
 
 async def test_many_at_once_are_one_write(led: Bed) -> None:
@@ -202,7 +202,7 @@ async def test_old_news_of_a_pod_let_nothing_go_uncharged(led: Bed) -> None:
         for name in ("web-3", "web-0", "web-9"):
             assert (await guard.evict(name)).allowed
         new = await led.client.get(PODS, "web-0", led.namespace)
-        charges = {entry["uid"]: entry["name"] for entry in (await status_of(led))["ledger"]}
+        charges = {charge.uid: charge.name for charge in charges_in(await status_of(led))}
         assert set(charges.values()) == {"web-3", "web-0", "web-9"}
         assert charges[new.metadata.uid] == "web-0"
         assert new.metadata.uid != old.metadata.uid

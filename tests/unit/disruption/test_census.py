@@ -1,5 +1,7 @@
 """Slots: where pods are, where they are missing, and what nobody knows."""
 
+from dataclasses import replace
+
 import pytest
 
 from unit.disruption.build import (
@@ -21,6 +23,7 @@ from zonewise.disruption.budget import Budget, Place
 from zonewise.disruption.census import Departure, count, places_of
 from zonewise.disruption.numbers import Filling
 from zonewise.disruption.pods import Controller, Owner, Stage, Workload
+from zonewise.disruption.status import charged
 from zonewise.topology import ZONE
 
 FULL = spread("3/3/3")
@@ -192,3 +195,24 @@ def test_departures_do_not_outgrow_the_document() -> None:
     pods = {f"p{number}": pod(f"p{number}", f"n{number}") for number in range(2500)}
     world = World(pods, workloads(2500), nodes=nodes)
     assert len(world.gone(*list(pods)[:2400]).census(ACROSS).departures) == 2000
+
+
+def surging(own: int, *charges: str) -> World:
+    """Nine old pods, three in each zone, and two of the new ReplicaSet in zone a that are not ready."""
+    world = spread("3/3/3").with_pods(pod("a7", controller=NEW, ready=False), pod("a8", controller=NEW, ready=False))
+    wanted = workloads(9)
+    return replace(world, workloads=wanted | {"rs-old": wanted["rs-old"]._replace(own=own)}, charges=charges)
+
+
+def test_a_surge_lends_no_zone_what_it_has_too_many() -> None:
+    """The old ReplicaSet replaces what is evicted: only if it shrinks, a pod that is charged takes its slot along."""
+    assert surging(9).allowed(ACROSS)["b"] == 1
+    assert surging(9, "b0").allowed(ACROSS)["b"] == 0
+    assert surging(8, "b0").allowed(ACROSS)["b"] == 1
+
+
+@pytest.mark.parametrize("own", [8, 9])
+def test_a_webhooks_step_in_a_surge_is_the_leaders_count(own: int) -> None:
+    entries = list(surging(own, "b0").ledger(ACROSS).values())
+    stepped = charged(ACROSS, surging(own).status(ACROSS), entries, replaced=own == 9)
+    assert stepped.numbers.domains == surging(own, "b0").status(ACROSS).numbers.domains

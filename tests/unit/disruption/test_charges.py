@@ -27,6 +27,8 @@ from zonewise.objects.policy import TopologyDisruptionBudget, TopologyDisruption
 
 WEB, OTHER = (budget(EXISTS, name=name, maxUnavailable=1) for name in ("web", "other"))
 
+RESERVED = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment", time="now", source=Source.ROLLOUT)
+
 
 @dataclass
 class Store:
@@ -58,6 +60,7 @@ class Store:
         """A conflict where the page is not what is stored."""
         await asyncio.sleep(0)
         self.meanwhile()
+        await asyncio.sleep(0)
         if self.before:
             raise self.before.pop()
         if page.status != self.newest_stored(page):
@@ -136,18 +139,16 @@ async def test_an_old_charge_is_not_believed() -> None:
 
 async def test_what_the_leader_reserved_goes_without_a_call() -> None:
     kept, world = store()
-    entry = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment", source=Source.ROLLOUT)
-    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [entry])
-    assert outcomes(await ask(kept, request(world, "a0", names_uid=True))) == [Outcome.ALLOWED]
+    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [RESERVED])
+    assert outcomes(await ask(kept, request(world, "a0", reservation="now"))) == [Outcome.ALLOWED]
     assert (kept.writes, kept.reads) == (0, 0)
 
 
 async def test_a_reservation_not_heard_of_costs_a_read_and_no_write() -> None:
     kept, world = store()
-    entry = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment", source=Source.ROLLOUT)
     kept.seen["web"] = kept.stored["web"]
-    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [entry])
-    assert outcomes(await ask(kept, request(world, "a0", names_uid=True))) == [Outcome.ALLOWED]
+    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [RESERVED])
+    assert outcomes(await ask(kept, request(world, "a0", reservation="now"))) == [Outcome.ALLOWED]
     assert (kept.writes, kept.reads) == (0, 1)
 
 
@@ -224,6 +225,32 @@ async def test_a_charge_for_somebody_who_left_is_taken_back() -> None:
     assert not kept.stored["web"].ledger
 
 
+async def test_who_left_while_a_race_was_lost_is_not_charged() -> None:
+    """A server that is slow loses callers: to charge for them, and to give that back, would make it slower."""
+    kept, world = store()
+    charges = Charges(kept, chance=lambda: 0.0)
+    left, stays = (asyncio.create_task(charges.ask(request(world, name), [WEB.key])) for name in ("a0", "b0"))
+
+    def meanwhile() -> None:
+        left.cancel()
+
+    kept.meanwhile, kept.before = meanwhile, [Conflict("lost")]
+    assert [answer.outcome for answer in await stays] == [Outcome.CHARGED]
+    assert list(kept.stored["web"].ledger) == ["uid-b0"]
+    assert kept.writes == 1
+
+
+async def test_nothing_is_asked_for_nobody() -> None:
+    kept, world = store()
+    asking = asyncio.create_task(ask(kept, request(world, "a0")))
+    kept.meanwhile, kept.before = lambda: asking.cancel() and None, [Conflict("lost") for _ in range(9)]
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (len(kept.before), kept.reads) == (8, 0)
+
+
 async def test_a_charge_for_somebody_who_left_stays_for_who_asks_meanwhile() -> None:
     kept, world = store()
     charges = Charges(kept, chance=lambda: 0.0)
@@ -235,7 +262,7 @@ async def test_a_charge_for_somebody_who_left_stays_for_who_asks_meanwhile() -> 
         left.cancel()
         came.append(asyncio.create_task(charges.ask(request(world, "a0", time="two"), [WEB.key])))
 
-    kept.meanwhile, kept.before = meanwhile, [Conflict("lost")]
+    kept.meanwhile = meanwhile
     with pytest.raises(asyncio.CancelledError):
         await left
     assert [answer.outcome for answer in await came[0]] == [Outcome.ALLOWED]
@@ -244,12 +271,13 @@ async def test_a_charge_for_somebody_who_left_stays_for_who_asks_meanwhile() -> 
     assert [entry.time for entry in kept.stored["web"].ledger.values()] == ["two"]
 
 
-async def test_a_reservation_that_somebody_else_relies_on_is_theirs() -> None:
+@pytest.mark.parametrize("reservation", ["", "long ago"], ids=["somebody", "the leader, of what it may give up soon"])
+async def test_a_reservation_that_somebody_else_relies_on_is_theirs(reservation: str) -> None:
     """The leader gives back what it reserved when its own eviction is refused; not so what another was promised."""
     kept, world = store()
-    entry = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment", source=Source.ROLLOUT)
-    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [entry])
-    assert outcomes(await ask(kept, request(world, "a0", time="drain"))) == [Outcome.ALLOWED]
+    kept.stored["web"] = status.charged(WEB, kept.stored["web"], [RESERVED])
+    asked = request(world, "a0", time="drain", reservation=reservation)
+    assert outcomes(await ask(kept, asked)) == [Outcome.ALLOWED]
     (now,) = kept.stored["web"].ledger.values()
     assert (now.source, now.time) == (Source.EVICTION, "drain")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from unit.disruption.build import ACROSS, BY_ZONE, OLD, OVERALL, pod, workloads
+from unit.disruption.build import ACROSS, BY_ZONE, NEW, OLD, OVERALL, pod, workloads
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.drainplan import Cluster, DrainPlan, plan_drain
 from zonewise.disruption.ledger import Entry, ledger_of
@@ -98,3 +98,14 @@ def test_a_stock_budget_makes_waves_too() -> None:
 def test_two_stock_budgets_on_a_pod_are_more_than_the_api_server_takes() -> None:
     two = cluster(stock=[stock("one", 1, 8), stock("two", 1, 8)], stock_selects=lambda _pdb, _pod: True)
     assert {staying.reasons[0].code for staying in plan_drain(two, ["a1"]).never} == {"SeveralStockBudgets"}
+
+
+def test_a_surge_that_never_gets_ready_holds_no_drain() -> None:
+    """The old ReplicaSet wants all its pods: what is evicted comes back, so nobody need give one elsewhere first."""
+    stuck = (pod("a-new", "a2", NEW, ready=False), pod("a-new2", "a2", NEW, ready=False))
+    made = cluster(ACROSS, more=stuck)
+    wanted = workloads(9)
+    shrinking = replace(made, workloads=wanted | {"rs-old": wanted["rs-old"]._replace(own=8)})
+    assert {staying.reasons[0].code for staying in plan_drain(shrinking, ["b1"]).never} == {"KeepsSpread"}
+    surging = replace(made, workloads=wanted | {"rs-old": wanted["rs-old"]._replace(own=9)})
+    assert waves(plan_drain(surging, ["b1"])) == [["b-1"], ["b-2"]]

@@ -7,7 +7,7 @@ import pytest
 
 from unit.disruption.build import ACROSS, NODES, pod, workloads
 from zonewise.disruption.budget import Place
-from zonewise.disruption.pods import Atlas, Controller, PodFacts, Stage, owner_of
+from zonewise.disruption.pods import Atlas, Controller, PodFacts, Stage, gives_up, owner_of
 from zonewise.objects import Pod
 from zonewise.topology import ZONE
 
@@ -76,3 +76,18 @@ def test_a_pod_whose_node_is_gone_stands_where_its_labels_say() -> None:
     assert atlas.place(ACROSS, pod("x0", "gone", labels={ZONE: "c"})) == Place("c", covered=True)
     assert atlas.place(ACROSS, pod("x0", "gone")) == Place("", covered=False)
     assert (atlas.has("node-a"), atlas.has("gone")) == (True, False)
+
+
+GIVING = {
+    "it has more than it wants": (2, True),
+    "it wants all it has, so what is evicted is replaced": (3, False),
+    "nobody knows what it wants": (None, True),
+}
+
+
+@pytest.mark.parametrize("name", GIVING)
+def test_whether_a_replica_set_gives_up_pods(name: str) -> None:
+    replicas, gives = GIVING[name]
+    ended = pod("e0", stage=Stage.ENDED)
+    pods = [pod("a0"), pod("b0"), pod("c0", ready=False), pod("d0", terminating=True), ended]
+    assert gives_up(pods, replicas) is gives

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOW, OVERALL, World, budget, pod, spread, workloads
 from unit.disruption.worlds import BUDGETS, worlds
 from zonewise.disruption.budget import Budget
-from zonewise.disruption.ledger import Entry
+from zonewise.disruption.ledger import Entry, Source
 from zonewise.disruption.numbers import Filling, Numbers, Tally, work_out
 from zonewise.disruption.status import (
     Published,
@@ -23,7 +23,12 @@ from zonewise.disruption.status import (
     read,
     refunded,
 )
-from zonewise.objects.policy import StatusCondition, TopologyDisruptionBudget
+from zonewise.objects.policy import (
+    BudgetCharge,
+    StatusCondition,
+    TopologyDisruptionBudget,
+    TopologyDisruptionBudgetStatus,
+)
 from zonewise.topology import ZONE
 
 LATER = "2026-11-16T07:00:00Z"
@@ -117,8 +122,23 @@ def test_the_document_stays_small() -> None:
     pods = {f"p{number}": pod(f"p{number}", f"node-{'abc'[number % 3]}") for number in range(10_000)}
     large = World(pods, workloads(10_000)).status(ACROSS)
     assert size(document(large)) < size(document(small)) + 100 < 1200
-    line = document(spread("3/3/3").charged("a0").status(OVERALL))["ledger"][0]
-    assert size({**line, "uid": "u" * 36, "owner": "o" * 36, "name": "n" * 40, "domain": "d" * 20}) < 300
+    charge = BudgetCharge("u" * 36, "n" * 40, "d" * 20, "o" * 36, "2026-11-16T06:00:00.000000Z", "Eviction", True)
+    assert len(str(charge)) < 200
+    assert document(spread("3/3/3").charged("a0").status(OVERALL))["charges"].count("\n") == 1
+
+
+WORD = st.text("abcXYZ019-_./", max_size=12).filter(lambda word: word != "-")
+
+
+@given(st.lists(st.builds(BudgetCharge, WORD, WORD, WORD, WORD, WORD, st.sampled_from(Source), st.booleans())))
+def test_charges_are_read_as_they_were_written(charges: list[BudgetCharge]) -> None:
+    """A word may be missing: a domain has no name where its label has no value."""
+    text = "".join(f"{charge}\n" for charge in charges)
+    assert list(TopologyDisruptionBudgetStatus(charges=text).ledger) == charges
+
+
+def test_a_line_that_somebody_cut_short_is_a_charge_still() -> None:
+    assert BudgetCharge.parse("uid-a0 a0") == BudgetCharge("uid-a0", "a0")
 
 
 def test_numbers_are_read_as_published() -> None:

@@ -1,40 +1,68 @@
 """What a stock budget says to an eviction, said before anything is charged for it."""
 
+from typing import Any
+
 import pytest
 
 from unit.disruption.build import pod
+from zonewise.disruption.pods import Stage
 from zonewise.disruption.stock import CANNOT_EVICT, TOO_MANY, Refusal, refusal
-from zonewise.objects import Metadata
-from zonewise.objects.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
+from zonewise.objects import Key, Metadata
+from zonewise.objects.policy import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 
 
-def stock(allowed: int, generation: int = 1) -> PodDisruptionBudget:
+def stock(
+    allowed: int, generation: int = 1, healthy: int = 8, desired: int = 8, policy: str | None = None
+) -> PodDisruptionBudget:
     status = PodDisruptionBudgetStatus(
-        observed_generation=1, disruptions_allowed=allowed, current_healthy=8, desired_healthy=8
+        observed_generation=1, disruptions_allowed=allowed, current_healthy=healthy, desired_healthy=desired
     )
-    return PodDisruptionBudget(metadata=Metadata(name="stock", generation=generation), status=status)
+    spec = PodDisruptionBudgetSpec(unhealthy_pod_eviction_policy=policy)
+    return PodDisruptionBudget(metadata=Metadata(name="stock", generation=generation), spec=spec, status=status)
 
 
+NEEDS_8 = "The disruption budget stock needs 8 healthy pods and has 8 currently"
+UNPROCESSED = "The disruption budget stock is still being processed by the server."
 CASES = {
-    "none": ([], None),
-    "allows": ([stock(1)], None),
-    "refuses": (
-        [stock(0)],
-        Refusal(CANNOT_EVICT, "The disruption budget stock needs 8 healthy pods and has 8 currently"),
-    ),
+    "none": ([], 0, None),
+    "allows": ([stock(1)], 0, None),
+    "refuses": ([stock(0)], 0, (CANNOT_EVICT, NEEDS_8, 0, 429, "StockBudget")),
+    "allows no more than is promised": ([stock(1)], 1, (CANNOT_EVICT, NEEDS_8, 0, 429, "StockBudget")),
     "not counted yet": (
         [stock(1, generation=2)],
-        Refusal(CANNOT_EVICT, "The disruption budget stock is still being processed by the server.", 10),
+        0,
+        (CANNOT_EVICT, UNPROCESSED, 10, 429, "StockBudgetNotObserved"),
     ),
-    "two": ([stock(1), stock(1)], Refusal(TOO_MANY, code=500)),
+    "two": ([stock(1), stock(1)], 0, (TOO_MANY, "", 0, 500, "SeveralStockBudgets")),
 }
+
+
+def told(said: Refusal | None) -> tuple[str, str, int, int, str] | None:
+    return said and (said.message, said.cause, said.retry_after_seconds, said.code, said.reason.code)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_ready_pod(name: str) -> None:
-    budgets, told = CASES[name]
-    assert refusal(pod("a0"), budgets) == told
+    budgets, spent, expected = CASES[name]
+    assert told(refusal(pod("a0"), budgets, {Key("", "stock"): spent})) == expected
 
 
-def test_a_pod_that_is_not_ready_may_go_for_all_it_says() -> None:
-    assert refusal(pod("a0", ready=False), [stock(0)]) is None
+UNREADY = {
+    "enough others are healthy": (stock(0), None),
+    "too few are": (stock(0, healthy=7), "StockBudget"),
+    "none need be, so none is enough": (stock(0, healthy=0, desired=0), "StockBudget"),
+    "they may always go": (stock(0, healthy=7, policy="AlwaysAllow"), None),
+    "not counted yet, but allowed by what was": (stock(0, generation=2), None),
+}
+
+
+@pytest.mark.parametrize("name", UNREADY)
+def test_a_pod_that_is_not_ready(name: str) -> None:
+    budget, code = UNREADY[name]
+    said = refusal(pod("a0", ready=False), [budget])
+    assert (said and said.reason.code) == code
+
+
+@pytest.mark.parametrize("state", [{"terminating": True}, {"stage": Stage.PENDING}, {"stage": Stage.ENDED}], ids=str)
+def test_only_a_pod_that_runs_is_asked_about(state: dict[str, Any]) -> None:
+    assert refusal(pod("a0", **state), [stock(0), stock(0)]) is None
