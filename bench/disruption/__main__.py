@@ -15,6 +15,7 @@ from bench.disruption.cluster import Cluster, cluster, zonewise
 from bench.disruption.recount import recount
 from bench.disruption.rollouts import Figures, lower_bound, say
 from bench.report import BUILD, Row, measured, median, publish
+from zonewise.lab.programs import Program
 
 SIZES = (99, 999)
 WEBHOOKS = 3
@@ -42,17 +43,20 @@ async def roll(made: Cluster, pods: int) -> dict[str, Figures]:
     return found
 
 
-async def stream(made: Cluster, budgets: int) -> list[dict[str, float]]:
+async def stream(made: Cluster, webhooks: list[int], budgets: int) -> list[dict[str, float]]:
     """With and without the guard, in turn."""
     await evictions.prepare(made)
+    server = made.plane.process(Program.APISERVER).pid
     runs = []
     for number in range(ROUNDS):
-        guarded = await evictions.stream(made, budgets, f"g{budgets}x{number}")
+        guarded = await evictions.stream(made, budgets, f"g{budgets}x{number}", [server, *webhooks])
         configuration = await evictions.unguarded(made)
-        bare = await evictions.stream(made, budgets, f"u{budgets}x{number}")
+        bare = await evictions.stream(made, budgets, f"u{budgets}x{number}", [server])
         await evictions.guarded(made, configuration)
-        runs.append({"ours": evictions.p99(guarded), "bare": evictions.p99(bare)})
-        say(f"{budgets} budgets: p99 {runs[-1]['ours']:.1f} ms with the guard, {runs[-1]['bare']:.1f} ms without")
+        runs.append(
+            {"ours": guarded.p99, "bare": bare.p99, "cpu": sum(guarded.cpu.values()), "bare cpu": bare.cpu[server]}
+        )
+        say(f"{budgets} budgets: {', '.join(f'{what} {figure:.1f}' for what, figure in runs[-1].items())} ms")
     return runs
 
 
@@ -89,6 +93,10 @@ def eviction_row(what: str, runs: list[dict[str, float]]) -> Row:
     return Row(what, "ms", median(added, "added"), None, "", 10, added)
 
 
+def cpu_row(what: str, runs: list[dict[str, float]]) -> Row:
+    return Row(what, "ms CPU", median(runs, "cpu"), median(runs, "bare cpu"), "without the guard", None, runs)
+
+
 def rollout_rows(pods: int) -> list[Row]:
     async def measure() -> dict[str, Figures]:
         async with cluster() as made:
@@ -101,13 +109,15 @@ def rollout_rows(pods: int) -> list[Row]:
 def eviction_rows() -> list[Row]:
     async def measure() -> tuple[list[dict[str, float]], list[dict[str, float]]]:
         async with cluster(evictions.CONTROLLERS) as made:
-            with zonewise(made, WEBHOOKS):
-                return await stream(made, 20), await stream(made, 1)
+            with zonewise(made, WEBHOOKS) as webhooks:
+                return await stream(made, webhooks, 20), await stream(made, webhooks, 1)
 
     many, one = asyncio.run(measure())
     return [
         eviction_row("added to an eviction at p99, 200 a second, 20 budgets, 3 webhooks", many),
         eviction_row("the same, all of one budget", one),
+        cpu_row("an eviction: API server and webhooks, 20 budgets", many),
+        cpu_row("the same, all of one budget", one),
     ]
 
 

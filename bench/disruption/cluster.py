@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -142,16 +143,17 @@ def _start(folder: Path, controllers: str) -> ControlPlane:
 
 
 @contextmanager
-def zonewise(made: Cluster, webhooks: int) -> Iterator[None]:
-    """A leader, and so many webhooks behind one address; ready."""
+def zonewise(made: Cluster, webhooks: int) -> Iterator[list[int]]:
+    """A leader, and so many webhooks behind one address; ready. Gives the process ids of the webhooks."""
     front, *backs = (_free_port() for _ in range(webhooks + 1))
     programs = [_leader(made), *(_webhook(made, front, back) for back in backs)]
     balancer = [sys.executable, "-m", "bench.disruption.balancer", str(front), *map(str, backs)]
     health = [_free_port() for _ in programs]
-    with _processes(made.folder, [balancer, *(program(port) for program, port in zip(programs, health, strict=True))]):
+    commands = [balancer, *(program(port) for program, port in zip(programs, health, strict=True))]
+    with _processes(made.folder, commands) as running:
         for port in health:
             _until_ready(port)
-        yield
+        yield [process.pid for process in running[-webhooks:]]
 
 
 def _leader(made: Cluster) -> Callable[[int], list[str]]:
@@ -170,13 +172,13 @@ def _zonewise(command: str, config: Path) -> list[str]:
 
 
 @contextmanager
-def _processes(folder: Path, commands: list[list[str]]) -> Iterator[None]:
-    running = []
+def _processes(folder: Path, commands: list[list[str]]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    running: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
             with (folder / "programs.log").open("ab") as log:
                 running.append(subprocess.Popen(command, stdout=log, stderr=log))
-        yield
+        yield running
     finally:
         for process in running:
             process.terminate()
@@ -201,6 +203,11 @@ async def until(holds: Callable[[], Awaitable[bool]], what: str, pause_seconds: 
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {_PATIENCE_SECONDS:g} s: {what}")
         await asyncio.sleep(pause_seconds)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def summary(calls: Iterable[Call]) -> Counter[str]:

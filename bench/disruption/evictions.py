@@ -11,10 +11,11 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from bench.disruption.cluster import BUDGETS, ZONES, Cluster, until
-from zonewise.kube.errors import NotFound
+from bench.disruption.cluster import BUDGETS, ZONES, Cluster, cpu_seconds, until
+from zonewise.kube.errors import NotFound, TooManyRequests
 from zonewise.objects import NAMESPACES, PODS, Resource
 from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
 
@@ -24,6 +25,7 @@ NAMESPACE = "evictions"
 CONTROLLERS = "serviceaccount-controller,node-lifecycle-controller"
 REPLICA_SETS = Resource(dict[str, Any], "ReplicaSet", "replicasets", "apps")
 _CONFIGURATION = "zonewise-disruption"
+_AGAIN_SECONDS = 0.1
 
 
 async def prepare(made: Cluster) -> None:
@@ -34,8 +36,20 @@ async def prepare(made: Cluster) -> None:
     await asyncio.to_thread(made.plane.wait_service_account, NAMESPACE)
 
 
-async def stream(made: Cluster, budgets: int, run: str) -> list[float]:
-    """Milliseconds of each eviction, over so many budgets; none is refused."""
+@dataclass(frozen=True)
+class Stream:
+    """`taken`: milliseconds of each eviction; `cpu`: of each program, milliseconds of CPU per eviction."""
+
+    taken: list[float]
+    cpu: dict[int, float]
+
+    @property
+    def p99(self) -> float:
+        return statistics.quantiles(self.taken, n=100)[98]
+
+
+async def stream(made: Cluster, budgets: int, run: str, programs: Sequence[int] = ()) -> Stream:
+    """Over so many budgets."""
     names = [f"{run}-{number}" for number in range(PER_SECOND * SECONDS)]
     apps = [f"{run}-{number % budgets}" for number in range(len(names))]
     owners = {app: await _owner(made, app, apps.count(app)) for app in dict.fromkeys(apps)}
@@ -48,7 +62,9 @@ async def stream(made: Cluster, budgets: int, run: str) -> list[float]:
         await until(lambda app=app: _is_counted(made, app), "the budgets are counted")  # type: ignore[misc]
     await asyncio.sleep(2)
     try:
-        return await _evict(made, names)
+        before = {pid: cpu_seconds(pid) for pid in programs}
+        taken = await _evict(made, names)
+        return Stream(taken, {pid: (cpu_seconds(pid) - spent) * 1000 / len(names) for pid, spent in before.items()})
     finally:
         for app in dict.fromkeys(apps):
             await made.client.delete(BUDGETS, app, NAMESPACE)
@@ -61,7 +77,7 @@ async def _evict(made: Cluster, names: Sequence[str]) -> list[float]:
 
     async def one(name: str) -> None:
         begin = time.perf_counter()
-        await made.client.evict(name, NAMESPACE)
+        await until(lambda: _is_evicted(made, name), f"{name} is evicted", _AGAIN_SECONDS)
         taken.append((time.perf_counter() - begin) * 1000)
 
     begin = time.perf_counter()
@@ -70,6 +86,15 @@ async def _evict(made: Cluster, names: Sequence[str]) -> list[float]:
             await asyncio.sleep(max(0.0, begin + number / PER_SECOND - time.perf_counter()))
             group.create_task(one(name))
     return taken
+
+
+async def _is_evicted(made: Cluster, name: str) -> bool:
+    """None is refused for its budget, but all may be told to come again."""
+    try:
+        await made.client.evict(name, NAMESPACE)
+    except TooManyRequests:
+        return False
+    return True
 
 
 async def unguarded(made: Cluster) -> dict[str, Any]:
@@ -86,10 +111,6 @@ async def guarded(made: Cluster, configuration: dict[str, Any]) -> None:
     body = {"metadata": metadata, "webhooks": configuration["webhooks"]}
     await made.client.create(VALIDATING_WEBHOOK_CONFIGURATIONS.whole(), body)
     await asyncio.sleep(3)
-
-
-def p99(taken: Sequence[float]) -> float:
-    return statistics.quantiles(taken, n=100)[98]
 
 
 async def _owner(made: Cluster, app: str, pods: int) -> dict[str, Any]:
