@@ -1,19 +1,20 @@
 """The driver under test as its orchestrator sees it: a socket, requests, answers and status codes."""
 
+import functools
 import json
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from programs import csi_controller
 from zonewise.ceph import doctor, journal
 from zonewise.ceph.cluster import Cluster, Clusters
 from zonewise.ceph.config import Configuration
@@ -26,7 +27,6 @@ from zonewise.ceph.server import Server
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.lab.ceph import Ceph
 
-PROGRAM = Path(__file__).parent / "programs" / "csi_controller.py"
 PREFIX = "topology.ceph.zonewise.dev/"
 GIB, MIB = 1 << 30, 1 << 20
 PATIENCE_SECONDS = 120.0
@@ -158,7 +158,8 @@ def serving(directory: Path, config: Path, ceph: Ceph, *, timeout_seconds: float
     clusters = Clusters(Configuration(config), timeout_seconds)
     socket = directory / f"{uuid.uuid4().hex[:8]}.sock"
     server = Server(
-        f"unix://{socket}", {"Identity": Identity(), "Controller": Controller(clusters, backends(), **more)}
+        f"unix://{socket}",
+        {"Identity": Identity(), "Controller": Controller(clusters, backends(), abandoned_after_seconds=0, **more)},
     )
     server.start()
     client = Client(socket)
@@ -175,39 +176,48 @@ class Process:
 
     def __init__(self, directory: Path, config: Path, ceph: Ceph, crash: str = "") -> None:
         self.socket = directory / f"{uuid.uuid4().hex[:8]}.sock"
-        self.crash = crash
-        self._log = (directory / f"{self.socket.stem}.log").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(self.socket), str(config)],
-            env={**os.environ, "ZONEWISE_CSI_CRASH": crash},
-            stdout=self._log,
-            stderr=self._log,
+        self._said = directory / f"{self.socket.stem}.log"
+        self._process = _forks().Process(
+            target=csi_controller.run, args=(self.socket, config, crash, self._said), daemon=True
         )
+        self._process.start()
+        self._wait_serving()
         self.client = Client(self.socket)
         self.driver = Driver(self.client, ceph)
-        self._wait_serving()
 
     def _wait_serving(self) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self.socket.exists():
-            assert self.process.poll() is None, self.said()
+            assert self._process.is_alive(), self.said()
             assert time.monotonic() < deadline, "the controller does not start"
             time.sleep(0.02)
 
     def died(self) -> bool:
         """Whether it ended by SIGKILL; waits for it."""
-        return self.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        self._process.join(PATIENCE_SECONDS)
+        return self._process.exitcode == -signal.SIGKILL
 
     def said(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
+        return self._said.read_text() if self._said.exists() else ""
 
     def stop(self) -> None:
         self.client.channel.close()
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait(PATIENCE_SECONDS)
-        self._log.close()
+        if self._process.is_alive():
+            self._process.terminate()
+        self._process.join(PATIENCE_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+            raise AssertionError(f"the controller does not end: {self.said()[-2000:]}")
+        self._process.close()
+
+
+@functools.cache
+def _forks() -> ForkServerContext:
+    """Processes come from one that has loaded what they need: starting each from nothing would take a second of a core."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([csi_controller.__name__])
+    return context
 
 
 def own_cluster(config: Path) -> Cluster:

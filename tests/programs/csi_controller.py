@@ -1,11 +1,12 @@
-"""A controller of its own process: `csi_controller.py SOCKET CONFIG`. ZONEWISE_CSI_CRASH says at which step it dies."""
+"""A controller in a process of its own, forked from one that has everything loaded: it dies at a step, if told which."""
 
+import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
 from zonewise import log
+from zonewise.ceph import steps
 from zonewise.ceph.cluster import Clusters
 from zonewise.ceph.config import Configuration
 from zonewise.ceph.controller import Controller
@@ -14,12 +15,21 @@ from zonewise.ceph.ids import Kind
 from zonewise.ceph.rbd import Rbd
 from zonewise.ceph.server import Server
 
-log.configure()
-stopping = threading.Event()
-signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
-clusters = Clusters(Configuration(Path(sys.argv[2])), 60)
-controller = Controller(clusters, {Kind.RBD: Rbd(patience_seconds=0.5)})
-server = Server(f"unix://{sys.argv[1]}", {"Identity": Identity(), "Controller": controller})
-server.start()
-stopping.wait()
-server.stop(5)
+
+def run(socket: Path, config: Path, crash: str, said: Path) -> None:
+    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    log.configure()
+    steps.arm(crash)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
+    clusters = Clusters(Configuration(config), 60)
+    rbd = {Kind.RBD: Rbd(patience_seconds=0.5)}
+    controller = Controller(
+        clusters, rbd, abandoned_after_seconds=600
+    )  # nobody may be taken for dead on a busy machine
+    server = Server(f"unix://{socket}", {"Identity": Identity(), "Controller": controller})
+    server.start()
+    stopping.wait()
+    server.stop(5)

@@ -84,7 +84,8 @@ class CephFs:
 
     def context(self, cluster: Cluster, place: Place) -> Mapping[str, str]:
         path = str(_manage(cluster, "subvolume getpath", place, sub_name=place.image)).strip()
-        return {"fsName": place.filesystem, "subvolumeName": place.image, "subvolumePath": path}
+        where = {"fsName": place.filesystem, "subvolumeName": place.image, "subvolumePath": path}
+        return where | ({"pool": place.pool} if place.pool else {})
 
     def found(self, cluster: Cluster, pool: str) -> Iterator[Found]:
         group = str(cluster.config.cephfs.get("subvolumeGroup", "csi"))
@@ -96,6 +97,9 @@ class CephFs:
     def clear(self, cluster: Cluster, found: Found, leftover: str) -> None:
         with _gone_is_fine():
             _manage(cluster, "subvolume snapshot rm", found.place, sub_name=found.place.image, snap_name=leftover)
+
+    def is_open(self, cluster: Cluster, place: Place) -> bool:  # noqa: ARG002 - the manager takes a repetition for what it is
+        return False
 
     def kept(self, cluster: Cluster, pool: str) -> list[str]:  # noqa: ARG002 - the manager itself removes such
         return []

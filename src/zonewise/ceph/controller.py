@@ -12,6 +12,7 @@ from typing import Any
 from zonewise.ceph import access, domains, ids, journal, listing, parameters, pools
 from zonewise.ceph.cluster import Cluster, Clusters
 from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.exclusion import ABANDONED_AFTER_SECONDS
 from zonewise.ceph.ids import Id, Kind, Thing
 from zonewise.ceph.journal import Entry, Journal
 from zonewise.ceph.model import Backend, Requirement
@@ -47,12 +48,15 @@ class Controller:
         backends: Mapping[Kind, Backend],
         announce: Announce = lambda _parameters, _code, _note: None,
         hierarchy: tuple[str, ...] = parameters.HIERARCHY,
+        abandoned_after_seconds: float = ABANDONED_AFTER_SECONDS,
     ) -> None:
-        """`hierarchy`: short names of the domain labels, the widest first."""
+        """`hierarchy`: short names of the domain labels, the widest first. A deletion that another controller began is left to it
+        for `abandoned_after_seconds`.
+        """
         self._clusters = clusters
         self._announce = announce
         self._hierarchy = hierarchy
-        self._provisioners = {kind: Provisioner(backend) for kind, backend in backends.items()}
+        self._provisioners = {kind: Provisioner(backend, abandoned_after_seconds) for kind, backend in backends.items()}
         self._listing = listing.Listing(clusters)
 
     def controller_get_capabilities(

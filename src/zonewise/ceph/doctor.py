@@ -72,7 +72,7 @@ class Doctor:
     def repair(self, finding: Finding) -> str:
         """What was done about it."""
         backend = self._backends[finding.kind]
-        provisioner = Provisioner(backend)
+        provisioner = Provisioner(backend, abandoned_after_seconds=0)  # it was found to be old enough
         match finding:
             case Finding(code=Code.UNFINISHED_CREATE | Code.UNFINISHED_DELETE, entry=Entry() as entry):
                 journal = Journal(self._cluster, finding.journal_pool)

@@ -53,6 +53,7 @@ _CODES = {
     errno.EIO: Code.UNAVAILABLE,
     errno.EAGAIN: Code.UNAVAILABLE,
     errno.ECANCELED: Code.ABORTED,
+    errno.ESTALE: Code.ABORTED,  # another process removes the same image
 }
 
 

@@ -65,6 +65,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     filesystem: str = ""
     group: str = ""
     origin: Origin | None = None
+    owner: str = ""  # while it is deleted: the mark of the process that does it
 
     @property
     def place(self) -> Place:

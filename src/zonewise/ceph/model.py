@@ -85,6 +85,10 @@ class Backend(Protocol):
         """
         ...
 
+    def is_open(self, cluster: Cluster, place: Place) -> bool:
+        """Whether any process has it open for writing now, so that it can't be taken for abandoned."""
+        ...
+
     def size(self, cluster: Cluster, place: Place) -> int | None:
         """In bytes; None when there is no such thing."""
         ...

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import random
 import secrets
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -23,6 +22,7 @@ import msgspec
 from zonewise.ceph import ids, pools
 from zonewise.ceph.cluster import Cluster
 from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.exclusion import ABANDONED_AFTER_SECONDS, Busy, Claims
 from zonewise.ceph.ids import Id, Thing
 from zonewise.ceph.journal import Entry, Journal, Origin, State
 from zonewise.ceph.model import Backend, PoolState, Requirement, Source, Wanted
@@ -53,9 +53,10 @@ class Order:
 class Provisioner:
     """For one backend. All state is in the journal; what is kept here only keeps calls of this process apart."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, abandoned_after_seconds: float = ABANDONED_AFTER_SECONDS) -> None:
         self.backend = backend
-        self._busy = _Busy()
+        self._busy = Busy()
+        self._claims = Claims(abandoned_after_seconds)
         self._counts: dict[tuple[str, str], tuple[float, Counter[str]]] = {}
         self._random = random.SystemRandom()
 
@@ -200,18 +201,29 @@ class Provisioner:
             if found is None:
                 return
             journal, entry = found
-            if entry.state is not State.DELETING:
-                marked = msgspec.structs.replace(entry, state=State.DELETING)
-                if not journal.replace(entry, marked):
-                    raise CsiError(Code.ABORTED, f"{which} is being changed by another call")
-                entry = marked
+            marked = self._marked(cluster, journal, entry)
             reach(Step.DELETE_MARKED)
-            self.finish_delete(cluster, journal, entry)
+            self._finish_delete(cluster, journal, marked)
 
-    def finish_delete(self, cluster: Cluster, journal: Journal, entry: Entry) -> None:
+    def _marked(self, cluster: Cluster, journal: Journal, entry: Entry) -> Entry:
+        """The entry, ours to delete; ABORTED while another process is at it."""
+        ours = msgspec.structs.replace(entry, state=State.DELETING, owner=self._claims.mark)
+        if entry == ours:
+            return entry  # an earlier call of this process did not come to the end
+        is_claimed = entry.state is State.DELETING
+        if is_claimed and (
+            not self._claims.is_abandoned(entry.token, entry.owner) or self.backend.is_open(cluster, entry.place)
+        ):
+            raise CsiError(Code.ABORTED, f"{entry.name!r} is being deleted by another controller, or one died at it")
+        if not journal.replace(entry, ours):
+            raise CsiError(Code.ABORTED, f"{entry.name!r} is being changed by another call")
+        self._claims.settled(entry.token)
+        return ours
+
+    def _finish_delete(self, cluster: Cluster, journal: Journal, entry: Entry) -> None:
         self.backend.remove(cluster, entry.place, entry.origin_place)
         reach(Step.DELETE_REMOVED)
-        journal.forget(entry)  # by whom does not matter
+        journal.forget(entry)
         reach(Step.DELETE_FORGOTTEN)
 
     def expand(self, cluster: Cluster, which: Id, required_bytes: int, limit_bytes: int) -> int:
@@ -297,24 +309,3 @@ def _difference(there: Entry, order: Order, backend: Backend) -> str:
     if not pools.reachable(there.domain, order.requirement):
         return "is not in the domains that are required"
     return ""
-
-
-class _Busy:
-    """One call at a time for a name or an id, as the specification asks; the others get ABORTED and come again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._held: set[tuple[str, Thing, str]] = set()
-
-    @contextmanager
-    def alone(self, cluster: str, thing: Thing, name_hash: str) -> Iterator[None]:
-        key = (cluster, thing, name_hash)
-        with self._lock:
-            if key in self._held:
-                raise CsiError(Code.ABORTED, "another call for the same volume or snapshot is under way")
-            self._held.add(key)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._held.discard(key)

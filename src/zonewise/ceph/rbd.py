@@ -220,6 +220,16 @@ class Rbd:
                 return
             pool, name = parent[0], parent[2]
 
+    def is_open(self, cluster: Cluster, place: Place) -> bool:
+        """Who opens an image for writing watches it; a dead process's watch ends after half a minute."""
+        rbd = _library()
+        with cluster.doing(f"looking at image {place.pool}/{place.image}"):
+            try:
+                with rbd.Image(cluster.ioctx(place.pool), place.image, read_only=True) as image:
+                    return bool(list(image.watchers_list()))
+            except rbd.ImageNotFound:
+                return False
+
     def size(self, cluster: Cluster, place: Place) -> int | None:
         rbd = _library()
         with cluster.doing(f"opening image {place.pool}/{place.image}"):

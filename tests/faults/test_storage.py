@@ -1,0 +1,262 @@
+"""The storage controller killed between any two steps, and two of them at once: one volume per name, and nothing left over."""
+
+import functools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rbd
+from click.testing import CliRunner
+
+import storage_driver
+from storage_driver import MIB, Driver, Process, Refused
+from waiting import eventually
+from zonewise.ceph import ids
+from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.ids import Thing
+from zonewise.ceph.journal import Journal
+from zonewise.ceph.steps import Step
+from zonewise.cli import csi_doctor
+from zonewise.lab.ceph import JOURNAL_POOL, Ceph
+
+ZONES = ["zone-a", "zone-b", "zone-c"]
+CREATE = [Step.CREATE_RESERVED, Step.CREATE_MADE, Step.CREATE_RECORDED]
+COPY = [Step.COPY_SNAPPED, Step.COPY_CLONED, Step.COPY_DETACHED, Step.COPY_GROWN, Step.COPY_CLEARED]
+DELETE = [Step.DELETE_MARKED, Step.DELETE_REMOVED, Step.DELETE_FORGOTTEN]
+EXPAND = [Step.EXPAND_GROWN, Step.EXPAND_RECORDED]
+LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
+NAMES = 200 if LONG else 40
+
+
+@pytest.fixture(scope="module")
+def config(breakable_ceph: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return storage_driver.config_file(tmp_path_factory.mktemp("csi"), breakable_ceph)
+
+
+@pytest.fixture(scope="module")
+def admin(config: Path) -> Iterator[Cluster]:
+    cluster = storage_driver.own_cluster(config)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def survivor(breakable_ceph: Ceph, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """Another controller, that retries what the killed one began."""
+    with storage_driver.serving(tmp_path_factory.mktemp("sockets"), config, breakable_ceph) as running:
+        yield running
+
+
+@pytest.fixture
+def killed(breakable_ceph: Ceph, config: Path, tmp_path: Path) -> Callable[[Step, Callable[[Driver], Any]], None]:
+    """Do something with a controller that dies at a step of it."""
+
+    def run(step: Step, call: Callable[[Driver], Any]) -> None:
+        process = Process(tmp_path, config, breakable_ceph, crash=step)
+        try:
+            with pytest.raises(Refused):
+                call(process.driver)
+            assert process.died(), process.said()
+        finally:
+            process.stop()
+
+    return run
+
+
+async def _retried(call: Callable[[], Any]) -> Any:
+    def attempt() -> tuple[Any] | None:
+        try:
+            return (call(),)
+        except Refused as refused:
+            if refused.code not in {
+                "UNAVAILABLE",
+                "ABORTED",
+                "FAILED_PRECONDITION",
+            }:  # a dead client's watch lasts 30 s
+                raise
+            return None
+
+    return (await eventually(attempt, "a retry succeeds"))[0]
+
+
+def _id_in_journal(admin: Cluster, thing: Thing, name: str) -> str:
+    journal = Journal(admin, JOURNAL_POOL)
+    entry = journal.by_name(thing, name)
+    return journal.id_of(entry) if entry is not None else ""
+
+
+def _content(admin: Cluster, volume_id: str) -> bytes:
+    which = ids.parse(volume_id)
+    assert which is not None
+    with rbd.Image(admin.ioctx(admin.pool_name(which.pool_id)), which.image, read_only=True) as image:
+        return bytes(image.read(0, 5))
+
+
+def _write(admin: Cluster, volume_id: str) -> None:
+    which = ids.parse(volume_id)
+    assert which is not None
+    with rbd.Image(admin.ioctx(admin.pool_name(which.pool_id)), which.image) as image:
+        image.write(b"first", 0)
+
+
+@pytest.mark.parametrize("step", CREATE)
+async def test_killed_while_creating(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+    """The retry prefers another zone, as after a pod was scheduled again: the volume stays where it was begun."""
+    name = f"create-{step}"
+    killed(step, lambda driver: driver.create(name, preferred=["zone-a"], requisite=ZONES))
+    begun = _id_in_journal(admin, Thing.VOLUME, name)
+    volume = await _retried(lambda: survivor.create(name, preferred=["zone-b"], requisite=ZONES))
+    assert volume.volume_id == begun
+    assert volume.volume_context["pool"] == "rbd-zone-a"
+    assert storage_driver.findings(admin) == []
+    await _retried(lambda: survivor.delete(volume.volume_id))
+    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+
+
+@pytest.mark.parametrize("step", [*COPY, *(CREATE if LONG else [])])
+@pytest.mark.parametrize("across", [True, *([False] if LONG else [])])
+async def test_killed_while_cloning(killed: Any, survivor: Driver, admin: Cluster, step: Step, *, across: bool) -> None:
+    """Of a volume that goes on being written: a clone is of one moment, however often it is begun again."""
+    name = f"clone-{step}-{across}"
+    source = survivor.create(f"{name}-source", preferred=["zone-a"], requisite=ZONES)
+    _write(admin, source.volume_id)
+    asked: dict[str, Any] = {"volume": source.volume_id, "size": 128 * MIB}
+    if across:
+        asked |= {"preferred": ["zone-b"], "requisite": ZONES, "parameters": {"cloneDomain": "requested"}}
+    killed(step, lambda driver: driver.create(name, **asked))
+    begun = _id_in_journal(admin, Thing.VOLUME, name)
+    clone = await _retried(lambda: survivor.create(name, **asked))
+    assert clone.volume_id == begun
+    assert clone.capacity_bytes == 128 * MIB
+    assert clone.volume_context["pool"] == ("rbd-zone-b" if across else "rbd-zone-a")
+    assert _content(admin, clone.volume_id) == b"first"
+    assert storage_driver.findings(admin) == []
+    for each in (source, clone):
+        await _retried(functools.partial(survivor.delete, each.volume_id))
+    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+
+
+@pytest.mark.parametrize("step", [*COPY, *CREATE] if LONG else [Step.COPY_CLONED, Step.CREATE_MADE])
+async def test_killed_while_snapshotting(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+    name = f"snapshot-{step}"
+    source = survivor.create(f"{name}-source", preferred=["zone-c"], requisite=ZONES)
+    _write(admin, source.volume_id)
+    killed(step, lambda driver: driver.snapshot(name, source.volume_id))
+    begun = _id_in_journal(admin, Thing.SNAPSHOT, name)
+    snapshot = await _retried(lambda: survivor.snapshot(name, source.volume_id))
+    assert snapshot.snapshot_id == begun
+    assert _content(admin, snapshot.snapshot_id) == b"first"
+    assert storage_driver.findings(admin) == []
+    await _retried(lambda: survivor.delete(source.volume_id))
+    assert _content(admin, snapshot.snapshot_id) == b"first"
+    await _retried(lambda: survivor.delete_snapshot(snapshot.snapshot_id))
+    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+
+
+@pytest.mark.parametrize("step", DELETE)
+async def test_killed_while_deleting(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+    """One that a snapshot depends on, so that it can't simply be removed."""
+    source = survivor.create(f"delete-{step}", preferred=["zone-b"], requisite=ZONES)
+    snapshot = survivor.snapshot(f"delete-{step}", source.volume_id)
+    killed(step, lambda driver: driver.delete(source.volume_id))
+    if step is not Step.DELETE_FORGOTTEN:
+        with pytest.raises(Refused, match=r"ABORTED: .*is being deleted"):
+            survivor.create(f"delete-{step}", preferred=["zone-b"], requisite=ZONES)
+    await _retried(lambda: survivor.delete(source.volume_id))
+    assert not _id_in_journal(admin, Thing.VOLUME, f"delete-{step}")
+    assert storage_driver.findings(admin) == []
+    await _retried(lambda: survivor.delete_snapshot(snapshot.snapshot_id))
+    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+
+
+@pytest.mark.parametrize("step", EXPAND)
+async def test_killed_while_expanding(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+    volume = survivor.create(f"expand-{step}")
+    killed(step, lambda driver: driver.expand(volume.volume_id, 256 * MIB))
+    assert await _retried(lambda: survivor.expand(volume.volume_id, 256 * MIB)) == 256 * MIB
+    (listed,) = survivor.client.ListVolumes().entries
+    assert listed.volume.capacity_bytes == 256 * MIB
+    assert storage_driver.findings(admin) == []
+    await _retried(lambda: survivor.delete(volume.volume_id))
+
+
+def test_what_nobody_retries_is_found_and_cleaned(killed: Any, survivor: Driver, config: Path, admin: Cluster) -> None:
+    volume = survivor.create("given-up")
+    killed(Step.CREATE_RESERVED, lambda driver: driver.create("never"))
+    killed(Step.DELETE_MARKED, lambda driver: driver.delete(volume.volume_id))
+    look = ["--config", str(config), "--older-than", "0"]
+    seen = CliRunner().invoke(csi_doctor.doctor, look)
+    assert seen.exit_code == 1
+    assert {line.split()[1] for line in seen.output.splitlines()[:2]} == {"UnfinishedCreate", "UnfinishedDelete"}
+    young = CliRunner().invoke(csi_doctor.doctor, ["--config", str(config)])
+    assert young.output.strip() == "nothing is wrong"  # their controllers may still be at it
+    assert CliRunner().invoke(csi_doctor.doctor, [*look, "--repair"]).exit_code == 0
+    assert storage_driver.findings(admin) == []
+    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+
+
+@pytest.mark.parametrize("lacking", [["rbd_header"], ["rbd_header", "rbd_id"]], ids=["header", "header and id"])
+async def test_half_an_image_is_made_again(survivor: Driver, admin: Cluster, killed: Any, lacking: list[str]) -> None:
+    """librbd makes an image in steps of its own: what a death between them leaves has a name and can't be opened."""
+    name = f"half-{len(lacking)}"
+    killed(Step.CREATE_MADE, lambda driver: driver.create(name, preferred=["zone-a"], requisite=ZONES))
+    which = ids.parse(_id_in_journal(admin, Thing.VOLUME, name))
+    assert which is not None
+    pool = admin.ioctx("rbd-zone-a")
+    with rbd.Image(pool, which.image, read_only=True) as image:
+        number = image.id()
+    for each in lacking:
+        pool.remove_object(f"{each}.{which.image if each == 'rbd_id' else number}")
+    volume = await _retried(lambda: survivor.create(name, preferred=["zone-a"], requisite=ZONES))
+    assert volume.volume_id == str(which)
+    assert volume.capacity_bytes == 64 * MIB
+    await _retried(lambda: survivor.delete(volume.volume_id))
+    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+
+
+async def test_two_controllers_race_for_every_name(
+    breakable_ceph: Ceph, config: Path, tmp_path: Path, admin: Cluster
+) -> None:
+    """Both are asked for each name at once, with another zone each time; then both delete."""
+    controllers = [Process(tmp_path, config, breakable_ceph) for _ in range(2)]
+    luck = random.Random(7)
+    calls = [(driver.driver, f"race-{number}") for number in range(NAMES) for driver in controllers * 2]
+    luck.shuffle(calls)
+
+    def until_done(call: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return call()
+            except Refused as refused:
+                if refused.code != "ABORTED":
+                    raise
+                time.sleep(0.05)  # as provisioners wait before they try again
+
+    def create(asked: tuple[Driver, str]) -> tuple[str, str]:
+        driver, name = asked
+        zone = luck.choice(ZONES)
+        made = until_done(lambda: driver.create(name, preferred=[zone], requisite=ZONES, size=MIB))
+        return name, made.volume_id
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(create, calls))
+            by_name = dict(answers)
+            assert len(by_name) == NAMES
+            assert all(by_name[name] == volume_id for name, volume_id in answers)
+            assert sum(map(len, storage_driver.images(breakable_ceph, admin).values())) == NAMES
+            assert storage_driver.findings(admin) == []
+            doomed = [(driver.driver, volume_id) for volume_id in by_name.values() for driver in controllers]
+            list(pool.map(lambda each: until_done(lambda: each[0].delete(each[1])), doomed))
+    finally:
+        for each in controllers:
+            each.stop()
+    assert storage_driver.images(breakable_ceph, admin) == {zone: [] for zone in ZONES}
+    assert storage_driver.findings(admin) == []
+    left = {each.key for zone in ZONES for each in admin.ioctx(f"rbd-{zone}").list_objects()}
+    assert left <= {"rbd_directory", "rbd_info", "rbd_trash", "rbd_children"}  # RBD's own, of a pool
