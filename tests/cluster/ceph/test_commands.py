@@ -1,0 +1,100 @@
+"""`zonewise csi takeover` and `giveback`, and `zonewise explain volume`, as people call them."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from storage_bed import CONFIG, volume_body
+from zonewise.ceph.domains import accessible
+from zonewise.cli.main import main
+from zonewise.lab.controlplane import ControlPlane
+
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+VOLUMES = "/api/v1/persistentvolumes"
+POOLS = [{"poolName": "rbd-a", "domainSegments": [{"domainLabel": "zone", "value": "zone-a"}]}]
+CLUSTERS = [{"clusterID": "one", "monitors": ["10.0.0.1"], "rbd": {"pool": "j", "topologyConstrainedPools": POOLS}}]
+
+
+class Commands:
+    def __init__(self, cluster: ControlPlane, namespace: str, output: pytest.CaptureFixture[str]) -> None:
+        self.cluster = cluster
+        self.output = output
+        self.namespace = namespace
+        self.run_name = uuid.uuid4().hex[:8]
+        self.labels = f"{self.run_name}.example.com/zone"
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        where = ("--config-map", f"{self.namespace}/{CONFIG}", "--domain-labels", self.labels)
+        with pytest.raises(SystemExit) as left:
+            main([*arguments, *where, "--kubeconfig", str(self.cluster.kubeconfig)])
+        printed = self.output.readouterr()
+        assert left.value.code == code, printed
+        assert printed.err.count("\n") == (1 if printed.err else 0)
+        return printed.out + printed.err
+
+    def said(self) -> Any:
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps/{CONFIG}"
+        return json.loads(self.cluster.request("GET", path)["data"]["config.json"])
+
+    def claim(self, name: str, **spec: Any) -> None:
+        resources = {"requests": {"storage": "1Gi"}}
+        body = {"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": resources, **spec}}
+        self.cluster.request("POST", f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims", body)
+
+
+@pytest.fixture
+def commands(cluster: ControlPlane, namespace: str, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
+    made = Commands(cluster, namespace, capsys)
+    text = json.dumps({"version": 2, "clusters": CLUSTERS, "topology-takeover": {}})
+    body = {"metadata": {"name": CONFIG}, "data": {"config.json": text}}
+    cluster.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
+    nodes = {zone: f"{made.run_name}-{zone}" for zone in ("zone-a", "zone-b")}
+    for zone, node in nodes.items():
+        cluster.request("POST", "/api/v1/nodes", {"metadata": {"name": node, "labels": {made.labels: zone}}})
+    yield made
+    for node in nodes.values():
+        cluster.request("DELETE", f"/api/v1/nodes/{node}")
+
+
+def test_people_write_the_map_without_breaking_it(commands: Commands) -> None:
+    assert "zone=zone-a is taken over by zone-b, zone-c" in commands.run(
+        "csi", "takeover", "zone=zone-a", "zone-b", "zone-c"
+    )
+    assert commands.said() == {
+        "version": 2,
+        "clusters": CLUSTERS,
+        "topology-takeover": {"zone=zone-a": ["zone-b", "zone-c"]},
+    }
+    assert "would say" in commands.run("csi", "takeover", "zone=zone-b", "all", "--dry-run")
+    assert "can't take over itself" in commands.run("csi", "takeover", "zone-b", "zone-b", code=1)
+    assert "there are: zone=zone-a" in commands.run("csi", "giveback", "zone-x", code=2)
+    assert "no takeover" in commands.run("csi", "giveback", "zone-a")
+    assert commands.said()["topology-takeover"] == {}
+
+
+def test_claims_with_and_without_a_volume_are_explained(commands: Commands, cluster: ControlPlane) -> None:
+    name = f"{commands.run_name}-rbd"
+    waits = {"provisioner": "ceph.zonewise.dev", "volumeBindingMode": "WaitForFirstConsumer"}
+    cluster.request("POST", CLASSES, {"metadata": {"name": name}, "parameters": {"type": "rbd"}, **waits})
+    volume = volume_body(f"{commands.run_name}-v", accessible((("zone", "zone-a"),)), commands.namespace, "bound")
+    volume["spec"]["csi"]["volumeAttributes"] = {"pool": "rbd-a", "reason": "PreferredDomain"}
+    cluster.request("POST", VOLUMES, volume)
+    try:
+        commands.claim("waits", storageClassName=name)
+        commands.claim("bound", storageClassName="none", volumeName=volume["metadata"]["name"])
+        waiting = commands.run("explain", "volume", "waits", "-n", commands.namespace, code=1)
+        assert "Pool       for a pod in zone=zone-a: rbd-a" in waiting
+        told = commands.run("explain", "volume", f"{commands.namespace}/bound", code=1)  # no plugin advertised anything
+        assert "lies in pool rbd-a of zone=zone-a: 0 of" in told
+        assert "Pool       rbd-a: it is the pool of the domain of the pod" in told
+        assert "`zonewise csi takeover zone=zone-a all` would let more nodes reach it" in told
+        assert "is in zone=zone-a and does not advertise it" in told
+        read = json.loads(commands.run("explain", "volume", f"{commands.namespace}/bound", "-o", "json", code=1))
+        assert read["domain"] == "zone=zone-a"
+        assert "no claim" in commands.run("explain", "volume", "missing", "-n", commands.namespace, code=2)
+    finally:
+        cluster.request("DELETE", f"{VOLUMES}/{volume['metadata']['name']}")
+        cluster.request("DELETE", f"{CLASSES}/{name}")
