@@ -36,6 +36,7 @@ Json = dict[str, Any]
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 PROGRAMS = tuple(Program)
+_REMOVAL_SECONDS = 300.0
 CONTROLLERS = ",".join(
     f"{name}-controller"
     for name in (
@@ -175,9 +176,10 @@ class Bed:
 
     async def remove(self) -> None:
         """The namespace's own deletion goes on after the test; pods of a node that is gone would wait for the collector."""
-        await self.client.delete_collection(PODS, self.namespace, grace_seconds=0)
+        patient = {"deadline_seconds": _REMOVAL_SECONDS}  # one call deletes all pods, one after the other
+        await self.client.delete_collection(PODS, self.namespace, grace_seconds=0, **patient)
         await self.client.delete(NAMESPACES, self.namespace)
-        await self.client.delete_collection(NODES, selector=f"bed={self.namespace}")
+        await self.client.delete_collection(NODES, selector=f"bed={self.namespace}", **patient)
 
     # Workloads. Their pods carry app=NAME, go to this bed's nodes, and spread evenly over the zones.
 
