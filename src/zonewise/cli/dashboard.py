@@ -47,6 +47,7 @@ Examples:
     show_default=True,
     help="Where each node's proxy tells its traffic.",
 )
+@click.option("--login", is_flag=True, help="Ask who may look on a loopback address, too; over TLS.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="The page's certificate; read again when it changes.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key.")
 @click.option(
@@ -93,10 +94,11 @@ def _settings(options: dict[str, Any]) -> Settings:
         proxy_port=options["proxy_port"],
         hints=HintsForm(options["hints"]),
         certificate=certificate if all(certificate) else None,
+        login=options["login"],
     )
     if options["file"] is not None and not settings.local:
         raise UsageError(
-            f"--address {settings.address}: a dump is shown on this machine only, where nobody can be asked"
+            f"--address {settings.address}: a dump is shown on this machine only: there is no API server to ask who may look"
         )
     return settings
 
@@ -106,8 +108,11 @@ def _main(options: dict[str, Any], settings: Settings) -> Main:
 
     file = options["file"]
     if file is not None:
-        data = _bytes(file)
-        return lambda health: program.show_dump(data, "stdin" if file == "-" else file, settings, health, _say)
+        from zonewise.dashboard import dumped
+
+        source = "stdin" if file == "-" else file
+        found = dumped.read(_bytes(file), source)
+        return lambda health: program.show_dump(found, source, settings, health, _say)
     from zonewise.kube import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
@@ -115,9 +120,12 @@ def _main(options: dict[str, Any], settings: Settings) -> Main:
 
 
 def _listen(options: dict[str, Any], settings: Settings) -> Listen:
+    from zonewise.dashboard.doors import is_loopback
     from zonewise.kube.process import Listen
 
-    return Listen(host="127.0.0.1", port=0) if settings.local else Listen(port=options["health_port"])
+    return (
+        Listen(host=settings.address, port=0) if is_loopback(settings.address) else Listen(port=options["health_port"])
+    )
 
 
 def _say(address: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from prometheus_client import Gauge
 
-from zonewise.dashboard.traffic import BUCKET_SECONDS, BUCKETS, History, Traffic
+from zonewise.dashboard.traffic import BUCKET_SECONDS, BUCKETS, RECENT_SECONDS, History, Traffic
 
 VIEWERS: Final = Gauge("zonewise_dashboard_viewers", "Pages that are open")
 MOST_WAITING: Final = 64
@@ -86,7 +86,8 @@ class Board:
                     "bucketSeconds": BUCKET_SECONDS,
                     "buckets": BUCKETS,
                     "services": self.history.by_service(),
-                    "last": self.history.last,
+                    "recentSeconds": RECENT_SECONDS,
+                    "recent": self.history.recent,
                 },
             }
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from zonewise import dump
 from zonewise.dashboard import tables
 from zonewise.dashboard.board import Board
@@ -25,15 +28,23 @@ _KINDS: dict[str, type[View]] = {
 }
 
 
-def show(data: bytes, source: str, board: Board, hints: HintsForm) -> Situation:
+Objects = Mapping[str, Sequence[Any]]
+"""By kind."""
+
+
+def read(data: bytes, source: str) -> Objects:
     """`source` names the dump in errors."""
-    read = dump.read(data, source, _KINDS)
-    situation = gather(read["Node"], read["Service"], read["EndpointSlice"], read["Pod"], read["Namespace"])
-    workloads = [*read["Deployment"], *read["StatefulSet"], *read["DaemonSet"]]
-    world = World(situation, read["TopologyDisruptionBudget"], workloads, read["PersistentVolume"])
+    return dump.read(data, source, _KINDS)
+
+
+def show(found: Objects, board: Board, hints: HintsForm) -> Situation:
+    situation = gather(found["Node"], found["Service"], found["EndpointSlice"], found["Pod"], found["Namespace"])
+    workloads = [*found["Deployment"], *found["StatefulSet"], *found["DaemonSet"]]
+    world = World(situation, found["TopologyDisruptionBudget"], workloads, found["PersistentVolume"])
     written = {served.key: served.service for served in situation.services}
     rows = {
-        str(found.key): tables.service(found, written[found.key]) for found in look(situation, lambda _: True, hints)
+        str(outlook.key): tables.service(outlook, written[outlook.key])
+        for outlook in look(situation, lambda _: True, hints)
     }
     board.show({**tables.but_services(world), "services": rows, "notices": {}})
     return situation

@@ -14,6 +14,7 @@ from zonewise import __version__, log
 from zonewise.dashboard import dumped
 from zonewise.dashboard.board import Board
 from zonewise.dashboard.doors import Door, LoopbackDoor, ReviewedDoor, is_loopback
+from zonewise.dashboard.dumped import Objects
 from zonewise.dashboard.scraping import Scraper
 from zonewise.dashboard.server import Server, serve
 from zonewise.dashboard.sources import Sources
@@ -40,10 +41,13 @@ class Settings:
     certificate: tuple[Path, Path] | None = None
     """Files of the certificate and its key; without them one is made, which browsers warn of."""
     scrape_seconds: float = 5.0
+    login: bool = False
+    """Ask who may look on loopback, too."""
 
     @property
     def local(self) -> bool:
-        return is_loopback(self.address)
+        """Everybody on this machine may look, over plain HTTP."""
+        return is_loopback(self.address) and not self.login
 
 
 Say = Callable[[str], None]
@@ -64,15 +68,20 @@ async def show_cluster(access: Access, settings: Settings, health: Health, say: 
         door: Door = LoopbackDoor() if settings.local else ReviewedDoor(client.limited("reviews", qps=20, burst=40))
         scraper = Scraper(sources.nodes, settings.proxy_port, board, settings.scrape_seconds)
         group.create_task(caches.run(), name="watches")
-        group.create_task(scraper.run(), name="traffic")
+        group.create_task(_scrape(sources, scraper), name="traffic")
         server = Server(board, sources.situation, door, settings.hints)
         group.create_task(_serve(server, settings, say), name="page")
         await sources.run(health.started)
 
 
-async def show_dump(data: bytes, source: str, settings: Settings, health: Health, say: Say) -> None:
+async def _scrape(sources: Sources, scraper: Scraper) -> None:
+    await sources.nodes.wait_synced()
+    await scraper.run()
+
+
+async def show_dump(found: Objects, source: str, settings: Settings, health: Health, say: Say) -> None:
     board = Board({"source": source, "live": False, "version": __version__, "login": False})
-    situation: Situation = dumped.show(data, source, board, settings.hints)
+    situation: Situation = dumped.show(found, board, settings.hints)
     health.started()
     await _serve(Server(board, lambda: situation, LoopbackDoor(), settings.hints), settings, say)
 

@@ -16,6 +16,8 @@ from zonewise.seeing.traffic import Bytes, Flow, Path, by_service, flows
 
 BUCKET_SECONDS: Final = 20
 BUCKETS: Final = 60
+RECENT_SECONDS: Final = 30.0
+"""What the rates on the map are of."""
 EVERYTHING: Final = "*"
 """The key of all Services together."""
 
@@ -70,7 +72,7 @@ class History:
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[str, tuple[int, int]]] = {}
-        self.last: Traffic | None = None
+        self.recent: list[Traffic] = []
 
     def add(self, traffic: Traffic) -> None:
         number = int(traffic.at) // BUCKET_SECONDS
@@ -79,7 +81,7 @@ class History:
             before = bucket.get(service, (0, 0))
             bucket[service] = (before[0] + stayed, before[1] + crossed)
         self._buckets = {kept: found for kept, found in self._buckets.items() if kept > number - BUCKETS}
-        self.last = traffic
+        self.recent = [*(one for one in self.recent if traffic.at - one.at < RECENT_SECONDS), traffic]
 
     def by_service(self) -> dict[str, list[tuple[int, int, int]]]:
         """Bucket, bytes in zone, and bytes across, in order of time."""

@@ -64,7 +64,7 @@ function bar(domain) {
   const tick = el("span", { class: "bar-tick" });
   fill.style.width = `${(domain.healthy / whole) * 100}%`;
   tick.style.left = `${(domain.desired / whole) * 100}%`;
-  return el("div", { class: "domain" }, el("span", { class: "domain-name" }, domain.name || "no domain"), el("span", { class: "bar" }, fill, tick), el("span", { class: "domain-text" }, `${domain.healthy} of ${domain.slots}, ${domain.desired} must stay, ${domain.allowed} may leave`));
+  return el("div", { class: "domain" }, el("span", { class: "domain-name" }, domain.name || "no domain"), el("span", { class: "bar" }, fill, tick), el("span", { class: "domain-text" }, `${domain.healthy} of ${domain.slots} · keep ${domain.desired} · ${domain.allowed} may leave`));
 }
 
 function progress(word, done, wanted) {

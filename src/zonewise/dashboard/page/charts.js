@@ -34,16 +34,17 @@ export function shareChart(points, { width = 640, height = 170, title = "In-zone
     );
   }
   const last = Math.max(points.at(-1)?.at ?? 0, Date.now() / 1000 - store.bucketSeconds);
-  const first = last - store.bucketSeconds * store.buckets;
+  const whole = store.bucketSeconds * store.buckets;
+  const first = last - Math.min(whole, Math.max(300, last - (points[0]?.at ?? last - whole)));
   const x = (at) => left + ((at - first) / (last - first)) * inner[0];
   const y = (share) => top + inner[1] * (1 - share);
-  for (let minutes = 0; minutes <= 20; minutes += 5) {
+  const step = last - first > 600 ? 5 : last - first > 300 ? 2 : 1;
+  for (let minutes = 0; minutes * 60 <= last - first; minutes += step) {
     const at = last - minutes * 60;
-    if (at < first) continue;
-    chart.append(svg("text", { class: "tick middle", x: Math.min(x(at), width - right - 12), y: height - 6 }, minutes ? `-${minutes} min` : "now"));
+    chart.append(svg("text", { class: "tick middle", x: Math.max(left + 14, Math.min(x(at), width - right - 12)), y: height - 6 }, minutes ? `-${minutes} min` : "now"));
   }
   const most = Math.max(...points.map((point) => point.bytes), 1);
-  const wide = Math.max(1.5, inner[0] / store.buckets - 1.5);
+  const wide = Math.max(1.5, (inner[0] * store.bucketSeconds) / (last - first) - 2);
   for (const point of points) {
     const high = inner[1] * 0.9 * (point.bytes / most);
     chart.append(svg("rect", { class: "volume", x: x(point.at) - wide / 2, y: top + inner[1] - high, width: wide, height: high, rx: 1 }));

@@ -12,27 +12,29 @@ import { WhatIf } from "./whatif.js";
 const NAMES = ["overview", "services", "budgets", "volumes", "what-if", "simulator"];
 const THEMES = ["", "light", "dark"];
 const section = (name) => document.getElementById(name);
+const viewOf = (name) => section(`view-${name}`);
 const goToService = (key) => { location.hash = key ? `services/${encodeURIComponent(key)}` : "services"; };
 
 const views = {
-  overview: new Overview(section("overview")),
-  services: new Services(section("services"), goToService),
-  budgets: new Budgets(section("budgets")),
-  volumes: new Volumes(section("volumes")),
-  "what-if": new WhatIf(section("what-if")),
-  simulator: new Simulator(section("simulator")),
+  overview: new Overview(viewOf("overview")),
+  services: new Services(viewOf("services"), goToService),
+  budgets: new Budgets(viewOf("budgets")),
+  volumes: new Volumes(viewOf("volumes")),
+  "what-if": new WhatIf(viewOf("what-if")),
+  simulator: new Simulator(viewOf("simulator")),
 };
 /** Tables that changed while a view was not in sight. */
 const missed = Object.fromEntries(NAMES.map((name) => [name, new Set()]));
 let current = "";
 
 function show() {
+  if (location.hash === "#main") return;
   const [name, rest] = location.hash.slice(1).split(/\/(.*)/s);
   const wanted = NAMES.includes(name) ? name : "overview";
   const argument = rest ? decoded(rest) : "";
   if (wanted !== current) {
     current = wanted;
-    for (const each of NAMES) section(each).hidden = each !== wanted;
+    for (const each of NAMES) viewOf(each).hidden = each !== wanted;
     for (const link of document.querySelectorAll(".tabs a")) {
       if (link.dataset.view === wanted) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");

@@ -46,11 +46,13 @@ export class ZoneMap {
   }
 
   layOut(zones, narrow) {
-    const [width, height] = narrow ? [440, zones.length > 6 ? 640 : 520] : [960, zones.length > 6 ? 620 : 520];
-    const radius = zones.length <= 1 ? 110 : zones.length <= 3 ? (narrow ? 74 : 88) : zones.length <= 6 ? (narrow ? 56 : 72) : Math.max(24, (narrow ? 330 : 440) / zones.length);
-    const across = zones.length > 1 ? width / 2 - radius - (narrow ? 26 : 120) : 0;
-    const down = zones.length > 1 ? height / 2 - radius - 50 : 0;
-    const lift = zones.length === 3 ? 18 : 0;
+    const many = zones.length > 6;
+    const [width, height] = narrow ? [440, 600] : [960, many ? 640 : 570];
+    const radius = zones.length <= 1 ? 110 : zones.length <= 3 ? (narrow ? 66 : 86) : !many ? (narrow ? 52 : 70) : Math.max(22, (narrow ? 330 : 440) / zones.length);
+    const across = zones.length > 1 ? width / 2 - radius - (narrow ? 14 : 110) : 0;
+    const down = zones.length > 1 ? height / 2 - radius - (many ? 60 : 38) : 0;
+    const lift = zones.length === 3 ? down / 5 : 0;
+    this.inside = radius >= 60;
     this.radius = radius;
     this.zones.clear();
     this.flowPaths.clear();
@@ -60,13 +62,13 @@ export class ZoneMap {
     const front = svg("g", { class: "zones" });
     zones.forEach((zone, index) => {
       const turn = -Math.PI / 2 + (2 * Math.PI * index) / zones.length + (zones.length === 2 ? -Math.PI / 2 : 0);
-      const place = { x: width / 2 + across * Math.cos(turn), y: height / 2 - 14 + lift + down * Math.sin(turn) };
+      const place = { x: width / 2 + across * Math.cos(turn), y: height / 2 + lift + down * Math.sin(turn) };
       const made = this.makeZone(zone, place, radius);
       this.zones.set(zone.name, { ...place, ...made });
       front.append(made.group);
     });
     this.drawRegions(behind, zones, radius);
-    const arrow = (kind) => svg("marker", { id: `arrow-${kind}`, class: `arrow ${kind}`, viewBox: "0 0 10 10", refX: 6, refY: 5, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L10 5L0 10L2.500 5Z" }));
+    const arrow = (kind) => svg("marker", { id: `arrow-${kind}`, class: `arrow ${kind}`, viewBox: "0 0 10 10", refX: 5, refY: 5, markerWidth: 15, markerHeight: 15, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L10 5L0 10L2.500 5Z" }));
     this.picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Zones and the traffic between them" }, svg("defs", {}, arrow("cross")), behind, this.flowLayer, front, this.labelLayer);
     put(this.root, this.picture, this.legend(), this.table);
   }
@@ -84,10 +86,10 @@ export class ZoneMap {
     const regions = new Map();
     for (const zone of zones) if (zone.region) regions.set(zone.region, [...(regions.get(zone.region) ?? []), this.zones.get(zone.name)]);
     for (const [name, places] of regions) {
-      const path = `M${places.map((place) => `${place.x.toFixed(1)} ${place.y.toFixed(1)}`).join("L")}Z`;
-      layer.append(svg("path", { class: "region", d: path, "stroke-width": 2 * (radius + 40) }));
+      const path = `M${places.map((place) => `${place.x.toFixed(1)} ${(place.y + (this.inside ? 0 : 14)).toFixed(1)}`).join("L")}Z`;
+      layer.append(svg("path", { class: "region", d: path, "stroke-width": 2 * (radius + (this.inside ? 36 : 54)) }));
       const top = places.reduce((a, b) => (a.y <= b.y ? a : b));
-      layer.append(svg("text", { class: "region-name", x: top.x, y: Math.max(14, top.y - radius - 22) }, name));
+      layer.append(svg("text", { class: "region-name", x: top.x, y: Math.max(14, top.y - radius - 20) }, short(name, 22)));
     }
   }
 
@@ -108,12 +110,13 @@ export class ZoneMap {
       stays: svg("circle", { class: "ring stays", r: radius + 9, transform: "rotate(-90)", "stroke-dasharray": `0 ${around}` }),
       crosses: svg("circle", { class: "ring crosses", r: radius + 9, transform: "rotate(-90)", "stroke-dasharray": `0 ${around}` }),
       nodes: svg("g", { class: "nodes" }),
-      name: svg("text", { class: "zone-name", y: radius + 36 }),
-      facts: svg("text", { class: "zone-facts", y: radius + 53 }),
-      signs: svg("text", { class: "zone-sign", y: -radius - 20 }),
+      name: svg("text", { class: "zone-name", y: this.inside ? -radius * 0.5 : radius + 32 }),
+      facts: svg("text", { class: "zone-facts", y: this.inside ? radius * 0.56 : radius + 47 }),
+      more: svg("text", { class: "zone-facts", y: radius * 0.56 + 15 }),
+      signs: svg("text", { class: "zone-sign", y: this.inside ? radius + 32 : -radius - 18 }),
       drawn: new Map(),
     };
-    group.append(made.disc, made.ring, made.crosses, made.stays, made.nodes, made.name, made.facts, made.signs);
+    group.append(made.disc, made.ring, made.crosses, made.stays, made.nodes, made.name, made.facts, made.more, made.signs);
     return made;
   }
 
@@ -123,9 +126,9 @@ export class ZoneMap {
     if (made.drawn.size !== nodes.length || nodes.some((node) => !made.drawn.has(node.name))) this.placeNodes(made, nodes);
     for (const node of nodes) mark(made.drawn.get(node.name), "class", nodeClass(node));
     const ready = zone.nodes.filter((node) => node.ready).length;
-    say(made.name, zone.name || "no zone");
-    const few = this.zones.size <= 8;
-    say(made.facts, `${ready < zone.nodes.length ? `${ready} of ` : ""}${count(zone.nodes.length, "node")}${few ? ` · ${count(zone.endpoints, "endpoint")}` : ""}`);
+    say(made.name, short(zone.name || "no zone", this.inside ? this.radius / 5 : 14));
+    say(made.facts, `${ready < zone.nodes.length ? `${ready} of ` : ""}${count(zone.nodes.length, "node")}`);
+    say(made.more, this.inside ? count(zone.endpoints, "endpoint") : "");
     const drain = store.tables.drains.get(zone.name);
     const taken = [...store.tables.takeovers.values()].filter((row) => row.domain.endsWith(`=${zone.name}`));
     say(made.signs, drain ? "⇥ being drained" : taken.length ? "⇄ taken over" : "");
@@ -136,12 +139,12 @@ export class ZoneMap {
   placeNodes(made, nodes) {
     const columns = Math.max(1, Math.ceil(Math.sqrt(nodes.length)));
     const rows = Math.ceil(nodes.length / columns);
-    const cell = Math.min((this.radius * 1.36) / Math.max(columns, 1.5), 34);
+    const cell = Math.min((this.radius * (this.inside ? 0.9 : 1.3)) / Math.max(columns, 1.5), 44);
     const size = cell * (cell < 7 ? 0.8 : 0.7);
     made.drawn.clear();
     nodes.forEach((node, index) => {
       const x = ((index % columns) - (columns - 1) / 2) * cell - size / 2;
-      const y = (Math.floor(index / columns) - (rows - 1) / 2) * cell - size / 2;
+      const y = (Math.floor(index / columns) - (rows - 1) / 2) * cell - size / 2 - (this.inside ? this.radius * 0.03 : 0);
       made.drawn.set(node.name, svg("rect", { x: x.toFixed(1), y: y.toFixed(1), width: size.toFixed(1), height: size.toFixed(1), rx: (size / 5).toFixed(1) }));
     });
     put(made.nodes, ...made.drawn.values());
@@ -157,7 +160,7 @@ export class ZoneMap {
       const key = JSON.stringify([flow.from, flow.to]);
       gone.delete(key);
       const drawn = this.flowPaths.get(key) ?? this.makeFlow(key, flow);
-      const width = 1.5 + 13 * Math.sqrt(flow.rate / most);
+      const width = 1.5 + 10 * Math.sqrt(flow.rate / most);
       mark(drawn.path, "stroke-width", width.toFixed(1));
       mark(drawn.dots, "stroke-width", Math.max(1.2, width * 0.45).toFixed(1));
       say(drawn.label, index < MOST_LABELLED ? rate(flow.rate) : "");
@@ -190,10 +193,10 @@ export class ZoneMap {
     const [dx, dy] = [b.x - a.x, b.y - a.y];
     const long = Math.hypot(dx, dy) || 1;
     const [ux, uy] = [dx / long, dy / long];
-    const side = 15;
+    const side = this.radius >= 40 ? 15 : 6;
     const edge = this.radius + 19;
     const from = [a.x + ux * edge - uy * side, a.y + uy * edge + ux * side];
-    const to = [b.x - ux * (edge + 5) - uy * side, b.y - uy * (edge + 5) + ux * side];
+    const to = [b.x - ux * (edge + 6) - uy * side, b.y - uy * (edge + 6) + ux * side];
     const bend = Math.min(34, long * 0.1);
     const middle = [(from[0] + to[0]) / 2 - uy * bend, (from[1] + to[1]) / 2 + ux * bend];
     const d = `M${from.map((v) => v.toFixed(1)).join(" ")}Q${middle.map((v) => v.toFixed(1)).join(" ")} ${to.map((v) => v.toFixed(1)).join(" ")}`;
@@ -217,4 +220,8 @@ export class ZoneMap {
 
 function nodeClass(node) {
   return `node ${!node.ready ? "lost" : node.cordoned ? "cordoned" : node.controlPlane ? "control" : "ready"}`;
+}
+
+function short(text, most) {
+  return text.length > most ? `${text.slice(0, Math.max(1, Math.floor(most) - 1))}…` : text;
 }

@@ -19,7 +19,7 @@ export class Services {
     this.space = el("div", { class: "rows", role: "rowgroup" });
     this.scroller = el("div", { class: "scroller", role: "grid", tabindex: 0, "aria-label": "Services: arrows to move, Enter for more", onscroll: () => this.place(), onkeydown: (event) => this.key(event), onfocus: () => this.focusFirst() }, this.space);
     this.detail = el("aside", { class: "detail card", tabindex: -1, hidden: true, "aria-label": "Service" });
-    section.append(el("div", { class: "tools" }, this.search, this.wanted, this.order, this.total), el("div", { class: "row head", "aria-hidden": "true" }, ["Service", "Policy", "In zone", "Last 20 min", "Endpoints", "Overload", "Why"].map((word, index) => el("span", { class: `c${index}` }, word))), el("div", { class: "with-detail" }, this.scroller, this.detail));
+    section.append(el("div", { class: "tools" }, this.search, this.wanted, this.order, this.total), el("div", { class: "with-detail" }, el("div", { class: "list" }, el("div", { class: "row head", "aria-hidden": "true" }, ["Service", "Policy", "In zone", "Last 20 min", "Endpoints", "Overload", "Why"].map((word, index) => el("span", { class: `c${index}` }, word))), this.scroller), this.detail));
     new ResizeObserver(() => this.place()).observe(this.scroller);
   }
 
@@ -50,7 +50,7 @@ export class Services {
   }
 
   rowHeight() {
-    return innerWidth < 760 ? 76 : 46;
+    return this.scroller.clientWidth < 620 ? 76 : 46;
   }
 
   place(all = false) {

@@ -1,13 +1,13 @@
 // What the server said, as tables of rows by name; views hear at most once per frame which tables changed.
 
 const TABLES = ["nodes", "services", "budgets", "rollouts", "volumes", "takeovers", "drains", "notices", "proxies", "components"];
-const RATE_SECONDS = 30;
 
 export const store = {
   about: {},
   tables: Object.fromEntries(TABLES.map((name) => [name, new Map()])),
   bucketSeconds: 20,
   buckets: 60,
+  recentSeconds: 30,
   history: new Map(),
   recent: [],
 };
@@ -55,13 +55,14 @@ function takeAll(said) {
   for (const [key, triples] of Object.entries(said.history.services)) {
     store.history.set(key, new Map(triples.map(([number, stayed, crossed]) => [number, [stayed, crossed]])));
   }
-  store.recent = said.history.last ? [said.history.last] : [];
+  store.recentSeconds = said.history.recentSeconds;
+  store.recent = said.history.recent;
   touch(...Object.keys(store.tables), "about", "traffic");
 }
 
 function takeTraffic(said) {
   store.recent.push(said);
-  while (store.recent.length > 1 && said.at - store.recent[0].at > RATE_SECONDS) store.recent.shift();
+  while (store.recent.length > 1 && said.at - store.recent[0].at >= store.recentSeconds) store.recent.shift();
   const number = Math.floor(said.at / store.bucketSeconds);
   let stayedInAll = 0;
   let crossedInAll = 0;

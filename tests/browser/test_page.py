@@ -1,0 +1,275 @@
+"""The page itself, shown dumps and a board that moves: large, hostile, small screens, keys alone, what-if."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from playwright.sync_api import Page, expect
+
+from dashboard_bed import OpenPage
+from dashboard_world import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
+from zonewise.dashboard import dumped
+from zonewise.dashboard.board import Board
+from zonewise.dashboard.doors import LoopbackDoor
+from zonewise.dashboard.rows import ServiceRow
+from zonewise.dashboard.server import Server, serve
+from zonewise.dashboard.traffic import Traffic
+from zonewise.kube.listening import listen
+from zonewise.planning.situation import Situation
+from zonewise.routing import HintsForm
+from zonewise.seeing.traffic import Flow
+
+VIEWS = ("overview", "services", "budgets", "volumes", "what-if", "simulator")
+MOST_CPU_SECONDS_PER_UPDATE = 0.1
+"""Of the page's main thread, for an update that touches everything: a tenth of what a person calls stuck."""
+
+ShowDump = Callable[[list[dict[str, Any]]], str]
+
+
+def shop() -> list[dict[str, Any]]:
+    homes = [(f"{zone}-{at}", zone) for zone in ("zone-a", "zone-b", "zone-c") for at in (1, 2)]
+    return [
+        *(node(name, zone) for name, zone in homes),
+        service("catalog", "shop"),
+        slice_of("catalog", "shop", homes * 2),
+        service("front", "shop", {SAME_ZONE: "Prefer"}),
+        slice_of("front", "shop", homes[:1]),
+    ]
+
+
+def large() -> list[dict[str, Any]]:
+    return cluster(500, 2000)
+
+
+def go(page: Page, view: str) -> None:
+    page.evaluate("view => { location.hash = view; }", view)
+    page.wait_for_selector(f"section#view-{view}:not([hidden])")
+
+
+@dataclass
+class Shown:
+    """A board that pages look at, and the loop that its server runs in."""
+
+    board: Board
+    url: str
+    loop: asyncio.AbstractEventLoop
+
+    def change(self, function: Callable[..., None], *arguments: Any) -> None:
+        async def changed() -> None:
+            function(*arguments)
+
+        asyncio.run_coroutine_threadsafe(changed(), self.loop).result(60)
+
+
+Show = Callable[[Callable[[], list[dict[str, Any]]]], Shown]
+
+
+@pytest.fixture(scope="module")
+def show() -> Iterator[Show]:
+    """`show(world)`: one server for each world, in a thread of its own."""
+    with _loop() as loop:
+        shown: dict[Callable[[], list[dict[str, Any]]], Shown] = {}
+        serving: list[Any] = []
+
+        async def start(board: Board, situation: Situation) -> str:
+            serving.append(serve(Server(board, lambda: situation, LoopbackDoor()).application()))
+            runner = await serving[-1].__aenter__()
+            return f"http://127.0.0.1:{await listen(runner, 'the test', '127.0.0.1', 0, None)}/"
+
+        def show_it(world: Callable[[], list[dict[str, Any]]]) -> Shown:
+            if world not in shown:
+                board = Board({"source": "a test", "live": True, "version": "0", "login": False})
+                data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world()}).encode()
+                situation = dumped.show(dumped.read(data, "a test"), board, HintsForm.STABLE)
+                url = asyncio.run_coroutine_threadsafe(start(board, situation), loop).result(60)
+                shown[world] = Shown(board, url, loop)
+            return shown[world]
+
+        yield show_it
+        for each in serving:
+            asyncio.run_coroutine_threadsafe(each.__aexit__(None, None, None), loop).result(60)
+
+
+@contextmanager
+def _loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()
+
+
+def test_a_dump_is_shown_and_said_to_stand_still(show_dump: ShowDump, open_page: OpenPage) -> None:
+    page = open_page(show_dump(shop()))
+    expect(page.locator("#source")).to_contain_text("a dump: nothing moves")
+    expect(page.locator(".zone-name")).to_have_text(["zone-a", "zone-b", "zone-c"])
+    expect(page.locator(".node.ready")).to_have_count(6)
+    go(page, "services")
+    expect(page.locator(".rows .row .name")).to_have_text(["front", "catalog"])
+    page.locator(".rows .row", has_text="front").click()
+    expect(page.locator(".detail .badge")).to_contain_text("not in force")
+    expect(page.locator(".detail .remedy")).to_contain_text("What would change it")
+
+
+def test_what_if_answers_as_plan_does(show: Show, open_page: OpenPage) -> None:
+    page = open_page(show(shop).url)
+    go(page, "what-if")
+    page.get_by_label("Policy").select_option("same-zone")
+    page.get_by_label("Value").select_option("Prefer")
+    page.get_by_label("gb").fill("1000")
+    page.get_by_role("button", name="Show what happens").click()
+    result = page.locator("#view-what-if table")
+    expect(result).to_contain_text("shop/catalog")
+    expect(result.locator("tr", has_text="shop/catalog")).to_contain_text("same-zone Prefer")
+    expect(page.locator("#view-what-if code")).to_have_text(
+        "zonewise plan --set same-zone=Prefer --gb 1000 --price 0.02"
+    )
+    page.get_by_label("Change", exact=True).select_option("replicas")
+    page.locator("#view-what-if input[name=service]").fill("shop/nothing")
+    page.get_by_role("button", name="Add").click()
+    page.get_by_role("button", name="Show what happens").click()
+    expect(page.locator("#view-what-if [role=alert]")).to_contain_text("no such Service")
+
+
+def test_hostile_names_are_only_text(show: Show, open_page: OpenPage) -> None:
+    page = open_page(show(hostile).url)
+    for view in VIEWS:
+        go(page, view)
+        page.wait_for_function("view => document.getElementById(`view-${view}`).childElementCount > 0", arg=view)
+    go(page, "overview")
+    page.locator(".zone", has_text=HOSTILE).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".zone-detail h3")).to_contain_text(HOSTILE)
+    go(page, "services")
+    page.locator(".rows .row").first.click()
+    expect(page.locator(".detail h2")).to_contain_text(HOSTILE)
+    go(page, "budgets")
+    expect(page.locator(".budget h3")).to_contain_text(HOSTILE)
+    go(page, "what-if")
+    page.get_by_label("Change", exact=True).select_option("lose-zone")
+    page.locator("#view-what-if select[name=zone]").select_option(f"zone{HOSTILE}")
+    page.get_by_role("button", name="Show what happens").click()
+    expect(page.locator("#view-what-if ol")).to_contain_text(HOSTILE)
+    expect(page.locator("#view-what-if .card h2").last).to_contain_text("Service")
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("main img[src='x'], main script").count() == 0
+
+
+def test_keys_alone_reach_everything(show: Show, open_page: OpenPage) -> None:
+    page = open_page(show(shop).url)
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+    page.keyboard.type("shop")
+    expect(page.locator("#view-services [role=status]")).to_have_text("2 Services")
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    expect(page.locator(".scroller")).to_be_focused()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator(".detail h2")).to_have_text("shop/catalog")
+    page.keyboard.press("Escape")
+    expect(page.locator(".detail")).to_be_hidden()
+    expect(page.locator(".scroller")).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.locator(".detail h2")).to_have_text("shop/front")
+    for number, view in enumerate(VIEWS, 1):
+        page.keyboard.press(str(number))
+        expect(page.locator(f"#view-{view}")).to_be_visible()
+        expect(page.locator(f".tabs a[data-view={view}]")).to_have_attribute("aria-current", "page")
+    page.keyboard.press("5")
+    page.get_by_label("Change", exact=True).focus()
+    page.keyboard.type("a zone")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#view-what-if ol")).to_contain_text("zone zone-b is lost")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+
+
+@pytest.mark.parametrize("size", [(360, 740), (1440, 900)], ids=["phone", "desk"])
+def test_nothing_is_wider_than_the_screen(size: tuple[int, int], show: Show, open_page: OpenPage) -> None:
+    page = open_page(show(hostile).url, viewport={"width": size[0], "height": size[1]}, color_scheme="dark")
+    for view in VIEWS:
+        go(page, view)
+        if view == "simulator":
+            page.wait_for_selector("#view-simulator .plots img, #view-simulator p")
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{view} is {wide} pixels too wide"
+
+
+def test_theme_follows_the_system_until_told(show: Show, open_page: OpenPage) -> None:
+    page = open_page(show(shop).url, color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(ground) == "rgb(12, 18, 24)"
+    page.keyboard.press("t")
+    assert page.evaluate(ground) == "rgb(244, 246, 248)"
+
+
+def test_500_nodes_and_2000_services_without_jank(show: Show, open_page: OpenPage) -> None:
+    """What an update costs the page's main thread, in CPU time, so that a busy machine does not count."""
+    shown = show(large)
+    page = open_page(shown.url)
+    expect(page.locator(".node")).to_have_count(500)
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    for view in ("overview", "services"):
+        go(page, view)
+        elements = page.evaluate("document.querySelectorAll('*').length")
+        assert elements < 3000, "rows out of sight exist"
+        spent, updates = _cost(page, devtools, shown)
+        assert updates >= 10
+        assert spent / updates < MOST_CPU_SECONDS_PER_UPDATE, f"{view}: {spent / updates:.3f} s for each of {updates}"
+    before = page.locator(".rows .row .name").first.text_content()
+    page.locator(".scroller").focus()
+    page.keyboard.press("End")
+    page.wait_for_function(
+        "before => ![...document.querySelectorAll('.rows .name')].some(n => n.textContent === before)", arg=before
+    )
+    assert page.locator(".rows .row").count() < 60
+
+
+def _cost(page: Page, devtools: Any, shown: Shown) -> tuple[float, int]:
+    count = "performance.getEntriesByName('zonewise-update').length"
+    begin, seen = _task_seconds(devtools), page.evaluate(count)
+    for step in range(10):
+        services = dict(shown.board.tables["services"])
+        for name in list(services)[step::10]:
+            row = services[name]
+            assert isinstance(row, ServiceRow)
+            services[name] = msgspec.structs.replace(row, in_zone=step / 10, sentence=f"changed {step} times")
+        shown.change(shown.board.show, {"services": services})
+        shown.change(shown.board.show_traffic, _traffic(services, step))
+        page.wait_for_function(f"seen => {count} > seen", arg=seen + step)
+    return _task_seconds(devtools) - begin, page.evaluate(count) - seen
+
+
+def _traffic(services: dict[str, Any], step: int) -> Traffic:
+    zones = ("eu-1a", "eu-1b", "eu-1c", "us-2a", "us-2b", "us-2c")
+    flows = tuple(Flow(one, other, 1000 * (step + 1)) for one in zones for other in zones)
+    shared = dict.fromkeys(services, (step * 100, 500))
+    return Traffic(at=time.time(), seconds=5.0, flows=flows, services=shared)
+
+
+def _task_seconds(devtools: Any) -> float:
+    found = {metric["name"]: metric["value"] for metric in devtools.send("Performance.getMetrics")["metrics"]}
+    return float(found["TaskDuration"])

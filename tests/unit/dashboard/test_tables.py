@@ -1,0 +1,88 @@
+"""Rows of what the cluster has: nodes, Services, budgets, rollouts, drains; and a dump, which goes the same way."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from dashboard_world import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
+from zonewise.dashboard import dumped, tables
+from zonewise.dashboard.board import Board
+from zonewise.dashboard.rows import NodeRow, ServiceRow
+from zonewise.dashboard.simulation import PLOTS, judge
+from zonewise.dashboard.tables import Workload
+from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
+from zonewise.planning.situation import Situation
+from zonewise.routing import HintsForm
+from zonewise.seeing.report import ServiceState
+
+
+def shown(objects: list[dict[str, object]]) -> tuple[Board, Situation]:
+    board = Board({})
+    data = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
+    return board, dumped.show(dumped.read(data, "test"), board, HintsForm.STABLE)
+
+
+def test_a_dump_fills_every_table() -> None:
+    homes = [("a-1", "a"), ("b-1", "b")]
+    board, situation = shown(
+        [
+            *(node(name, zone) for name, zone in homes),
+            service("cart", "shop", {SAME_ZONE: "Prefer", "zonewise.dev/drain-zone": "a"}),
+            slice_of("cart", "shop", homes),
+        ]
+    )
+    assert board.tables["nodes"]["a-1"] == NodeRow(zone="a", region="eu-1", endpoints=1)
+    row = board.tables["services"]["shop/cart"]
+    assert isinstance(row, ServiceRow)
+    assert (row.policy, row.endpoints, row.our_proxy) == ("same-zone Prefer", 1, False)
+    assert list(board.tables["drains"]) == ["a"]
+    assert {"budgets", "rollouts", "volumes", "takeovers", "notices"} <= board.tables.keys()
+    table = judge(situation)
+    assert table.inputs == 1
+    assert all("<svg" in draw(table.rows) for draw in PLOTS.values())
+
+
+def test_every_state_of_a_service_can_be_told() -> None:
+    board, _ = shown(cluster(12, 60))
+    states = {row.state for row in board.tables["services"].values() if isinstance(row, ServiceRow)}
+    assert {ServiceState.IN_FORCE, ServiceState.NOT_IN_FORCE, ServiceState.NOT_ASKED} <= states
+
+
+def test_hostile_names_pass_as_they_are() -> None:
+    board, _ = shown(hostile())
+    assert f"space{HOSTILE}/service{HOSTILE}" in board.tables["services"]
+    (budget,) = board.tables["budgets"].values()
+    assert "not an amount" in msgspec.to_builtins(budget)["trouble"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "progress"),
+    [
+        (Deployment, {"spec": {"replicas": 3}, "status": {"updatedReplicas": 1, "readyReplicas": 3}}),
+        (DaemonSet, {"status": {"desiredNumberScheduled": 3, "updatedNumberScheduled": 1, "numberReady": 3}}),
+        (
+            StatefulSet,
+            {
+                "spec": {"replicas": 3},
+                "status": {
+                    "replicas": 3,
+                    "updatedReplicas": 1,
+                    "readyReplicas": 3,
+                    "currentRevision": "a",
+                    "updateRevision": "b",
+                },
+            },
+        ),
+    ],
+    ids=["deployment", "daemonset", "statefulset"],
+)
+def test_a_rollout_shows_until_it_is_over(workload: type[Workload], progress: dict[str, object]) -> None:
+    metadata = {"name": "web", "namespace": "shop", "annotations": {"zonewise.dev/update": "Evict"}}
+    found: Workload = msgspec.convert({"metadata": metadata, **progress}, workload)
+    (row,) = tables.rollouts([found]).values()
+    assert (row.kind, row.wanted, row.updated, row.ready, row.by_eviction) == (workload.__name__, 3, 1, 3, True)
+    done = json.loads(json.dumps(progress).replace("1", "3").replace('"a"', '"b"'))
+    assert tables.rollouts([msgspec.convert({"metadata": metadata, **done}, workload)]) == {}
