@@ -83,7 +83,7 @@ async def _knows_budgets(client: Client) -> bool | None:
 
 async def _ask(client: Client, group: str, kind: str, plural: str, spec: Mapping[str, Any]) -> dict[str, Any] | None:
     """The answer to a review; None where one may not even ask."""
-    body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
+    body = {"apiVersion": f"{group}/v1", "kind": kind} | ({"spec": spec} if spec else {})
     try:
         answer = await client.request("POST", f"/apis/{group}/v1/{plural}", body=msgspec.json.encode(body))
     except (Forbidden, NotFound):
