@@ -11,6 +11,7 @@ from typing import Any
 
 from zonewise.cli.main import cli
 from zonewise.cli.manual import Entry, entries
+from zonewise.cli.schemas import ACCOUNTS, fields
 from zonewise.disruption import policies, updates
 from zonewise.disruption.ledger import RESERVED
 from zonewise.disruption.pods import GRANTED
@@ -56,7 +57,8 @@ SAID_BY_US = (
 
 
 def reference() -> str:
-    return "\n".join([*_head(), *_words(), *_budget(), *_components(), *_commands(list(entries(cli, ("zonewise",))))])
+    commands = list(entries(cli, ("zonewise",)))
+    return "\n".join([*_head(), *_words(), *_budget(), *_components(), *_commands(commands), *_json()])
 
 
 def _head() -> list[str]:
@@ -137,6 +139,18 @@ def _commands(found: list[Entry]) -> Iterator[str]:
             yield ""
         if entry.examples:
             yield from ("```", *entry.examples, "```")
+    yield ""
+
+
+def _json() -> Iterator[str]:
+    yield from (
+        "## JSON",
+        "",
+        "What commands print with `-o json`. Fields are added, never renamed; paths as `jq` takes them.",
+    )
+    for command in ACCOUNTS:
+        yield from ("", f"### zonewise {command} -o json", "", "| field | type |", "|---|---|")
+        yield from (f"| `{field.path}` | {_cell(field.type)} |" for field in fields(command))
     yield ""
 
 

@@ -20,6 +20,8 @@ from zonewise.kube.errors import Conflict, NotFound
 
 FIELD_MANAGER: Final = "zonewise-install"
 _POLL_SECONDS = 0.3
+_DEADLINE_SECONDS = 120.0
+"""Kinds and policies are checked by the API server when they come, which takes a busy one its time."""
 
 
 class Change(StrEnum):
@@ -153,6 +155,7 @@ async def _send(client: Client, document: Document, *, force: bool, dry_run: boo
             params=options | ({"dryRun": "All"} if dry_run else {}),
             body=json.dumps(document).encode(),
             content_type="application/apply-patch+yaml",
+            deadline_seconds=_DEADLINE_SECONDS,
         )
     except Conflict as error:
         fields = ", ".join(cause.field for cause in error.causes) or error.message
