@@ -100,6 +100,7 @@ Examples:
 @click.option("--no-scheduler", is_flag=True, help="Run no kube-scheduler.")
 @click.option("--kube-proxy", is_flag=True, help="Run stock kube-proxy on every namespace node.")
 @click.option("--demo", is_flag=True, help="Also start a small application in every zone, and say what to try.")
+@click.option("--ceph", is_flag=True, help="Also start a real small Ceph with an OSD in every zone.")
 @click.option("--zonewise", is_flag=True, help="Also install Zonewise: what `zonewise install` does, without an image.")
 @_output
 def up(
@@ -113,6 +114,7 @@ def up(
     kube_proxy: bool,
     demo: bool,
     zonewise: bool,
+    ceph: bool,
     output: str,
 ) -> None:
     """Start a cluster and wait until it is ready.
@@ -136,6 +138,7 @@ def up(
         kube_proxy=kube_proxy or demo,
         demo=demo,
         zonewise=zonewise,
+        ceph=ceph,
     )
     reporter = Reporter(sys.stderr)
     try:
@@ -342,6 +345,9 @@ def _print_up(running: Lab, output: str) -> None:
 
         for line in answers.things_to_try(running):
             click.echo(f"  {line}")
+    if running.options.ceph:
+        click.echo(f"  export CEPH_CONF={running.ceph / 'ceph.conf'}")
+        click.echo(f"  zonewise csi journal --config {running.ceph / 'csi.json'}")
     click.echo(f"  zonewise lab down{name}")
 
 

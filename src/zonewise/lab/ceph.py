@@ -46,14 +46,20 @@ class Ceph(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     port: int
     fsid: str
+    address: str = "127.0.0.1"
 
     @property
     def conf(self) -> Path:
         return self.directory / "ceph.conf"
 
     @property
+    def csi_file(self) -> Path:
+        """The driver's configuration for this cluster, for `zonewise csi ... --config`."""
+        return self.directory / "csi.json"
+
+    @property
     def monitors(self) -> list[str]:
-        return [f"v2:127.0.0.1:{self.port}/0"]
+        return [f"v2:{self.address}:{self.port}/0"]
 
     @property
     def key(self) -> str:
@@ -165,20 +171,34 @@ def mon(handle: Any, prefix: str, stdin: str = "", **arguments: Any) -> Any:
     return json.loads(output) if output.strip() else None
 
 
-def start(directory: Path, zones: Sequence[str] = ZONES, store: Store = Store.MEMORY, osd_bytes: int = 4 << 30) -> Ceph:
-    """A new cluster, serving when this returns. What was begun is removed when it fails."""
+def start(
+    directory: Path,
+    zones: Sequence[str] = ZONES,
+    store: Store = Store.MEMORY,
+    osd_bytes: int = 4 << 30,
+    address: str = "127.0.0.1",
+) -> Ceph:
+    """A new cluster, serving when this returns. When it fails, only its logs stay."""
     missing = [command for command in _COMMANDS if shutil.which(command) is None]
     if missing:
         raise CephError(f"no {', '.join(missing)} here: `zonewise lab setup` installs Ceph, as root")
     if directory.exists():
         raise CephError(f"{directory} is there already")
-    cluster = Ceph(directory=directory, zones=tuple(zones), store=store, port=_free_port(), fsid=str(uuid.uuid4()))
+    cluster = Ceph(
+        directory=directory,
+        zones=tuple(zones),
+        store=store,
+        port=_free_port(address),
+        fsid=str(uuid.uuid4()),
+        address=address,
+    )
     try:
         _make(cluster, osd_bytes)
         _bring_up(cluster)
     except BaseException:
         remove(directory, keep_logs=True)
         raise
+    _write(cluster.csi_file, json.dumps(cluster.csi_config(), indent=2))
     records.write(directory / _RECORD, cluster)
     return cluster
 
@@ -199,9 +219,9 @@ def remove(directory: Path, *, keep_logs: bool = False) -> None:
         shutil.rmtree(directory)
 
 
-def _free_port() -> int:
+def _free_port(address: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
@@ -214,7 +234,7 @@ def _make(cluster: Ceph, osd_bytes: int) -> None:
     names = ["mon.", "client.admin", "mgr.x", "mds.a", *(f"osd.{number}" for number in osds)]
     keys = {name: cephconf.key(int(time.time()), secrets.token_bytes(16)) for name in names}
     cluster.conf.write_text(
-        cephconf.conf(directory, cluster.fsid, cluster.port, cluster.zones, cluster.store, osd_bytes)
+        cephconf.conf(directory, cluster.fsid, cluster.address, cluster.port, cluster.zones, cluster.store, osd_bytes)
     )
     _write(directory / "mon.keyring", cephconf.keyring(keys, caps=True))
     _write(directory / "admin.key", keys["client.admin"])
@@ -228,7 +248,7 @@ def _make(cluster: Ceph, osd_bytes: int) -> None:
         for number, mark in marks.items()
     ]
     monmap = str(directory / "monmap")
-    address = f"[v2:127.0.0.1:{cluster.port}/0]"
+    address = f"[v2:{cluster.address}:{cluster.port}/0]"
     fsid = ["--fsid", cluster.fsid, "--addv", "m", address, "--set-min-mon-release", "pacific"]
     _run("monmaptool", "--create", "--clobber", *fsid, monmap)
     keyfile = str(directory / "mon.keyring")

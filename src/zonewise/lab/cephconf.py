@@ -1,4 +1,4 @@
-"""The files of a small Ceph cluster on loopback: its configuration and its keys. Pure.
+"""The files of a small Ceph cluster on one machine: its configuration and its keys. Pure.
 
 What makes it quick to start: every key is in the keyring that the monitor is made with, so no key is added later; map changes are
 proposed after 50 ms instead of a second; only those modules of the manager are loaded that capacity and subvolumes need.
@@ -48,17 +48,19 @@ def keyring(keys: Mapping[str, str], *, caps: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def conf(directory: Path, fsid: str, port: int, zones: Sequence[str], store: Store, osd_bytes: int) -> str:
+def conf(
+    directory: Path, fsid: str, address: str, port: int, zones: Sequence[str], store: Store, osd_bytes: int
+) -> str:
     located = "".join(
         f"[osd.{number}]\ncrush_location = root=default zone={zone} host=host-{zone}\n"
         for number, zone in enumerate(zones)
     )
     return f"""[global]
 fsid = {fsid}
-mon_host = [v2:127.0.0.1:{port}/0]
+mon_host = [v2:{address}:{port}/0]
 ms_bind_msgr1 = false
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
+public_addr = {address}
+cluster_addr = {address}
 auth_cluster_required = cephx
 auth_service_required = cephx
 auth_client_required = cephx

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.lab import addresses, binaries, controlplane, nodes, processes, programs, slots, state
+from zonewise.lab import addresses, binaries, ceph, controlplane, nodes, processes, programs, slots, state
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 from zonewise.lab.state import Lab, Options, Phase
@@ -29,6 +29,7 @@ _FLAGS = {
     "kube_proxy": "--kube-proxy",
     "demo": "--demo",
     "zonewise": "--zonewise",
+    "ceph": "--ceph",
 }
 
 
@@ -62,7 +63,7 @@ def _running(name: str, options: Options) -> Lab | None:
     runs is only removed when they say so.
     """
     lab = state.find(name)
-    found = processes.recorded(lab.directory) if lab is not None else []
+    found = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)] if lab is not None else []
     if lab is None or lab.phase is not Phase.READY or not any(process.running for process in found):
         return None
     ended = [process.name for process in found if not process.running]
@@ -92,6 +93,8 @@ def _shown(value: object) -> str:
 
 
 def _check(name: str, options: Options) -> None:
+    if options.ceph and not options.zones:
+        raise UsageError("Ceph has a zone for each of the lab's: ask for at least one with --zones")
     if options.kwok_nodes and not options.zones:
         raise UsageError("kwok nodes stand in zones: ask for at least one with --zones")
     if options.kube_proxy and not options.has_namespace_nodes:
@@ -115,6 +118,7 @@ def _start(name: str, options: Options, built: binaries.Binaries, progress: Prog
             progress("laying the network")
             nodes.prepare(lab)
         _start_control_plane(lab, progress)
+        _start_ceph(lab, progress)
         _add_nodes(lab, progress)
         lab = msgspec.structs.replace(lab, phase=Phase.READY)
         lab.save()
@@ -136,6 +140,7 @@ def _leave_for_the_reader(name: str) -> None:
         _remove(name)
     elif lab.phase is Phase.STARTING:
         _remove_nodes(name)
+        ceph.remove(lab.ceph, keep_logs=True)
         controlplane.halt(lab.directory)
 
 
@@ -164,7 +169,7 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
         version=options.version,
         programs=tuple(program for program in Program if wanted.get(program, True)),
         controllers=options.controllers,
-        address=str(addresses.host_addresses(lab.slot).v4) if options.has_namespace_nodes else "127.0.0.1",
+        address=_address(lab),
         flags=_flags(options),
         progress=progress,
     )
@@ -177,6 +182,17 @@ def _flags(options: Options) -> dict[Program, tuple[str, ...]]:
     if options.zonewise:
         flags[Program.APISERVER] = programs.WEBHOOKS_AT_PODS
     return flags
+
+
+def _start_ceph(lab: Lab, progress: Progress) -> None:
+    if lab.options.ceph:
+        progress("starting Ceph")
+        ceph.start(lab.ceph, lab.zones, address=_address(lab))
+
+
+def _address(lab: Lab) -> str:
+    """One that namespace nodes reach, where there are some."""
+    return str(addresses.host_addresses(lab.slot).v4) if lab.options.has_namespace_nodes else "127.0.0.1"
 
 
 def _add_nodes(lab: Lab, progress: Progress) -> None:
@@ -214,6 +230,7 @@ def _fill(lab: Lab, progress: Progress) -> None:
 def _remove(name: str) -> None:
     """From the outside in: what uses the control plane first, the record last, so that it can be called again."""
     _remove_nodes(name)
+    ceph.remove(state.directory_of(name) / "ceph")
     controlplane.remove(state.directory_of(name))
 
 

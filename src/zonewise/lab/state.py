@@ -43,6 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kube_proxy: bool = False
     demo: bool = False
     zonewise: bool = False
+    ceph: bool = False
 
     @property
     def has_namespace_nodes(self) -> bool:
@@ -70,6 +71,11 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def node_kubeconfig(self) -> Path:
         return self.directory / "admin.kubeconfig"
+
+    @property
+    def ceph(self) -> Path:
+        """Where its Ceph is, if it has one."""
+        return self.directory / "ceph"
 
     @property
     def kube_proxy(self) -> Path | None:

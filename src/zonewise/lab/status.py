@@ -75,7 +75,7 @@ def of(lab: Lab) -> LabStatus:
 
 
 def _recorded(lab: Lab) -> LabStatus:
-    found = tuple(map(_process, processes.recorded(lab.directory)))
+    found = tuple(map(_process, [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]))
     return LabStatus(
         name=lab.name,
         health=Health.STARTING,
