@@ -107,7 +107,7 @@ def _show(found: Status, form: str, fresh: Bytes, seconds: float) -> None:
 def _lines(found: Status, *, wide: bool, fresh: Bytes, seconds: float) -> Iterator[str]:
     where = f"{found.server} {found.version}".strip()
     if where:
-        yield f"{printing.styled(where, 'bold')}  {found.at}"
+        yield f"{printing.styled(where, 'bold')}{f'  {found.at}' if found.version else ''}"  # a dump is of its own time
     yield f"{_mark(not found.troubles)} {found.sentence}"
     yield ""
     yield from _runtime_lines(found)
