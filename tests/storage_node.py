@@ -1,22 +1,24 @@
 """A driver with its node service in a process that may be killed, volumes as a pod sees them, and what is left of them."""
 
+import functools
+import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+from programs import csi_controller, csi_driver
 from storage_driver import PATIENCE_SECONDS, PREFIX, Client, Driver
 from zonewise.ceph import mounts
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.lab.ceph import Ceph
 
-PROGRAM = Path(__file__).parent / "programs" / "csi_driver.py"
 Mode = csi.VolumeCapability.AccessMode
 
 
@@ -29,50 +31,49 @@ class NodeProcess:
         self.state = directory / f"{self.node}.state"
         self.log = directory / f"{self.node}.log"
         self._config = config
-        self.process = self._start("")
+        self._start("")
         self.client = Client(self.socket)
         self.driver = Driver(self.client, ceph)
         self.secrets = ceph.secrets
 
-    def _start(self, crash: str) -> "subprocess.Popen[bytes]":
+    def _start(self, crash: str) -> None:
         self.socket.unlink(missing_ok=True)
-        command = [
-            sys.executable,
-            str(PROGRAM),
-            str(self.socket),
-            str(self._config),
-            str(self.state),
-            "zone-a",
-            self.node,
-        ]
-        with self.log.open("ab") as output:
-            process = subprocess.Popen(
-                command, env={**os.environ, "ZONEWISE_CSI_CRASH": crash}, stdout=output, stderr=output
-            )
+        arguments = (self.socket, self._config, self.state, self.node, crash, self.log)
+        self._process = _forks().Process(target=csi_driver.run, args=arguments, daemon=True)
+        self._process.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self.socket.exists():
-            assert process.poll() is None, self.log.read_text()[-3000:]
+            assert self._process.is_alive(), self.log.read_text()[-3000:]
             assert time.monotonic() < deadline, "the driver does not start"
             time.sleep(0.02)
-        return process
 
     def kill(self) -> None:
         """As by the kernel when memory is short: nothing is cleaned up."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        self._process.kill()
+        self._process.join()
 
     def again(self, crash: str = "") -> None:
-        if self.process.poll() is None:
-            self.kill()
-        self.process = self._start(crash)
+        self.kill()
+        self._start(crash)
 
     def died(self) -> bool:
-        return self.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        """Whether it ended by SIGKILL; waits for it."""
+        self._process.join(PATIENCE_SECONDS)
+        return self._process.exitcode == -signal.SIGKILL
 
     def stop(self) -> None:
         self.client.channel.close()
-        self.process.terminate()
-        self.process.wait(PATIENCE_SECONDS)
+        self._process.terminate()
+        self._process.join(PATIENCE_SECONDS)
+        self.kill()
+
+
+@functools.cache
+def _forks() -> ForkServerContext:
+    """Processes come from one that has loaded what they need: starting each from nothing would take a second of a core."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([csi_driver.__name__, csi_controller.__name__])  # one server for both
+    return context
 
 
 @contextmanager

@@ -1,13 +1,12 @@
-"""The whole driver in a process of its own: `csi_driver.py SOCKET CONFIG STATE ZONE NODE`. ZONEWISE_CSI_CRASH says at which step it dies."""
+"""The whole driver in a process of its own, forked from one that has everything loaded: it dies at a step, if told which."""
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
 from zonewise import log
-from zonewise.ceph import nodeservice
+from zonewise.ceph import nodeservice, steps
 from zonewise.ceph.cephfs import CephFs
 from zonewise.ceph.cluster import Clusters
 from zonewise.ceph.config import Configuration
@@ -18,21 +17,26 @@ from zonewise.ceph.ids import Kind
 from zonewise.ceph.rbd import Rbd
 from zonewise.ceph.server import Server
 
-socket, config, state, zone, node = sys.argv[1:]
-log.configure("json", "debug")
-stopping = threading.Event()
-signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
-clusters = Clusters(Configuration(Path(config)), 60)
-topology = {f"{PREFIX}zone": zone}
-server = Server(
-    f"unix://{socket}",
-    {
-        "Identity": Identity(),
-        "Controller": Controller(clusters, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}),
-        "Node": nodeservice.make(clusters, node, lambda: topology, state_directory=Path(state)),
-    },
-)
-server.start()
-stopping.wait()
-server.stop(5)
-os._exit(0)  # threads of Ceph's libraries may still be at work
+
+def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Path) -> None:
+    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    log.configure("json", "debug")
+    steps.arm(crash)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
+    clusters = Clusters(Configuration(config), 60)
+    topology = {f"{PREFIX}zone": "zone-a"}
+    server = Server(
+        f"unix://{socket}",
+        {
+            "Identity": Identity(),
+            "Controller": Controller(clusters, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}),
+            "Node": nodeservice.make(clusters, node, lambda: topology, state_directory=state),
+        },
+    )
+    server.start()
+    stopping.wait()
+    server.stop(5)
+    os._exit(0)  # threads of Ceph's libraries may still be at work

@@ -1,0 +1,125 @@
+"""CephFS volumes by domain: where their data lies, snapshots that outlive them, copies into other domains."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import storage_driver
+from storage_driver import MIB, Refused
+from storage_node import NodeProcess, Volume, capability, objects, running
+from zonewise.ceph import doctor, journal
+from zonewise.ceph.cephfs import CephFs
+from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.ids import Kind
+from zonewise.lab.ceph import FILESYSTEM, Ceph
+
+CEPHFS = {"type": "cephfs"}
+REQUESTED = {**CEPHFS, "cloneDomain": "requested"}
+
+
+@pytest.fixture(scope="module")
+def node(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with running(NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster)) as process:
+        yield process
+
+
+def written(volume: Volume, content: bytes) -> int:
+    """The number of the file that now holds it."""
+    volume.bring()
+    (volume.target / "data").write_bytes(content)
+    number = (volume.target / "data").stat().st_ino
+    volume.take()
+    return number
+
+
+def read(volume: Volume) -> tuple[bytes, int]:
+    volume.bring()
+    file = volume.target / "data"
+    found = file.read_bytes(), file.stat().st_ino
+    volume.take()
+    return found
+
+
+def test_snapshots_outlive_their_volume_and_are_restored_in_any_domain(
+    node: NodeProcess, ceph_cluster: Ceph, ceph_admin: Cluster, name: Callable[[str], str], tmp_path: Path
+) -> None:
+    driver, content = node.driver, os.urandom(6 * MIB)
+    created = driver.create(name("v"), preferred=["zone-b"], parameters=CEPHFS)
+    assert created.volume_context["pool"] == ceph_cluster.data_pool("zone-b")
+    volume = Volume(node, created, tmp_path, capability())
+    written(volume, content)
+    snapshot = driver.snapshot(name("s"), volume.id)
+    assert snapshot.ready_to_use
+    assert driver.snapshot(name("s"), volume.id).snapshot_id == snapshot.snapshot_id
+    written(volume, b"changed since")
+    driver.delete(volume.id)
+    driver.delete(volume.id)
+
+    pools = {zone: ceph_cluster.data_pool(zone) for zone in ceph_cluster.zones}
+    for zone, parameters in (("zone-b", CEPHFS), ("zone-c", REQUESTED)):
+        copy = driver.create(
+            name(zone), preferred=["zone-c"], snapshot=snapshot.snapshot_id, size=128 * MIB, parameters=parameters
+        )
+        assert copy.capacity_bytes == 128 * MIB
+        found, number = read(Volume(node, copy, tmp_path, capability()))
+        assert found == content
+        counts = objects(ceph_admin, pools, f"{number:x}.")
+        assert {each for each, count in counts.items() if count} == {zone}
+        driver.delete(copy.volume_id)
+    driver.delete_snapshot(snapshot.snapshot_id)
+    driver.delete_snapshot(snapshot.snapshot_id)
+
+
+def test_a_copy_of_a_volume_is_its_own(
+    node: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str], tmp_path: Path
+) -> None:
+    created = node.driver.create(name("v"), preferred=["zone-a"], parameters=CEPHFS)
+    volume = Volume(node, created, tmp_path, capability())
+    written(volume, b"one")
+    copied = node.driver.create(name("c"), preferred=["zone-a"], volume=volume.id, parameters=CEPHFS)
+    copy = Volume(node, copied, tmp_path, capability())
+    written(volume, b"two")
+    assert read(copy)[0] == b"one"
+    node.driver.delete(volume.id)
+    assert read(copy)[0] == b"one"
+    node.driver.delete(copy.id)
+    place = {"vol_name": FILESYSTEM, "group_name": "csi"}
+    left = [each["name"] for each in ceph_admin.mgr("fs subvolume ls", **place)]
+    assert not {created.volume_context["subvolumeName"], copied.volume_context["subvolumeName"]} & set(left)
+
+
+def test_the_journal_is_with_the_file_system_and_the_doctor_finds_nothing(
+    node: NodeProcess, csi_config: Path, name: Callable[[str], str]
+) -> None:
+    created = node.driver.create(name("v"), preferred=["zone-c"], parameters=CEPHFS)
+    snapshot = node.driver.snapshot(name("s"), created.volume_id)
+    cluster = storage_driver.own_cluster(csi_config)
+    try:
+        pool = "fs-meta"
+        assert journal.exists(cluster, pool)
+        found = {each.token for each in CephFs().found(cluster, "fs-zone-c")}
+        assert {created.volume_id[-32:], snapshot.snapshot_id[-32:]} <= found
+        seen = list(doctor.Doctor(cluster, {Kind.CEPHFS: CephFs()}, {pool}).examine(0.0, 1e9))
+        assert not [each for each in seen if created.volume_id[-32:] in each.what]
+    finally:
+        cluster.close()
+    node.driver.delete(created.volume_id)
+    node.driver.delete_snapshot(snapshot.snapshot_id)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"fsName": "nofs"}, "no file system 'nofs'; it has csifs"),
+        ({"pool": "rbd-zone-a", "topologyConstrainedPools": "[]"}, "no data pool"),
+        ({"fsName": "../etc"}, "is no name"),
+    ],
+)
+def test_what_a_class_says_wrong_is_named(
+    node: NodeProcess, name: Callable[[str], str], parameters: dict[str, str], words: str
+) -> None:
+    with pytest.raises(Refused, match=words) as refused:
+        node.driver.create(name("v"), parameters={**CEPHFS, **parameters})
+    assert refused.value.code == "INVALID_ARGUMENT"
