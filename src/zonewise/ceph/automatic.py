@@ -76,6 +76,8 @@ class Automatic:
         self._config.on_change(lambda _change: self._queue.add_after("map", _SETTLE_SECONDS))
 
     async def run(self) -> None:
+        """With every leadership what was seen is seen anew: who did not look in between can't say how long it lasted."""
+        self._outages = Outages(self._settings.watched, self._settings.patience)
         self._queue.add("map")
         await self._controller.run()
 

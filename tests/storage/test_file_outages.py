@@ -1,0 +1,76 @@
+"""What CephFS volumes are answered with while the daemons behind a file system hang, and that retries succeed afterwards."""
+
+import functools
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import storage_driver
+from storage_driver import Client, Driver, Refused
+from waiting import eventually
+from zonewise.ceph.cephfs import CephFs
+from zonewise.ceph.cluster import Clusters
+from zonewise.ceph.config import Configuration
+from zonewise.ceph.controller import Controller
+from zonewise.ceph.ids import Kind
+from zonewise.ceph.server import Server
+from zonewise.lab.ceph import Ceph
+
+FILES = {"type": "cephfs"}
+WHERE = {"preferred": ["zone-b"], "requisite": ["zone-a", "zone-b", "zone-c"]}
+
+
+@contextmanager
+def serving(folder: Path, ceph: Ceph, timeout_seconds: float) -> Iterator[Driver]:
+    clusters = Clusters(Configuration(storage_driver.config_file(folder, ceph)), timeout_seconds)
+    socket = folder / f"{uuid.uuid4().hex[:8]}.sock"
+    server = Server(f"unix://{socket}", {"Controller": Controller(clusters, {Kind.CEPHFS: CephFs()})})
+    server.start()
+    client = Client(socket)
+    try:
+        yield Driver(client, ceph)
+    finally:
+        client.channel.close()
+        server.stop(5)
+        clusters.close()
+
+
+async def retried(call: Callable[[], Any]) -> Any:
+    """As an orchestrator does it."""
+
+    def attempt() -> tuple[Any] | None:
+        try:
+            return (call(),)
+        except Refused as refused:
+            if refused.code not in {"UNAVAILABLE", "ABORTED"}:
+                raise
+            return None
+
+    return (await eventually(attempt, "a retry succeeds"))[0]
+
+
+@pytest.mark.parametrize("process", ["mgr", "mds"])
+async def test_a_daemon_of_the_file_system_that_hangs(
+    breakable_ceph: Ceph, tmp_path: Path, name: Callable[[str], str], process: str
+) -> None:
+    with serving(tmp_path, breakable_ceph, 3) as impatient, serving(tmp_path, breakable_ceph, 60) as patient:
+        there = patient.create(name("there"), parameters=FILES, **WHERE)
+        breakable_ceph.stop_process(process, signal.SIGSTOP)
+        try:
+            with pytest.raises(Refused, match="UNAVAILABLE"):
+                impatient.create(name("new"), parameters=FILES, **WHERE)
+            with pytest.raises(Refused, match="UNAVAILABLE"):
+                impatient.delete(there.volume_id)
+        finally:
+            breakable_ceph.process(process).signal(signal.SIGCONT)
+        made = await retried(functools.partial(patient.create, name("new"), parameters=FILES, **WHERE))
+        assert made.volume_context["pool"] == breakable_ceph.data_pool("zone-b")
+        again = await retried(functools.partial(patient.create, name("new"), parameters=FILES, **WHERE))
+        assert again.volume_id == made.volume_id
+        for volume in (made, there):
+            await retried(functools.partial(patient.delete, volume.volume_id))
