@@ -6,6 +6,7 @@ provisioner, which asks CreateVolume for a pod's node and writes a PersistentVol
 
 import asyncio
 import json
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -76,6 +77,10 @@ async def process(*arguments: object) -> AsyncIterator[Process]:
     try:
         await asyncio.to_thread(started.wait_ready)
         yield started
+        _, metrics = await asyncio.to_thread(started.probe, "/metrics")
+        assert "zonewise_csi_" in metrics
+        started.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(started.end) == 0, "it ends in good order"
     except BaseException:
         print(*started.lines[-20:], sep="\n")
         raise
