@@ -19,6 +19,7 @@ from zonewise.cli import csi_doctor
 from zonewise.lab import ceph
 from zonewise.lab.ceph import JOURNAL_POOL, Ceph
 
+pytestmark = pytest.mark.xdist_group("storage-outages")  # one Ceph of their own
 ZONES = ["zone-a", "zone-b", "zone-c"]
 Name = Callable[[str], str]
 

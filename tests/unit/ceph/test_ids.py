@@ -1,0 +1,53 @@
+"""Ids say where a volume is; whatever else is sent as one is none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.ceph import ids
+from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.ids import Id, Kind, Thing
+
+numbers = st.integers(0, 0xFFFFFFFF)
+made = st.builds(
+    Id,
+    st.sampled_from(Kind),
+    st.sampled_from(Thing),
+    st.from_regex(r"[A-Za-z0-9_-]{1,36}", fullmatch=True),
+    numbers,
+    numbers,
+    st.builds(ids.token_of, st.text(), st.binary(min_size=4, max_size=4)),
+)
+
+
+@given(made)
+def test_an_id_is_read_as_it_was_written(which: Id) -> None:
+    assert ids.parse(str(which)) == which
+    assert len(str(which)) <= ids.LONGEST
+    assert str(which).isprintable()
+
+
+@given(st.text())
+def test_anything_else_is_none(text: str) -> None:
+    found = ids.parse(text)
+    assert found is None or str(found) == text
+
+
+@given(st.text(), st.binary(min_size=4, max_size=4), st.binary(min_size=4, max_size=4))
+def test_a_name_has_one_key_and_each_volume_of_it_another_token(name: str, one: bytes, other: bytes) -> None:
+    tokens = [ids.token_of(name, each) for each in (one, other)]
+    assert {token[: ids.HASH_DIGITS] for token in tokens} == {ids.name_hash(name)}
+    assert (tokens[0] == tokens[1]) == (one == other)
+
+
+@pytest.mark.parametrize("name", ["", "n" * 129, "ü" * 65, "a\nb", "a\0b", "\u202e", "\ud800"])
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(CsiError) as refused:
+        ids.check_name(name, "the volume")
+    assert refused.value.code is Code.INVALID_ARGUMENT
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("name", ["pvc-1", "../../etc/passwd", "a b", "n" * 128, "名前"])
+def test_names_only_become_hashes_so_almost_any_will_do(name: str) -> None:
+    assert ids.check_name(name, "the volume") == name
