@@ -153,7 +153,7 @@ def _run(access: Access, settings: Settings, health_port: int) -> int:
 async def _explain(access: Access, settings: Settings, service: str, namespace: str) -> None:
     from zonewise.kube.client import Client
     from zonewise.kube.errors import NotFound
-    from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICES
+    from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICE_NAME, SERVICES
     from zonewise.proxy.explanation import explain_service
     from zonewise.proxy.family import FAMILIES
     from zonewise.proxy.targets import Place
@@ -166,7 +166,7 @@ async def _explain(access: Access, settings: Settings, service: str, namespace: 
             found = await client.get(SERVICES, name, where)
         except NotFound:
             raise UsageError(f"no Service {where}/{name}: name it as NAME -n NAMESPACE, or NAMESPACE/NAME") from None
-        selector = f"kubernetes.io/service-name={name}"
+        selector = f"{SERVICE_NAME}={name}"
         slices = (await client.list(ENDPOINT_SLICES, where, selector=selector)).items
         nodes = (await client.list(NODES)).items
         annotations = (await client.get(NAMESPACES, where)).metadata.annotations

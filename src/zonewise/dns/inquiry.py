@@ -18,8 +18,19 @@ from zonewise.dns.reply import LONGEST_CHAIN
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.kube import client as api
 from zonewise.kube.errors import NotFound
-from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, EndpointSlice, Key, Node, Pod, Service
-from zonewise.routing.stockproxy import SERVICE_NAME_LABEL
+from zonewise.objects import (
+    ENDPOINT_SLICES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SERVICE_NAME,
+    SERVICES,
+    EndpointSlice,
+    Key,
+    Node,
+    Pod,
+    Service,
+)
 
 _USUAL_TYPES = {Kind.REVERSE: Type.PTR}
 
@@ -84,7 +95,7 @@ async def _services(
             service = await client.get(SERVICES, asked.service.name, asked.service.namespace)
         except NotFound:
             break
-        selector = f"{SERVICE_NAME_LABEL}={asked.service.name}"
+        selector = f"{SERVICE_NAME}={asked.service.name}"
         slices = (await client.list(ENDPOINT_SLICES, asked.service.namespace, selector=selector)).items
         found[asked.service] = service, tuple(slices)
         if service.spec.type != "ExternalName":
@@ -96,7 +107,7 @@ async def _services(
 async def _all_services(client: api.Client) -> dict[Key, tuple[Service, tuple[EndpointSlice, ...]]]:
     slices: dict[Key, list[EndpointSlice]] = {}
     for each in (await client.list(ENDPOINT_SLICES)).items:
-        owner = Key(each.metadata.namespace, each.metadata.labels.get(SERVICE_NAME_LABEL, ""))
+        owner = Key(each.metadata.namespace, each.metadata.labels.get(SERVICE_NAME, ""))
         slices.setdefault(owner, []).append(each)
     services = (await client.list(SERVICES)).items
     keys = [Key(service.metadata.namespace, service.metadata.name) for service in services]

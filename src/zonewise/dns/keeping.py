@@ -11,9 +11,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from zonewise.objects import Endpoint, EndpointSlice, Metadata, ObjectReference, Service
+from zonewise.objects import SERVICE_NAME, Endpoint, EndpointSlice, Metadata, ObjectReference, Service
 from zonewise.objects.meta import View
-from zonewise.routing.stockproxy import SERVICE_NAME_LABEL
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _FAST: Final = 1
@@ -52,7 +51,7 @@ def pack_slice_with_pods(found: EndpointSlice) -> Packed:
 
 
 def _pack_slice(found: EndpointSlice, *, with_pods: bool) -> Packed:
-    name, owner = _name_alone(found.metadata), found.metadata.labels.get(SERVICE_NAME_LABEL, "")
+    name, owner = _name_alone(found.metadata), found.metadata.labels.get(SERVICE_NAME, "")
     endpoints = tuple(_endpoint(each, with_pods=with_pods) for each in found.endpoints or ())
     kept = EndpointSlice(metadata=name, address_type=found.address_type, endpoints=endpoints, ports=found.ports)
     return Packed(metadata=name, content=zlib.compress(_encode(kept), _FAST), owner=owner)

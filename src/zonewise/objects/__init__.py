@@ -41,6 +41,7 @@ from zonewise.objects.core import (
 )
 from zonewise.objects.discovery import (
     ENDPOINT_SLICES,
+    SERVICE_NAME,
     Endpoint,
     EndpointConditions,
     EndpointHints,
@@ -63,6 +64,7 @@ __all__ = [
     "SECRETS",
     "SERVICES",
     "SERVICE_ACCOUNTS",
+    "SERVICE_NAME",
     "Condition",
     "ConfigMap",
     "Container",

@@ -19,6 +19,7 @@ from zonewise.objects import (
     ENDPOINT_SLICES,
     NAMESPACES,
     NODES,
+    SERVICE_NAME,
     SERVICES,
     EndpointSlice,
     Key,
@@ -30,7 +31,7 @@ from zonewise.objects import (
 from zonewise.proxy.rules import PROXY_NAME
 from zonewise.proxy.targets import ALL, CONSUMER, SHARED, Place
 from zonewise.routing import DRAIN_ZONE, Cluster
-from zonewise.routing.stockproxy import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
+from zonewise.routing.stockproxy import HEADLESS_LABEL, PROXY_NAME_LABEL
 from zonewise.topology import is_ready, zone_of
 
 _BY_SERVICE: Final = "service"
@@ -170,7 +171,7 @@ class Sources:
 
 
 def _service_names(found: EndpointSlice) -> Iterable[str]:
-    name = found.metadata.labels.get(SERVICE_NAME_LABEL)
+    name = found.metadata.labels.get(SERVICE_NAME)
     return [str(Key(found.metadata.namespace, name))] if name else []
 
 

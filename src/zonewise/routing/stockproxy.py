@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from typing import Final
 
-from zonewise.objects import Endpoint, EndpointSlice, Node, Service, ServicePort
+from zonewise.objects import SERVICE_NAME, Endpoint, EndpointSlice, Node, Service, ServicePort
 from zonewise.routing.endpoints import is_draining, is_ready
 from zonewise.routing.policy import OLD_HINTS, TOPOLOGY_MODE, hints_enabled
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
@@ -23,7 +23,6 @@ FIRST_MINOR_WITH_NODE_HINTS: Final = 34
 FIRST_MINOR_THAT_ALWAYS_HEEDS: Final = 31
 PROXY_NAME_LABEL: Final = "service.kubernetes.io/service-proxy-name"
 HEADLESS_LABEL: Final = "service.kubernetes.io/headless"
-SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def _is_seen(found: EndpointSlice, service: Service) -> bool:
     hidden = PROXY_NAME_LABEL in labels or HEADLESS_LABEL in labels
     return (
         not hidden
-        and labels.get(SERVICE_NAME_LABEL) == service.metadata.name
+        and labels.get(SERVICE_NAME) == service.metadata.name
         and found.metadata.namespace == service.metadata.namespace
     )
 

@@ -15,10 +15,9 @@ from typing import Final
 
 from zonewise import dump
 from zonewise.errors import UsageError
-from zonewise.objects import EndpointSlice, Node
+from zonewise.objects import SERVICE_NAME, EndpointSlice, Node
 from zonewise.topology import is_control_plane, is_ready, zone_of
 
-SERVICE_NAME: Final = "kubernetes.io/service-name"
 MOST: Final = 1_000_000
 _COUNT: Final = re.compile(r"[0-9]+")
 _COLUMNS: Final = "write columns `name` (optional), then nodes.ZONE and endpoints.ZONE for every zone"

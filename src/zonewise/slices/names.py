@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from zonewise.objects import EndpointSlice, Key
+from zonewise.objects import SERVICE_NAME, EndpointSlice, Key
 
-SERVICE_NAME: Final = "kubernetes.io/service-name"
+__all__ = ["MANAGED_BY", "SERVICE_NAME", "STATE", "STOCK_MANAGER", "service_key"]
+
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 STOCK_MANAGER: Final = "endpointslice-controller.k8s.io"
 """Kept in mode own, too: consumers and other controllers look for it."""
