@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -19,7 +20,10 @@ COMMANDS = {
     "completion": ("zonewise.cli.completion:completion", "Print the completion script of your shell."),
     "controller": ("zonewise.cli.controller:controller", "Keep EndpointSlices: who serves whom, as each Service asks."),
     "csi": ("zonewise.cli.csi:csi", "Ceph volumes, provisioned in the pool of the pod's domain."),
-    "dashboard": ("zonewise.cli.dashboard:dashboard", "Show the cluster on a live page: traffic, reasons, budgets, what if."),
+    "dashboard": (
+        "zonewise.cli.dashboard:dashboard",
+        "Show the cluster on a live page: traffic, reasons, budgets, what if.",
+    ),
     "dns": ("zonewise.cli.dns:dns", "Answer the cluster's names, headless ones from the client's own domain."),
     "explain": ("zonewise.cli.explain:explain", "Say what becomes of a request, and why."),
     "doctor": ("zonewise.cli.doctor:doctor", "Check a cluster, before and after install, with a fix for each finding."),
@@ -30,7 +34,10 @@ COMMANDS = {
     "plan": ("zonewise.cli.plan:plan", "Say what becomes of every Service, today and after a change."),
     "proxy": ("zonewise.cli.proxy:proxy", "Serve Services on this node with nftables, as their topology asks."),
     "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),
-    "status": ("zonewise.cli.status:status", "Say how the cluster is: components, Services, traffic, budgets, volumes."),
+    "status": (
+        "zonewise.cli.status:status",
+        "Say how the cluster is: components, Services, traffic, budgets, volumes.",
+    ),
     "uninstall": ("zonewise.cli.install:uninstall", "Take Zonewise out of a cluster: nothing of it stays."),
     "webhook": ("zonewise.cli.webhook:webhook", "Lay hints over the slices that the stock controller writes."),
 }
@@ -50,6 +57,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; what a person can act on is shown as one line, a traceback only if ZONEWISE_DEBUG is set."""
+    gc.set_threshold(10_000, 20, 20)  # what loading a command makes stays: looking through it again and again is idle
     try:
         cli.main(args=arguments, prog_name="zonewise")
     except Exception as error:

@@ -6,17 +6,23 @@ The answers look like the API server's own: "ok", or with `?verbose` and on fail
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
-from zonewise.kube.listening import listen
+from zonewise.kube.listening import listen_for
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_SHUTDOWN_SECONDS: Final = 1.0
 
 Check = Callable[[], str | None]
 """What is wrong, in one line, or None; must answer from memory and at once."""
@@ -95,35 +101,43 @@ async def serve(
     health: Health, host: str | None = None, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
     """Answer probes and scrapes, without a host on all addresses; yields the port, a free one if none was asked for."""
-    runner = web.AppRunner(_application(health), access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
+    answers = _Answers(health)
+    listener = await listen_for(answers.connection, "health and metrics", host, port, tls)
     try:
-        yield await listen(runner, "health and metrics", host, port, tls)
+        yield int(listener.sockets[0].getsockname()[1])
     finally:
-        await runner.cleanup()
+        listener.close()
+        await answers.close()
 
 
-def _application(health: Health) -> web.Application:
-    async def live(request: web.Request) -> web.Response:
-        return _answer(request, health.live)
+class _Answers:
+    """The server is loaded when somebody asks for the first time: what a process is there for comes first."""
 
-    async def ready(request: web.Request) -> web.Response:
-        return _answer(request, health.ready)
+    def __init__(self, health: Health) -> None:
+        self._probes = {"/livez": health.live, "/readyz": health.ready}
+        self._server: web.Server | None = None
 
-    application = web.Application()
-    application.add_routes([web.get("/livez", live), web.get("/readyz", ready), web.get("/metrics", _metrics)])
-    return application
+    def connection(self) -> asyncio.Protocol:
+        if self._server is None:
+            from aiohttp import web  # noqa: PLC0415 - as above
 
+            self._server = web.Server(self._answer, access_log=None)
+        return self._server()
 
-def _answer(request: web.Request, probe: Callable[[Collection[str]], Report]) -> web.Response:
-    report = probe(request.query.getall("exclude", []))
-    text = report.text(verbose="verbose" in request.query)
-    return web.Response(status=200 if report.passed else 500, text=text + "\n", headers={"Cache-Control": "no-store"})
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.shutdown(_SHUTDOWN_SECONDS)
 
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        from aiohttp import web  # noqa: PLC0415 - as above
 
-async def _metrics(request: web.Request) -> web.Response:
-    """All, or those named by `name[]`, as Prometheus' own servers understand it."""
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    wanted = request.query.getall("name[]", [])
-    registry = REGISTRY.restricted_registry(wanted) if wanted else REGISTRY
-    return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        if request.method not in {"GET", "HEAD"}:
+            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
+        if request.path == "/metrics":
+            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+            return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})
+        if (probe := self._probes.get(request.path)) is None:
+            return web.Response(status=404, text="only /livez, /readyz and /metrics are here\n")
+        report = probe(request.query.getall("exclude", []))
+        text = report.text(verbose="verbose" in request.query) + "\n"
+        return web.Response(status=200 if report.passed else 500, text=text, headers={"Cache-Control": "no-store"})

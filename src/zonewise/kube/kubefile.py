@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from zonewise.kube.access import Interaction
 from zonewise.kube.errors import ConfigError
@@ -95,20 +94,29 @@ class File(Section, frozen=True):
     current_context: str = ""
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 def parse(text: str, path: Path) -> File:
+    document = _read(text, path)
     try:
-        document = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, in C where there is one
         file = msgspec.convert({} if document is None else _without_nulls(document), File)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
     except msgspec.ValidationError as error:
         raise ConfigError(f"kubeconfig {path}: {error}; correct that field") from error
     for what, named in (("cluster", file.clusters), ("user", file.users), ("context", file.contexts)):
         _refuse_duplicates([item.name for item in named], what, path)
     return file
+
+
+def _read(text: str, path: Path) -> Any:
+    """Written by a program it is often JSON, which is YAML as well, and read without loading a reader of that."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        pass
+    import yaml  # noqa: PLC0415 - as above
+
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe, in C if it can be
+    except yaml.YAMLError as error:
+        raise ConfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _without_nulls(value: Any) -> Any:

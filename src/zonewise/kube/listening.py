@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
-
-from aiohttp import web
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from zonewise.errors import ZonewiseError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+async def listen_for(
+    protocol: Callable[[], asyncio.Protocol], what: str, host: str | None, port: int, tls: ssl.SSLContext | None
+) -> asyncio.Server:
+    """As `listen`, for who needs nothing of a server before the first connection."""
+    loop = asyncio.get_running_loop()
+    try:
+        if host:
+            return await loop.create_server(protocol, host, port, ssl=tls)
+        return await loop.create_server(protocol, sock=_socket_on_all_addresses(port), ssl=tls)
+    except OSError as error:
+        raise ZonewiseError(f"{what}: {error.strerror}; choose a free address and port") from error
 
 
 async def listen(runner: web.AppRunner, what: str, host: str | None, port: int, tls: ssl.SSLContext | None) -> int:
@@ -23,6 +40,8 @@ async def listen(runner: web.AppRunner, what: str, host: str | None, port: int, 
 
 
 def _site(runner: web.AppRunner, host: str | None, port: int, tls: ssl.SSLContext | None) -> web.BaseSite:
+    from aiohttp import web  # noqa: PLC0415 - loaded by who made the runner
+
     if host:
         return web.TCPSite(runner, host, port, ssl_context=tls)
     return web.SockSite(runner, _socket_on_all_addresses(port), ssl_context=tls)

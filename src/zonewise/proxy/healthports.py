@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-
-from aiohttp import web
+from typing import TYPE_CHECKING
 
 from zonewise import log
 from zonewise.errors import ZonewiseError
 from zonewise.kube.listening import listen
 from zonewise.objects import Key
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 _log = log.get_logger(__name__)
 
@@ -48,6 +50,8 @@ class HealthPorts:
 
     async def _open(self, port: int) -> None:
         """A port that is taken is one Service's trouble, and is tried again with the next change."""
+        from aiohttp import web  # noqa: PLC0415 - few clusters have such ports
+
         service = self._wanted[port].service
         application = web.Application()
         application.router.add_get("/{path:.*}", self._answer(port))
@@ -65,6 +69,8 @@ class HealthPorts:
             self._runners[port] = runner
 
     def _answer(self, port: int) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        from aiohttp import web  # noqa: PLC0415 - as above
+
         async def answer(_request: web.Request) -> web.Response:
             local = self._wanted[port]
             said = {

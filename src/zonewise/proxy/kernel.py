@@ -6,7 +6,6 @@ changed it.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
@@ -183,6 +182,8 @@ def _hide(watching: socket.socket, port: int) -> None:
 
     A classic BPF program: of a message whose sender, in its header's fourth word, is the port, take nothing.
     """
+    import ctypes  # noqa: PLC0415 - not before the first rules are in place
+
     sender = struct.unpack(">I", struct.pack("=I", port))[0]
     load, compare, give = 0x20, 0x15, 0x06
     steps = ((load, 0, 0, 12), (compare, 0, 1, sender), (give, 0, 0, 0), (give, 0, 0, 0xFFFFFFFF))
