@@ -24,7 +24,7 @@ from zonewise.ceph.steps import Step
 from zonewise.cli import csi_doctor
 from zonewise.lab.ceph import JOURNAL_POOL, Ceph
 
-pytestmark = pytest.mark.xdist_group("storage-faults")  # one Ceph of their own
+pytestmark = [pytest.mark.xdist_group("storage-faults"), pytest.mark.timeout(1800)]
 ZONES = ["zone-a", "zone-b", "zone-c"]
 CREATE = [Step.CREATE_RESERVED, Step.CREATE_MADE, Step.CREATE_RECORDED]
 COPY = [Step.COPY_SNAPPED, Step.COPY_CLONED, Step.COPY_DETACHED, Step.COPY_GROWN, Step.COPY_CLEARED]
