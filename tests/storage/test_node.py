@@ -259,3 +259,23 @@ def test_the_node_says_how_it_reaches_volumes(node: NodeProcess) -> None:
     assert said["zonewise-cephfs-client"] in {"kernel", "fuse"}
     assert f'"mapper": "{said["zonewise-rbd-mapper"]}"' in node.log.read_text()
     assert mounts.at(str(node.state)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "words"),
+    [
+        ("rbd", {"mkfsOptions": "-L 'open"}, "mkfsOptions: No closing quotation"),
+        ("rbd", {"mounter": "fuse"}, "'fuse' is none of krbd, rbd-nbd, storage-daemon"),
+        ("cephfs", {"mounter": "krbd"}, "'krbd' is none of kernel, fuse"),
+    ],
+)
+def test_what_a_class_tells_the_node_wrong_is_named(
+    node: NodeProcess, name: Callable[[str], str], tmp_path: Path, kind: str, parameters: dict[str, str], words: str
+) -> None:
+    created = node.driver.create(name("v"), parameters={"type": kind, **parameters})
+    volume = Volume(node, created, tmp_path, capability())
+    with pytest.raises(Refused, match=words) as refused:
+        volume.stage()
+    assert refused.value.code == "INVALID_ARGUMENT"
+    volume.unstage()
+    node.driver.delete(volume.id)

@@ -75,7 +75,10 @@ class FileVolumes:
         filesystem, path = _location(stage, context)
         Path(stage.path).mkdir(parents=True, exist_ok=True)
         options = [*(["ro"] if stage.access.is_read_only else []), *stage.access.flags]
-        if Client(context.get("mounter") or self.client) is Client.KERNEL:
+        mounter = context.get("mounter") or self.client
+        if mounter not in set(Client):
+            raise CsiError(Code.INVALID_ARGUMENT, f"parameter mounter: {mounter!r} is none of {', '.join(Client)}")
+        if mounter == Client.KERNEL:
             self._mount_by_kernel(cluster, stage, directory, filesystem, path, options)
         else:
             self._mount_by_fuse(cluster, stage, directory, filesystem, path, options)

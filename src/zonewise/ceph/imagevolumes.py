@@ -52,7 +52,7 @@ class ImageVolumes:
         reach(Step.STAGE_MAPPED)
         if stage.access.is_block or mounts.at(stage.path) is not None:
             return
-        kind = self._filesystem(cluster, stage, device, half_formatted, shlex.split(context.get("mkfsOptions", "")))
+        kind = self._filesystem(cluster, stage, device, half_formatted, _words(context.get("mkfsOptions", "")))
         if not stage.access.is_read_only:
             filesystems.check(device, kind)
             filesystems.grow_unmounted(device, kind)
@@ -154,6 +154,13 @@ def in_use(stage: Stage, others: AbstractSet[str]) -> str:
         f"volume {stage.volume} is open elsewhere ({', '.join(sorted(others))}), which {stage.access.mode} forbids: "
         "unstage it there first, or fence that node with `ceph osd blocklist add` if it is lost"
     )
+
+
+def _words(options: str) -> list[str]:
+    try:
+        return shlex.split(options)
+    except ValueError as error:
+        raise CsiError(Code.INVALID_ARGUMENT, f"parameter mkfsOptions: {error}") from error
 
 
 def _image(stage: Stage) -> Image:
