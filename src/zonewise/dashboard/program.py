@@ -56,7 +56,7 @@ Say = Callable[[str], None]
 async def show_cluster(access: Access, settings: Settings, health: Health, say: Say) -> None:
     """Until cancelled. `say` is told the address once the page shows something."""
     about = {
-        "source": access.origin or access.server,
+        "source": _source(access),
         "live": True,
         "version": __version__,
         "login": not settings.local,
@@ -72,6 +72,11 @@ async def show_cluster(access: Access, settings: Settings, health: Health, say: 
         server = Server(board, sources.situation, door, settings.hints)
         group.create_task(_serve(server, settings, say), name="page")
         await sources.run(health.started)
+
+
+def _source(access: Access) -> str:
+    """Which cluster, without the place of a file on this machine: others may look, too."""
+    return access.origin.partition(" of ")[0] or access.server
 
 
 async def _scrape(sources: Sources, scraper: Scraper) -> None:
