@@ -1,0 +1,121 @@
+"""What `make up` starts, and the README's tour of it, typed as it stands there; then everything is taken away again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from docs_commands import blocks
+from zonewise.lab import answers, installed, labs, namespaces, nodes, processes, sandbox, state
+from zonewise.lab.addresses import zone_names
+from zonewise.lab.state import Lab, Options
+
+pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.timeout(1200)]
+PATIENCE_SECONDS = 240.0
+TOUR = dict(zip(("see", "ask", "prefer", "drain", "lose a zone"), blocks("README.md"), strict=True))
+"""In the order of the README, and each goes on from the one before."""
+
+
+@pytest.fixture(scope="module")
+def tour() -> Iterator[Lab]:
+    """As `make up` has it, under a name of its own."""
+    name = f"test-{os.getpid()}-tour"
+    options = Options(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True, demo=True, zonewise=True)
+    try:
+        yield labs.up(name, options, lambda _step: None)
+    finally:
+        labs.down(name, lambda _step: None)
+
+
+def typed(lab: Lab, commands: list[str]) -> str:
+    """In one shell that ends at the first command that fails."""
+    environment = os.environ | {
+        "ZONEWISE_LAB": lab.name,
+        "KUBECONFIG": str(lab.node_kubeconfig),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", "\n".join(commands)],
+        env=environment, check=False, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{commands}: {done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def until_in_zone(lab: Lab, wanted: Callable[[float], bool]) -> None:
+    """Until every question is answered, and so much of it by the zone that asked; a busy machine may take its time."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        counted = answers.ask(lab, 20)
+        total = sum(counts.total() for counts in counted.values())
+        if answers.complete(counted) and wanted(sum(counts[zone] for zone, counts in counted.items()) / total):
+            return
+        assert time.monotonic() < deadline, counted
+
+
+def test_everything_runs_and_can_be_seen(tour: Lab) -> None:
+    said = typed(tour, TOUR["see"])
+    for name in ("zonewise-controller", "zonewise-webhook", "zonewise-guard", "zonewise-proxy", "shop/catalog"):
+        assert name in said
+    with urllib.request.urlopen(f"http://127.0.0.1:{installed.dashboard_port(tour)}/", timeout=30) as page:
+        assert b"Zonewise" in page.read()
+    typed(tour, TOUR["ask"])
+    until_in_zone(tour, lambda share: share < 0.6)
+
+
+def test_programs_run_under_their_own_accounts(tour: Lab) -> None:
+    """Nobody is the administrator whose kubeconfig the lab's own parts use."""
+    users = set()
+    for node in nodes.plan_of(tour).nodes:
+        for path in sandbox.pods_directory(tour.directory, node.name).glob("*/kubeconfig"):
+            (user,) = json.loads(path.read_bytes())["users"]
+            users.add(tuple(user["user"]))
+    assert users == {("token",)}
+
+
+def test_traffic_stays_at_home_when_asked_to(tour: Lab) -> None:
+    typed(tour, TOUR["prefer"])
+    until_in_zone(tour, lambda share: share == 1.0)
+
+
+def test_a_drain_is_held_back_by_the_budget_and_ends(tour: Lab) -> None:
+    assert "node/zone-a-1 drained" in typed(tour, TOUR["drain"])
+
+
+def test_a_lost_zone_is_missed_by_nobody(tour: Lab) -> None:
+    typed(tour, TOUR["lose a zone"])
+    until_in_zone(tour, lambda share: share > 0.9)
+
+
+def test_uninstalled_the_shop_goes_on_without_it(tour: Lab) -> None:
+    assert "zonewise" in rules(tour)
+    typed(tour, ["zonewise uninstall --yes"])
+    assert "zonewise" not in rules(tour)
+    until_in_zone(tour, lambda share: share < 0.6)
+
+
+def rules(lab: Lab) -> str:
+    """The nftables tables of all nodes."""
+    found = nodes.plan_of(lab).nodes
+    return "".join(namespaces.run(namespaces.command(node.namespace, ["nft", "list", "tables"])) for node in found)
+
+
+def test_down_leaves_nothing(tour: Lab) -> None:
+    started = [*processes.recorded(tour.directory)]
+    inside = namespaces.pids_in(namespaces.of_lab(tour.name))
+    assert inside
+    assert "dashboard" in {process.name for process in started}
+    labs.down(tour.name, lambda _step: None)
+    assert not any(process.running for process in started)
+    assert namespaces.of_lab(tour.name) == []
+    assert state.find(tour.name) is None
+    assert not tour.directory.exists()
