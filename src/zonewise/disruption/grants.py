@@ -27,6 +27,8 @@ class Demand:
     revoked: tuple[PodFacts, ...] = ()
     waiting: int = 0
     """Pods granted before that are still there."""
+    unasked: tuple[PodFacts, ...] = ()
+    """Pods that its controller takes before those, and without a grant: they are not ready."""
 
 
 def of_replica_set(workload: ReplicaSet, pods: Iterable[PodFacts], domains: Mapping[str, Domain]) -> Demand:
@@ -37,7 +39,8 @@ def of_replica_set(workload: ReplicaSet, pods: Iterable[PodFacts], domains: Mapp
     revoked = tuple(pod for pod in active if pod.uid in result.surplus)
     open_ones = tuple(pod for pod in active if pod.ready and not pod.granted)
     granted = sum(pod.granted for pod in active) - len(revoked)
-    return Demand(open_ones, Order.FULLEST_FIRST, result.missing, revoked, granted)
+    unasked = tuple(pod for pod in active if not pod.ready) if result.missing else ()
+    return Demand(open_ones, Order.FULLEST_FIRST, result.missing, revoked, granted, unasked)
 
 
 def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> Demand:
@@ -98,9 +101,10 @@ def _next_to_update(by_ordinal: Mapping[int, PodFacts], stale: list[PodFacts], e
     return stale[:1] if all(pod is not None and pod.ready and not pod.terminating for pod in above) else []
 
 
-def levels(pods: Iterable[PodFacts], domains: Mapping[str, Domain]) -> Counter[Domain]:
-    """How many pods of a workload stand in each domain, those on their way out not counted."""
-    return Counter(domains.get(pod.uid, "") for pod in pods if pod.active and not pod.leaving)
+def levels(pods: Iterable[PodFacts], domains: Mapping[str, Domain], going: Iterable[PodFacts] = ()) -> Counter[Domain]:
+    """How many pods of a workload stand in each domain; those on their way out, and those `going` anyway, not counted."""
+    gone = {pod.uid for pod in going}
+    return Counter(domains.get(pod.uid, "") for pod in pods if pod.active and not pod.leaving and pod.uid not in gone)
 
 
 def rank(pod: PodFacts, *, cordoned: bool) -> tuple[int | str, ...]:

@@ -179,7 +179,7 @@ class ScaleDownController:
             candidates,
             purse,
             demand.order,
-            levels=levels(peers, self._domains(peers, selecting)),
+            levels=levels(peers, self._domains(peers, selecting), demand.unasked),
             limits=Limits(demand.most, closed=lambda domain: pace.is_closed(domain, now), single=pace.is_probing),
         )
 

@@ -3,7 +3,7 @@
 Controllers and publisher are the real ones. The server keeps one budget and the pods' annotations, and refuses evictions.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -84,10 +84,10 @@ def pod(number: int, zone: str, app: str = "db") -> dict[str, Any]:
     }
 
 
-def replica_pod(name: str, version: int = 1) -> dict[str, Any]:
+def replica_pod(name: str, version: int = 1, *, ready: bool = True) -> dict[str, Any]:
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
     metadata = {"name": name, "namespace": "shop", "uid": f"uid-{name}", "resourceVersion": str(version)}
-    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
     return {
         "metadata": {**metadata, "labels": {"app": "db"}, "ownerReferences": [owner]},
         "spec": {"nodeName": name[0]},
@@ -133,11 +133,11 @@ class Paper:
         feed(caches, PODS, [pod(number, zones[number % len(zones)]) for number in range(6)])
         self.workloads = workloads
 
-    def shrink(self, replicas: int, *names: str) -> None:
+    def shrink(self, replicas: int, *names: str, unready: Collection[str] = ()) -> None:
         """Beside the StatefulSet a ReplicaSet of the pods named, which wants so many."""
         written = {"name": "web", "namespace": "shop", "uid": "web", "generation": 1, "resourceVersion": "1"}
         feed(self.caches, REPLICA_SETS, [{"metadata": written, "spec": {"replicas": replicas}}])
-        feed(self.caches, PODS, [replica_pod(name) for name in names])
+        feed(self.caches, PODS, [replica_pod(name, ready=name not in unready) for name in names])
 
     def hear(self) -> None:
         """Of the pods as they are now."""
