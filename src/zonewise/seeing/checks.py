@@ -77,12 +77,15 @@ def _reached(facts: Facts) -> Iterator[Finding]:
             sentence = f"the API server does not reach webhook {name}: {problem}"
             fix = "let the API server through to the webhook's port: network policies, firewalls, its Service"
             yield Finding(Group.ZONEWISE, "WebhookUnreachable", Level.WRONG, sentence, fix, (name,))
-        else:
-            yield Finding(Group.ZONEWISE, "WebhookReached", Level.FINE, f"webhook {name} is reached", objects=(name,))
+    reached = tuple(name for name, problem in facts.reached.items() if not problem and problem is not None)
+    if reached:
+        sentence = f"the API server reaches {counted(len(reached), 'webhook', '').strip()}: {', '.join(reached)}"
+        yield Finding(Group.ZONEWISE, "WebhookReached", Level.FINE, sentence, objects=reached)
 
 
 def _certificates(facts: Facts, now: datetime) -> Iterator[Finding]:
     fix = "restart `zonewise webhook`: it renews its certificates and tells the API server"
+    good: dict[str, datetime] = {}
     for configuration in facts.seen.webhooks:
         for webhook in configuration.webhooks:
             if not webhook.client_config.ca_bundle:
@@ -98,8 +101,10 @@ def _certificates(facts: Facts, now: datetime) -> Iterator[Finding]:
                 sentence = f"the certificate authority of webhook {webhook.name} expires at {ends:%Y-%m-%d %H:%M} UTC"
                 yield Finding(Group.ZONEWISE, "CertificateExpires", Level.NOTE, sentence, fix, (webhook.name,))
             else:
-                sentence = f"the certificate authority of webhook {webhook.name} holds until {ends:%Y-%m-%d}"
-                yield Finding(Group.ZONEWISE, "Certificate", Level.FINE, sentence, objects=(webhook.name,))
+                good[webhook.name] = ends
+    if good:
+        sentence = f"the certificate authorities of webhooks hold until {min(good.values()):%Y-%m-%d}"
+        yield Finding(Group.ZONEWISE, "Certificate", Level.FINE, sentence, objects=tuple(good))
 
 
 def _ends(bundle: str) -> datetime | None:

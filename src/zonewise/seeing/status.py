@@ -60,6 +60,8 @@ CONFIGURATIONS: Final = ("zonewise-overlay", "zonewise-disruption")
 _SILENT_LEASES: Final = 2.0
 """So many times its duration a lease may be silent: a change of leader takes about one."""
 _NAMED: Final = 3
+_IS_AN_ANSWER: Final = "InsufficientPods"
+"""Why a condition is False in the midst of every drain: the numbers say it, and nothing is amiss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +232,11 @@ def _webhook(configuration: WebhookConfiguration, webhook: RegisteredWebhook, re
 
 def _budget(found: TopologyDisruptionBudget) -> BudgetStatus:
     status = found.status
-    bad = [f"{each.type}: {each.message or each.reason}" for each in status.conditions if each.status == "False"]
+    bad = [
+        f"{each.type}: {each.message or each.reason}"
+        for each in status.conditions
+        if each.status == "False" and each.reason != _IS_AN_ANSWER
+    ]
     return BudgetStatus(
         namespace=found.metadata.namespace,
         name=found.metadata.name,

@@ -15,6 +15,7 @@ from plan_world import node, service, slice_of
 from zonewise.objects import Key, Lease, Node
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
+from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
 from zonewise.seeing import storage, traffic
 from zonewise.seeing.checks import diagnose
@@ -125,6 +126,24 @@ def test_daemon_sets_count_by_nodes() -> None:
         DaemonSet, metadata={"name": "zonewise-proxy"}, status={"desiredNumberScheduled": 6, "numberReady": 6}
     )
     assert assemble(replace(seen(), daemon_sets=[daemons]), NOW).components[0].wanted == 6
+
+
+def budget(reason: str) -> TopologyDisruptionBudget:
+    condition = {"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": "why"}
+    found: TopologyDisruptionBudget = made(
+        TopologyDisruptionBudget,
+        metadata={"name": "b", "namespace": "shop"},
+        status={"conditions": [condition], "ledger": [{"name": "web-0"}], "domains": [{"name": "a", "slots": 3}]},
+    )
+    return found
+
+
+def test_a_budget_that_is_used_up_is_no_trouble_but_one_that_nobody_keeps_is() -> None:
+    used, lost = (
+        assemble(replace(seen(), budgets=[budget(reason)]), NOW) for reason in ("InsufficientPods", "SyncFailed")
+    )
+    assert (used.budgets[0].charged, used.budgets[0].trouble) == (("web-0",), "")
+    assert lost.budgets[0].trouble == "DisruptionAllowed: why"
 
 
 METRICS = """# HELP zonewise_proxy_bytes_total Bytes
