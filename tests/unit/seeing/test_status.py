@@ -133,7 +133,7 @@ def budget(reason: str) -> TopologyDisruptionBudget:
     found: TopologyDisruptionBudget = made(
         TopologyDisruptionBudget,
         metadata={"name": "b", "namespace": "shop"},
-        status={"conditions": [condition], "ledger": [{"name": "web-0"}], "domains": [{"name": "a", "slots": 3}]},
+        status={"conditions": [condition], "domains": [{"name": "a", "slots": 3}]},
     )
     return found
 
@@ -142,7 +142,7 @@ def test_a_budget_that_is_used_up_is_no_trouble_but_one_that_nobody_keeps_is() -
     used, lost = (
         assemble(replace(seen(), budgets=[budget(reason)]), NOW) for reason in ("InsufficientPods", "SyncFailed")
     )
-    assert (used.budgets[0].charged, used.budgets[0].trouble) == (("web-0",), "")
+    assert (used.budgets[0].domains[0].pods, used.budgets[0].trouble) == (3, "")
     assert lost.budgets[0].trouble == "DisruptionAllowed: why"
 
 
