@@ -174,7 +174,7 @@ def main(trial: int | None = None) -> None:
         try:
             config = folder / "config.json"
             config.write_text(json.dumps(cluster.csi_config()))
-            floor = Librbd(cluster)
+            floor = Librbd(cluster, config)
             with ours(cluster, folder, config) as mine:
                 found: Figures = {}
                 contestants: list[Contestant] = [mine, floor, CommandLine(cluster)]

@@ -108,16 +108,21 @@ def ours(ceph: Ceph, folder: Path, config: Path) -> Iterator[Ours]:
 
 @dataclass
 class Librbd:
-    """The floor: what the library takes, with all that is open kept open."""
+    """The floor: what the library takes, with all that is open kept open, and a connection with the driver's own options."""
 
     ceph: Ceph
+    config: Path
     name: str = LIBRBD
-    handle: Any = None
+    clusters: Any = None
     contexts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.handle = self.ceph.connect()
-        self.contexts = {zone: self.handle.open_ioctx(self.ceph.pool(zone)) for zone in self.ceph.zones}
+        from zonewise.ceph.cluster import Clusters
+        from zonewise.ceph.config import Configuration
+
+        self.clusters = Clusters(Configuration(self.config))
+        connected = self.clusters.own("lab")
+        self.contexts = {zone: connected.ioctx(self.ceph.pool(zone)) for zone in self.ceph.zones}
 
     def create(self, name: str, zone: str) -> str:
         import rbd
@@ -131,9 +136,7 @@ class Librbd:
         rbd.RBD().remove(self.contexts[zone], made)
 
     def close(self) -> None:
-        for context in self.contexts.values():
-            context.close()
-        self.handle.shutdown()
+        self.clusters.close()
 
 
 @dataclass
