@@ -92,10 +92,11 @@ class Scraper:
         async with session.get(url, allow_redirects=False, headers={"Accept": "text/plain"}) as answer:
             if answer.status != 200:
                 raise ValueError(f"answers {answer.status}")
-            body = await answer.content.read(_MOST_BYTES)
-            rest = answer.content.at_eof()
-        if not rest:
-            raise ValueError(f"tells more than {_MOST_BYTES >> 20} MiB")
+            body = bytearray()
+            async for chunk in answer.content.iter_chunked(1 << 16):
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    raise ValueError(f"tells more than {_MOST_BYTES >> 20} MiB")
         return read_bytes(body.decode(errors="replace"))
 
 

@@ -1,0 +1,52 @@
+"""Counters are read whole, however they come, and a node that does not answer is said to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from dashboard_world import node
+from waiting import eventually
+from zonewise.dashboard.board import Board
+from zonewise.dashboard.rows import ProxiesRow
+from zonewise.dashboard.scraping import Scraper, addresses_of
+from zonewise.dashboard.server import serve
+from zonewise.kube.listening import listen
+from zonewise.objects import Node
+
+LINES = 3_000
+
+
+def nodes(*addresses: str) -> list[Node]:
+    return [msgspec.convert(node(f"node-{at}", "a", address=found), Node) for at, found in enumerate(addresses)]
+
+
+def test_nodes_that_share_an_address_share_a_proxy() -> None:
+    assert addresses_of(nodes("127.0.0.1", "127.0.0.1", "", "127.0.0.2")) == {"127.0.0.1", "127.0.0.2"}
+
+
+async def test_long_answers_are_read_to_their_end() -> None:
+    counted = 0
+
+    async def metrics(_request: web.Request) -> web.Response:
+        nonlocal counted
+        counted += 1
+        labels = 'namespace="shop",client_zone="a",endpoint_zone="a"'
+        lines = [f'zonewise_proxy_bytes_total{{{labels},service="s{at}"}} {counted}.0' for at in range(LINES)]
+        return web.Response(text="\n".join(lines) + "\n")
+
+    application = web.Application()
+    application.add_routes([web.get("/metrics", metrics)])
+    board = Board({})
+    async with serve(application) as runner:
+        port = await listen(runner, "a proxy", "127.0.0.1", 0, None)
+        scraping = asyncio.create_task(Scraper(nodes("127.0.0.1", "127.0.0.9"), port, board, 0.01).run())
+        await eventually(lambda: any(f"shop/s{LINES - 1}" in one.services for one in board.history.recent))
+        scraping.cancel()
+        await asyncio.gather(scraping, return_exceptions=True)
+    row = board.tables["proxies"]["all"]
+    assert isinstance(row, ProxiesRow)
+    assert (row.nodes, row.answering) == (2, 1)
+    assert row.trouble == f"127.0.0.9:{port} can't be reached"
