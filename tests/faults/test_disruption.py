@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
@@ -117,12 +117,22 @@ async def test_fifty_evictions_at_once_through_webhooks_that_are_behind(bed: Bed
             for api in apis:
                 api.lag_seconds = random.uniform(0, MOST_LAG_SECONDS)
             pods = random.sample([pod.metadata.name for pod in await bed.pods(app)], 50)
-            answers = Counter(await asyncio.gather(*(evict(bed, name) for name in pods)))
-            assert answers == {"gone": 3, "429 budget": 47}
+            gone: set[str] = set()
+            await eventually(lambda gone=gone, pods=pods: ask_all(bed, pods, gone), "three pass")
+            assert len(gone) == 3
             terminating = [pod.metadata.uid for pod in await bed.pods(app) if pod.metadata.deletion_timestamp]
             charged = [charge.uid for charge in charges_in(await status(bed, app))]
             assert sorted(charged) == sorted(terminating)
             assert len(set(charged)) == 3
+
+
+async def ask_all(bed: Bed, pods: Sequence[str], gone: set[str]) -> bool:
+    """All at once who are not gone. A busy machine may tell some to come again: then they do, as a drain does."""
+    asked = [name for name in pods if name not in gone]
+    answers = dict(zip(asked, await asyncio.gather(*(evict(bed, name) for name in asked)), strict=True))
+    assert set(answers.values()) <= {"gone", "429 budget"}
+    gone |= {name for name, answer in answers.items() if answer == "gone"}
+    return len(gone) >= 3
 
 
 async def drained(bed: Bed, node: str) -> None:
