@@ -83,6 +83,8 @@ async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
     assert {volume.volume_context["pool"] for volume in anywhere} <= {"rbd-zone-b", "rbd-zone-c"}
     assert patient.create(name("there"), preferred=["zone-b"], requisite=ZONES) == there  # the journal is in all zones
     moved = patient.create(name("new"), preferred=["zone-c"], requisite=ZONES)  # scheduled elsewhere
+    listed = {entry.volume.volume_id for entry in patient.client.ListVolumes().entries}
+    assert {there.volume_id, moved.volume_id} <= listed
     assert moved.volume_context["pool"] == "rbd-zone-c"
     which = ids.parse(copy.volume_id)
     assert which is not None

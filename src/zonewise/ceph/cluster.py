@@ -47,6 +47,7 @@ class Cluster:
         self.key = key
         self.is_broken = False
         self._lock = threading.RLock()
+        self._asking = threading.Lock()
         self._contexts: dict[tuple[str, str], rados.Ioctx] = {}
         self._states: tuple[float, dict[str, PoolState]] = (float("-inf"), {})
         self._timeout_seconds = timeout_seconds
@@ -165,11 +166,17 @@ class Cluster:
         wanted = set(pools)
         taken, known = self._states
         if time.monotonic() - taken > _STATES_SECONDS or not wanted <= known.keys():
-            known = self._read_states()
+            known = self._fresh_states(taken)
         return {pool: known[pool] for pool in wanted if pool in known}
 
     def forget_states(self) -> None:
         self._states = (float("-inf"), {})
+
+    def _fresh_states(self, seen: float) -> dict[str, PoolState]:
+        """One thread asks, those that come meanwhile wait for its answer."""
+        with self._asking:
+            taken, known = self._states
+            return known if taken > seen else self._read_states()
 
     def _read_states(self) -> dict[str, PoolState]:
         taken = time.monotonic()

@@ -28,6 +28,7 @@ from zonewise.ceph.model import Place
 
 NAMESPACE = "zonewise-csi"
 SHARDS = 16  # objects; one omap of hundreds of thousands of keys would be slow to recover
+_MARKER = "journal"
 _PAGE = 1000
 _LETTER = {Thing.VOLUME: "v", Thing.SNAPSHOT: "s"}
 
@@ -201,12 +202,14 @@ class Journal:
         return False
 
     def _create(self, name: str) -> None:
+        """The object of a shard; before it the one that says that this pool has a journal."""
         import rados  # noqa: PLC0415
 
-        with rados.WriteOpCtx() as operation:
-            operation.new(rados.LIBRADOS_CREATE_IDEMPOTENT)
-            self.operations += 1
-            self._io.operate_write_op(operation, name)
+        for each in (_MARKER, name):
+            with rados.WriteOpCtx() as operation:
+                operation.new(rados.LIBRADOS_CREATE_IDEMPOTENT)
+                self.operations += 1
+                self._io.operate_write_op(operation, each)
 
 
 def exists(cluster: Cluster, pool: str) -> bool:
@@ -214,15 +217,11 @@ def exists(cluster: Cluster, pool: str) -> bool:
     import rados  # noqa: PLC0415
 
     with cluster.doing(f"looking for a journal in pool {pool}"):
-        for number in range(SHARDS):
-            try:
-                cluster.ioctx(pool, NAMESPACE).stat(_object(number))
-            except rados.ObjectNotFound:
-                continue
-            except (rados.PermissionDeniedError, rados.PermissionError):
-                return False
-            return True
-    return False
+        try:
+            cluster.ioctx(pool, NAMESPACE).stat(_MARKER)
+        except (rados.ObjectNotFound, rados.PermissionDeniedError, rados.PermissionError):
+            return False
+    return True
 
 
 def _object(number: int) -> str:

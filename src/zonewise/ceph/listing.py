@@ -54,15 +54,25 @@ class Listing:
                     yield f"{name}/{pool}/{key}", written, entry
 
     def pools(self, cluster: Cluster) -> set[str]:
-        """Pools with a journal. Looked for again when there are new pools, and in those that had none before."""
-        there = set(cluster.pools())
+        """Pools with a journal. Those that had none are looked at again each time."""
         key = (cluster.name, cluster.user)
         with self._lock:
-            known = self._with_journal.setdefault(key, set())
-        found = {pool for pool in there - known if journal.exists(cluster, pool)}
+            known = set(self._with_journal.get(key, ()))
+        there = set(cluster.pools())
+        found = (known & there) | journal_pools(cluster, there - known)
         with self._lock:
-            known |= found
-            return known & there
+            self._with_journal.setdefault(key, set()).update(found)
+        return found
+
+
+def journal_pools(cluster: Cluster, pools: set[str]) -> set[str]:
+    """Those of them that have a journal. Pools whose zone is away can't be asked, and are no good place for one."""
+    states = cluster.states(pools)
+    return (
+        {pool for pool in pools if pool in states and states[pool].is_serving and journal.exists(cluster, pool)}
+        if pools
+        else set()
+    )
 
 
 def _parsed(token: str) -> tuple[str, str, str]:

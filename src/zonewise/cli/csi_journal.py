@@ -79,9 +79,9 @@ def clusters(config: Path, only: str) -> Iterator[Cluster]:
 
 
 def journal_pools(cluster: Cluster) -> set[str]:
-    from zonewise.ceph import journal as journals
+    from zonewise.ceph import listing
 
-    return {pool for pool in cluster.pools() if journals.exists(cluster, pool)}
+    return listing.journal_pools(cluster, set(cluster.pools()))
 
 
 def entries(cluster: Cluster) -> Iterator[tuple[Journal, Entry]]:
