@@ -141,14 +141,14 @@ def source_within(family: Family, network: bytes, mask: bytes) -> bytes:
     return concatenation(family, source) + _masked(mask) + _compare(network)
 
 
-def is_new() -> bytes:
-    return _tracked(0) + _masked(struct.pack("=I", _STATE_NEW)) + _compare(bytes(4), equal=False)
+def is_new(*, new: bool = True) -> bytes:
+    return _tracked(0) + _masked(struct.pack("=I", _STATE_NEW)) + _compare(bytes(4), equal=not new)
 
 
-def is_not_translated() -> bytes:
-    """No proxy has given the connection another destination."""
+def is_translated(*, translated: bool = True) -> bytes:
+    """Whether a proxy has given the connection another destination."""
     wanted = struct.pack("=I", _STATUS_DNAT)
-    return _tracked(2) + _masked(wanted) + _compare(wanted, equal=False)
+    return _tracked(2) + _masked(wanted) + _compare(wanted, equal=translated)
 
 
 def _tracked(key: int) -> Expression:

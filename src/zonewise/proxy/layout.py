@@ -29,6 +29,7 @@ LOCAL_OFFSET: Final = 1 << 16
 """Endpoints on the node itself are numbered from here, those for the whole cluster from 0."""
 
 _PROTOCOL, _PORT, _INDEX = 12, 13, 19
+_TO_CLUSTER_IPS: Final = "sources-cluster-ips"
 
 
 class Fixed(StrEnum):
@@ -145,17 +146,22 @@ def fixed_chains(family: Family, options: Options) -> tuple[Chain, ...]:
         -110,
         -100,
     )  # just before a kube-proxy's filter, which drops what it does not know
-    new = x.is_new()
-    firewall = new + _place(family) + x.looked_up(Fixed.FIREWALLED, verdict_map=True)
+    firewall = x.is_new() + _place(family) + x.looked_up(Fixed.FIREWALLED, verdict_map=True)
     services = _service_rules(family)
+    settled = (  # nearly all packets leave here: of what goes on, or was sent to an endpoint
+        x.is_new(new=False) + x.decide(RETURN),
+        x.is_translated() + x.decide(RETURN),
+    )
     forwarded = (
-        new + _place(family) + _refused(Fixed.REFUSED),
-        new + _to_cluster_ip(family) + x.reject(family),
-        new + x.concatenation(family, x.destination) + x.contained(Fixed.SERVICE_RANGES) + x.decide(DROP),
+        *settled,
+        _place(family) + _refused(Fixed.REFUSED),
+        _to_cluster_ip(family) + x.reject(family),
+        x.concatenation(family, x.destination) + x.contained(Fixed.SERVICE_RANGES) + x.decide(DROP),
     )
     received = (
-        new + _to_node(family) + _node_port(family) + _refused(Fixed.REFUSED_NODE_PORTS),
-        new + _place(family) + _refused(Fixed.REFUSED),
+        *settled,
+        _to_node(family) + _node_port(family) + _refused(Fixed.REFUSED_NODE_PORTS),
+        _place(family) + _refused(Fixed.REFUSED),
     )
     return (
         Chain(REFUSE, (x.reject(family),)),
@@ -166,7 +172,8 @@ def fixed_chains(family: Family, options: Options) -> tuple[Chain, ...]:
         Chain("filter-in", received, Attached(Type.FILTER, Hook.INPUT, refuse_at)),
         Chain("filter-forward", forwarded, Attached(Type.FILTER, Hook.FORWARD, refuse_at)),
         Chain("filter-out", forwarded, Attached(Type.FILTER, Hook.OUTPUT, refuse_at)),
-        Chain("sources", tuple(_masquerade_rules(family, options)), Attached(Type.NAT, Hook.POSTROUTING, 100)),
+        Chain(_TO_CLUSTER_IPS, tuple(_cluster_ip_masquerade_rules(family, options))),
+        Chain("sources", tuple(_masquerade_rules(family)), Attached(Type.NAT, Hook.POSTROUTING, 100)),
     )
 
 
@@ -197,23 +204,31 @@ def _service_rules(family: Family) -> tuple[bytes, ...]:
     )
 
 
-def _masquerade_rules(family: Family, options: Options) -> Iterator[bytes]:
-    """What the node sends out under its own address: else the answer would not come back through it."""
+def _masquerade_rules(family: Family) -> Iterator[bytes]:
+    """What the node sends out under its own address: else the answer would not come back through it.
+
+    Most went to a cluster IP, and need not be looked up as anything else.
+    """
     masquerade = x.masquerade()
     itself = x.concatenation(family, x.source, x.destination, x.protocol, x.port) + x.contained(Fixed.HAIRPIN)
     first = x.concatenation(family, x.original_destination, x.protocol, x.original_port)
-    first_node = x.concatenation(family, x.original_destination) + x.contained(Fixed.NODE_IPS)
+    first_address = x.concatenation(family, x.original_destination)
+    first_node = first_address + x.contained(Fixed.NODE_IPS)
     first_port = x.concatenation(family, x.protocol, x.original_port)
     ours = x.source_is_local(family)
-    yield x.is_not_translated() + x.decide(RETURN)
+    yield x.is_translated(translated=False) + x.decide(RETURN)
     yield itself + masquerade
+    yield first_address + x.contained(Fixed.CLUSTER_IPS) + x.decide(goto(_TO_CLUSTER_IPS))
     yield first + x.contained(Fixed.EXTERNAL) + masquerade
     yield first_node + first_port + x.contained(Fixed.EXTERNAL_NODE_PORTS) + masquerade
     yield ours + first + x.contained(Fixed.EXTERNAL_LOCAL) + masquerade
     yield ours + first_node + first_port + x.contained(Fixed.LOCAL_NODE_PORTS) + masquerade
+
+
+def _cluster_ip_masquerade_rules(family: Family, options: Options) -> Iterator[bytes]:
     if not options.masquerade_all:
         yield (_from_pods(family, options) or b"") + x.decide(RETURN)
-    yield x.concatenation(family, x.original_destination) + x.contained(Fixed.CLUSTER_IPS) + masquerade
+    yield x.masquerade()
 
 
 @lru_cache(maxsize=1024)
