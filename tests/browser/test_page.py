@@ -150,7 +150,7 @@ def test_hostile_names_are_only_text(show: Show, open_page: OpenPage) -> None:
         go(page, view)
         page.wait_for_function("view => document.getElementById(`view-${view}`).childElementCount > 0", arg=view)
     go(page, "overview")
-    page.locator(".zone", has_text=HOSTILE).focus()
+    page.locator(".zone[aria-label*='onerror']").focus()
     page.keyboard.press("Enter")
     expect(page.locator(".zone-detail h3")).to_contain_text(HOSTILE)
     go(page, "services")
