@@ -20,6 +20,7 @@ from zonewise.lab.controlplane import ControlPlane
 _ALONE = pytest.mark.xdist_group("browser")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In one worker: a browser for each would cost more than it saves."""
     for item in items:

@@ -20,6 +20,7 @@ from zonewise.lab.state import Lab, Options
 _PREFIX = "test-"
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"lab", "machine"} & set(getattr(item, "fixturenames", ())):

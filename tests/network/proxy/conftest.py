@@ -20,6 +20,7 @@ from zonewise.proxy.services import Decider
 from zonewise.proxy.targets import Place
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "bed" in getattr(item, "fixturenames", ()):
