@@ -191,7 +191,7 @@ def test_an_interrupted_command_goes_on_to_the_same_table(
         shutil.rmtree(checkpoint, ignore_errors=True)
         return simulate(many_rows, checkpoint, jobs)
 
-    stopped = caught(begin, lambda _: 0 < kept(checkpoint), sent, lambda: kept(checkpoint) < TASKS)
+    stopped = caught(begin, lambda _: kept(checkpoint) > 0, sent, lambda: kept(checkpoint) < TASKS)
     (file,) = checkpoint.glob("*.jsonl")
     said = "" if sent is signal.SIGKILL else f"stopped; the same command goes on from here ({file})\n"
     assert stopped == Stopped(code, "", said)
