@@ -269,7 +269,7 @@ def _found_in(cluster: Cluster, group: Place) -> Iterator[Found]:
             return
         raise
     for entry in listed:
-        named = _split(entry["name"])
+        named = ids.named(entry["name"])
         if named is None:
             continue
         place = replace(group, image=entry["name"])
@@ -281,17 +281,9 @@ def _found_in(cluster: Cluster, group: Place) -> Iterator[Found]:
             leftovers = tuple(name for name in snapshots if name.startswith(COPY_PREFIX))
             yield Found(place, *named, leftovers)
         for name in snapshots:
-            thing = _split(name)
+            thing = ids.named(name)
             if thing is not None:
                 yield Found(replace(place, image=name, parent=place.image), *thing)
-
-
-def _split(name: str) -> tuple[Thing, str] | None:
-    for thing in Thing:
-        token = name.removeprefix(ids.image_name(thing, ""))
-        if token != name and token:
-            return thing, token
-    return None
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from zonewise.ceph.errors import Code, CsiError
 LONGEST = 128  # bytes, of ids and names, by the CSI specification
 HASH_DIGITS = 24
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,36}")
+_IMAGE = re.compile(r"csi-(vol|snap)-([0-9a-f]{32})")
 _ID = re.compile(r"zw1\.(rbd|fs)\.(vol|snap)\.([A-Za-z0-9_-]{1,36})\.([0-9a-f]{1,8})\.([0-9a-f]{1,8})\.([0-9a-f]{32})")
 
 
@@ -51,6 +52,12 @@ class Id:
 
 def image_name(thing: Thing, token: str) -> str:
     return f"csi-{thing}-{token}"
+
+
+def named(image: str) -> tuple[Thing, str] | None:
+    """What an image or subvolume of ours is, and its token; None for another driver's, whose names begin like ours."""
+    found = _IMAGE.fullmatch(image)
+    return (Thing(found[1]), found[2]) if found is not None else None
 
 
 def parse(text: str) -> Id | None:

@@ -10,16 +10,16 @@ of them is removed.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from zonewise.ceph import ids
 from zonewise.ceph.cluster import OP_TIMEOUT_SECONDS, Cluster
 from zonewise.ceph.errors import Code, CsiError
-from zonewise.ceph.ids import Kind, Thing
+from zonewise.ceph.ids import Kind
 from zonewise.ceph.model import Found, Place, Source, Wanted
 from zonewise.ceph.parameters import Class
 from zonewise.ceph.steps import Step, reach
@@ -31,7 +31,6 @@ _MIB = 1 << 20
 _DEEPEST = 8  # clones of clones; each level is asked for data that it does not have
 _COMPLETE = "zonewise.complete"  # metadata of an image whose parent is attached: a clone killed half way lacks it
 _COPY_PREFIX = "copy-"
-_OURS = re.compile(r"csi-(vol|snap)-[0-9a-f]{32}")
 _RBD: Any = None
 
 
@@ -260,8 +259,8 @@ class Rbd:
         with cluster.doing(f"listing images of pool {pool}"):
             io, pool_id = cluster.ioctx(pool), cluster.require_pool(pool, "pool")
             for name in _names(io):
-                thing = _thing(name)
-                if thing is None:
+                ours = ids.named(name)
+                if ours is None:
                     continue
                 try:
                     with rbd.Image(io, name, read_only=True) as image:
@@ -269,7 +268,7 @@ class Rbd:
                 except rbd.ImageNotFound:
                     snaps = ()
                 leftovers = tuple(snap for snap in snaps if snap.startswith(_COPY_PREFIX))
-                yield Found(Place(pool, pool_id, name), thing, name.rpartition("-")[2], leftovers)
+                yield Found(Place(pool, pool_id, name), *ours, leftovers)
 
     def clear(self, cluster: Cluster, found: Found, leftover: str) -> None:
         with cluster.doing(f"removing snapshot {leftover} of {found.place.image}"):
@@ -282,7 +281,7 @@ class Rbd:
         with cluster.doing(f"looking into the trash of pool {pool}"):
             io = cluster.ioctx(pool)
             for each in rbd.RBD().trash_list(io):
-                if _thing(each["name"]) is None:
+                if ids.named(each["name"]) is None:
                     continue
                 with suppress(rbd.ImageNotFound), rbd.Image(io, image_id=each["id"], read_only=True) as image:
                     if not list(image.list_snaps()):
@@ -326,12 +325,6 @@ def rounded(size_bytes: int) -> int:
 def _names(io: Any) -> list[str]:
     names: list[str] = _library().RBD().list(io)
     return names
-
-
-def _thing(name: str) -> Thing | None:
-    """None for an image that is not ours, such as one of another driver's."""
-    found = _OURS.fullmatch(name)
-    return Thing(found[1]) if found is not None else None
 
 
 def _detach(io: Any, name: str) -> None:

@@ -51,3 +51,20 @@ def test_names_that_are_none(name: str) -> None:
 @pytest.mark.parametrize("name", ["pvc-1", "../../etc/passwd", "a b", "n" * 128, "名前"])
 def test_names_only_become_hashes_so_almost_any_will_do(name: str) -> None:
     assert ids.check_name(name, "the volume") == name
+
+
+@pytest.mark.parametrize(
+    ("image", "thing"),
+    [
+        (f"csi-vol-{'0a' * 16}", "vol"),
+        (f"csi-snap-{'0a' * 16}", "snap"),
+        ("csi-vol-0001ad2e-7f3c-4a51-9d7e-2b1c5d4e6f70", None),  # as ceph-csi names its own, in the same group
+        (f"csi-vol-{'0a' * 16}-temp", None),
+        ("csi-vol-", None),
+        ("data", None),
+    ],
+)
+def test_only_what_is_ours_is_taken_for_it(image: str, thing: str | None) -> None:
+    """The doctor removes what no journal knows: it may not take another driver's volume for that."""
+    found = ids.named(image)
+    assert (found[0] if found is not None else None) == thing
