@@ -92,6 +92,7 @@ def encrypted(of: trustme.LeafCert) -> bytes:
         (b"", b"no PEM", "do not work together"),
         (b"", certificate(ALICE) + encrypted(ALICE), "do not work together"),
     ],
+    ids=["no authority", "noise", "another's key", "no pair", "encrypted"],
 )
 def test_what_is_wrong_is_said(authority: bytes, own: bytes, says: str) -> None:
     with pytest.raises(ConfigError, match=f"^context 'x': .*{says}"):
