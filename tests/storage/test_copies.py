@@ -1,6 +1,7 @@
 """Snapshots, clones and restores: their content, their domain, and what is left when the source goes first."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import storage_driver
 from storage_driver import MIB, Driver, Refused
 from zonewise.ceph import ids
 from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.steps import Step
 
 ZONES = ["zone-a", "zone-b", "zone-c"]
 ANYWHERE: dict[str, Any] = {"requisite": ZONES}
@@ -154,6 +156,29 @@ def test_snapshots_are_found_by_id_and_by_volume(driver: Driver, name: Name) -> 
     with pytest.raises(Refused, match="NOT_FOUND"):
         driver.client.GetSnapshot(snapshot_id=stranger.snapshot_id, secrets=secrets)
     for each in (volume, other):
+        driver.delete(each.volume_id)
+
+
+def test_a_copy_that_another_controller_finished_is_not_undone(
+    driver: Driver, csi_config: Path, ceph_admin: Cluster, name: Name, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has made its snapshot of the source when the other comes to the end of it all, and takes that snapshot away."""
+    volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
+    write(ceph_admin, volume, b"first")
+    made: list[Any] = []
+
+    def meanwhile(step: Step) -> None:
+        if step is Step.COPY_SNAPPED:
+            monkeypatch.undo()
+            made.append(driver.create(name("c"), volume=volume.volume_id))
+
+    monkeypatch.setattr("zonewise.ceph.rbd.reach", meanwhile)
+    with storage_driver.serving(tmp_path, csi_config, driver.ceph) as late:
+        with pytest.raises(Refused, match="ABORTED"):
+            late.create(name("c"), volume=volume.volume_id)
+        assert content(ceph_admin, made[0]) == b"first"
+        assert late.create(name("c"), volume=volume.volume_id).volume_id == made[0].volume_id
+    for each in (volume, made[0]):
         driver.delete(each.volume_id)
 
 

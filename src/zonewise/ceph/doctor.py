@@ -109,7 +109,7 @@ class Doctor:
         backend = self._backends[entry.kind]
         what = f"{entry.pool}/{entry.place.image}"
         if entry.state is not State.READY:
-            if entry.created_seconds <= before_seconds:
+            if max(entry.created_seconds, entry.marked_seconds) <= before_seconds:
                 code = Code.UNFINISHED_CREATE if entry.state is State.RESERVED else Code.UNFINISHED_DELETE
                 did = "created" if entry.state is State.RESERVED else "deleted"
                 sentence = f"{entry.name!r} was never {did} to the end, and nobody tries again"

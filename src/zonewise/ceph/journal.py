@@ -67,6 +67,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str = ""
     origin: Origin | None = None
     owner: str = ""  # while it is deleted: the mark of the process that does it
+    marked_seconds: int = 0  # and when it began to
 
     @property
     def place(self) -> Place:

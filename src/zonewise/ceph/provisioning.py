@@ -135,6 +135,10 @@ class Provisioner:
     def _joined(self, journal: Journal, there: Entry, planned: Entry | None, order: Order) -> Entry | None:
         """The entry to go on with where the name was taken; None when it was handed over to the plan of this call."""
         if there.state is State.DELETING:
+            if there.kind is self.backend.kind:
+                # Nobody may come again with its id: who wants the name finishes what was left unfinished.
+                with suppress(CsiError):
+                    self._finish_delete(journal.cluster, journal, self._marked(journal.cluster, journal, there))
             raise CsiError(Code.ABORTED, f"{order.name!r} is being deleted")
         if difference := _difference(there, order, self.backend):
             raise CsiError(Code.ALREADY_EXISTS, f"{order.name!r} exists, and {difference}")
@@ -181,9 +185,26 @@ class Provisioner:
                 return CsiError(Code.RESOURCE_EXHAUSTED, f"pool {entry.pool} is full: {state.problem}")
         elif error.code in _UNDONE:
             with suppress(CsiError):
-                self.backend.remove(cluster, entry.place, entry.origin_place)
-                journal.forget(entry)
+                if not self._given_up(cluster, journal, entry):
+                    return CsiError(Code.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
         return error
+
+    def _given_up(self, cluster: Cluster, journal: Journal, entry: Entry) -> bool:
+        """Marked before anything is removed: another controller may have finished it meanwhile, and then it is somebody's volume."""
+        marked = self._claimed(entry)
+        if not journal.replace(entry, marked):
+            return False
+        try:
+            self._finish_delete(cluster, journal, marked)
+        except CsiError:
+            journal.replace(marked, entry)  # a retry goes on from there
+            raise
+        return True
+
+    def _claimed(self, entry: Entry) -> Entry:
+        return msgspec.structs.replace(
+            entry, state=State.DELETING, owner=self._claims.mark, marked_seconds=int(time.time())
+        )
 
     def _overtaken(self, cluster: Cluster, journal: Journal, entry: Entry) -> Entry:
         """Another call changed the entry while we made the image: fine if it is the same volume."""
@@ -207,14 +228,14 @@ class Provisioner:
 
     def _marked(self, cluster: Cluster, journal: Journal, entry: Entry) -> Entry:
         """The entry, ours to delete; ABORTED while another process is at it."""
-        ours = msgspec.structs.replace(entry, state=State.DELETING, owner=self._claims.mark)
-        if entry == ours:
-            return entry  # an earlier call of this process did not come to the end
         is_claimed = entry.state is State.DELETING
+        if is_claimed and entry.owner == self._claims.mark:
+            return entry  # an earlier call of this process did not come to the end
         if is_claimed and (
             not self._claims.is_abandoned(entry.token, entry.owner) or self.backend.is_open(cluster, entry.place)
         ):
             raise CsiError(Code.ABORTED, f"{entry.name!r} is being deleted by another controller, or one died at it")
+        ours = self._claimed(entry)
         if not journal.replace(entry, ours):
             raise CsiError(Code.ABORTED, f"{entry.name!r} is being changed by another call")
         self._claims.settled(entry.token)
@@ -250,7 +271,7 @@ class Provisioner:
             )
         journal = Journal(cluster, pool)
         entry = journal.by_id(which)
-        return None if entry is None else (journal, entry)
+        return None if entry is None or entry.kind is not self.backend.kind else (journal, entry)
 
     def require(self, cluster: Cluster, which: Id) -> tuple[Journal, Entry]:
         """NOT_FOUND unless it is ready."""
