@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from storage_driver import GIB, MIB, Refused
 from storage_node import NodeProcess, Volume, capability, command_lines, objects, running
+from waiting import eventually
 from zonewise.ceph import mounts
 from zonewise.ceph.cluster import Cluster
 from zonewise.lab.ceph import Ceph
@@ -163,6 +165,34 @@ def test_a_volume_for_one_node_is_refused_on_a_second(make: Make, other_node: No
     second.bring()
     assert (second.target / "data").read_bytes() == b"first"
     second.take()
+
+
+async def test_of_two_nodes_that_stage_it_at_the_same_moment_one_has_it(
+    make: Make, other_node: NodeProcess, tmp_path: Path
+) -> None:
+    """Both see that nobody has it open before either opens it: nothing but the driver keeps two nodes apart."""
+    volume = make()
+    both = [volume, Volume(other_node, volume.volume, tmp_path, volume.how)]
+
+    def staged(each: Volume) -> bool:
+        try:
+            each.stage()
+        except Refused as refused:
+            if refused.code != "FAILED_PRECONDITION":
+                raise
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        have = [each for each, has in zip(both, pool.map(staged, both), strict=True) if has]
+    assert len(have) < 2
+    winner = have[0] if have else await eventually(lambda: volume if staged(volume) else None, "it can be staged")
+    winner.publish()
+    (winner.target / "data").write_bytes(b"one writer")
+    for each in both:
+        each.take()
+    volume.bring()
+    assert (volume.target / "data").read_bytes() == b"one writer"
 
 
 def test_a_file_system_in_ceph_is_shared_by_nodes(make: Make, other_node: NodeProcess, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ _CORRECTED = (0, 1)  # e2fsck(8): clean, or errors corrected
 _SUPERBLOCK, _SUPERBLOCK_BYTES = 1024, 1024  # of ext4, see the kernel's Documentation/filesystems/ext4/super.rst
 _EXT4_64BIT = 0x80
 _FORMAT_SECONDS = 300.0
+_PROBED_BYTES = 1 << 20
 
 
 class FilesystemError(ZonewiseError):
@@ -23,12 +24,26 @@ class FilesystemError(ZonewiseError):
 
 
 def found(device: str) -> str:
-    """The kind of what is on the device; empty if it is blank. Its own look at the device, never a cached one."""
+    """The kind of what is on the device; empty if it is blank. Its own look at the device, never a cached one.
+
+    blkid finds nothing, too, where it can't read: so blank is only what reads as zeros.
+    """
     code, output = commands.run("blkid", "--probe", "--output", "export", device, accept=(0, _NOTHING_FOUND))
     if code == _NOTHING_FOUND:
-        return ""
+        return "" if is_blank(device) else "unknown"
     facts = dict(line.partition("=")[::2] for line in output.splitlines())
     return facts.get("TYPE") or facts.get("PTTYPE") or "unknown"
+
+
+def is_blank(device: str) -> bool:
+    """Whether beginning and end are zeros, as of an image that nobody has written to; OSError where they can't be read."""
+    with Path(device).open("rb", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        for start in (0, max(0, size - _PROBED_BYTES)):
+            file.seek(start)
+            if any(file.read(_PROBED_BYTES)):
+                return False
+    return True
 
 
 def make(device: str, kind: str, more: Sequence[str] = ()) -> None:

@@ -5,10 +5,12 @@ Each step is skipped when the kernel shows that it was done, so a call may be re
 
 from __future__ import annotations
 
+import random
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.mappers import Client, Image, Mapper
 from zonewise.ceph.stages import Stage
 from zonewise.ceph.steps import Step, reach
+from zonewise.errors import ZonewiseError
 from zonewise.log import get_logger
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ FORMATTING = "zonewise.formatting"
 
 _OTHERS_GONE_WITHIN_SECONDS = 10.0
 _POLL_SECONDS = 0.2
+_LUCK = random.SystemRandom()
 
 
 class ImageVolumes:
@@ -47,11 +51,30 @@ class ImageVolumes:
 
     def stage(self, cluster: Cluster, stage: Stage, directory: Path, context: Mapping[str, str]) -> None:
         mapper, image = self._known[stage.mapper], _image(stage)
-        half_formatted = self._look(cluster, stage, is_ours=mapper.holds(image, directory))
+        if not mapper.holds(image, directory):
+            self._look(cluster, stage, ours=0, patience_seconds=_OTHERS_GONE_WITHIN_SECONDS)
         device = mapper.map(Client.of(cluster), image, directory, read_only=stage.access.is_read_only)
         reach(Step.STAGE_MAPPED)
-        if stage.access.is_block or mounts.at(stage.path) is not None:
+        if any(mounts.at(each) for each in (stage.targets if stage.access.is_block else (stage.path,))):
             return
+        try:
+            # Another node may have looked at the same moment. Of two that are there now at least one sees the other and
+            # lets go; for how long they wait for each other is drawn, so that both do not do so for ever.
+            patience = _OTHERS_GONE_WITHIN_SECONDS * _LUCK.uniform(0.2, 1.0)
+            half_formatted = self._look(
+                cluster, stage, ours=0 if stage.access.is_read_only else 1, patience_seconds=patience
+            )
+            if not stage.access.is_block:
+                self._mount(cluster, stage, device, half_formatted, context)
+        except Exception:
+            if mounts.at(stage.path) is None:  # nobody unstages what was never staged, and others may want it
+                with suppress(ZonewiseError, OSError):
+                    mapper.unmap(image, directory)
+            raise
+
+    def _mount(
+        self, cluster: Cluster, stage: Stage, device: str, half_formatted: bool, context: Mapping[str, str]
+    ) -> None:
         kind = self._filesystem(cluster, stage, device, half_formatted, _words(context.get("mkfsOptions", "")))
         if not stage.access.is_read_only:
             filesystems.check(device, kind)
@@ -87,11 +110,11 @@ class ImageVolumes:
     def trouble(self, stage: Stage, directory: Path) -> str:
         return self._known[stage.mapper].trouble(directory)
 
-    def _look(self, cluster: Cluster, stage: Stage, *, is_ours: bool) -> bool:
-        """Whether a file system was being made on it. Refuses an image that is missing, or open elsewhere."""
+    def _look(self, cluster: Cluster, stage: Stage, *, ours: int, patience_seconds: float) -> bool:
+        """Whether a file system was being made on it. Refuses an image that is missing, or that more have open than we."""
         import rbd  # noqa: PLC0415 - a system package, present where Ceph is
 
-        deadline = time.monotonic() + _OTHERS_GONE_WITHIN_SECONDS
+        deadline = time.monotonic() + patience_seconds
         while True:
             try:
                 with (
@@ -107,7 +130,7 @@ class ImageVolumes:
                 message = f"volume {stage.volume} has no image {stage.pool}/{stage.image}"
                 raise CsiError(Code.NOT_FOUND, message) from error
             others = strangers(stage.access, watchers, lockers)
-            if is_ours or not others:
+            if len(others) <= ours:
                 return half_formatted
             # A controller that snapshots or resizes it has it open for a moment, too.
             if time.monotonic() > deadline:
