@@ -192,6 +192,25 @@ def test_the_least_that_the_driver_must_be_allowed(
     assert storage_driver.findings(admin) == []
 
 
+def test_the_doctor_leaves_alone_what_a_journal_that_it_may_not_read_may_have(
+    breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name, tmp_path: Path
+) -> None:
+    volume = patient.create(name("v"), preferred=["zone-a"], requisite=ZONES)
+    pools = ", ".join(f"profile rbd pool={breakable_ceph.pool(zone)}" for zone in breakable_ceph.zones)
+    secrets = _user(breakable_ceph, "blind", mon="profile rbd", mgr="profile rbd", osd=pools)
+    key = tmp_path / "key"
+    key.write_text(secrets["userKey"])
+    directory = tmp_path / "blind"
+    directory.mkdir()
+    config = storage_driver.config_file(directory, breakable_ceph, userID="blind", keyFile=str(key))
+    seen = CliRunner().invoke(csi_doctor.doctor, ["--config", str(config), "--older-than", "0", "--repair"])
+    assert seen.exit_code == 1
+    assert f"is left alone: there may be one in {JOURNAL_POOL}" in seen.output
+    assert "repaired" not in seen.output
+    patient.delete(volume.volume_id)
+    assert storage_driver.findings(admin) == []
+
+
 def _user(cluster: Ceph, name: str, **caps: str) -> dict[str, str]:
     handle = cluster.connect()
     try:

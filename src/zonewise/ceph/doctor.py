@@ -8,14 +8,20 @@ meanwhile is looked at once more before anything is said of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
 from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.errors import Code as Refusal
+from zonewise.ceph.errors import CsiError
 from zonewise.ceph.ids import Id, Kind, Thing
-from zonewise.ceph.journal import Entry, Journal, State
+from zonewise.ceph.journal import Entry, Journal, State, seen
 from zonewise.ceph.model import Backend, Found
 from zonewise.ceph.provisioning import Provisioner
+
+_APPLICATIONS = {Kind.RBD: "rbd", Kind.CEPHFS: "cephfs"}
+"""What Ceph says a pool is for; one that it says nothing of may be for anything."""
 
 
 class Code(StrEnum):
@@ -42,13 +48,22 @@ class Finding:
 
     @property
     def can_be_repaired(self) -> bool:
-        """Not what is lost: only a person knows whether somebody still hopes for it."""
-        return self.code is not Code.LOST
+        """Not what is lost: only a person knows whether somebody still hopes for it. Nor what a journal out of sight may know."""
+        return self.code is not Code.LOST and not (self.code is Code.ORPHAN and self.detail)
 
 
 class Doctor:
-    def __init__(self, cluster: Cluster, backends: Mapping[Kind, Backend], journal_pools: set[str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        backends: Mapping[Kind, Backend],
+        journal_pools: set[str],
+        unseen: Mapping[Kind, AbstractSet[str]] | None = None,
+    ) -> None:
+        """`unseen`: pools that may have a journal of a kind, too, for all that this user can see."""
         self._cluster = cluster
+        self._unseen = {kind: ", ".join(sorted(pools)) for kind, pools in (unseen or {}).items()}
+        self.forbidden: set[tuple[Kind, str]] = set()  # what this user may not list: nothing is said of it
         self._backends = backends
         self._journals = [Journal(cluster, pool) for pool in sorted(journal_pools)]
 
@@ -64,6 +79,8 @@ class Doctor:
         yield from self._orphans([(kind, image) for kind, image in images if image.token not in by_token])
         for kind, backend in self._backends.items():
             for pool in self._pools(kind):
+                if (kind, pool) in self.forbidden:
+                    continue
                 for name in backend.kept(self._cluster, pool):
                     sentence = "was deleted and kept for copies of it, which are all gone"
                     place = f"{pool}/{name}"
@@ -95,11 +112,16 @@ class Doctor:
 
     def _images(self, kind: Kind) -> Iterator[Found]:
         for pool in self._pools(kind):
-            yield from self._backends[kind].found(self._cluster, pool)
+            try:
+                yield from self._backends[kind].found(self._cluster, pool)
+            except CsiError as error:
+                if error.code is not Refusal.PERMISSION_DENIED:
+                    raise
+                self.forbidden.add((kind, pool))
 
     def _pools(self, kind: Kind) -> list[str]:
         """Those that Ceph says are for this kind; looking into others would take long and find nothing."""
-        application = "rbd" if kind is Kind.RBD else "cephfs"
+        application = _APPLICATIONS[kind]
         dump = self._cluster.mon("osd dump")
         return sorted(
             pool["pool_name"] for pool in dump["pools"] if application in pool.get("application_metadata", {})
@@ -124,7 +146,11 @@ class Doctor:
         for kind, image in suspects:
             if (kind, image.place) in there and not self._known(image.token):
                 what = f"{image.place.pool}/{image.place.image}"
-                yield Finding(Code.ORPHAN, what, "is in no journal", kind, found=image)
+                sentence = "is in no journal"
+                unseen = self._unseen.get(kind, "")
+                if unseen:
+                    sentence += f" that can be read now, and is left alone: there may be one in {unseen}"
+                yield Finding(Code.ORPHAN, what, sentence, kind, found=image, detail=unseen)
 
     def _leftovers(self, kind: Kind, image: Found, by_token: Mapping[str, Entry]) -> Iterator[Finding]:
         for leftover in image.leftovers:
@@ -140,6 +166,24 @@ class Doctor:
             for journal in self._journals
             for thing in Thing
         )
+
+
+def journal_pools(cluster: Cluster) -> tuple[set[str], dict[Kind, set[str]]]:
+    """Pools with a journal; and those that may have one but can't be asked: their zone is away, or this user may not look."""
+    found: set[str] = set()
+    unseen: dict[Kind, set[str]] = {kind: set() for kind in Kind}
+    dump = cluster.mon("osd dump")
+    states = cluster.states(pool["pool_name"] for pool in dump["pools"])
+    for pool in dump["pools"]:
+        name, applications = pool["pool_name"], set(pool.get("application_metadata", {}))
+        kinds = [kind for kind in Kind if not applications or _APPLICATIONS[kind] in applications]
+        there = seen(cluster, name) if kinds and name in states and states[name].is_serving else None
+        if there:
+            found.add(name)
+        elif there is None:
+            for kind in kinds:
+                unseen[kind].add(name)
+    return found, unseen
 
 
 def _all(journal: Journal) -> Iterator[Entry]:

@@ -215,13 +215,20 @@ class Journal:
 
 def exists(cluster: Cluster, pool: str) -> bool:
     """Whether a pool has a journal; False too where this user may not look."""
+    return bool(seen(cluster, pool))
+
+
+def seen(cluster: Cluster, pool: str) -> bool | None:
+    """Whether a pool has a journal; None where this user may not look."""
     import rados  # noqa: PLC0415
 
     with cluster.doing(f"looking for a journal in pool {pool}"):
         try:
             cluster.ioctx(pool, NAMESPACE).stat(_MARKER)
-        except (rados.ObjectNotFound, rados.PermissionDeniedError, rados.PermissionError):
+        except rados.ObjectNotFound:
             return False
+        except (rados.PermissionDeniedError, rados.PermissionError):
+            return None
     return True
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from zonewise.cli.csi_journal import cluster_option, clusters, config_option, journal_pools
+from zonewise.cli.csi_journal import cluster_option, clusters, config_option
 
 
 @click.command(
@@ -35,14 +35,14 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
     Exits with 1 when something is wrong and was not repaired.
     """
     from zonewise.ceph.cephfs import CephFs
-    from zonewise.ceph.doctor import Doctor
+    from zonewise.ceph.doctor import Doctor, journal_pools
     from zonewise.ceph.errors import CsiError
     from zonewise.ceph.ids import Kind
     from zonewise.ceph.rbd import Rbd
 
     rows = []
     for cluster in clusters(config, only):
-        seen = Doctor(cluster, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, journal_pools(cluster))
+        seen = Doctor(cluster, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, *journal_pools(cluster))
         for finding in list(seen.examine(time.time(), older_than)):
             done = ""
             if repair and finding.can_be_repaired:
@@ -51,6 +51,11 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
                 except CsiError as error:
                     click.echo(f"{finding.what}: {error}", err=True)
             rows.append({"code": str(finding.code), "what": finding.what, "sentence": finding.sentence, "done": done})
+        for kind, pool in sorted(seen.forbidden):
+            what = "images" if kind is Kind.RBD else "subvolumes"
+            click.echo(
+                f"{what} in {pool} of cluster {cluster.name} were not looked at: the user may not list them", err=True
+            )
     if output == "json":
         import msgspec
 
