@@ -18,6 +18,7 @@ from zonewise.routing import Cluster, Decision, HintsForm, drained_zones
 from zonewise.routing.load import names
 from zonewise.routing.tiers import EVERYONE
 from zonewise.slices.families import Family
+from zonewise.slices.overlay import is_stock, recalled
 from zonewise.slices.plan import MOST_PER_SLICE
 from zonewise.slices.routed import Routed, route
 from zonewise.slices.state import forecasts_of, state_of
@@ -99,7 +100,10 @@ def routed(served: Served, family: Family, situation: Situation, hints: HintsFor
     said = namespace.metadata.annotations if namespace else {}
     drained = drained_zones(served.service, said, situation.cluster.node_drains)
     slices = _of_family(served.slices, family)
-    return route(served.service, served.by_family[family], slices, situation.cluster, hints, drained)
+    memory = None
+    if any(map(is_stock, slices)):  # there it is the overlay that remembers
+        memory = recalled(served.service, served.endpoints(family), situation.cluster)
+    return route(served.service, served.by_family[family], slices, situation.cluster, hints, drained, memory)
 
 
 def _of_family(slices: Iterable[EndpointSlice], family: Family) -> list[EndpointSlice]:

@@ -25,6 +25,7 @@ from zonewise.routing import (
     Drain,
     Expression,
     HintsForm,
+    Memory,
     decide,
     express,
     read_policy,
@@ -111,6 +112,11 @@ def _at_rest(
             return decision, expression, wanted
         told = list(map(_hinted, told, wanted))
     raise AssertionError("counting does not end")
+
+
+def recalled(service: Service, endpoints: Iterable[Endpoint], cluster: Cluster) -> Memory:
+    """What the hints of the stock controller's slices tell of the last decision."""
+    return recall(endpoints, cluster) if _is_told_of(service) else {}
 
 
 def _is_told_of(service: Service) -> bool:

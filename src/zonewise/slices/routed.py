@@ -15,6 +15,7 @@ from zonewise.routing import (
     Drain,
     Expression,
     HintsForm,
+    Memory,
     decide,
     express,
 )
@@ -48,8 +49,11 @@ def route(
     cluster: Cluster,
     form: HintsForm,
     drained: Drain,
+    memory: Memory | None = None,
 ) -> Routed:
-    memory = remember(slices, service, cluster)
+    """`memory` is of the last decision; without it, it is what our own slices remember."""
+    if memory is None:
+        memory = remember(slices, service, cluster)
     endpoints = [endpoint for found in by_ports.values() for endpoint in found]
     decision = decide(service, endpoints, cluster, memory, hints=form, drained=drained)
     expression = express(decision, cluster)

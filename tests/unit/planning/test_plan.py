@@ -7,11 +7,14 @@ import pytest
 
 from plan_world import node, service, situation, slice_of
 from zonewise.errors import UsageError
-from zonewise.objects import Key, Pod
+from zonewise.objects import Key, Pod, key_of
 from zonewise.planning import whatif
 from zonewise.planning.comparison import Comparison, Traffic, compare
 from zonewise.planning.outlook import Assignment, Outlook, look
 from zonewise.planning.situation import Situation, gather
+from zonewise.routing import Cluster
+from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
+from zonewise.slices.overlay import overlay
 
 EVEN = {"a": 4, "b": 4, "c": 4}
 
@@ -54,6 +57,22 @@ def test_a_lost_zone_takes_its_nodes_and_endpoints() -> None:
     lost = whatif.lose_zone(situation(shop=EVEN), "a")
     assert outlook(lost).endpoints == 8
     assert lost.cluster.demand("topology.kubernetes.io/zone") == {"b": 2, "c": 2}
+
+
+def test_hints_that_were_laid_over_stock_slices_are_remembered() -> None:
+    """Eight endpoints are enough for a preference in force, though too few to start one: as the overlay decides."""
+    asking = service("shop", **{"endpointslice.kubernetes.io/same-zone": "Prefer"})
+    nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
+    bare = slice_of(asking, EVEN)
+    bare.metadata.labels[MANAGED_BY] = STOCK_MANAGER
+    laid = overlay(asking, [bare], Cluster.of(nodes)).hints[key_of(bare)]
+    endpoints = tuple(
+        msgspec.structs.replace(each, hints=said) for each, said in zip(bare.endpoints or (), laid, strict=True)
+    )
+    in_force = gather(nodes, [asking], [msgspec.structs.replace(bare, endpoints=endpoints)])
+    lost = outlook(whatif.lose_zone(in_force, "a"))
+    assert (lost.endpoints, lost.active, lost.in_zone) == (8, True, 1.0)
+    assert outlook(whatif.lose_zone(gather(nodes, [asking], [bare]), "a")).code == "BelowStart"
 
 
 def test_a_hard_rule_without_endpoints_cuts_nodes_off_and_needs_our_proxy() -> None:
