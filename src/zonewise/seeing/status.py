@@ -344,4 +344,7 @@ def _sentence(
     if not components and not leaders:
         return "Zonewise does not run here"
     asking = sum(service.state is ServiceState.IN_FORCE for service in services)
-    return f"all well: {asking} of {len(services)} Services are routed as they ask"
+    if not asking:
+        return f"all well: none of {len(services)} Services asks for anything"
+    ask = "asks for a policy and has it" if asking == 1 else "ask for a policy and have it"
+    return f"all well: {asking} of {len(services)} Services {ask}"
