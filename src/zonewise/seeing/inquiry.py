@@ -123,7 +123,7 @@ def _explain(
     if node and node not in names:
         near = difflib.get_close_matches(node, names, n=1)
         raise ZonewiseError(
-            f"no node {node}{f'; did you mean {near[0]}?' if near else ''} `kubectl get nodes` lists them"
+            f"no node {node}{f'; did you mean {near[0]}?' if near else ''}; `kubectl get nodes` lists them"
         )
     who = f"pod {inquiry.pod} on node {node}" if inquiry.pod else f"node {node}" if node else ""
     return service_.explain(
