@@ -1,5 +1,6 @@
 """Snapshots, clones and restores: their content, their domain, and what is left when the source goes first."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from storage_driver import MIB, Driver, Refused
 from zonewise.ceph import ids
 from zonewise.ceph.cluster import Cluster
 from zonewise.ceph.steps import Step
+from zonewise.lab.ceph import JOURNAL_POOL
 
 ZONES = ["zone-a", "zone-b", "zone-c"]
 ANYWHERE: dict[str, Any] = {"requisite": ZONES}
@@ -106,6 +108,34 @@ def test_a_copy_in_another_domain_is_made_on_request_and_depends_on_nothing(
     driver.delete_snapshot(snapshot.snapshot_id)
     assert content(ceph_admin, copy) == b"first"
     driver.delete(copy.volume_id)
+
+
+def test_domains_may_share_a_pool_and_differ_in_that_of_the_data(
+    driver: Driver, ceph_admin: Cluster, name: Name
+) -> None:
+    def data_pool(volume: Any) -> str:
+        with image_of(ceph_admin, volume) as image:
+            return str(ceph_admin.pool_name(image.data_pool_id()))
+
+    rules = [
+        {"poolName": JOURNAL_POOL, "dataPool": driver.ceph.pool(each), "domainSegments": [zone_segment(each)]}
+        for each in ZONES
+    ]
+    wanted = {"topologyConstrainedPools": json.dumps(rules)}
+    volume = driver.create(name("v"), preferred=["zone-b"], **ANYWHERE, parameters=wanted)
+    write(ceph_admin, volume, b"first")
+    near = driver.create(name("n"), volume=volume.volume_id, **ANYWHERE, parameters=wanted)
+    far = driver.create(
+        name("f"), volume=volume.volume_id, preferred=["zone-c"], **ANYWHERE, parameters={**wanted, **CROSS}
+    )
+    assert [data_pool(each) for each in (volume, near, far)] == ["rbd-zone-b", "rbd-zone-b", "rbd-zone-c"]
+    assert [depends_on_another(ceph_admin, each) for each in (near, far)] == [True, False]
+    for each in (volume, near, far):
+        driver.delete(each.volume_id)
+
+
+def zone_segment(value: str) -> dict[str, str]:
+    return {"domainLabel": "zone", "value": value}
 
 
 def test_a_snapshot_in_another_domain_on_request(driver: Driver, ceph_admin: Cluster, name: Name) -> None:

@@ -64,7 +64,7 @@ def read(capability: csi.VolumeCapability) -> Access:
         raise CsiError(Code.INVALID_ARGUMENT, "the volume capability has no access type: it must be mount or block")
     modes = list(Mode)
     number = capability.access_mode.mode
-    mode = modes[number] if number < len(modes) else Mode.UNKNOWN
+    mode = modes[number] if 0 <= number < len(modes) else Mode.UNKNOWN
     if mode is Mode.UNKNOWN:
         raise CsiError(Code.INVALID_ARGUMENT, "the volume capability has no access mode that we know")
     if kind == "block":

@@ -65,26 +65,23 @@ def choose(
     return PoolChoice(rule, (), _any_reason(rule, candidates, storage_class))
 
 
-def choose_for_copy(
-    storage_class: Class, requirement: Requirement, source_pool: str, source_domain: Segments
-) -> PoolChoice | None:
-    """For a copy of something: its source's own pool and domain; None where the class and request ask for a choice.
+def choose_for_copy(storage_class: Class, requirement: Requirement, source: PoolRule) -> PoolChoice | None:
+    """For a copy of something: its source's own pools and domain; None where the class and request ask for a choice.
 
     RESOURCE_EXHAUSTED where the request leaves that domain out and the class does not say that copies may leave it.
     """
     if storage_class.clone_domain is CloneDomain.REQUESTED:
         return None
     terms = [term for term in requirement.requisite if term]
-    if source_domain and terms and not any(_touches(source_domain, term) for term in terms):
+    if source.segments and terms and not any(_touches(source.segments, term) for term in terms):
         raise CsiError(
             Code.RESOURCE_EXHAUSTED,
-            f"the source lies in {describe(source_domain)}, which the request leaves out, and copies stay there: "
+            f"the source lies in {describe(source.segments)}, which the request leaves out, and copies stay there: "
             "a class with the parameter cloneDomain: requested makes independent copies in other domains",
         )
-    known = [rule for rule in storage_class.rules if rule.pool == source_pool]
-    rule = PoolRule(source_pool, known[0].data_pool if known else "", source_domain)
-    sentence = f"pool {source_pool}, where its source is" + (f" ({describe(source_domain)})" if source_domain else "")
-    return PoolChoice(rule, source_domain, Reason(Why.SOURCE_DOMAIN, sentence, {"pool": source_pool}))
+    where = f" ({describe(source.segments)})" if source.segments else ""
+    sentence = f"pool {source.pool}, where its source is{where}"
+    return PoolChoice(source, source.segments, Reason(Why.SOURCE_DOMAIN, sentence, {"pool": source.pool}))
 
 
 def reachable(domain: Segments, requirement: Requirement) -> bool:

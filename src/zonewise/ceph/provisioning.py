@@ -26,7 +26,7 @@ from zonewise.ceph.exclusion import ABANDONED_AFTER_SECONDS, Busy, Claims
 from zonewise.ceph.ids import Id, Thing
 from zonewise.ceph.journal import Entry, Journal, Origin, State
 from zonewise.ceph.model import Backend, PoolState, Requirement, Source, Wanted
-from zonewise.ceph.parameters import Balance, Class
+from zonewise.ceph.parameters import Balance, Class, PoolRule
 from zonewise.ceph.pools import PoolChoice
 from zonewise.ceph.steps import Step, reach
 from zonewise.log import get_logger
@@ -94,7 +94,8 @@ class Provisioner:
         try:
             if source is not None:
                 entry = source[1]
-                copied = pools.choose_for_copy(order.storage_class, order.requirement, entry.pool, entry.domain)
+                of = PoolRule(entry.pool, entry.data_pool, entry.domain)
+                copied = pools.choose_for_copy(order.storage_class, order.requirement, of)
                 if copied is not None:
                     return copied
             states = self._states(cluster, journal, order.storage_class)
@@ -113,7 +114,8 @@ class Provisioner:
         origin = None
         if source is not None:
             entry = source[1]
-            origin = Origin(str(order.source), entry.pool, entry.place.image, detached=place.pool != entry.pool)
+            elsewhere = (place.pool, place.data_pool) != (entry.pool, entry.data_pool)
+            origin = Origin(str(order.source), entry.pool, entry.place.image, detached=elsewhere)
         return Entry(
             name=order.name,
             token=token,

@@ -126,15 +126,20 @@ def test_chances(balance: Balance, share: tuple[int, int, int]) -> None:
 
 def test_copies_stay_with_their_source_unless_the_class_says_otherwise() -> None:
     wanted = storage_class(*ZONAL)
-    chosen = pools.choose_for_copy(wanted, asked(B, requisite=(A, B)), "pa", A)
+    chosen = pools.choose_for_copy(wanted, asked(B, requisite=(A, B)), PoolRule("pa", segments=A))
     assert chosen is not None
     assert (chosen.rule.pool, chosen.domain, chosen.reason.code) == ("pa", A, "SourceDomain")
     with pytest.raises(CsiError, match="cloneDomain: requested"):
-        pools.choose_for_copy(wanted, asked(B), "pa", A)
-    everywhere = pools.choose_for_copy(wanted, asked(B), "pa", ())
+        pools.choose_for_copy(wanted, asked(B), PoolRule("pa", segments=A))
+    everywhere = pools.choose_for_copy(wanted, asked(B), PoolRule("pa"))
     assert everywhere is not None
     assert everywhere.domain == ()
-    assert pools.choose_for_copy(storage_class(*ZONAL, clone_domain=CloneDomain.REQUESTED), asked(B), "pa", A) is None
+    assert (
+        pools.choose_for_copy(
+            storage_class(*ZONAL, clone_domain=CloneDomain.REQUESTED), asked(B), PoolRule("pa", segments=A)
+        )
+        is None
+    )
 
 
 def test_capacity() -> None:
