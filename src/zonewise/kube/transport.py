@@ -6,6 +6,8 @@ Failures of the network leave here as `Unreachable`, which says whether the requ
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import socket
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -41,6 +43,8 @@ _NEVER_SENT = (
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientHttpProxyError,
 )
+_SSL_OBJECT = re.compile(r" ssl:(<[^>]*>|\w+)")
+"""Which aiohttp puts into its messages."""
 _TLS_FAILED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError)
 
 
@@ -208,7 +212,14 @@ def _keepalive_socket(address: Any) -> socket.socket:
 
 
 def _unreachable(error: Exception, action: str) -> Unreachable:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = _words(error)
     if isinstance(error, _TLS_FAILED):
         return Untrusted(f"{text}; check certificate-authority and tls-server-name", action=action, sent=False)
     return Unreachable(text, action=action, sent=not isinstance(error, _NEVER_SENT))
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, _TLS_FAILED):
+        number, why = error.os_error.errno or 0, error.os_error.strerror
+        return f"Cannot connect to host {error.host}:{error.port}: {os.strerror(number) if number > 0 else why}"
+    return _SSL_OBJECT.sub("", " ".join(str(error).split())) or type(error).__name__

@@ -37,6 +37,7 @@ def test_what_a_failure_means(error: Exception, kind: type[Unreachable], sent: b
     assert (type(unreachable), unreachable.sent) == (kind, sent)
     assert str(unreachable).startswith(f"{kind.kind}: get of pods a/b: ")
     assert unreachable.message
+    assert "ssl:" not in unreachable.message
 
 
 async def answer_or_error(transport: Transport) -> str:
