@@ -37,6 +37,15 @@ def test_a_retry_of_anything_gives_the_same_and_does_nothing_more(
     driver.delete(again.volume_id)
 
 
+def test_names_of_any_letters(driver: Driver, csi_config: Path, name: Name) -> None:
+    called = name("né-名前-\U0001f600-'\"\\")
+    volume = driver.create(called, preferred=["zone-a"])
+    assert driver.create(called, preferred=["zone-b"]).volume_id == volume.volume_id
+    assert called in CliRunner().invoke(csi_journal.journal, ["--config", str(csi_config)]).output
+    driver.delete(volume.volume_id)
+    assert called not in CliRunner().invoke(csi_journal.journal, ["--config", str(csi_config)]).output
+
+
 def test_the_same_name_for_something_else_is_refused(driver: Driver, name: Name) -> None:
     volume = driver.create(name("v"))
     with pytest.raises(Refused, match=r"ALREADY_EXISTS: .*fewer than"):

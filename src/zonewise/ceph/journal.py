@@ -13,6 +13,8 @@ what another began.
 from __future__ import annotations
 
 import errno
+import json
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
@@ -30,6 +32,7 @@ NAMESPACE = "zonewise-csi"
 SHARDS = 16  # objects; one omap of hundreds of thousands of keys would be slow to recover
 _MARKER = "journal"
 _PAGE = 1000
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _LETTER = {Thing.VOLUME: "v", Thing.SNAPSHOT: "s"}
 
 
@@ -241,7 +244,9 @@ def _object_of(key: str) -> str:
 
 
 def _encode(entry: Entry) -> bytes:
-    return msgspec.json.encode(entry, order="deterministic")
+    """In ASCII, other letters escaped: the binding's comparison counts letters where Ceph counts bytes."""
+    text = msgspec.json.encode(entry, order="deterministic").decode()
+    return _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text).encode()
 
 
 def _decode(key: str, value: bytes) -> Entry:
