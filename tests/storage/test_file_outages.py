@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import storage_driver
-from storage_driver import Client, Driver, Refused
+from storage_driver import MIB, Client, Driver, Refused
 from waiting import eventually
 from zonewise.ceph.cephfs import CephFs
 from zonewise.ceph.cluster import Clusters
@@ -59,18 +59,20 @@ async def test_a_daemon_of_the_file_system_that_hangs(
     breakable_ceph: Ceph, tmp_path: Path, name: Callable[[str], str], process: str
 ) -> None:
     with serving(tmp_path, breakable_ceph, 3) as impatient, serving(tmp_path, breakable_ceph, 60) as patient:
-        there = patient.create(name("there"), parameters=FILES, **WHERE)
+        there, kept = (patient.create(name(word), parameters=FILES, **WHERE) for word in ("there", "kept"))
         breakable_ceph.stop_process(process, signal.SIGSTOP)
         try:
             with pytest.raises(Refused, match="UNAVAILABLE"):
                 impatient.create(name("new"), parameters=FILES, **WHERE)
             with pytest.raises(Refused, match="UNAVAILABLE"):
                 impatient.delete(there.volume_id)
+            with pytest.raises(Refused, match="UNAVAILABLE"):
+                impatient.expand(kept.volume_id, 128 * MIB)
         finally:
             breakable_ceph.process(process).signal(signal.SIGCONT)
         made = await retried(functools.partial(patient.create, name("new"), parameters=FILES, **WHERE))
         assert made.volume_context["pool"] == breakable_ceph.data_pool("zone-b")
         again = await retried(functools.partial(patient.create, name("new"), parameters=FILES, **WHERE))
         assert again.volume_id == made.volume_id
-        for volume in (made, there):
+        for volume in (made, there, kept):
             await retried(functools.partial(patient.delete, volume.volume_id))

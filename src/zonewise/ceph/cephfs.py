@@ -26,6 +26,7 @@ COPY_PREFIX = "csi-copy-"
 
 _COPIED_WITHIN_SECONDS = 50.0
 _POLL_SECONDS = 0.05
+_NOT_YET = frozenset({"pending", "in-progress", "failed", "canceled"})
 
 
 class CephFs:
@@ -223,7 +224,10 @@ def _info(cluster: Cluster, place: Place) -> dict[str, Any] | None:
     try:
         return dict(_manage(cluster, "subvolume info", place, sub_name=place.image))
     except CsiError as error:
-        if error.code in {Code.NOT_FOUND, Code.UNAVAILABLE}:
+        if error.code is Code.NOT_FOUND:
+            return None
+        # While a copy is being made the manager says "try again", which is also said of one that does not answer.
+        if error.code is Code.UNAVAILABLE and _clone_state(cluster, place) in _NOT_YET:
             return None
         raise
 
