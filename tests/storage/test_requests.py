@@ -64,17 +64,19 @@ def test_sizes(driver: Driver, name: Name) -> None:
     assert default.capacity_bytes == 1 << 30
     for size, limit, code in (
         (2 * MIB, MIB, "OUT_OF_RANGE"),
+        (MIB + 1, 2 * MIB - 1, "OUT_OF_RANGE"),  # volumes have whole MiB
         (-1, 0, "INVALID_ARGUMENT"),
         (1 << 62, 0, "OUT_OF_RANGE"),
     ):
         with pytest.raises(Refused, match=code):
             driver.create(name("bad"), size=size, limit=limit)
-    with pytest.raises(Refused, match="OUT_OF_RANGE"):
-        driver.client.ControllerExpandVolume(
-            volume_id=odd.volume_id,
-            capacity_range={"required_bytes": MIB, "limit_bytes": MIB},
-            secrets=driver.ceph.secrets,
-        )
+    for size, limit in ((MIB, MIB), (2 * MIB + 1, 3 * MIB - 1)):
+        with pytest.raises(Refused, match="OUT_OF_RANGE"):
+            driver.client.ControllerExpandVolume(
+                volume_id=odd.volume_id,
+                capacity_range={"required_bytes": size, "limit_bytes": limit},
+                secrets=driver.ceph.secrets,
+            )
     for each in (odd, default):
         driver.delete(each.volume_id)
 

@@ -52,6 +52,9 @@ class CephFs:
     def journal_pool(self, cluster: Cluster, storage_class: Class) -> str:
         return str(_filesystem(cluster, storage_class.filesystem)["metadata_pool"])
 
+    def rounded(self, size_bytes: int) -> int:
+        return size_bytes
+
     def make(self, cluster: Cluster, wanted: Wanted) -> int:
         self._ensure_group(cluster, wanted.place)
         if wanted.source is None:

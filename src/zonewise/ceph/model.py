@@ -74,6 +74,10 @@ class Backend(Protocol):
         """RBD: the class's `pool`. CephFS: the metadata pool of its `fsName`."""
         ...
 
+    def rounded(self, size_bytes: int) -> int:
+        """The size that a volume gets for which this much is asked."""
+        ...
+
     def make(self, cluster: Cluster, wanted: Wanted) -> int:
         """Create it, or finish what an earlier call began; when it returns it is ready for use. Returns its size in bytes."""
         ...

@@ -65,7 +65,7 @@ class Provisioner:
         with self._busy.alone(cluster.name, order.thing, ids.name_hash(order.name)):
             journal = Journal(cluster, self.backend.journal_pool(cluster, order.storage_class))
             source = self._source(cluster, order)
-            size = _size(order, source)
+            size = _size(order, source, self.backend)
             choice = self._choice(cluster, journal, order, source, size)
             entry = None if choice is None else self._planned(cluster, order, choice, source, size)
             there = journal.reserve(entry) if entry is not None else journal.by_name(order.thing, order.name)
@@ -256,6 +256,8 @@ class Provisioner:
                 raise CsiError(Code.OUT_OF_RANGE, f"{required_bytes} bytes are required, and {limit_bytes} the limit")
             if limit_bytes and entry.size_bytes > limit_bytes:
                 raise CsiError(Code.OUT_OF_RANGE, f"the volume has {entry.size_bytes} bytes, over the limit already")
+            if limit_bytes and self.backend.rounded(required_bytes) > limit_bytes:
+                raise CsiError(Code.OUT_OF_RANGE, f"volumes have whole MiB, and {limit_bytes} bytes are the limit")
             size = self.backend.grow(cluster, entry.place, required_bytes)
             reach(Step.EXPAND_GROWN)
             while size > entry.size_bytes and not journal.replace(
@@ -305,9 +307,9 @@ def entry_or_bug(entry: Entry | None) -> Entry:
     return entry
 
 
-def _size(order: Order, source: tuple[Journal, Entry] | None) -> int:
+def _size(order: Order, source: tuple[Journal, Entry] | None, backend: Backend) -> int:
     least = source[1].size_bytes if source is not None else 0
-    wanted = max(order.required_bytes, least) if order.thing is Thing.VOLUME else least
+    wanted = backend.rounded(max(order.required_bytes, least)) if order.thing is Thing.VOLUME else least
     if order.required_bytes and order.required_bytes < least and order.thing is Thing.VOLUME:
         raise CsiError(Code.OUT_OF_RANGE, f"{order.required_bytes} bytes are asked for, and the source has {least}")
     if order.limit_bytes and wanted > order.limit_bytes:

@@ -60,6 +60,9 @@ class Rbd:
     def journal_pool(self, cluster: Cluster, storage_class: Class) -> str:  # noqa: ARG002 - CephFS has to ask
         return storage_class.pool
 
+    def rounded(self, size_bytes: int) -> int:
+        return rounded(size_bytes)
+
     def make(self, cluster: Cluster, wanted: Wanted) -> int:
         with cluster.doing(f"creating image {wanted.place.pool}/{wanted.place.image}"):
             if wanted.source is not None:
