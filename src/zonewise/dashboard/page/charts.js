@@ -38,10 +38,10 @@ export function shareChart(points, { width = 640, height = 170, title = "In-zone
   const first = last - Math.min(whole, Math.max(300, last - (points[0]?.at ?? last - whole)));
   const x = (at) => left + ((at - first) / (last - first)) * inner[0];
   const y = (share) => top + inner[1] * (1 - share);
-  const step = last - first > 600 ? 5 : last - first > 300 ? 2 : 1;
+  const step = Math.ceil((last - first) / 60 / Math.floor(inner[0] / 58));
   for (let minutes = 0; minutes * 60 <= last - first; minutes += step) {
     const at = last - minutes * 60;
-    chart.append(svg("text", { class: "tick middle", x: Math.max(left + 14, Math.min(x(at), width - right - 12)), y: height - 6 }, minutes ? `-${minutes} min` : "now"));
+    chart.append(svg("text", { class: "tick middle", x: Math.max(20, Math.min(x(at), width - right - 12)), y: height - 6 }, minutes ? `-${minutes} min` : "now"));
   }
   const most = Math.max(...points.map((point) => point.bytes), 1);
   const wide = Math.max(1.5, (inner[0] * store.bucketSeconds) / (last - first) - 2);

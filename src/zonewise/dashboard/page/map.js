@@ -6,6 +6,7 @@ import { flows, store } from "./store.js";
 const MOST_DRAWN = 400;
 const MOST_LABELLED = 12;
 const MOST_FLOWS = 60;
+const LABEL_FROM = 0.62; // how near to where a flow begins its label stands: those of neighbours don't meet in the middle
 
 export class ZoneMap {
   constructor() {
@@ -47,8 +48,8 @@ export class ZoneMap {
 
   layOut(zones, narrow) {
     const many = zones.length > 6;
-    const [width, height] = narrow ? [440, 600] : [960, many ? 640 : 570];
-    const radius = zones.length <= 1 ? 110 : zones.length <= 3 ? (narrow ? 66 : 86) : !many ? (narrow ? 52 : 70) : Math.max(22, (narrow ? 330 : 440) / zones.length);
+    const [width, height] = narrow ? [430, 590] : [960, many ? 640 : 570];
+    const radius = zones.length <= 1 ? 110 : zones.length <= 3 ? (narrow ? 64 : 86) : !many ? (narrow ? 52 : 70) : Math.max(22, (narrow ? 330 : 440) / zones.length);
     const across = zones.length > 1 ? width / 2 - radius - (narrow ? 14 : 110) : 0;
     const down = zones.length > 1 ? height / 2 - radius - (many ? 60 : 38) : 0;
     const lift = zones.length === 3 ? down / 5 : 0;
@@ -200,10 +201,11 @@ export class ZoneMap {
     const bend = Math.min(34, long * 0.1);
     const middle = [(from[0] + to[0]) / 2 - uy * bend, (from[1] + to[1]) / 2 + ux * bend];
     const d = `M${from.map((v) => v.toFixed(1)).join(" ")}Q${middle.map((v) => v.toFixed(1)).join(" ")} ${to.map((v) => v.toFixed(1)).join(" ")}`;
+    const [x, y] = [0, 1].map((axis) => LABEL_FROM ** 2 * from[axis] + 2 * LABEL_FROM * (1 - LABEL_FROM) * middle[axis] + (1 - LABEL_FROM) ** 2 * to[axis]);
     const drawn = {
       path: svg("path", { class: "flow", d, "marker-end": "url(#arrow-cross)" }),
       dots: svg("path", { class: "flow-dots", d }),
-      label: svg("text", { class: "flow-label", x: ((from[0] + 2 * middle[0] + to[0]) / 4 - uy * 16).toFixed(1), y: ((from[1] + 2 * middle[1] + to[1]) / 4 + ux * 16 + 4).toFixed(1) }),
+      label: svg("text", { class: "flow-label", x: (x - uy * 16).toFixed(1), y: (y + ux * 16 + 4).toFixed(1) }),
     };
     this.flowLayer.append(drawn.path, drawn.dots);
     this.labelLayer.append(drawn.label);

@@ -23,13 +23,14 @@ export class Overview {
     this.parts = el("div");
     section.append(this.figures,
       el("div", { class: "columns" },
-        el("div", { class: "card wide" }, el("h2", {}, "Zones and traffic"), this.map.root, this.zone),
+        el("div", { class: "stack" },
+          el("div", { class: "card" }, el("h2", {}, "Zones and traffic"), this.map.root, this.zone),
+          el("div", { class: "card parts" }, el("h2", {}, "Zonewise itself"), this.parts)),
         el("div", { class: "stack" },
           el("div", { class: "card" }, el("h2", {}, "Traffic that stays in its zone"), this.chart),
           el("div", { class: "card" }, el("h2", {}, "Why not?"), this.why),
-          el("div", { class: "card" }, el("h2", {}, "Going on now"), this.now),
-          el("div", { class: "card" }, el("h2", {}, "Zonewise itself"), this.parts))));
-    addEventListener("resize", () => this.map.drawZones());
+          el("div", { class: "card" }, el("h2", {}, "Going on now"), this.now))));
+    addEventListener("resize", () => this.map.draw(new Set(["nodes"])));
   }
 
   draw(names) {
@@ -64,7 +65,8 @@ export class Overview {
   drawChart() {
     const proxies = store.tables.proxies.get("all");
     const silent = proxies && proxies.answering < proxies.nodes ? `${proxies.answering} of ${count(proxies.nodes, "node")} tell their traffic${proxies.trouble ? ` (${proxies.trouble})` : ""}` : null;
-    put(this.chart, shareChart(shares("*")), silent && el("p", { class: "muted small" }, silent));
+    const width = Math.min(640, Math.max(280, this.chart.clientWidth || 400));
+    put(this.chart, shareChart(shares("*"), { width, height: Math.round(110 + width / 10) }), silent && el("p", { class: "muted small" }, silent));
   }
 
   drawWhy() {
