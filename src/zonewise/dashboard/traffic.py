@@ -16,8 +16,8 @@ from zonewise.seeing.traffic import Bytes, Flow, Path, by_service, flows
 
 BUCKET_SECONDS: Final = 20
 BUCKETS: Final = 60
-RECENT_SECONDS: Final = 30.0
-"""What the rates on the map are of."""
+RECENT_SECONDS: Final = 60.0
+"""What the rates on the map are of: proxies look at connections that go on every 20 s, so less would tell of one look or of two."""
 EVERYTHING: Final = "*"
 """The key of all Services together."""
 

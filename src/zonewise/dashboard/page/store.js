@@ -7,7 +7,7 @@ export const store = {
   tables: Object.fromEntries(TABLES.map((name) => [name, new Map()])),
   bucketSeconds: 20,
   buckets: 60,
-  recentSeconds: 30,
+  recentSeconds: 60,
   history: new Map(),
   recent: [],
 };
