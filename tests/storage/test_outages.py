@@ -161,6 +161,32 @@ async def test_a_full_pool_is_exhausted_and_not_unavailable(
     assert storage_driver.findings(admin) == []
 
 
+async def test_a_pool_that_was_made_anew_under_its_name_is_the_new_one(
+    patient: Driver, admin: Cluster, name: Name
+) -> None:
+    handle = admin.rados
+    pools = {
+        "topologyConstrainedPools": '[{"poolName": "passing"}]',
+        "overcommit": "0",
+    }  # its space is not known at first
+
+    def made(word: str) -> Any:
+        try:
+            return patient.create(name(word), parameters=pools)
+        except Refused:  # until the driver's connection has heard of the new pool, and its space is known
+            return None
+
+    ceph.mon(handle, "config set", who="mon", name="mon_allow_pool_delete", value="true")
+    for word in ("one", "two"):
+        ceph.mon(handle, "osd pool create", pool="passing", pg_num=1)
+        ceph.mon(handle, "osd pool application enable", pool="passing", app="rbd")
+        volume = await eventually(functools.partial(made, word), "a volume in it")
+        handle.wait_for_latest_osdmap()
+        assert rbd.RBD().list(admin.ioctx("passing")) == [volume.volume_context["image"]]
+        patient.delete(volume.volume_id)
+        ceph.mon(handle, "osd pool delete", pool="passing", pool2="passing", yes_i_really_really_mean_it=True)
+
+
 def test_a_user_that_may_only_read(breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name) -> None:
     secrets = _user(breakable_ceph, "reader", mon="allow r", osd="allow r")
     with pytest.raises(Refused, match="PERMISSION_DENIED"):

@@ -48,7 +48,7 @@ class Cluster:
         self.is_broken = False
         self._lock = threading.RLock()
         self._asking = threading.Lock()
-        self._contexts: dict[tuple[str, str], rados.Ioctx] = {}
+        self._contexts: dict[tuple[int, str], rados.Ioctx] = {}
         self._states: tuple[float, dict[str, PoolState]] = (float("-inf"), {})
         self._timeout_seconds = timeout_seconds
         self._rados = self._connected()
@@ -106,17 +106,20 @@ class Cluster:
             raise from_ceph(error, what) from error
 
     def ioctx(self, pool: str, namespace: str = "") -> Any:
-        """Shared by all threads: never change its namespace or locator."""
+        """Shared by all threads: never change its namespace or locator. Of the pool that has this name now."""
+        number = self.pool_id(pool)
         with self._lock:
-            found = self._contexts.get((pool, namespace))
+            found = self._contexts.get((number, namespace)) if number is not None else None
         if found is not None:
             return found
         with self.doing(f"opening pool {pool}"):
-            opened = self._rados.open_ioctx(pool)
+            opened = self._rados.open_ioctx(pool) if number is None else self._rados.open_ioctx2(number)
             if namespace:
                 opened.set_namespace(namespace)
+        if number is None:  # it was made at this moment
+            return opened
         with self._lock:
-            return self._contexts.setdefault((pool, namespace), opened)
+            return self._contexts.setdefault((number, namespace), opened)
 
     def pool_id(self, pool: str) -> int | None:
         with self.doing(f"looking up pool {pool}"):
