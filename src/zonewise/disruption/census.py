@@ -55,15 +55,21 @@ def count(
     workloads: Workloads,
     ledger: Ledger,
     places: Places,
+    *,
+    ledger_tells: bool = True,
 ) -> Census:
-    """`pods` are those the budget selects, in any order; one pass over them. `places` are of the same term and keys."""
+    """`pods` are those the budget selects, in any order; one pass over them. `places` are of the same term and keys.
+
+    `ledger_tells`: whether the ledger knows of pods that left and `places` does not, in domains of the same term and keys.
+    """
     crowd = _look_at(budget, pods, atlas, workloads, ledger)
     _add_owners_without_pods(crowd, workloads, places)
-    _add_gone_entries(crowd, ledger, places)
+    if ledger_tells:
+        _add_gone_entries(crowd, ledger, places)
     slots = _Slots()
     held = _by_owner(places)
     for owner, group in crowd.groups.items():
-        _settle(owner, group, held.get(owner, {}), slots)
+        _settle(owner, group, held.get(owner, {}), slots, only_certain=budget.max_disrupted_domains is not None)
     _let_charges_take_surplus(budget, crowd, atlas, workloads, ledger, slots)
     tally = _tally(budget, crowd, slots)
     return Census(work_out(budget, tally), slots.places, _departures(crowd, slots))
@@ -173,8 +179,12 @@ def _by_owner(places: Places) -> dict[str, dict[Place, int]]:
     return held
 
 
-def _settle(owner: str, group: _Group, before: Mapping[Place, int], slots: _Slots) -> None:
-    """Spreads what the owner is missing over the places that may have lost it, or notes what it has too many."""
+def _settle(owner: str, group: _Group, before: Mapping[Place, int], slots: _Slots, *, only_certain: bool) -> None:
+    """Spreads what the owner is missing over the places that may have lost it, or notes what it has too many.
+
+    `only_certain`: one that may be missing from either of two domains makes neither of them a disrupted one, which need
+    not wait for others; it counts as missing from nobody knows where.
+    """
     active = sum(group.active.values())
     if owner == _UNMANAGED:
         missing = 0
@@ -183,11 +193,12 @@ def _settle(owner: str, group: _Group, before: Mapping[Place, int], slots: _Slot
         if active > group.desired:
             slots.surplus[owner] = active - group.desired
     gaps = _gaps(group, before, missing) if missing else {}
-    slots.unplaced += max(0, missing - sum(gaps.values()))
+    owed = _certain(gaps, missing) if only_certain else gaps
+    slots.unplaced += max(0, missing - sum(owed.values()))
     for place in group.active.keys() | gaps.keys():
-        taken = group.active.get(place, 0) + gaps.get(place, 0)
-        slots.places[owner, place] = taken
-        slots.by_place[place] += taken
+        here = group.active.get(place, 0)
+        slots.places[owner, place] = here + gaps.get(place, 0)
+        slots.by_place[place] += here + owed.get(place, 0)
 
 
 def _gaps(group: _Group, before: Mapping[Place, int], missing: int) -> dict[Place, int]:
@@ -195,6 +206,12 @@ def _gaps(group: _Group, before: Mapping[Place, int], missing: int) -> dict[Plac
     lost = {place: slots - group.active.get(place, 0) for place, slots in before.items()}
     lost |= {place: owed for place, owed in group.owing.items() if place not in before}
     return {place: min(gap, missing) for place, gap in lost.items() if gap > 0}
+
+
+def _certain(gaps: Mapping[Place, int], missing: int) -> dict[Place, int]:
+    """What is missing from a place even if all the others have lost what they may have lost."""
+    total = sum(gaps.values())
+    return {place: min(gap, max(0, missing - (total - gap))) for place, gap in gaps.items()}
 
 
 def _let_charges_take_surplus(

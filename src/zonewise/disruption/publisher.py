@@ -19,13 +19,13 @@ from zonewise import log
 from zonewise.disruption import status
 from zonewise.disruption.book import LOST, Book, Page
 from zonewise.disruption.budget import Budget, BudgetError, Reach
-from zonewise.disruption.census import Places, count, places_of
+from zonewise.disruption.census import count
 from zonewise.disruption.judgement import Case, Verdict, judge
 from zonewise.disruption.ledger import Entry, Ledger, Sightings, Source, refund, tend
 from zonewise.disruption.pods import PodFacts
 from zonewise.disruption.reports import Reports, order_is_fixed
 from zonewise.disruption.sources import Sources
-from zonewise.disruption.status import Published
+from zonewise.disruption.status import Published, Recollection
 from zonewise.disruption.urgency import NEVER, Urgency, due_at, urgency
 from zonewise.disruption.workloads import WorkloadSources
 from zonewise.kube.controller import Controller
@@ -47,10 +47,9 @@ _BLIND_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Memory:
-    """Of one budget, between two counts. `rule` is what the places were worked out by."""
+    """Of one budget, between two counts."""
 
-    rule: tuple[object, ...] = ()
-    places: Places = field(default_factory=dict)
+    before: Recollection = field(default_factory=Recollection)
     sightings: Sightings = field(default_factory=dict)
     written_at: float = NEVER
     noticed_at: float | None = None
@@ -263,30 +262,23 @@ class Publisher:
         known = self._sources.budget(budget.key)
         if not isinstance(known, Budget) or (known.uid, known.generation) != (budget.uid, budget.generation):
             return None
-        memory = self._remembered(page)
+        memory = self._memory(page.key)
+        known_before = status.recollect(budget, before, memory.before)
         pods = self._sources.pods_selected_by(budget.key)
         given_back = frozenset(memory.given_back)
         ledger = refund(before.ledger, _reserved(before.ledger, given_back))
         charged = {uid: pod for uid in ledger if (pod := self._sources.facts_of(uid)) is not None}
         tended = tend(ledger, memory.sightings, charged, self._clock())
         wanted = self._workloads.wanted
-        census = count(budget, pods, self._sources.atlas, wanted, tended.ledger, memory.places)
-        memory.sightings, memory.places = tended.sightings, census.places
+        places, tells = known_before.places, known_before.ledger_tells
+        census = count(budget, pods, self._sources.atlas, wanted, tended.ledger, places, ledger_tells=tells)
+        memory.sightings, memory.before = tended.sightings, known_before._replace(places=census.places)
         if census.numbers.tally.unmanaged:
             self._workloads.look_up(pods)
         after = status.published(
             budget, census, tended.ledger, before.conditions, self._now(), order_is_fixed(census.numbers, wanted)
         )
         return Fresh(page, after, tended.given_up, given_back, tended.next_seconds)
-
-    def _remembered(self, page: Page) -> _Memory:
-        memory = self._memory(page.key)
-        rule = (page.budget.uid, page.budget.selector, page.budget.term, page.budget.split_keys)
-        if memory.rule != rule:
-            same_budget = page.budget.generation == page.status.observed_generation
-            memory.places = places_of(page.status.departures) if same_budget else {}
-            memory.rule = rule
-        return memory
 
     def _memory(self, key: Key) -> _Memory:
         return self._memories.setdefault(key, _Memory())

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from zonewise.disruption.budget import Budget, Place
-from zonewise.disruption.census import Census, Departure
+from zonewise.disruption.census import Census, Departure, Places, places_of
 from zonewise.disruption.ledger import Entry, Ledger, Source, ledger_of, refund
 from zonewise.disruption.ledger import charge as add
 from zonewise.disruption.numbers import (
@@ -74,6 +74,28 @@ def published(
         departures=census.departures,
         conditions=_dated(stated, before, budget.generation, now),
     )
+
+
+class Recollection(NamedTuple):
+    """What a leader knows of earlier counts; `places` and `ledger_tells` are for `census.count`."""
+
+    rule: tuple[object, ...] = ()
+    places: Places = {}
+    ledger_tells: bool = False
+
+
+def recollect(budget: Budget, status: Published, known: Recollection) -> Recollection:
+    """What holds for this spec of what is `known`; at first sight, of what stands in the status.
+
+    Places are those of one rule. A status of another spec may name other domains, in departures and ledger: what is
+    missing then counts everywhere, unless it is seen leaving. Once counted, places know what the ledger told.
+    """
+    rule = (budget.uid, budget.selector, budget.term, budget.split_keys)
+    if known.rule == rule:
+        return known._replace(ledger_tells=False)
+    if budget.generation == status.observed_generation:
+        return Recollection(rule, places_of(status.departures), ledger_tells=True)
+    return Recollection(rule)
 
 
 def failed(before: Published, generation: int, problem: str, now: str) -> Published:

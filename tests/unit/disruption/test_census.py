@@ -23,7 +23,7 @@ from zonewise.disruption.budget import Budget, Place
 from zonewise.disruption.census import Departure, count, places_of
 from zonewise.disruption.numbers import Filling
 from zonewise.disruption.pods import Controller, Owner, Stage, Workload
-from zonewise.disruption.status import charged
+from zonewise.disruption.status import allowed_by_domain, charged
 from zonewise.topology import ZONE
 
 FULL = spread("3/3/3")
@@ -83,6 +83,50 @@ SHAPES: dict[str, tuple[World, str]] = {
 @pytest.mark.parametrize(("world", "expected"), SHAPES.values(), ids=SHAPES)
 def test_slots(world: World, expected: str) -> None:
     assert shape(world) == expected
+
+
+ONE_ZONE = budget(EXISTS, maxUnavailable="100%", maxDisruptedDomains=1)
+
+DOUBTS: dict[str, tuple[World, str, str]] = {
+    "one gone": (FULL.gone("b0"), "a:3/3 b:3/2 c:3/3", "a=0 b=2 c=0"),
+    "one from each of two": (FULL.gone("a0", "b0"), "a:3/2 b:3/2 c:3/3", "a=2 b=2 c=0"),
+    "one of them came elsewhere": (
+        FULL.gone("a0", "b0").with_pods(pod("c9")),
+        "a:2/2 b:2/2 c:4/4 +1",
+        "a=0 b=0 c=0",
+    ),
+    "one of them came elsewhere, and another of a zone is not ready": (
+        FULL.gone("a0", "b0").with_pods(pod("c9")).unready("c0"),
+        "a:2/2 b:2/2 c:4/3 +1",
+        "a=0 b=0 c=2",
+    ),
+    "more than can have moved": (
+        FULL.gone("a0", "a1", "b0").with_pods(pod("c9")),
+        "a:2/1 b:2/2 c:4/4 +1",
+        "a=0 b=0 c=0",
+    ),
+    "two seen leaving": (FULL.terminating("b0", "c0"), "a:3/3 b:3/2 c:3/2", "a=0 b=2 c=2"),
+    "two seen leaving, one replaced": (
+        FULL.terminating("b0", "c0").with_pods(pod("b9")),
+        "a:3/3 b:3/3 c:2/2 +1",
+        "a=0 b=0 c=0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("world", "expected", "allowed"), DOUBTS.values(), ids=DOUBTS)
+def test_a_domain_passes_for_disrupted_only_if_it_is(world: World, expected: str, allowed: str) -> None:
+    """Else one pod that is missing would free every domain that may lack it, and all of them could be emptied at once."""
+    assert shape(world, ONE_ZONE) == expected
+    assert allowed_by_domain(world.census(ONE_ZONE).numbers) == allowed
+
+
+def test_a_doubt_stays_until_nothing_is_missing() -> None:
+    doubtful = FULL.gone("a0", "b0").with_pods(pod("c9"))
+    later = replace(doubtful, before=doubtful)
+    assert later.census(ONE_ZONE).departures == doubtful.census(ONE_ZONE).departures
+    assert shape(later, ONE_ZONE) == shape(later.pending("n0"), ONE_ZONE) == "a:2/2 b:2/2 c:4/4 +1"
+    assert shape(later.with_pods(pod("b9")), ONE_ZONE) == "a:2/2 b:3/3 c:4/4"
 
 
 def test_a_departure_is_remembered_until_it_is_made_good() -> None:

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from unit.disruption.build import EXISTS, NOW, OLD, STATEFUL, budget
 from zonewise.disruption.budget import Budget
-from zonewise.disruption.census import Places, count, places_of
+from zonewise.disruption.census import count
 from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
 from zonewise.disruption.ledger import Entry, Sightings, tend
 from zonewise.disruption.numbers import level_down
 from zonewise.disruption.pods import Atlas, Controller, Owner, PodFacts, Stage, Workload
-from zonewise.disruption.status import Published, charged, published
+from zonewise.disruption.status import Published, Recollection, charged, published, recollect
 from zonewise.topology import ZONE
 
 ZONES = "abc"
@@ -67,8 +67,7 @@ class Leader:
     nodes: dict[str, dict[str, str]]
     desired: int
     looked_at: float
-    generation: int
-    places: Places
+    before: Recollection = field(default_factory=Recollection)
     sightings: Sightings = field(default_factory=dict)
     draft: tuple[int, Published] | None = None
 
@@ -85,6 +84,7 @@ class Machine(RuleBasedStateMachine):
         self.nodes = {f"{zone}{number}": {ZONE: zone} for zone in ZONES for number in range(2)}
         self.desired = per_zone * len(ZONES)
         self.shares = dict.fromkeys(ZONES, per_zone)
+        self.remembered: Counter[str] | None = None
         self.pods: dict[str, PodFacts] = {}
         for zone in ZONES:
             for number in range(per_zone):
@@ -127,7 +127,10 @@ class Machine(RuleBasedStateMachine):
 
     def _floor(self, domain: str) -> int:
         budget = self.stored.budget
-        return budget.desired(self.desired if budget.whole else self.shares[domain])
+        if budget.whole:
+            return budget.desired(self.desired)
+        share = self.shares[domain]
+        return budget.desired(share if self.remembered is None else min(share, self.remembered[domain]))
 
     @property
     def _whole(self) -> bool:
@@ -197,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         left = self._left(zone)
         assert left >= self._floor(zone), f"{left} left in {zone}, promised {self._floor(zone)}"
         most = self.stored.budget.max_disrupted_domains
-        if most is not None and zone not in disrupted:
+        if most is not None and zone not in disrupted and self.remembered is None:
             assert len(disrupted) < most, f"{zone} is whole, and {disrupted} are not"
 
     def _disrupted(self) -> set[str]:
@@ -229,9 +232,7 @@ class Machine(RuleBasedStateMachine):
     # The leader.
 
     def _new_leader(self) -> None:
-        status = self.stored.status
-        places, generation = places_of(status.departures), status.observed_generation
-        self.leader = Leader(dict(self.pods), dict(self.nodes), self.desired, self.now, generation, places)
+        self.leader = Leader(dict(self.pods), dict(self.nodes), self.desired, self.now)
 
     @rule()
     def leader_dies(self) -> None:
@@ -246,14 +247,29 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def leader_counts(self) -> None:
         leader, stored = self.leader, self.stored
-        if leader.generation != stored.budget.generation:  # places are those of one spec
-            leader.generation, leader.places = stored.budget.generation, {}
+        before = recollect(stored.budget, stored.status, leader.before)
+        self._note_what_is_forgotten(forgotten=before.rule != leader.before.rule and not before.ledger_tells)
         tended = tend(stored.status.ledger, leader.sightings, leader.pods, self.now)
         workload = {self.owner.uid: Workload(self.owner, leader.desired)}
         atlas = Atlas(leader.nodes)
-        census = count(stored.budget, leader.pods.values(), atlas, workload, tended.ledger, leader.places)
-        leader.sightings, leader.places = tended.sightings, census.places
+        pods, tells = leader.pods.values(), before.ledger_tells
+        census = count(stored.budget, pods, atlas, workload, tended.ledger, before.places, ledger_tells=tells)
+        leader.sightings, leader.before = tended.sightings, before._replace(places=census.places)
         leader.draft = (stored.version, published(stored.budget, census, tended.ledger, (), NOW))
+
+    def _note_what_is_forgotten(self, *, forgotten: bool) -> None:
+        """`remembered` is None, or the pods of each zone that a leader met when it could know nothing of those before.
+
+        That is so after an edit that changes what a domain is, or one between two leaders. Which zone lacks what is
+        missing then is a guess, by the pods that are seen leaving, and some of those may be replaced already: until
+        none is missing, no zone can be promised more than what was met there, nor is it known which ones are whole.
+        """
+        leader = self.leader
+        met = Counter(leader.nodes[pod.node][ZONE] for pod in leader.pods.values() if pod.active)
+        if met.total() >= leader.desired:
+            self.remembered = None
+        elif forgotten:
+            self.remembered = met
 
     @precondition(lambda self: self.leader.draft is not None)
     @rule()

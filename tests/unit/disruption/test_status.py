@@ -1,6 +1,7 @@
 """The status as a document and back, charges on it, and that it stays small."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,16 +12,19 @@ from hypothesis import strategies as st
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOW, OVERALL, World, budget, pod, spread, workloads
 from unit.disruption.worlds import BUDGETS, worlds
 from zonewise.disruption.budget import Budget
+from zonewise.disruption.census import count
 from zonewise.disruption.ledger import Entry, Source
 from zonewise.disruption.numbers import Filling, Numbers, Tally, work_out
 from zonewise.disruption.status import (
     Published,
+    Recollection,
     allowed_by_domain,
     charged,
     document,
     failed,
     published,
     read,
+    recollect,
     refunded,
 )
 from zonewise.objects.policy import (
@@ -97,6 +101,47 @@ def test_a_failure_allows_nothing_and_forgets_nothing() -> None:
     broken = failed(status, 2, "spec.selector: write it", NOW)
     assert (broken.numbers.allowed, broken.ledger, broken.departures) == (0, status.ledger, status.departures)
     assert again(ACROSS, broken).failure == "spec.selector: write it"
+
+
+LEFT = spread("3/3/3").charged("b0").gone("b0")
+BY_LIMIT = budget(EXISTS, name="across", maxUnavailable=2)
+RECOLLECTIONS: dict[str, tuple[Budget, Budget | None, int, str]] = {
+    "the next count": (ACROSS, ACROSS, 1, "a:3/3 b:3/2 c:3/3"),
+    "another limit": (ACROSS, BY_LIMIT, 2, "a:3/3 b:3/2 c:3/3"),
+    "other domains": (OVERALL, ACROSS, 2, "a:3/3 b:2/2 c:3/3 +1"),
+    "a new leader": (ACROSS, None, 1, "a:3/3 b:3/2 c:3/3"),
+    "a new leader and another limit": (ACROSS, None, 2, "a:3/3 b:2/2 c:3/3 +1"),
+    "a new leader and other domains": (OVERALL, None, 2, "a:3/3 b:2/2 c:3/3 +1"),
+}
+
+
+@pytest.mark.parametrize(("counted", "known", "generation", "expected"), RECOLLECTIONS.values(), ids=RECOLLECTIONS)
+def test_what_is_known_of_earlier_counts(counted: Budget, known: Budget | None, generation: int, expected: str) -> None:
+    """A pod of b has left, and the budget may have been edited since; domains of another spec are no domains of this one.
+
+    It holds for the count after that, too.
+    """
+    status = LEFT.status(counted)
+    before = Recollection()
+    if known is not None:
+        rule = recollect(replace(counted, uid=ACROSS.uid), status, Recollection()).rule
+        before = Recollection(rule, spread("3/3/3").census(counted).places)
+    edited = replace(known or ACROSS, uid=ACROSS.uid, generation=generation)
+    for _ in range(2):
+        before = recollect(edited, status, before)
+        census = count(
+            edited,
+            LEFT.pods.values(),
+            LEFT.atlas,
+            LEFT.workloads,
+            status.ledger,
+            before.places,
+            ledger_tells=before.ledger_tells,
+        )
+        before = before._replace(places=census.places)
+        tally = census.numbers.tally
+        domains = " ".join(f"{name}:{slots}/{healthy}" for name, (slots, healthy) in sorted(tally.domains.items()))
+        assert (f"{domains} +{tally.unplaced}" if tally.unplaced else domains) == expected
 
 
 @pytest.mark.parametrize(
