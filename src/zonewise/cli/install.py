@@ -76,6 +76,8 @@ def install(ctx: click.Context, /, **options: Any) -> None:
     """
     from zonewise.install import components
 
+    if options["diff"] and options["output"]:
+        raise UsageError("--diff prints a difference and --output the manifests: ask for one of them")
     chosen = components.choose(_words(options["only"]))
     mode = components.Mode(options["mode"])
     access = None if options["output"] else _access(options)

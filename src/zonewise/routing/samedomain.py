@@ -107,7 +107,8 @@ class _Task:
         facts = {"level": word, "cut_off": tuple(cut_off), "hidden": len(hidden), "endpoints": len(homes)}
         sentence = f"clients reach only the endpoints of their own {word}"
         if cut_off:
-            sentence += f"; {len(cut_off)} {word}s have none and cannot reach the Service: {', '.join(cut_off[:5])}"
+            have = f"{word} has" if len(cut_off) == 1 else f"{word}s have"
+            sentence += f"; {len(cut_off)} {have} none and cannot reach the Service: {', '.join(cut_off[:5])}"
         if hidden:
             sentence += f"; {len(hidden)} endpoints are in no {word} and get no traffic"
         blame = (*(Subject(word.title(), name) for name in cut_off), *(Subject("Endpoint", name) for name in hidden))

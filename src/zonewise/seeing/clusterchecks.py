@@ -9,7 +9,7 @@ from typing import Final
 
 from zonewise.objects import Node
 from zonewise.routing.stockproxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
-from zonewise.seeing.dataplane import minor_of
+from zonewise.seeing.dataplane import minor_of, tells_version
 from zonewise.seeing.facts import Facts
 from zonewise.seeing.findings import Finding, Group, Level, counted
 from zonewise.topology import REGION, ZONE, capacity_of, is_control_plane, is_ready
@@ -211,7 +211,7 @@ def _kube_proxy(facts: Facts) -> Iterator[Finding]:
 
 
 def _versions(facts: Facts) -> Iterator[Finding]:
-    told = [node for node in facts.seen.nodes if node.status.node_info.kubelet_version]
+    told = [node for node in facts.seen.nodes if tells_version(node)]
     by_minor: dict[int, list[str]] = {}
     for node in told:
         by_minor.setdefault(minor_of(node), []).append(_name(node))

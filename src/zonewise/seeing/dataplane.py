@@ -157,6 +157,10 @@ def by_stock_dns(scene: Scene, front: Front) -> Given:
     return Given(dict.fromkeys(ready, 1.0), Reason(Code.BALANCED, sentence, {"ready": len(ready)}))
 
 
+def tells_version(node: Node) -> bool:
+    return _MINOR.match(node.status.node_info.kubelet_version) is not None
+
+
 def minor_of(node: Node) -> int:
     """Of the node's Kubernetes; the latest where it does not say."""
     found = _MINOR.match(node.status.node_info.kubelet_version)

@@ -103,7 +103,7 @@ def test_require_names_the_zones_it_cuts_off_and_the_endpoints_it_hides() -> Non
     reason = decided({SAME_ZONE: "Require"}, FOUR, THREE).reason
     assert reason.code is Code.REQUIRED
     assert reason.blame == (Subject("Zone", "c"), Subject("Endpoint", "X"))
-    assert "1 zones have none and cannot reach the Service: c" in reason.sentence
+    assert "1 zone has none and cannot reach the Service: c" in reason.sentence
     assert reason.remedy
 
 
