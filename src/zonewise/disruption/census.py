@@ -57,15 +57,19 @@ def count(
     places: Places,
     *,
     ledger_tells: bool = True,
+    slots_before: Mapping[str, int] | None = None,
 ) -> Census:
     """`pods` are those the budget selects, in any order; one pass over them. `places` are of the same term and keys.
 
     `ledger_tells`: whether the ledger knows of pods that left and `places` does not, in domains of the same term and keys.
+    `slots_before`: of each domain, when they were last published; None where that is not known or `places` knows better.
     """
     crowd = _look_at(budget, pods, atlas, workloads, ledger)
     _add_owners_without_pods(crowd, workloads, places)
     if ledger_tells:
         _add_gone_entries(crowd, ledger, places)
+    if slots_before is not None:
+        _leave_out_replaced(crowd, slots_before)
     slots = _Slots()
     held = _by_owner(places)
     for owner, group in crowd.groups.items():
@@ -170,6 +174,21 @@ def _add_gone_entries(crowd: _Crowd, ledger: Ledger, places: Places) -> None:
         group = crowd.groups.get(entry.owner)
         if uid not in crowd.present and group is not None and (entry.owner, place) not in places:
             group.owing[place] += 1
+
+
+def _leave_out_replaced(crowd: _Crowd, slots_before: Mapping[str, int]) -> None:
+    """A domain with as many pods as it had owes none, though some are seen leaving: else it would be owed there what
+    another domain lost while nobody led.
+    """
+    active: dict[Place, int] = defaultdict(int)
+    for group in crowd.groups.values():
+        for place, pods in group.active.items():
+            active[place] += pods
+    for group in crowd.groups.values():
+        for place, owed in group.owing.items():
+            if place.covered:
+                lacking = slots_before.get(place.domain, 0) - active.get(place, 0)
+                group.owing[place] = min(owed, max(0, lacking))
 
 
 def _by_owner(places: Places) -> dict[str, dict[Place, int]]:

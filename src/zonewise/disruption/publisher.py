@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -19,7 +19,6 @@ from zonewise import log
 from zonewise.disruption import status
 from zonewise.disruption.book import LOST, Book, Page
 from zonewise.disruption.budget import Budget, BudgetError, Reach
-from zonewise.disruption.census import count
 from zonewise.disruption.judgement import Case, Verdict, judge
 from zonewise.disruption.ledger import Entry, Ledger, Sightings, Source, refund, tend
 from zonewise.disruption.pods import PodFacts
@@ -270,9 +269,8 @@ class Publisher:
         charged = {uid: pod for uid in ledger if (pod := self._sources.facts_of(uid)) is not None}
         tended = tend(ledger, memory.sightings, charged, self._clock())
         wanted = self._workloads.wanted
-        places, tells = known_before.places, known_before.ledger_tells
-        census = count(budget, pods, self._sources.atlas, wanted, tended.ledger, places, ledger_tells=tells)
-        memory.sightings, memory.before = tended.sightings, known_before._replace(places=census.places)
+        census = known_before.count(budget, pods, self._sources.atlas, wanted, tended.ledger)
+        memory.sightings, memory.before = tended.sightings, replace(known_before, places=census.places)
         if census.numbers.tally.unmanaged:
             self._workloads.look_up(pods)
         after = status.published(

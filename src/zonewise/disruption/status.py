@@ -6,12 +6,12 @@ resourceVersion, so `charged` gives all numbers that follow from a charge at onc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from zonewise.disruption.budget import Budget, Place
-from zonewise.disruption.census import Census, Departure, Places, places_of
+from zonewise.disruption.census import Census, Departure, Places, count, places_of
 from zonewise.disruption.ledger import Entry, Ledger, Source, ledger_of, refund
 from zonewise.disruption.ledger import charge as add
 from zonewise.disruption.numbers import (
@@ -24,6 +24,7 @@ from zonewise.disruption.numbers import (
     nothing_allowed,
     work_out,
 )
+from zonewise.disruption.pods import Atlas, PodFacts, Workloads
 from zonewise.objects.policy import (
     BudgetCharge,
     StatusCondition,
@@ -76,12 +77,20 @@ def published(
     )
 
 
-class Recollection(NamedTuple):
-    """What a leader knows of earlier counts; `places` and `ledger_tells` are for `census.count`."""
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """What a leader knows of earlier counts, for `census.count`."""
 
     rule: tuple[object, ...] = ()
-    places: Places = {}
+    places: Places = field(default_factory=dict)
     ledger_tells: bool = False
+    slots: Mapping[str, int] | None = None
+
+    def count(
+        self, budget: Budget, pods: Iterable[PodFacts], atlas: Atlas, workloads: Workloads, ledger: Ledger
+    ) -> Census:
+        tells, slots = self.ledger_tells, self.slots
+        return count(budget, pods, atlas, workloads, ledger, self.places, ledger_tells=tells, slots_before=slots)
 
 
 def recollect(budget: Budget, status: Published, known: Recollection) -> Recollection:
@@ -92,9 +101,10 @@ def recollect(budget: Budget, status: Published, known: Recollection) -> Recolle
     """
     rule = (budget.uid, budget.selector, budget.term, budget.split_keys)
     if known.rule == rule:
-        return known._replace(ledger_tells=False)
+        return replace(known, ledger_tells=False, slots=None)
     if budget.generation == status.observed_generation:
-        return Recollection(rule, places_of(status.departures), ledger_tells=True)
+        slots = {name: domain.slots for name, domain in status.numbers.domains.items()}
+        return Recollection(rule, places_of(status.departures), ledger_tells=True, slots=slots)
     return Recollection(rule)
 
 

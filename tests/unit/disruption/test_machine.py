@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from unit.disruption.build import EXISTS, NOW, OLD, STATEFUL, budget
 from zonewise.disruption.budget import Budget
-from zonewise.disruption.census import count
 from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
 from zonewise.disruption.ledger import Entry, Sightings, tend
 from zonewise.disruption.numbers import level_down
@@ -85,6 +84,7 @@ class Machine(RuleBasedStateMachine):
         self.desired = per_zone * len(ZONES)
         self.shares = dict.fromkeys(ZONES, per_zone)
         self.remembered: Counter[str] | None = None
+        self.shrunk = self.mixed = False
         self.pods: dict[str, PodFacts] = {}
         for zone in ZONES:
             for number in range(per_zone):
@@ -130,7 +130,27 @@ class Machine(RuleBasedStateMachine):
         if budget.whole:
             return budget.desired(self.desired)
         share = self.shares[domain]
-        return budget.desired(share if self.remembered is None else min(share, self.remembered[domain]))
+        if self.remembered is not None:
+            share = min(share, self.remembered[domain])
+        if self.mixed:
+            share = min(share, self.stored.status.numbers.domains[domain].target)
+        return budget.desired(share)
+
+    def _note_what_is_mixed(self) -> None:
+        """`shrunk`: since a scale-down. `mixed`: since then, more pods were away or promised than were too many.
+
+        Which of them are too many, and which will be missed, changes as they go, for what leaves first is not replaced.
+        So until all is whole shares may move from zone to zone, but all of them together stay what is wanted.
+        """
+        ledger = self.stored.status.ledger
+        staying = sum(pod.active and pod.uid not in ledger for pod in self.pods.values())
+        self.mixed = self.shrunk and (self.mixed or staying < self.desired)
+
+    def _judge_shares(self) -> None:
+        numbers = self.stored.status.numbers
+        if self.mixed and not numbers.tally.surplus and not self.stored.budget.whole:
+            shares = sum(domain.target for domain in numbers.domains.values()) + numbers.tally.unplaced
+            assert shares >= self.desired, f"{shares} shares, {self.desired} wanted"
 
     @property
     def _whole(self) -> bool:
@@ -197,10 +217,13 @@ class Machine(RuleBasedStateMachine):
 
     def _judge_promise(self, zone: str, disrupted: set[str]) -> None:
         """`disrupted` were so before. A zone that is whole must wait for others, one that is not need not."""
+        self._note_what_is_mixed()
+        self._judge_shares()
         left = self._left(zone)
         assert left >= self._floor(zone), f"{left} left in {zone}, promised {self._floor(zone)}"
         most = self.stored.budget.max_disrupted_domains
-        if most is not None and zone not in disrupted and self.remembered is None:
+        known = self.remembered is None and not self.mixed
+        if most is not None and zone not in disrupted and known:
             assert len(disrupted) < most, f"{zone} is whole, and {disrupted} are not"
 
     def _disrupted(self) -> set[str]:
@@ -252,9 +275,8 @@ class Machine(RuleBasedStateMachine):
         tended = tend(stored.status.ledger, leader.sightings, leader.pods, self.now)
         workload = {self.owner.uid: Workload(self.owner, leader.desired)}
         atlas = Atlas(leader.nodes)
-        pods, tells = leader.pods.values(), before.ledger_tells
-        census = count(stored.budget, pods, atlas, workload, tended.ledger, before.places, ledger_tells=tells)
-        leader.sightings, leader.before = tended.sightings, before._replace(places=census.places)
+        census = before.count(stored.budget, leader.pods.values(), atlas, workload, tended.ledger)
+        leader.sightings, leader.before = tended.sightings, replace(before, places=census.places)
         leader.draft = (stored.version, published(stored.budget, census, tended.ledger, (), NOW))
 
     def _note_what_is_forgotten(self, *, forgotten: bool) -> None:
@@ -264,8 +286,12 @@ class Machine(RuleBasedStateMachine):
         missing then is a guess, by the pods that are seen leaving, and some of those may be replaced already: until
         none is missing, no zone can be promised more than what was met there, nor is it known which ones are whole.
         """
+        self._note_what_is_mixed()
         leader = self.leader
         met = Counter(leader.nodes[pod.node][ZONE] for pod in leader.pods.values() if pod.active)
+        if self.shrunk and met.total() == len(leader.pods) == self.desired and not self.stored.status.ledger:
+            self.shrunk = self.mixed = False
+            self.shares = {zone: met[zone] for zone in ZONES}
         if met.total() >= leader.desired:
             self.remembered = None
         elif forgotten:
@@ -371,7 +397,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._whole)
     @rule(less=st.integers(1, 3))
     def workload_shrinks(self, less: int) -> None:
-        self.desired = max(0, self.desired - less)
+        self.desired, self.shrunk = max(0, self.desired - less), True
         level = level_down(self.shares.values(), self.desired)
         self.shares = {zone: share if level is None else min(share, level) for zone, share in self.shares.items()}
         self._share_out()
