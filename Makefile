@@ -34,7 +34,7 @@ test: setup lint ## every check and every test, with coverage of the ground
 	@rm -f .coverage*
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup --cov --cov-report= --durations=25 --durations-min=5 tests || { \
 		echo "what failed beside others is judged once more, alone: real clusters and kernels share these cores"; \
-		$(PYTEST) --last-failed --last-failed-no-failures none tests; }
+		$(PYTEST) -n 1 --dist loadgroup --last-failed --last-failed-no-failures none tests; }
 	@$(BIN)/coverage report --include='src/zonewise/kube/*,src/zonewise/topology/*,src/zonewise/objects/*' --fail-under=90
 
 .PHONY: test-unit

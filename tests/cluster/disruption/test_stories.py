@@ -178,7 +178,7 @@ async def test_2_update_across_failure_domains(bed: Bed, installed: Installed) -
     await apply(bed, ONE_PER_ZONE)
     watcher = await roll_out(bed, old, dict.fromkeys(ZONES, 2))
     assert not watcher.violations
-    assert min(watcher.lowest.values()) == 2
+    assert min(watcher.lowest.values()) >= 2
 
 
 async def test_2_two_drains_at_once(bed: Bed, installed: Installed) -> None:
@@ -199,7 +199,7 @@ async def test_3_update_with_an_overall_budget(bed: Bed, installed: Installed) -
     await apply(bed, ONE_OF_ALL)
     watcher = await roll_out(bed, old, {EVERYWHERE: 8})
     assert not watcher.violations
-    assert watcher.lowest[EVERYWHERE] == 8
+    assert watcher.lowest[EVERYWHERE] >= 8, "9 where every successor was ready before its turn came"
 
 
 async def test_4_scale_down_keeps_the_spread(bed: Bed, installed: Installed) -> None:

@@ -223,6 +223,7 @@ async def _says_that_hints_do_not_stay(site: Site) -> bool:
     return "no webhook puts them back" in str(await site.state_of("web"))
 
 
+@pytest.mark.timeout(900)
 async def test_three_hundred_services_under_churn_come_to_rest(site: Site, webhook: WebhookProcess) -> None:
     await concurrently(
         site.pod(f"p-{group}-{number}", f"g{group}", node(number), group * 20 + number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from zonewise.proxy.targets import Place
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "bed" in getattr(item, "fixturenames", ()):
+        if Path(__file__).parent in item.path.parents and "bed" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("bed"))
 
 
