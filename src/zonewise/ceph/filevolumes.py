@@ -86,8 +86,10 @@ class FileVolumes:
     def unstage(self, stage: Stage, directory: Path) -> None:
         mounts.unmount(stage.path, lazily=self._is_dead(stage, directory))
         reach(Step.UNSTAGE_UNMOUNTED)
-        if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):
-            daemons.kill(directory)
+        if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):  # never killed: it may hold what was written last
+            raise CsiError(
+                Code.UNAVAILABLE, "ceph-fuse still writes back what the pod wrote: asked again, it may be done"
+            )
 
     def trouble(self, stage: Stage, directory: Path) -> str:
         if self._is_dead(stage, directory):
