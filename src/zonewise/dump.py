@@ -26,7 +26,7 @@ Views = Mapping[str, type[View]]
 
 _REFUSED: Final = (ryml.ExceptionBasic, ryml.ExceptionParse, ryml.ExceptionVisit)
 _DOCUMENT_END: Final = re.compile(rb"^---[ \t]*\r?$", re.MULTILINE)
-_KUBECTL_LIST: Final = re.compile(rb"\s*apiVersion: v1\nitems:(?=\n- )")
+_KUBECTL_LIST: Final = re.compile(rb"\s*apiVersion: v1\n(?:kind: [A-Za-z]*List\n)?items:(?=\n- )")
 _LIST_END: Final = re.compile(rb"\nkind: [A-Za-z]*List\n(?:metadata:\n(?:  .*\n?)*)?\s*\Z")
 _ITEM: Final = re.compile(rb"\n- ")
 _ITEM_KIND: Final = re.compile(rb"^  kind: (\S+)\r?$", re.MULTILINE)

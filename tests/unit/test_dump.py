@@ -33,6 +33,9 @@ def names(data: bytes) -> dict[str, list[str]]:
 OBJECTS = (thing("Node", "n1"), thing("Secret", "s"), thing("Pod", "p1"), thing("Pod", "p2"))
 FORMS = {
     "kubectl's list": as_kubectl(*OBJECTS),
+    "a list that says first what it is": yaml.safe_dump(
+        {"apiVersion": "v1", "kind": "List", "items": list(OBJECTS)}, sort_keys=False
+    ).encode(),
     "a list of another kind": yaml.safe_dump({"kind": "PodList", "items": list(OBJECTS)}).encode(),
     "documents": b"\n---\n".join(yaml.safe_dump(one).encode() for one in OBJECTS),
     "lists as documents": b"---\n" + as_kubectl(*OBJECTS[:2]) + b"---\n" + as_kubectl(*OBJECTS[2:]) + b"---\n",
