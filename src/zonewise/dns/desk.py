@@ -180,8 +180,6 @@ class Office:
                 self._send(("begun",))
             case ("drain",):
                 self._on_drain()
-            case ("echo", token):
-                self._send(("echo", token))
             case _:
                 self.table.apply(update)
         if self._places_seen != self.table.changes:

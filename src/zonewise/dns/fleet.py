@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from zonewise import log
@@ -69,7 +69,6 @@ class Member:
     """Of the process that is there now: its exit code."""
     writer: asyncio.StreamWriter | None = None
     serves: bool = False
-    heard: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
 
 class Fleet:
@@ -85,7 +84,6 @@ class Fleet:
         self._snapshot = snapshot
         self._take_report = take_report
         self._draining = False
-        self._tokens = 0
         self._untold: list[Update] = []
         self._handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._handover[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -136,19 +134,6 @@ class Fleet:
                 if member.writer.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
                     _log.error("a serving process does not read what it is told and is replaced", process=member.name)
                     self._end(member)
-
-    async def heard(self) -> None:
-        """Wait until every process has applied what it was told so far."""
-        self._tell_now()
-        self._tokens += 1
-        waiting = []
-        for member in self.members:
-            if member.writer is not None:
-                member.heard[self._tokens] = asyncio.get_running_loop().create_future()
-                waiting.append(member.heard[self._tokens])
-                member.writer.write(stream.encode(("echo", self._tokens)))
-        if waiting:
-            await asyncio.wait(waiting)
 
     async def _keep(self, member: Member) -> None:
         while not self._draining:
@@ -203,9 +188,6 @@ class Fleet:
                 self._take_report(report)
             case ("begun",):
                 member.serves = True
-            case ("echo", token):
-                if waiting := member.heard.pop(token, None):
-                    waiting.set_result(None)
             case _:
                 raise ValueError(f"{member.name} said {message!r}")
 
@@ -215,9 +197,6 @@ class Fleet:
         if member.writer is not None:
             member.writer.close()
         member.writer, member.serves = None, False
-        for waiting in member.heard.values():
-            waiting.cancel()
-        member.heard.clear()
 
     async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
         self._draining = True

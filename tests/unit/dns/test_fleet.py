@@ -25,6 +25,10 @@ def process(nursery: int, name: str) -> int | None:
     return next((int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == name), None)
 
 
+def has_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 async def test_one_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "SILENCE_SECONDS", 1.0)
     world = World()
@@ -44,6 +48,7 @@ async def test_one_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> No
         hanging = process(nursery.pid, "dns-udp-1")
         assert hanging is not None
         os.kill(hanging, signal.SIGSTOP)
+        await eventually(lambda: has_stopped(hanging), "it takes no question along")
         query = dns.message.make_query("h.shop.svc.cluster.local", "A")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.setblocking(False)
