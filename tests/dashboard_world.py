@@ -91,7 +91,7 @@ def hostile() -> list[Json]:
             "spec": {"minAvailable": HOSTILE, "selector": {"matchLabels": {"app": "x"}}},
             "status": {
                 "domains": [{"name": zone, "slots": 3, "healthy": 2}],
-                "ledger": [{"name": HOSTILE, "domain": zone}],
+                "charges": " ".join(word.replace(" ", "/") for word in ("uid", HOSTILE, zone)),
             },
         },
         {
