@@ -56,7 +56,7 @@ def program(*arguments: object) -> Iterator[Program]:
 
 def start_leader(config: Path, *more: object) -> Program:
     lease = ("--lease-namespace", LEASE_NAMESPACE, "--lease-seconds", LEASE_SECONDS)
-    where = ("--kubeconfig", config, "--metrics-port", 0)
+    where = ("--kubeconfig", config, "--health-port", 0)
     return Program(str(ZONEWISE), "controller", *_COMMON, *where, *lease, *more)
 
 

@@ -32,7 +32,7 @@ class Server:
         limited: tuple[object, ...] = ("limited.py", descriptors) if descriptors else ()
         self.program = Program(
             *limited, str(ZONEWISE), "dns", "--kubeconfig", plane.kubeconfig, "--listen", "127.0.0.1", "--port", port,
-            "--processes", 2, "--metrics-port", 0, "--lameduck-seconds", 0, "--log-format", "json", *options,
+            "--processes", 2, "--health-port", 0, "--lameduck-seconds", 0, "--log-format", "json", *options,
         )  # fmt: skip
         try:
             self.port: int = self.program.line("listening")["port"]

@@ -279,7 +279,7 @@ class ControllerProcess(Process):
 
     def __init__(self, plane: ControlPlane, *arguments: str, config: Path | None = None) -> None:
         command = Path(sys.executable).with_name("zonewise")
-        given = ("--kubeconfig", str(config or plane.kubeconfig), "--metrics-port", "0", "--log-format", "json")
+        given = ("--kubeconfig", str(config or plane.kubeconfig), "--health-port", "0", "--log-format", "json")
         super().__init__(str(command), "controller", *given, *arguments)
 
 

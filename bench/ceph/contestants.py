@@ -91,7 +91,7 @@ def ours(ceph: Ceph, folder: Path, config: Path) -> Iterator[Ours]:
     """The controller as it is deployed, without Kubernetes beside it."""
     socket = folder / "csi.sock"
     command = [str(Path(sys.executable).with_name("zonewise")), "csi", "controller", "--orchestrator", "none"]
-    more = ["--config", str(config), "--endpoint", f"unix://{socket}", "--metrics-port", "0", "--log-level", "error"]
+    more = ["--config", str(config), "--endpoint", f"unix://{socket}", "--health-port", "0", "--log-level", "error"]
     process = subprocess.Popen([*command, *more])
     try:
         deadline = time.monotonic() + _START_SECONDS

@@ -157,7 +157,7 @@ def zonewise(made: Cluster, webhooks: int) -> Iterator[list[int]]:
 
 
 def _leader(made: Cluster) -> Callable[[int], list[str]]:
-    return lambda port: [*_zonewise("controller", made.user(LEADER)), f"--metrics-port={port}"]
+    return lambda port: [*_zonewise("controller", made.user(LEADER)), f"--health-port={port}"]
 
 
 def _webhook(made: Cluster, front: int, back: int) -> Callable[[int], list[str]]:

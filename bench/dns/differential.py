@@ -279,7 +279,7 @@ def _against(plane: ControlPlane, states: list[State], scratch: Path) -> int:
         "--listen",
         "127.0.0.1",
     ]
-    more = ["--port", str(ours), "--no-forward", "--metrics-port", "0", "--pods", "insecure", "--log-level", "warning"]
+    more = ["--port", str(ours), "--no-forward", "--health-port", "0", "--pods", "insecure", "--log-level", "warning"]
     server = subprocess.Popen([*command, *more, "--lameduck-seconds", "0"])
     peer = CoreDns(plane.kubeconfig, theirs, cache=False, directory=scratch)
     try:

@@ -210,7 +210,7 @@ class Ours:
         self.port = port
         self.process = subprocess.Popen(
             ["taskset", "-c", cpus, zonewise, "dns", "--kubeconfig", plane.kubeconfig, "--listen", "127.0.0.1",
-             "--port", str(port), "--processes", str(processes), "--no-forward", "--metrics-port", "0",
+             "--port", str(port), "--processes", str(processes), "--no-forward", "--health-port", "0",
              "--lameduck-seconds", "0", "--log-level", "warning", "--queries-per-second", "100000000", *options]
         )  # fmt: skip
 

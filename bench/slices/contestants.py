@@ -54,7 +54,7 @@ def _ours(plane: ControlPlane) -> list[str]:
         "controller",
         f"--kubeconfig={plane.kubeconfig}",
         "--no-leader-elect",
-        "--metrics-port=0",
+        "--health-port=0",
         "--log-level=warning",
     ]
 

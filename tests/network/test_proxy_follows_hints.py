@@ -98,7 +98,7 @@ def _without_stock_controller(plane: ControlPlane) -> Iterator[None]:
 
 @contextmanager
 def _controller(plane: ControlPlane, mode: str) -> Iterator[None]:
-    options = ("--mode", mode, "--kubeconfig", plane.kubeconfig, "--metrics-port", 0, "--log-format", "json")
+    options = ("--mode", mode, "--kubeconfig", plane.kubeconfig, "--health-port", 0, "--log-format", "json")
     process = Process(str(ZONEWISE), "controller", *options)
     try:
         process.wait_ready()

@@ -158,7 +158,7 @@ async def test_the_driver_as_deployed(
         left = arguments_of("Deployment", "--log-format")
         await stack.enter_async_context(
             process(
-                *left, *common, "--endpoint", f"unix://{socket}", "--kubeconfig", config, "--metrics-port", 0, *QUICK
+                *left, *common, "--endpoint", f"unix://{socket}", "--kubeconfig", config, "--health-port", 0, *QUICK
             )
         )
         csi = Csi(socket)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.options import cluster_options, log_options, parts_option
+from zonewise.cli.options import cluster_options, health_option, log_options, parts_option
 
 if TYPE_CHECKING:
     from zonewise.kube.access import Access
     from zonewise.kube.health import Health
 
-METRICS_PORT = 10261
+HEALTH_PORT = 10261
 SLICES, DISRUPTION = "slices", "disruption"
 
 
@@ -92,13 +92,7 @@ Examples:
     "--kube-api-qps", type=click.FloatRange(0), default=0, show_default=True, help="Writes per second; 0 for no limit."
 )
 @click.option("--kube-api-burst", type=click.IntRange(1), default=100, show_default=True, help="With --kube-api-qps.")
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    default=METRICS_PORT,
-    show_default=True,
-    help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
-)
+@health_option(HEALTH_PORT)
 @log_options
 def controller(**options: Any) -> None:
     """Keep the cluster's EndpointSlices: who serves whom, by zone, node or any label, as each Service asks. And, where
@@ -115,7 +109,7 @@ def controller(**options: Any) -> None:
 
     log.configure(options["log_format"], options["log_level"])
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    listen = process.Listen(port=options["metrics_port"])
+    listen = process.Listen(port=options["health_port"])
     sys.exit(process.run(lambda health: _live(access, options, health), listen=listen))
 
 

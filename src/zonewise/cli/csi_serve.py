@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from zonewise.cli.options import cluster_options, log_options
+from zonewise.cli.options import cluster_options, health_option, log_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -113,13 +113,7 @@ Examples:
 @click.option("--lease-namespace", default="zonewise-system", show_default=True)
 @click.option("--lease-seconds", type=click.IntRange(1), default=15, show_default=True)
 @cluster_options
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    default=CONTROLLER_PORT,
-    show_default=True,
-    help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
-)
+@health_option(CONTROLLER_PORT)
 @log_options
 def controller(**options: Any) -> None:
     """Serve CSI's controller: volumes, snapshots and clones in the pool of the domain they are asked for.
@@ -137,7 +131,7 @@ def _run_controller(options: dict[str, Any]) -> int:
     from zonewise.kube import kubeconfig, process
 
     build = _controller_services(options)
-    listen = process.Listen(port=options["metrics_port"])
+    listen = process.Listen(port=options["health_port"])
     if options["orchestrator"] == NONE:
         services = build(lambda _parameters, _code, _note: None)
         return process.run(lambda health: serving.alone(options["endpoint"], services, health), listen=listen)
@@ -256,13 +250,7 @@ Examples:
     "--max-volumes", type=click.IntRange(0), default=0, show_default=True, help="On this node; 0 for no limit."
 )
 @cluster_options
-@click.option(
-    "--health-port",
-    type=click.IntRange(0, 65535),
-    default=NODE_PORT,
-    show_default=True,
-    help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
-)
+@health_option(NODE_PORT)
 @log_options
 def node(**options: Any) -> None:
     """Serve CSI's node: map, mount and unmount volumes here, and advertise this node's domains and takeovers.

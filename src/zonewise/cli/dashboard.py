@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.options import cluster_options, log_options
+from zonewise.cli.options import cluster_options, health_option, log_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,13 +57,7 @@ Examples:
     show_default=True,
     help="How automatic hints are computed, as the controller is told.",
 )
-@click.option(
-    "--health-port",
-    type=click.IntRange(0, 65535),
-    default=HEALTH_PORT,
-    show_default=True,
-    help="For /livez, /readyz and /metrics, where the page is not for this machine alone.",
-)
+@health_option(HEALTH_PORT)
 @cluster_options
 @log_options
 def dashboard(**options: Any) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from zonewise.cli.options import cluster_options, log_options
+from zonewise.cli.options import cluster_options, health_option, log_options
 
-METRICS_PORT = 9153
+HEALTH_PORT = 9153
 
 
 @click.command(
@@ -80,13 +80,7 @@ Examples:
     "--lameduck-seconds", type=click.FloatRange(0), default=5, show_default=True, help="Serve on when stopped."
 )
 @cluster_options
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    default=METRICS_PORT,
-    show_default=True,
-    help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
-)
+@health_option(HEALTH_PORT)
 @log_options
 def dns(**options: Any) -> None:
     """Answer the cluster's names by the Kubernetes DNS specification, and pass other names on.
@@ -110,7 +104,7 @@ def dns(**options: Any) -> None:
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     opened = program.open_doors(asked)
     log.get_logger(__name__).info("listening", port=opened.port, processes=len(opened.udp))
-    listen = process.Listen(port=options["metrics_port"])
+    listen = process.Listen(port=options["health_port"])
     sys.exit(
         process.run(
             lambda health: program.live(access, chosen, opened, health, born),

@@ -34,6 +34,17 @@ def log_options(command: F) -> F:
     return _with(command, _LOGGING)
 
 
+def health_option(default: int) -> Callable[[F], F]:
+    """`health_port`, for `zonewise.kube.process.Listen`."""
+    return click.option(
+        "--health-port",
+        type=click.IntRange(0, 65535),
+        default=default,
+        show_default=True,
+        help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
+    )
+
+
 def parts_option(names: Sequence[str], explanation: str) -> Callable[[F], F]:
     """`parts`: which of `names` the process runs, with commas between them; the first alone where nothing is said."""
 

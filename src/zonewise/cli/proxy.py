@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.options import cluster_options, log_options
+from zonewise.cli.options import cluster_options, health_option, log_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ Examples:
     is_flag=True,
     help="Count connections and bytes per Service and zones; costs CPU per connection.",
 )
-@click.option(
-    "--health-port", type=int, default=HEALTH_PORT, show_default=True, help="For /livez, /readyz and /metrics."
-)
+@health_option(HEALTH_PORT)
 @click.option(
     "--explain", "explained", default="", metavar="SERVICE", help="Print what is done with a Service, and why."
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.options import cluster_options, log_options, parts_option
+from zonewise.cli.options import cluster_options, health_option, log_options, parts_option
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,13 +81,7 @@ Examples:
     "Say the same to `zonewise controller`, or the two disagree.",
 )
 @cluster_options
-@click.option(
-    "--health-port",
-    type=click.IntRange(0, 65535),
-    default=8081,
-    show_default=True,
-    help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
-)
+@health_option(8081)
 @log_options
 def webhook(**options: Any) -> None:
     """Answer API servers: lay hints over slices that the stock controller writes, guard pods that a budget covers.

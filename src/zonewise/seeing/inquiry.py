@@ -16,6 +16,7 @@ from zonewise.objects import (
     NAMESPACES,
     NODES,
     PODS,
+    SERVICE_NAME,
     SERVICES,
     EndpointSlice,
     Key,
@@ -28,7 +29,7 @@ from zonewise.objects import (
 )
 from zonewise.seeing import service as service_
 from zonewise.seeing.accounts import ServiceExplanation
-from zonewise.slices.names import SERVICE_NAME, service_key
+from zonewise.slices.names import service_key
 
 KINDS: Final[Mapping[str, type[View]]] = {
     "Node": Node,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from zonewise.objects import EndpointSlice, Service
+from zonewise.objects import SERVICE_NAME, EndpointSlice, Service
 from zonewise.routing.writtenweights import WEIGHTS
 from zonewise.slices.families import is_headless
-from zonewise.slices.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER
+from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
 
 HEADLESS: Final = "service.kubernetes.io/headless"
 CONSUMER: Final = "zonewise.dev/consumer"

@@ -6,8 +6,6 @@ from typing import Final
 
 from zonewise.objects import SERVICE_NAME, EndpointSlice, Key
 
-__all__ = ["MANAGED_BY", "SERVICE_NAME", "STATE", "STOCK_MANAGER", "service_key"]
-
 MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 STOCK_MANAGER: Final = "endpointslice-controller.k8s.io"
 """Kept in mode own, too: consumers and other controllers look for it."""

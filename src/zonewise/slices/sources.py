@@ -18,6 +18,7 @@ from zonewise.objects import (
     NAMESPACES,
     NODES,
     PODS,
+    SERVICE_NAME,
     SERVICES,
     EndpointSlice,
     Key,
@@ -27,7 +28,7 @@ from zonewise.objects import (
     Service,
 )
 from zonewise.routing import Cluster, Drain, drained_zones
-from zonewise.slices.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER, service_key
+from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER, service_key
 from zonewise.slices.relevance import (
     moves_endpoints,
     names_drain,

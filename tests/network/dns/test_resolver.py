@@ -48,7 +48,7 @@ class Resolver:
 def container(pods: Pods) -> dict[str, Any]:
     return {
         "command": ["python", str(ZONEWISE), "dns", "--kubeconfig", str(pods.lab.node_kubeconfig), "--no-forward",
-                    "--processes", "1", "--metrics-port", "9153", "--lameduck-seconds", "0"],
+                    "--processes", "1", "--health-port", "9153", "--lameduck-seconds", "0"],
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": 9153}, "periodSeconds": 1},
     }  # fmt: skip
 

@@ -1,8 +1,7 @@
 """What we wrote is read before the watch tells it, wakes nobody when it does, and is believed no longer than that."""
 
 from zonewise.kube.reflector import Change
-from zonewise.objects import EndpointSlice, Key, Metadata, key_of
-from zonewise.slices.names import SERVICE_NAME
+from zonewise.objects import SERVICE_NAME, EndpointSlice, Key, Metadata, key_of
 from zonewise.slices.written import Written
 
 SERVICE = Key("default", "web")
