@@ -8,18 +8,17 @@ what stock PDBs publish; then its pods come back, ready, on other nodes, in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
 from zonewise.disruption.budget import Budget
-from zonewise.disruption.census import Places, count, places_of
 from zonewise.disruption.judgement import Case
 from zonewise.disruption.ledger import Ledger, Source
 from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, gives_up
 from zonewise.disruption.purse import BudgetPurse, World
-from zonewise.disruption.status import Published, published
+from zonewise.disruption.status import Published, Recollection, published, recollect
 from zonewise.disruption.waves import Candidate, Pick, Wave, next_wave
 from zonewise.objects import Key, key_of
 from zonewise.objects.policy import PodDisruptionBudget
@@ -116,9 +115,7 @@ class _Stage:
         self._budgets = [budget for budget in cluster.budgets if any(_selects(budget, pod) for pod in here)]
         self._recounts: dict[Key, PodDisruptionBudget] = {}
         self._ledgers: dict[Key, Ledger] = {key: status.ledger for key, status in cluster.statuses.items()}
-        self._places: dict[Key, Places] = {
-            key: places_of(status.departures) for key, status in cluster.statuses.items()
-        }
+        self._before: dict[Key, Recollection] = {}
         self._settled = False
 
     def drain(self, node: str, pods: Sequence[PodFacts]) -> tuple[list[PlannedWave], list[Staying]]:
@@ -155,10 +152,12 @@ class _Stage:
         return next_wave([self._candidate(pod) for pod in pods], purse)
 
     def _case(self, budget: Budget) -> Case:
-        pods = [pod for pod in self._pods.values() if _selects(budget, pod)]
-        ledger, places = self._ledgers.get(budget.key, {}), self._places.get(budget.key, {})
-        census = count(budget, pods, self._atlas, self._cluster.workloads, ledger, places)
-        self._places[budget.key] = census.places
+        """As the next leader would count it: what it goes by stands in the status."""
+        key, pods = budget.key, [pod for pod in self._pods.values() if _selects(budget, pod)]
+        ledger, status = self._ledgers.get(key, {}), self._cluster.statuses.get(key, Published())
+        before = recollect(budget, status, self._before.get(key, Recollection()))
+        census = before.count(budget, pods, self._atlas, self._cluster.workloads, ledger)
+        self._before[key] = replace(before, places=census.places)
         return Case(budget, published(budget, census, ledger, (), ""))
 
     def _candidate(self, pod: PodFacts) -> Candidate:
@@ -208,7 +207,7 @@ class _Stage:
         for pod in pods:
             self._pods.pop(pod.uid, None)
             node = self._elsewhere(pod)
-            if pod.controller and pod.stage is not Stage.ENDED and node is not None:
+            if self._is_missed(pod) and pod.stage is not Stage.ENDED and node is not None:
                 back = msgspec.structs.replace(
                     pod,
                     uid=f"{pod.uid}+",
@@ -220,6 +219,16 @@ class _Stage:
                     stage=Stage.RUNNING,
                 )
                 self._pods[back.uid] = back
+
+    def _is_missed(self, pod: PodFacts) -> bool:
+        """Whether its controller still lacks one: while a pod terminates, its successor may be there already."""
+        if not pod.controller:
+            return False
+        workload = self._cluster.workloads.get(pod.controller_uid)
+        if workload is None:
+            return True
+        wanted = workload.desired if workload.own is None else workload.own
+        return sum(peer.active for peer in self._peers(pod)) < wanted
 
     def _elsewhere(self, pod: PodFacts) -> str | None:
         zone = zone_of(self._cluster.nodes.get(pod.node, {}))

@@ -9,8 +9,8 @@ from unit.disruption.build import ACROSS, BY_ZONE, NEW, OLD, OVERALL, pod, workl
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.drainplan import Cluster, DrainPlan, plan_drain
 from zonewise.disruption.ledger import Entry, ledger_of
-from zonewise.disruption.pods import Controller, PodFacts
-from zonewise.disruption.status import Published
+from zonewise.disruption.pods import Atlas, Controller, PodFacts
+from zonewise.disruption.status import Published, Recollection, published
 from zonewise.objects.policy import PodDisruptionBudget
 from zonewise.topology import ZONE
 
@@ -58,6 +58,26 @@ def test_what_is_disrupted_now_comes_first() -> None:
     plan = plan_drain(busy, ["a1"])
     assert waves(plan) == [["a-1"], ["a-2"]]
     assert [wave.after_others for wave in plan.waves] == [True, False]
+
+
+def test_what_is_replaced_already_does_not_come_back() -> None:
+    """Else there would be one too many in its zone, which others must wait for."""
+    plan = plan_drain(cluster(ACROSS, more=(pod("a-9", "a2", terminating=True),)), ["b1"])
+    assert waves(plan) == [["b-1"], ["b-2"]]
+    assert not plan.never
+
+
+def test_the_plan_counts_as_the_next_leader_would() -> None:
+    """Zone b lost a pod that nobody saw leave; the one seen leaving zone a has its successor, so it is not that one."""
+    whole = cluster(ACROSS)
+    census = Recollection().count(ACROSS, whole.pods, Atlas(NODES), workloads(9), {})
+    left = [known for known in whole.pods if known.name != "b-0"]
+    since = replace(
+        whole,
+        pods=[*left, pod("a-9", "a2", terminating=True)],
+        statuses={ACROSS.key: published(ACROSS, census, {}, (), "")},
+    )
+    assert [wave.after_others for wave in plan_drain(since, ["b1"]).waves] == [True, False]
 
 
 def test_an_unready_pod_elsewhere_holds_for_ever_what_needs_it() -> None:
