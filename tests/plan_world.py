@@ -42,7 +42,7 @@ def slice_of(of: Service, counts: dict[str, int]) -> EndpointSlice:
     return EndpointSlice(metadata=metadata, address_type="IPv4", ports=PORTS, endpoints=endpoints)
 
 
-def situation(**counts: dict[str, int]) -> Situation:
+def situation(*, own: bool | None = None, **counts: dict[str, int]) -> Situation:
     services = [service(name) for name in counts]
     nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
-    return gather(nodes, services, [slice_of(one, counts[one.metadata.name]) for one in services])
+    return gather(nodes, services, [slice_of(one, counts[one.metadata.name]) for one in services], own=own)

@@ -63,6 +63,11 @@ Examples:
     show_default=True,
     help="How automatic hints are computed, as the controller is told.",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(["overlay", "own"]),
+    help="Who writes the slices: the stock controller, or ours. [default: as the slices show]",
+)
 @click.option("--changed-only", is_flag=True, help="Only Services that a change makes a difference to.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
@@ -93,11 +98,12 @@ def plan(**options: Any) -> None:
 
 
 def _situation(options: dict[str, Any]) -> Situation:
+    own = options["mode"] == "own" if options["mode"] else None
     if options["file"] is None:
         from zonewise.kube import kubeconfig
         from zonewise.planning import live
 
-        return live.read(kubeconfig.find(options["kubeconfig"], options["context"]))
+        return live.read(kubeconfig.find(options["kubeconfig"], options["context"]), own=own)
     from zonewise import dump
     from zonewise.objects import Pod
     from zonewise.planning.situation import KINDS, gather
@@ -111,7 +117,7 @@ def _situation(options: dict[str, Any]) -> Situation:
             )
     # Pods are most of a dump, and say nothing that slices don't.
     pods = [] if objects["EndpointSlice"] else dump.read(data, source, {"Pod": Pod})["Pod"]
-    return gather(objects["Node"], objects["Service"], objects["EndpointSlice"], pods, objects["Namespace"])
+    return gather(objects["Node"], objects["Service"], objects["EndpointSlice"], pods, objects["Namespace"], own=own)
 
 
 def _source(options: dict[str, Any]) -> str:

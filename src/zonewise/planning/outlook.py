@@ -13,13 +13,13 @@ from typing import Final
 import msgspec
 
 from zonewise.objects import EndpointSlice, Key, Service
-from zonewise.planning.situation import Served, Situation
+from zonewise.planning import slicecount
+from zonewise.planning.situation import Served, Situation, is_own
 from zonewise.routing import Cluster, Decision, HintsForm, drained_zones
 from zonewise.routing.load import names
 from zonewise.routing.tiers import EVERYONE
 from zonewise.slices.families import Family
 from zonewise.slices.overlay import is_stock, recalled
-from zonewise.slices.plan import MOST_PER_SLICE
 from zonewise.slices.routed import Routed, route
 from zonewise.slices.state import forecasts_of, state_of
 from zonewise.topology import ZONE
@@ -87,7 +87,7 @@ def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
         in_zone=min((each.in_zone for each in forecasts), default=0.0),
         worst_overload=max((each.worst_overload for each in forecasts), default=0.0),
         cut_off=tuple(sorted({name for each in forecasts for name in each.cut_off})),
-        slices=sum(_slices(each) for each in found.values()),
+        slices=sum(_slices(served, family, each, own=situation.own) for family, each in found.items()),
         assignment=tuple(_assignments(decisions.values(), cluster)),
         losses=state.losses,
         complaints=state.complaints,
@@ -101,7 +101,7 @@ def routed(served: Served, family: Family, situation: Situation, hints: HintsFor
     drained = drained_zones(served.service, said, situation.cluster.node_drains)
     slices = _of_family(served.slices, family)
     memory = None
-    if any(map(is_stock, slices)):  # there it is the overlay that remembers
+    if any(map(is_stock, slices)) and not any(map(is_own, slices)):  # there it is the overlay that remembers
         memory = recalled(served.service, served.endpoints(family), situation.cluster)
     return route(served.service, served.by_family[family], slices, situation.cluster, hints, drained, memory)
 
@@ -110,8 +110,10 @@ def _of_family(slices: Iterable[EndpointSlice], family: Family) -> list[Endpoint
     return [found for found in slices if found.address_type == family]
 
 
-def _slices(routed: Routed) -> int:
-    return sum(-(-len(endpoints) // MOST_PER_SLICE) for endpoints in routed.wanted.values()) or 1
+def _slices(served: Served, family: Family, routed: Routed, *, own: bool) -> int:
+    if own:
+        return slicecount.own(routed)
+    return slicecount.stock(served.by_family[family], _of_family(served.slices, family))
 
 
 def _assignments(decisions: Iterable[Decision], cluster: Cluster) -> Iterable[Assignment]:

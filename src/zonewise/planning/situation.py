@@ -10,6 +10,7 @@ from typing import Final
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Key, Namespace, Node, Pod, Service, View, key_of
 from zonewise.routing import Cluster
 from zonewise.slices.families import Family, families_of
+from zonewise.slices.metadata import CONSUMER
 from zonewise.slices.names import service_key
 from zonewise.slices.plan import has_slices
 from zonewise.slices.pods import ByPorts, endpoints_of
@@ -43,12 +44,16 @@ class Served:
 
 @dataclass(frozen=True)
 class Situation:
-    """`changed` is empty for the cluster as it is, else what was changed in words."""
+    """`changed` is empty for the cluster as it is, else what was changed in words.
+
+    `own` where the Zonewise controller writes the slices (mode own), not the stock one.
+    """
 
     nodes: tuple[Node, ...]
     services: tuple[Served, ...]
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
+    own: bool = False
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -61,15 +66,27 @@ def gather(
     slices: Iterable[EndpointSlice] = (),
     pods: Iterable[Pod] = (),
     namespaces: Iterable[Namespace] = (),
+    *,
+    own: bool | None = None,
 ) -> Situation:
-    """Endpoints are those of the slices, or where there are none, of the pods."""
+    """Endpoints are those of the slices, or where there are none, of the pods.
+
+    Who writes slices is told by those that are for one zone, unless `own` says it: no stock controller parts them so.
+    """
     known = tuple(sorted(nodes, key=lambda node: node.metadata.name))
     cluster = Cluster.of(known)
     by_service = _by_service(slices)
     selected = _Selected(pods)
     routed = sorted((service for service in services if has_slices(service)), key=key_of)
     served = [_served(service, by_service.get(key_of(service), []), selected, cluster) for service in routed]
-    return Situation(known, tuple(served), {found.metadata.name: found for found in namespaces})
+    if own is None:
+        own = any(is_own(found) for each in served for found in each.slices)
+    return Situation(known, tuple(served), {found.metadata.name: found for found in namespaces}, own=own)
+
+
+def is_own(found: EndpointSlice) -> bool:
+    """Whether the Zonewise controller wrote it, as far as the slice tells."""
+    return CONSUMER in found.metadata.labels
 
 
 def _by_service(slices: Iterable[EndpointSlice]) -> dict[Key, list[EndpointSlice]]:

@@ -17,7 +17,17 @@ from zonewise.errors import UsageError
 from zonewise.objects import Endpoint, Key, Node, Service
 from zonewise.planning.situation import Served, Situation
 from zonewise.routing import Cluster
-from zonewise.routing.policy import SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
+from zonewise.routing.drain import DRAIN_ZONE
+from zonewise.routing.policy import (
+    OLD_HINTS,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    TOPOLOGY_KEYS,
+    TOPOLOGY_MODE,
+    read_policy,
+)
+from zonewise.routing.reason import Code, Reason
 from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
 from zonewise.slices.families import Family
 from zonewise.slices.pods import ByPorts
@@ -37,14 +47,18 @@ SHORT_NAMES: Final[Mapping[str, str]] = {
     "padding": PADDING,
     "overload-threshold": OVERLOAD_THRESHOLD,
 }
+_WHOLE_KEYS: Final = frozenset({*SHORT_NAMES.values(), OLD_HINTS, DRAIN_ZONE})
 MOST_ADDED: Final = 10_000
 
 
 def set_policy(situation: Situation, name: str, value: str, chosen: Chosen) -> Situation:
     """`name` is a short one, a whole annotation key, or trafficDistribution; an empty value takes it away."""
-    if name not in SHORT_NAMES and name != TRAFFIC_DISTRIBUTION and "/" not in name:
+    if name not in {*SHORT_NAMES, *_WHOLE_KEYS, TRAFFIC_DISTRIBUTION}:
         known = ", ".join((*SHORT_NAMES, TRAFFIC_DISTRIBUTION))
-        raise UsageError(f"--set {name}={value}: {name!r} is no policy; write one of {known}, or an annotation's key")
+        raise UsageError(f"--set {name}={value}: {name!r} is no policy; write one of {known}, or the annotation's key")
+    refused = [said for said in read_policy(_with_policy(Service(), name, value)).complaints if _is_refusal(said)]
+    if refused:
+        raise UsageError(f"--set {name}={value}: {refused[0].remedy}")
     if not any(chosen(served.service) for served in situation.services):
         raise UsageError(f"--set {name}={value}: no Service is chosen by -n and -l")
     services = tuple(
@@ -52,6 +66,11 @@ def set_policy(situation: Situation, name: str, value: str, chosen: Chosen) -> S
         for served in situation.services
     )
     return _changed(situation, f"{name}={value}", services=services)
+
+
+def _is_refusal(said: Reason) -> bool:
+    """A value that nobody understands; that a Service says two things, or tunes nothing, may well be asked about."""
+    return said.code is Code.INVALID_VALUE
 
 
 def _with_policy(service: Service, name: str, value: str) -> Service:
@@ -145,8 +164,11 @@ def _scaled(served: Served, number: int, cluster: Cluster) -> Served:
 def _scale_family(by_ports: ByPorts, family: Family, number: int, cluster: Cluster) -> ByPorts:
     ports = next(iter(by_ports), ())
     endpoints = [endpoint for found in by_ports.values() for endpoint in found]
-    grown = [*endpoints, *_more(endpoints, family, number - len(endpoints), cluster)]
-    return {ports: _fewer(grown, len(grown) - number, cluster)}
+    added = list(_more(endpoints, family, number - len(endpoints), cluster))
+    kept = {id(endpoint) for endpoint in _fewer(endpoints, len(endpoints) - number, cluster)}
+    scaled = {same: [endpoint for endpoint in found if id(endpoint) in kept] for same, found in by_ports.items()}
+    scaled[ports] = [*scaled.get(ports, ()), *added]
+    return scaled
 
 
 def _more(endpoints: Sequence[Endpoint], family: Family, number: int, cluster: Cluster) -> Iterable[Endpoint]:
@@ -208,6 +230,7 @@ def _changed(
         situation.services if services is None else services,
         situation.namespaces,
         (*situation.changed, words),
+        situation.own,
     )
 
 

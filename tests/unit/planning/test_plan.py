@@ -7,12 +7,14 @@ import pytest
 
 from plan_world import node, service, situation, slice_of
 from zonewise.errors import UsageError
-from zonewise.objects import Key, Pod, key_of
+from zonewise.objects import SERVICE_NAME, Key, Pod, key_of
 from zonewise.planning import whatif
 from zonewise.planning.comparison import Comparison, Traffic, compare
 from zonewise.planning.outlook import Assignment, Outlook, look
 from zonewise.planning.situation import Situation, gather
 from zonewise.routing import Cluster
+from zonewise.routing.policy import SAME_ZONE
+from zonewise.slices.metadata import CONSUMER
 from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
 from zonewise.slices.overlay import overlay
 
@@ -34,11 +36,55 @@ def test_without_a_policy_a_third_stays_in_zone() -> None:
     assert found.assignment == tuple(Assignment(zone, ("*",), 4) for zone in "abc")
 
 
-def test_a_preference_keeps_traffic_and_parts_the_slices() -> None:
-    found = outlook(whatif.set_policy(situation(shop=EVEN), "same-zone", "Prefer", every))
+def test_a_preference_keeps_traffic_and_parts_the_slices_that_we_write() -> None:
+    found = outlook(whatif.set_policy(situation(shop=EVEN, own=True), "same-zone", "Prefer", every))
     assert (found.policy, found.active, found.slices) == ("same-zone Prefer", True, 3)
     assert (found.in_zone, found.worst_overload) == (1.0, 0.0)
     assert found.assignment == tuple(Assignment(zone, (zone,), 4) for zone in "abc")
+
+
+def test_hints_laid_over_stock_slices_make_no_more_of_them() -> None:
+    found = outlook(whatif.set_policy(situation(shop=EVEN), "same-zone", "Prefer", every))
+    assert (found.active, found.in_zone, found.slices) == (True, 1.0, 1)
+
+
+def test_a_slice_for_one_zone_tells_who_writes_them() -> None:
+    shop, bank = service("shop"), service("bank")
+    parted = slice_of(bank, EVEN)
+    parted.metadata.labels[CONSUMER] = "a"
+    found = gather([node("a0", "a")], [shop, bank], [slice_of(shop, EVEN), parted])
+    assert found.own
+    assert not gather([node("a0", "a")], [shop], [slice_of(shop, EVEN)]).own
+
+
+@pytest.mark.parametrize(
+    ("filled", "number", "slices"),
+    [
+        ([100, 50], 150, 2),
+        ([100, 50], 200, 2),  # room for all in the second
+        ([100, 50], 201, 3),
+        ([60, 60], 170, 3),  # 50 more fit into none: the stock controller moves nothing
+        ([60, 60], 161, 3),
+        ([60, 60], 160, 2),
+        ([60, 60], 1, 1),
+        ([60, 60], 0, 1),
+        ([1], 350, 4),  # three full ones, and 49 more beside the first
+    ],
+)
+def test_the_stock_controller_fills_slices_and_moves_nothing(filled: list[int], number: int, slices: int) -> None:
+    shop = service("shop")
+    whole = slice_of(shop, {"a": sum(filled)}).endpoints or ()
+    parts = [
+        msgspec.structs.replace(
+            slice_of(shop, {}),
+            metadata=msgspec.structs.replace(shop.metadata, name=f"shop-{place}", labels={SERVICE_NAME: "shop"}),
+            endpoints=whole[sum(filled[:place]) : sum(filled[: place + 1])],
+        )
+        for place in range(len(filled))
+    ]
+    found = gather([node("a0", "a"), node("a1", "a")], [shop], parts)
+    assert outlook(found).slices == len(filled)
+    assert outlook(whatif.scale(found, "shop", number)).slices == slices
 
 
 def test_a_policy_is_taken_away_by_an_empty_value() -> None:
@@ -109,7 +155,13 @@ def test_scaling_down_an_uneven_spread_takes_from_the_fullest_zone() -> None:
     ("change", "said"),
     [
         (lambda s: whatif.set_policy(s, "zone", "x", every), "'zone' is no policy; write one of same-node, same-zone"),
-        (lambda s: whatif.set_policy(s, "same-zone", "x", lambda _: False), "no Service is chosen"),
+        (lambda s: whatif.set_policy(s, "zonewise.dev/zone", "x", every), "is no policy"),
+        (lambda s: whatif.set_policy(s, "same-zone", "x", every), "--set same-zone=x: write Balanced, Prefer, Require"),
+        (lambda s: whatif.set_policy(s, SAME_ZONE, "x", every), "write Balanced, Prefer, Require"),
+        (lambda s: whatif.set_policy(s, "trafficDistribution", "Near", every), "write one of PreferClose"),
+        (lambda s: whatif.set_policy(s, "topology-keys", "[1]", every), "write a list such as"),
+        (lambda s: whatif.set_policy(s, "padding", "many", every), "write a number of endpoints"),
+        (lambda s: whatif.set_policy(s, "same-zone", "Prefer", lambda _: False), "no Service is chosen"),
         (lambda s: whatif.lose_zone(s, "z"), "no node is in that zone; there is a, b, c"),
         (lambda s: whatif.add_nodes(s, "a", 0), "add 1 to 10,000 nodes"),
         (lambda s: whatif.scale(s, "nobody", 3), "there is no such Service"),
