@@ -5,7 +5,7 @@ class ZonewiseError(Exception):
     """Its text names the object, what was expected and what to do next."""
 
     exit_code = 1
-    """1: something is wrong with what was asked about; 2: with how it was asked."""
+    """1: what was asked about is not there, or something is wrong with it; 2: it can't be asked so."""
 
 
 class UsageError(ZonewiseError):

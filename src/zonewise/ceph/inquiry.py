@@ -29,7 +29,7 @@ async def inquire(client: Client, claim: Key, labels: DomainLabels, config_map: 
     try:
         found = await client.get(PERSISTENT_VOLUME_CLAIMS, claim.name, claim.namespace)
     except NotFound:
-        raise UsageError(f"no claim {claim}: name it as NAME -n NAMESPACE, or NAMESPACE/NAME") from None
+        raise ZonewiseError(f"no claim {claim}: name it as NAME -n NAMESPACE, or NAMESPACE/NAME") from None
     nodes = (await client.list(NODES)).items
     data, problems = await _config(client, config_map)
     if not found.spec.volume_name:

@@ -67,12 +67,12 @@ def clusters(config: Path, only: str) -> Iterator[Cluster]:
     """Connections as the driver's own user."""
     from zonewise.ceph.cluster import Clusters
     from zonewise.ceph.config import Configuration
-    from zonewise.errors import UsageError
+    from zonewise.errors import ZonewiseError
 
     opened = Clusters(Configuration(config))
     named = opened.config.clusters
     if only and only not in named:
-        raise UsageError(f"--cluster {only!r}: {config} has {', '.join(sorted(named)) or 'none'}")
+        raise ZonewiseError(f"--cluster {only!r}: {config} has {', '.join(sorted(named)) or 'none'}")
     for name in sorted(named):
         if only in {"", name}:
             yield opened.own(name)

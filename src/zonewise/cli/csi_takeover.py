@@ -10,7 +10,7 @@ import click
 
 from zonewise.cli.csi_serve import CONFIG_MAP, DOMAIN_LABELS, config_map_key
 from zonewise.cli.options import cluster_options
-from zonewise.errors import UsageError
+from zonewise.errors import ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.ceph.takeover import TakeoverMap
@@ -111,5 +111,5 @@ def _entry(said: TakeoverMap, written: str) -> str:
     known = list(said.written())
     found = [entry for entry in known if entry == written or entry.partition("=")[2] == written]
     if len(found) != 1:
-        raise UsageError(f"{written!r} is not the name of one takeover; there are: {', '.join(known) or 'none'}")
+        raise ZonewiseError(f"{written!r} is not the name of one takeover; there are: {', '.join(known) or 'none'}")
     return found[0]

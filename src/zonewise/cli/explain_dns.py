@@ -74,7 +74,7 @@ def dns(**options: Any) -> None:
 
     account = asyncio.run(find_out())
     click.echo(_json(account) if options["output"] == "json" else "\n".join(_lines(account)))
-    sys.exit(0 if account.answer.records or account.passed_on else 1)
+    sys.exit(0 if account.is_answered else 1)
 
 
 def _inquiry(options: dict[str, Any], namespace: str) -> Inquiry:
@@ -132,7 +132,7 @@ def _what(account: Account) -> str:
 
 def _answer_lines(account: Account) -> Iterator[str]:
     answer = account.answer
-    how = "passed on to other servers" if account.passed_on else answer.rcode
+    how = "passed on to other servers" if account.passed_on and account.is_answered else answer.rcode
     yield f"Answer     {how}{f', to be kept for {answer.ttl} s' if answer.ttl is not None else ''}"
     yield from (f"  {record.type} {record.data}" for record in answer.records)
     yield from (f"  with {record.name} {record.type} {record.data}" for record in answer.additional)

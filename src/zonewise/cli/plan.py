@@ -10,7 +10,7 @@ import click
 
 from zonewise.cli import dumps, printing
 from zonewise.cli.options import cluster_options
-from zonewise.errors import UsageError
+from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.objects import Key, Service
@@ -89,7 +89,7 @@ def plan(**options: Any) -> None:
         today, _changed(today, options, chosen), chosen, _traffic(options, today), HintsForm(options["hints"])
     )
     if not found.rows:
-        raise UsageError(f"{_source(options)}: no Service with a selector is chosen; look at -n and -l")
+        raise ZonewiseError(f"{_source(options)}: no Service with a selector is chosen; look at -n and -l")
     match options["output"]:
         case "json" | "yaml" as form:
             printing.echo_data(found, form)

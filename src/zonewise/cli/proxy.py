@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli.options import cluster_options, health_option, log_options
-from zonewise.errors import UsageError
+from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.kube.access import Access
@@ -163,7 +163,7 @@ async def _explain(access: Access, settings: Settings, service: str, namespace: 
         try:
             found = await client.get(SERVICES, name, where)
         except NotFound:
-            raise UsageError(f"no Service {where}/{name}: name it as NAME -n NAMESPACE, or NAMESPACE/NAME") from None
+            raise ZonewiseError(f"no Service {where}/{name}: name it as NAME -n NAMESPACE, or NAMESPACE/NAME") from None
         selector = f"{SERVICE_NAME}={name}"
         slices = (await client.list(ENDPOINT_SLICES, where, selector=selector)).items
         nodes = (await client.list(NODES)).items

@@ -58,7 +58,7 @@ SAID_BY_US = (
 
 def reference() -> str:
     commands = list(entries(cli, ("zonewise",)))
-    return "\n".join([*_head(), *_words(), *_budget(), *_components(), *_commands(commands), *_json()])
+    return "\n".join([*_head(), *_words(), *_budget(), *_components(), *_commands(commands), *_exit_codes(), *_json()])
 
 
 def _head() -> list[str]:
@@ -140,6 +140,21 @@ def _commands(found: list[Entry]) -> Iterator[str]:
         if entry.examples:
             yield from ("```", *entry.examples, "```")
     yield ""
+
+
+def _exit_codes() -> Iterator[str]:
+    yield from (
+        "## Exit codes",
+        "",
+        "The same for every command. Whatever is not 0 is told in one line on stderr, unless what was printed says it.",
+        "",
+        "| code | meaning |",
+        "|---|---|",
+        "| 0 | done, or fine |",
+        "| 1 | what was named is not there (a Service, pod, node, claim, zone), the answer is no (`explain`, `drain --plan`), something wants looking at (`status`, `doctor`), or the server is away or forbids it |",
+        "| 2 | it can't be asked so: unknown commands, flags and values, files that can't be read, a kubeconfig that says nothing |",
+        "",
+    )
 
 
 def _json() -> Iterator[str]:

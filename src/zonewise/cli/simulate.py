@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli import dumps
-from zonewise.errors import UsageError
+from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.routing.algorithms import Algorithm, Weights
@@ -331,7 +331,7 @@ async def _read_cluster(kubeconfig: Path | None, context: str | None) -> list[In
         nodes, slices = await client.list(NODES), await client.list(ENDPOINT_SLICES)
     found = from_cluster(nodes.items, slices.items)
     if not found:
-        raise UsageError("the cluster has no Service with ready endpoints in a zone: nothing to judge")
+        raise ZonewiseError("the cluster has no Service with ready endpoints in a zone: nothing to judge")
     return found
 
 

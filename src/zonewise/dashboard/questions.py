@@ -70,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def answer(question: Question, today: Situation, hints: HintsForm) -> Answer:
-    """Raises UsageError where the question names what is not there."""
+    """Raises ZonewiseError where the question names what is not there."""
     chosen = _chosen(question)
     planned = today
     for change in question.changes:

@@ -22,7 +22,7 @@ from zonewise.dashboard import doors, simulation
 from zonewise.dashboard.board import Board
 from zonewise.dashboard.doors import COOKIE, Door, ReviewedDoor, Verdict
 from zonewise.dashboard.questions import Question, answer
-from zonewise.errors import UsageError
+from zonewise.errors import ZonewiseError
 from zonewise.planning.situation import Situation
 from zonewise.routing import HintsForm
 from zonewise.simulator.results import Table
@@ -160,7 +160,7 @@ class Server:
             question = msgspec.json.decode(await request.read(), type=Question)
             async with self._thinking:
                 found = await asyncio.to_thread(answer, question, self._situation(), self._hints)
-        except (UsageError, msgspec.DecodeError) as error:
+        except (ZonewiseError, msgspec.DecodeError) as error:
             return web.json_response({"error": str(error)}, status=400)
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 

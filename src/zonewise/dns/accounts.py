@@ -12,6 +12,7 @@ from ipaddress import ip_address, ip_network
 import msgspec
 
 from zonewise.dns.clients import plain
+from zonewise.dns.message import Rcode
 from zonewise.dns.presentation import Shown
 from zonewise.dns.ranges import own_addresses, places
 from zonewise.dns.service import is_headless
@@ -29,7 +30,9 @@ class FoundBy(StrEnum):
 
 
 class Account(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`passed_on` where other servers are asked for the name, or for where it points."""
+    """`passed_on` where other servers are asked for the name, or for where it points; in the end, where the answer is
+    that it does not exist: resolvers ask for the name as it was written last.
+    """
 
     name: str
     type: str
@@ -43,6 +46,10 @@ class Account(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     answer: Shown
     passed_on: bool
     remedies: tuple[str, ...]
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.answer.records) or (self.passed_on and self.answer.rcode != Rcode.NXDOMAIN.name)
 
 
 class ServiceAccount(msgspec.Struct, frozen=True, rename="camel"):

@@ -56,7 +56,9 @@ class Inquiry:
 
 
 async def inquire(client: api.Client, inquiry: Inquiry) -> Account:
-    """The account of the first name of the search path that exists, or of the last."""
+    """The account of the first name of the search path that exists, or of the last; of a Service's name where only
+    other servers may know it, and no Service of a namespace that exists does.
+    """
     nodes = (await client.list(NODES)).items
     namespaces = {each.metadata.name: each.metadata.annotations for each in (await client.list(NAMESPACES)).items}
     pods = await _pods(client, inquiry)
@@ -65,14 +67,22 @@ async def inquire(client: api.Client, inquiry: Inquiry) -> Account:
     records = tuple((namespace, address) for namespace, address in each if address)
     state = State(nodes, namespaces, pods=records)
     account: Account | None = None
+    meant: Account | None = None
     for asked in _meanings(inquiry):
         state = replace(state, services=await _services(client, asked, inquiry.domain))
         type_ = inquiry.type or _USUAL_TYPES.get(asked.kind, Type.A)
         account = explain(asked, type_, asker, state, inquiry.settings)
         if account.answer.rcode != Rcode.NXDOMAIN.name:
             break
+        if asked.kind is Kind.SERVICE and asked.service and asked.service.namespace in namespaces:
+            meant = meant or account
     assert account is not None, "a name is a candidate at least once"
-    return account
+    return _then_others(meant, account) if meant and account.passed_on else account
+
+
+def _then_others(meant: Account, last: Account) -> Account:
+    verdict = f"{meant.verdict}; other servers are asked for {last.name}"
+    return msgspec.structs.replace(meant, verdict=verdict, passed_on=True)
 
 
 def _meanings(inquiry: Inquiry) -> Iterator[Meaning]:

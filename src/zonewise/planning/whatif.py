@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from zonewise.errors import UsageError
+from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import Endpoint, Key, Node, Service
 from zonewise.planning.situation import Served, Situation
 from zonewise.routing import Cluster
@@ -60,7 +60,7 @@ def set_policy(situation: Situation, name: str, value: str, chosen: Chosen) -> S
     if refused:
         raise UsageError(f"--set {name}={value}: {refused[0].remedy}")
     if not any(chosen(served.service) for served in situation.services):
-        raise UsageError(f"--set {name}={value}: no Service is chosen by -n and -l")
+        raise ZonewiseError(f"--set {name}={value}: no Service is chosen by -n and -l")
     services = tuple(
         replace(served, service=_with_policy(served.service, name, value)) if chosen(served.service) else served
         for served in situation.services
@@ -89,7 +89,7 @@ def lose_zone(situation: Situation, zone: str) -> Situation:
     """Its nodes and every endpoint on them are gone, and nothing has taken their place yet."""
     lost = {name for name, found in situation.cluster.domains(ZONE).items() if found == zone}
     if not lost:
-        raise UsageError(f"--lose-zone {zone}: no node is in that zone; there is {_zones(situation.cluster)}")
+        raise ZonewiseError(f"--lose-zone {zone}: no node is in that zone; there is {_zones(situation.cluster)}")
     homes = situation.cluster.domains(ZONE)
 
     def stays(endpoint: Endpoint) -> bool:
@@ -115,7 +115,7 @@ def _pattern(situation: Situation, zone: str) -> Node:
     homes, clients = situation.cluster.domains(ZONE), situation.cluster.clients
     name = next((name for name in clients if homes.get(name) == zone), clients[0] if clients else None)
     if name is None:
-        raise UsageError(f"--add-nodes {zone}: there is no node that new ones could be like")
+        raise ZonewiseError(f"--add-nodes {zone}: there is no node that new ones could be like")
     return situation.cluster.nodes[name]
 
 
@@ -149,7 +149,7 @@ def find(situation: Situation, name: str, option: str) -> Key:
         case [one]:
             return one
         case []:
-            raise UsageError(f"{option} {name}: there is no such Service with a selector")
+            raise ZonewiseError(f"{option} {name}: there is no such Service with a selector")
         case _:
             raise UsageError(f"{option} {name}: {len(found)} Services have that name; write {found[0]} or another")
 
@@ -174,7 +174,7 @@ def _scale_family(by_ports: ByPorts, family: Family, number: int, cluster: Clust
 def _more(endpoints: Sequence[Endpoint], family: Family, number: int, cluster: Cluster) -> Iterable[Endpoint]:
     zones, placed = _nodes_by_zone(cluster), Counter(_home(endpoint, cluster) for endpoint in endpoints)
     if number > 0 and not zones:
-        raise UsageError("no node takes pods, so there is no place for more endpoints")
+        raise ZonewiseError("no node takes pods, so there is no place for more endpoints")
     for index in range(max(0, number)):
         zone = min(zones, key=lambda found: (placed[found], found))
         node = zones[zone][placed[zone] % len(zones[zone])]

@@ -7,7 +7,7 @@ import pytest
 
 from plan_world import situation
 from zonewise.dashboard.questions import Question, answer, command
-from zonewise.errors import UsageError
+from zonewise.errors import ZonewiseError
 from zonewise.routing import HintsForm
 
 EVEN = {"a": 4, "b": 4, "c": 4}
@@ -54,7 +54,7 @@ def test_a_command_is_safe_to_paste() -> None:
     ],
 )
 def test_what_is_not_there_is_said(text: str) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(ZonewiseError):
         answer(asked(text), situation(shop=EVEN), HintsForm.STABLE)
 
 

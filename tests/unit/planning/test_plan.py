@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from plan_world import node, service, situation, slice_of
-from zonewise.errors import UsageError
+from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import SERVICE_NAME, Key, Pod, key_of
 from zonewise.planning import whatif
 from zonewise.planning.comparison import Comparison, Traffic, compare
@@ -169,7 +169,7 @@ def test_scaling_down_an_uneven_spread_takes_from_the_fullest_zone() -> None:
     ],
 )
 def test_a_change_of_what_is_not_there_is_refused(change: object, said: str) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(ZonewiseError) as refused:
         change(situation(shop=EVEN))  # type: ignore[operator]
     assert said in str(refused.value)
 
