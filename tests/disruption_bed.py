@@ -62,6 +62,7 @@ DEPLOYMENTS = _apps("Deployment", "deployments")
 REPLICA_SETS = _apps("ReplicaSet", "replicasets")
 STATEFUL_SETS = _apps("StatefulSet", "statefulsets")
 DAEMON_SETS = _apps("DaemonSet", "daemonsets")
+REPLICATION_CONTROLLERS = _apps("ReplicationController", "replicationcontrollers", "")
 STOCK_BUDGETS = _apps("PodDisruptionBudget", "poddisruptionbudgets", "policy")
 BUDGETS: Resource[Json] = Resource(
     dict[str, Any], "TopologyDisruptionBudget", "topologydisruptionbudgets", "zonewise.dev", "v1alpha1"
@@ -203,6 +204,11 @@ class Bed:
     async def replica_set(self, name: str, replicas: int, **template: Any) -> Json:
         return await self._workload(REPLICA_SETS, name, {"replicas": replicas}, {}, template)
 
+    async def replication_controller(self, name: str, replicas: int) -> Json:
+        return await self._workload(
+            REPLICATION_CONTROLLERS, name, {"replicas": replicas, "selector": {"app": name}}, {}, {}
+        )
+
     async def stateful_set(
         self,
         name: str,
@@ -230,7 +236,7 @@ class Bed:
         selector = {"matchLabels": {"app": name}}
         body = {
             "metadata": {"name": name, "annotations": dict(annotations)},
-            "spec": {**spec, "selector": selector, "template": pods},
+            "spec": {"selector": selector, "template": pods, **spec},
         }
         return await self.client.create(resource, body, self.namespace)
 

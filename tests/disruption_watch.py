@@ -19,12 +19,15 @@ from zonewise.objects import PODS, Pod
 
 @dataclass
 class Watcher:
+    """`whole`: what each zone had when it began; `most_unavailable_zones` had less at the same time."""
+
     floors: Mapping[str, int]
     zones: Mapping[str, str]
     pods: dict[str, Pod] = field(default_factory=dict)
     events: int = 0
     violations: list[str] = field(default_factory=list)
     lowest: dict[str, int] = field(default_factory=dict)
+    whole: Counter[str] = field(default_factory=Counter)
     most_unavailable_zones: int = 0
 
     def note(self, kind: str, pod: Pod) -> None:
@@ -35,8 +38,14 @@ class Watcher:
             self.pods[pod.metadata.uid] = pod
         self._judge(f"{kind} {pod.metadata.name} at version {pod.metadata.resource_version}")
 
+    @property
+    def available(self) -> Counter[str]:
+        return Counter(self.zones.get(pod.spec.node_name, "") for pod in self.pods.values() if is_available(pod))
+
     def _judge(self, what: str) -> None:
-        available = Counter(self.zones.get(pod.spec.node_name, "") for pod in self.pods.values() if is_available(pod))
+        available = self.available
+        unavailable = sum(available[zone] < pods for zone, pods in self.whole.items())
+        self.most_unavailable_zones = max(self.most_unavailable_zones, unavailable)
         for zone, floor in self.floors.items():
             self.lowest[zone] = min(self.lowest.get(zone, available[zone]), available[zone])
             if available[zone] < floor:
@@ -49,6 +58,7 @@ async def watching(bed: Bed, app: str, floors: Mapping[str, int]) -> AsyncIterat
     watcher = Watcher(floors, await bed.zone_of_nodes())
     listing = await bed.client.list(PODS, bed.namespace, selector=f"app={app}")
     watcher.pods = {pod.metadata.uid: pod for pod in listing.items}
+    watcher.whole = watcher.available
     following = asyncio.create_task(_follow(bed.client, bed.namespace, app, listing.resource_version, watcher))
     try:
         yield watcher

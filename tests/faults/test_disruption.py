@@ -108,7 +108,6 @@ async def test_fifty_evictions_at_once_through_webhooks_that_are_behind(bed: Bed
         for app in apps:
             await bed.replica_set(app, 54, pod_annotations={GONE_AFTER: "600s"})
             await guard(bed, app)
-        for app in apps:
             await bed.until_ready(app, 54)
         await bed.cordon()
         await stack.enter_async_context(zonewise(bed.client, bed.plane, webhooks=3, late=late))

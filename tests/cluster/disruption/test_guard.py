@@ -6,7 +6,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from disruption_bed import BUDGETS, STATEFUL_SETS, STOCK_BUDGETS, Bed, charges_in
-from disruption_guard import charged, known, leading, replica, set_ready, status_of, until_allowed, zone_budget
+from disruption_guard import (
+    Replica,
+    charged,
+    known,
+    leading,
+    replica,
+    set_ready,
+    status_of,
+    until_allowed,
+    zone_budget,
+)
 from disruption_processes import LateApi, zonewise
 from waiting import eventually
 from zonewise.disruption.policies import WORKLOAD_CONTROLLERS
@@ -244,4 +254,18 @@ async def test_deletes_by_whom(led: Bed) -> None:
             return not verdict.allowed and "needs 2 healthy pods" in verdict.message
 
         await eventually(refuses_people)
+
+        async def passes() -> bool:
+            return (await guard.evict(pods[1].metadata.name)).allowed
+
+        assert not await passes()
+        for enforcement in ("DryRun", "Off"):
+            await led.client.patch(BUDGETS, "budget", MergePatch({"spec": {"enforcement": enforcement}}), led.namespace)
+            await eventually(passes, f"{enforcement} refuses nothing")
+            await led.client.patch(BUDGETS, "budget", MergePatch({"spec": {"enforcement": "Enforce"}}), led.namespace)
+            await eventually(lambda: refused_again(guard, pods[1].metadata.name))
         assert await charged(led) == [pods[0].metadata.name]
+
+
+async def refused_again(guard: Replica, pod: str) -> bool:
+    return "needs 2 healthy pods" in (await guard.evict(pod)).message

@@ -5,7 +5,7 @@ Their deletes are guarded by a policy in the API server: what goes through was g
 
 import pytest
 
-from disruption_bed import BUDGETS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, ZONES, Bed
+from disruption_bed import BUDGETS, DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS, ZONES, Bed
 from disruption_processes import Installed
 from disruption_rollouts import EACH_ZONE, SOON, budget_status, guard, writes
 from disruption_watch import watching
@@ -94,6 +94,25 @@ async def test_big_zones_give_first_a_frozen_one_gives_nothing_and_unused_grants
 
 async def has_only(bed: Bed, app: str, expected: dict[str, int]) -> bool:
     return await bed.ready_by_zone(app) == expected
+
+
+async def test_a_replication_controller_is_held_and_keeps_the_spread(bed: Bed, installed: Installed) -> None:
+    await bed.replication_controller("web", 6)
+    await bed.until_ready("web", 6)
+    await guard(bed, "web", maxUnavailable=0)
+    bed.audit.restart()
+    await bed.scale(REPLICATION_CONTROLLERS, "web", 3)
+    await eventually(lambda: is_refused(bed, "replication-controller"), "a freeze holds it")
+    assert await bed.ready_by_zone("web") == dict.fromkeys(ZONES, 2)
+    await bed.client.patch(BUDGETS, "web", MergePatch({"spec": {"maxUnavailable": 1}}), bed.namespace)
+    await bed.until_ready("web", 3)
+    assert await bed.ready_by_zone("web") == dict.fromkeys(ZONES, 1)
+
+
+def is_refused(bed: Bed, controller: str) -> bool:
+    return any(
+        (call.verb, call.code) == ("delete", 403) for call in bed.audit.calls(user=controller, namespace=bed.namespace)
+    )
 
 
 async def test_a_stateful_set_gives_its_highest_ordinals_and_the_status_says_so(bed: Bed, installed: Installed) -> None:

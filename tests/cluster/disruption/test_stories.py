@@ -47,6 +47,18 @@ spec:
       - key: failure-domain.beta.kubernetes.io/zone
         operator: Exists
 """
+ONE_ZONE_AT_A_TIME = f"""{HEAD}
+spec:
+  maxUnavailable: "100%"
+  maxDisruptedDomains: 1
+  selector:
+    matchLabels:
+      app: foo
+  nodeSelectorTerm:
+      matchExpressions:
+      - key: topology.kubernetes.io/zone
+        operator: Exists
+"""
 ONE_PER_ZONE = f"""{HEAD}
 spec:
   maxUnavailable: 1
@@ -140,6 +152,16 @@ async def test_2_stock_takes_all_of_a_zone(bed: Bed) -> None:
     watcher = await roll_out(bed, await nine_pods(bed), dict.fromkeys(ZONES, 2))
     assert watcher.lowest["bar"] == 0
     assert watcher.violations
+    await bed.budget(resource=STOCK_BUDGETS, selector={"matchLabels": {"app": "foo"}}, maxUnavailable=3)
+    await eventually(lambda: stock_allows(bed, 3), "a stock budget that lets three go")
+    await bed.drain(bed.node("bar", 0))
+    assert not await bed.in_zone("foo", "bar"), "nor does it know of zones in a drain"
+    await bed.kubectl("uncordon", bed.node("bar", 0))
+
+
+async def stock_allows(bed: Bed, pods: int) -> bool:
+    found = await bed.client.get(STOCK_BUDGETS, "budget", bed.namespace)
+    return bool(found.get("status", {}).get("disruptionsAllowed") == pods)
 
 
 async def test_3_a_stock_budget_does_not_hold_a_rollout(bed: Bed) -> None:
@@ -171,6 +193,15 @@ async def test_1_update_by_failure_domain(bed: Bed, installed: Installed) -> Non
     for zone in ("baz", "qux"):
         await apply(bed, ONE_ZONE.replace("- bar", f"- {zone}"))
         await eventually(lambda zone=zone: is_new(bed, zone, before[zone]), f"{zone} is new")
+
+
+async def test_1_one_failure_domain_after_the_other_by_itself(bed: Bed, installed: Installed) -> None:
+    old = await nine_pods(bed, "stateful set")
+    await apply(bed, ONE_ZONE_AT_A_TIME)
+    async with watching(bed, "foo", {}) as watcher:
+        await bed.new_version(STATEFUL_SETS, "foo")
+        await eventually(lambda: replaced(bed, old), "all pods are new")
+    assert watcher.most_unavailable_zones == 1
 
 
 async def test_2_update_across_failure_domains(bed: Bed, installed: Installed) -> None:
