@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from zonewise.cli import printing
 from zonewise.cli.csi_journal import cluster_option, clusters, config_option
 
 
@@ -38,6 +39,7 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
     from zonewise.ceph.doctor import Doctor, journal_pools
     from zonewise.ceph.errors import CsiError
     from zonewise.ceph.ids import Kind
+    from zonewise.ceph.journalaccount import FindingAccount
     from zonewise.ceph.rbd import Rbd
 
     rows = []
@@ -50,21 +52,17 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
                     done = seen.repair(finding)
                 except CsiError as error:
                     click.echo(f"{finding.what}: {error}", err=True)
-            rows.append({"code": str(finding.code), "what": finding.what, "sentence": finding.sentence, "done": done})
+            rows.append(FindingAccount(finding.code, finding.what, finding.sentence, done))
         for kind, pool in sorted(seen.forbidden):
             what = "images" if kind is Kind.RBD else "subvolumes"
             click.echo(
                 f"{what} in {pool} of cluster {cluster.name} were not looked at: the user may not list them", err=True
             )
     if output == "json":
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        printing.echo_data(rows, "json")
     else:
         for row in rows:
-            mark = "repaired" if row["done"] else "wrong"
-            click.echo(
-                f"{mark:8} {row['code']:18} {row['what']} {row['sentence']}{': ' * bool(row['done'])}{row['done']}"
-            )
+            mark = "repaired" if row.done else "wrong"
+            click.echo(f"{mark:8} {row.code:18} {row.what} {row.sentence}{': ' * bool(row.done)}{row.done}")
         click.echo(f"{len(rows)} findings" if rows else "nothing is wrong")
-    ctx.exit(1 if any(not row["done"] for row in rows) else 0)
+    ctx.exit(1 if any(not row.done for row in rows) else 0)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+
+from zonewise.cli import printing
 
 if TYPE_CHECKING:
     from zonewise.ceph.cluster import Cluster
@@ -55,7 +57,12 @@ def journal(
         and (state is None or entry.state == state)
         and _asked(written, entry, words)
     ]
-    click.echo(_json(found) if output == "json" else "\n".join(_table(found)))
+    if output == "json":
+        from zonewise.ceph.journalaccount import of_entry
+
+        printing.echo_data([of_entry(entry, written.pool, written.id_of(entry)) for written, entry in found], "json")
+    else:
+        click.echo("\n".join(_table(found)))
     known = {entry.name for _, entry in found} | {written.id_of(entry) for written, entry in found}
     for word in words:
         if word not in known:
@@ -97,16 +104,6 @@ def entries(cluster: Cluster) -> Iterator[tuple[Journal, Entry]]:
 
 def _asked(written: Journal, entry: Entry, words: tuple[str, ...]) -> bool:
     return not words or entry.name in words or written.id_of(entry) in words
-
-
-def _json(found: Iterable[tuple[Journal, Entry]]) -> str:
-    import msgspec
-
-    said = []
-    for written, entry in found:
-        plain: dict[str, Any] = msgspec.to_builtins(entry)
-        said.append({"id": written.id_of(entry), "journal": written.pool, "image": entry.place.image, **plain})
-    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
 
 
 def _table(found: Iterable[tuple[Journal, Entry]]) -> Iterator[str]:

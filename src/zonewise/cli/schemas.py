@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 ACCOUNTS: Final[Mapping[str, str]] = {
+    "csi doctor": "zonewise.ceph.journalaccount:Findings",
+    "csi journal": "zonewise.ceph.journalaccount:Journals",
     "doctor": "zonewise.seeing.findings:Diagnosis",
     "drain": "zonewise.disruption.drainaccount:DrainAccount",
     "explain dns": "zonewise.dns.accounts:Account",
@@ -26,7 +28,7 @@ ACCOUNTS: Final[Mapping[str, str]] = {
 
 
 class Field(NamedTuple):
-    """`path` as jq writes it: `.services[].outlook.inZone`."""
+    """`path` as jq writes it: `.services[].outlook.inZone`, `.[].name` where all is a list."""
 
     path: str
     type: str
@@ -47,7 +49,11 @@ def schema(command: str) -> dict[str, Any]:
 def fields(command: str) -> Iterator[Field]:
     """Every field, in the order in which it is printed."""
     whole = schema(command)
-    yield from _within(whole, whole.get("$defs", {}), "", ())
+    known = whole.get("$defs", {})
+    if whole.get("type") == "array":
+        yield from _within(whole["items"], known, ".[]", ())
+    else:
+        yield from _within(whole, known, "", ())
 
 
 def _within(part: Mapping[str, Any], known: Mapping[str, Any], path: str, above: tuple[str, ...]) -> Iterator[Field]:
