@@ -32,7 +32,9 @@ def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Pa
         f"unix://{socket}",
         {
             "Identity": Identity(),
-            "Controller": Controller(clusters, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}),
+            "Controller": Controller(
+                clusters, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, abandoned_after_seconds=0
+            ),  # the only one
             "Node": nodeservice.make(clusters, node, lambda: topology, state_directory=state),
         },
     )

@@ -72,15 +72,19 @@ def test_snapshots_outlive_their_volume_and_are_restored_in_any_domain(
     driver.delete_snapshot(snapshot.snapshot_id)
 
 
-def test_a_copy_of_a_volume_is_its_own(
+def test_a_copy_of_a_volume_in_use_has_what_was_synced_and_is_its_own(
     node: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str], tmp_path: Path
 ) -> None:
     created = node.driver.create(name("v"), preferred=["zone-a"], parameters=CEPHFS)
-    volume = Volume(node, created, tmp_path, capability())
-    written(volume, b"one")
-    copied = node.driver.create(name("c"), preferred=["zone-a"], volume=volume.id, parameters=CEPHFS)
+    volume = Volume(node, created, tmp_path, capability()).bring()
+    with (volume.target / "data").open("wb") as file:
+        file.write(b"one")
+        file.flush()
+        os.fsync(file.fileno())
+        copied = node.driver.create(name("c"), preferred=["zone-a"], volume=volume.id, parameters=CEPHFS)
+        file.write(b" and two")
+    volume.take()
     copy = Volume(node, copied, tmp_path, capability())
-    written(volume, b"two")
     assert read(copy)[0] == b"one"
     node.driver.delete(volume.id)
     assert read(copy)[0] == b"one"

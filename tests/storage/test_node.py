@@ -1,6 +1,7 @@
 """Volumes on a node: what a pod writes is read back, lies in the pool of its domain, and outlives the node plugin."""
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -152,6 +153,22 @@ def test_volumes_outlive_the_plugin_and_its_successor_takes_them_away(make: Make
     for volume in volumes:
         volume.bring()
         assert (volume.target / "data").read_bytes() == b"nobody is there"
+
+
+def test_a_copy_of_the_mount_elsewhere_does_not_keep_what_was_written(make: Make) -> None:
+    """A container that began meanwhile may have one: the client goes on for it, and is asked to write back and end."""
+    volume = make(kind="cephfs").bring()
+    content = os.urandom(6 * MIB)
+    (volume.target / "data").write_bytes(content)
+    elsewhere = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", "echo; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with elsewhere:
+        assert elsewhere.stdout is not None
+        elsewhere.stdout.readline()
+        volume.take()
+    volume.bring()
+    assert (volume.target / "data").read_bytes() == content
 
 
 def test_a_volume_for_one_node_is_refused_on_a_second(make: Make, other_node: NodeProcess, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The node plugin killed between any two steps: its successor goes on from there, and nothing is lost or left over."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,6 +75,13 @@ def _staged(volume: Volume) -> bool:
     return True
 
 
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 if LONG:  # Ceph needs up to a minute to forget a client that died
 
     @pytest.mark.parametrize("kind", ["rbd", "cephfs"])
@@ -82,10 +90,7 @@ if LONG:  # Ceph needs up to a minute to forget a client that died
     ) -> None:
         created = node.driver.create(name("v"), preferred=["zone-a"], parameters={"type": kind})
         volume = Volume(node, created, tmp_path, capability()).bring()
-        with (volume.target / "data").open("wb") as file:
-            file.write(b"synced")
-            file.flush()
-            os.fsync(file.fileno())
+        _write_synced(volume.target / "data", b"synced")
         daemons.kill(next(node.state.iterdir()))
         assert volume.health() == ["CarrierEnded"]
         volume.take()
@@ -95,3 +100,33 @@ if LONG:  # Ceph needs up to a minute to forget a client that died
         assert (volume.target / "data").read_bytes() == b"synced"
         volume.take()
         node.driver.delete(volume.id)
+
+    async def test_who_was_cut_off_can_not_write_any_more_once_another_node_has_the_volume(
+        node: NodeProcess, ceph_cluster: Ceph, csi_config: Path, name: Callable[[str], str], tmp_path: Path
+    ) -> None:
+        """As in a takeover: the lost node hears nothing, Ceph forgets it, and then it is back, with something to write."""
+        created = node.driver.create(name("v"), preferred=["zone-a"])
+        lost = Volume(node, created, tmp_path, capability(filesystem="ext4")).bring()
+        _write_synced(lost.target / "data", b"before")
+        carrier = daemons.pid(next(node.state.iterdir()))
+        assert carrier is not None
+        with running(NodeProcess(tmp_path, csi_config, ceph_cluster, "node-2")) as survivor:
+            there = Volume(survivor, created, tmp_path, lost.how)
+            assert not _staged(there)
+            os.kill(carrier, signal.SIGSTOP)
+            try:
+                await eventually(lambda: _staged(there), "the lost client forgotten")
+                there.publish()
+                assert (there.target / "data").read_bytes() == b"before"
+                (there.target / "data").write_bytes(b"survives")
+            finally:
+                os.kill(carrier, signal.SIGCONT)
+            with pytest.raises(OSError, match=r"Input/output|Read-only"):
+                _write_synced(lost.target / "late", b"late")
+            there.take()
+            there.bring()
+            assert (there.target / "data").read_bytes() == b"survives"
+            assert not (there.target / "late").exists()
+            there.take()
+        lost.take()
+        node.driver.delete(lost.id)

@@ -26,7 +26,11 @@ COPY_PREFIX = "csi-copy-"
 
 _COPIED_WITHIN_SECONDS = 50.0
 _POLL_SECONDS = 0.05
+_PLAIN = "plain"
+"""The state of what is there and was never begun as a copy."""
 _NOT_YET = frozenset({"pending", "in-progress", "failed", "canceled"})
+# A manager that dies while it begins a copy leaves a directory of which its successor makes an empty subvolume.
+_BEGUN_ANEW = frozenset({"failed", "canceled", _PLAIN})
 
 
 class CephFs:
@@ -138,20 +142,20 @@ class CephFs:
     def _copy(self, cluster: Cluster, wanted: Wanted, source: Source) -> int:
         place = wanted.place
         state = _clone_state(cluster, place)
-        if state in {"failed", "canceled"}:
+        if state in _BEGUN_ANEW:
             self._remove_subvolume(cluster, place)
             state = ""
         parent = source.place.parent if _snapshot(cluster, source.place) is not None else ""
         passing = COPY_PREFIX + place.image
         if not state:
             self._begin_copy(cluster, place, source, parent, passing)
+        steps.reach(Step.COPY_BEGUN)
         self._await_copy(cluster, place)
         steps.reach(Step.COPY_CLONED)
         size = self.grow(cluster, place, wanted.size_bytes)
         steps.reach(Step.COPY_GROWN)
         if not parent:
-            with _gone_is_fine():
-                _manage(cluster, "subvolume snapshot rm", place, sub_name=source.place.image, snap_name=passing)
+            self._clear_passing(cluster, source.place, passing)
         steps.reach(Step.COPY_CLEARED)
         return size
 
@@ -177,11 +181,25 @@ class CephFs:
     def _await_copy(self, cluster: Cluster, place: Place) -> None:
         deadline = time.monotonic() + self._copied_within_seconds
         while (state := _clone_state(cluster, place)) != "complete":
-            if state in {"failed", "canceled", ""}:
+            if not state or state in _BEGUN_ANEW:
                 raise CsiError(Code.INTERNAL, f"copying into {place.image} failed: its state is {state or 'gone'}")
             if time.monotonic() > deadline:
                 raise CsiError(Code.ABORTED, f"the copy into {place.image} is still being made: try again")
             time.sleep(_POLL_SECONDS)
+
+    def _clear_passing(self, cluster: Cluster, place: Place, passing: str) -> None:
+        """The manager says that a copy is complete a moment before it lets go of the snapshot, and "try again" meanwhile."""
+        deadline = time.monotonic() + self._copied_within_seconds
+        while True:
+            try:
+                with _gone_is_fine():
+                    _manage(cluster, "subvolume snapshot rm", place, sub_name=place.image, snap_name=passing)
+            except CsiError as error:
+                if error.code is not Code.UNAVAILABLE or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
 
     def _snap_source(self, cluster: Cluster, place: Place, subvolume: str, name: str) -> None:
         try:
@@ -193,10 +211,13 @@ class CephFs:
     def _remove_subvolume(self, cluster: Cluster, place: Place) -> None:
         """Its snapshots stay, as CSI wants it; the manager removes the rest with the last of them."""
         if _clone_state(cluster, place) in {"pending", "in-progress"}:
-            with _gone_is_fine():
+            try:
                 cluster.mgr(
                     "fs clone cancel", vol_name=place.filesystem, clone_name=place.image, group_name=place.group
                 )
+            except CsiError as error:
+                if error.code not in {Code.NOT_FOUND, Code.INVALID_ARGUMENT}:  # gone, or complete meanwhile
+                    raise
         force = _clone_state(cluster, place) in {"failed", "canceled"}
         how = {"force": True} if force else {"retain_snapshots": True}
         _manage(cluster, "subvolume rm", place, sub_name=place.image, **how)
@@ -253,7 +274,7 @@ def _snapshot(cluster: Cluster, place: Place) -> dict[str, Any] | None:
 
 
 def _clone_state(cluster: Cluster, place: Place) -> str:
-    """pending, in-progress, complete, failed or canceled; empty when there is no such subvolume."""
+    """pending, in-progress, complete, failed, canceled or plain; empty when there is no such subvolume."""
     try:
         facts = cluster.mgr(
             "fs clone status", vol_name=place.filesystem, clone_name=place.image, group_name=place.group
@@ -261,8 +282,10 @@ def _clone_state(cluster: Cluster, place: Place) -> str:
     except CsiError as error:
         if error.code is Code.NOT_FOUND:
             return ""
-        if error.code in {Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT}:
-            return "complete"  # it is there, and no clone
+        if error.code is Code.FAILED_PRECONDITION:
+            return _PLAIN
+        if error.code is Code.INVALID_ARGUMENT:  # what the manager says when it can't read its own notes just now
+            raise CsiError(Code.UNAVAILABLE, str(error)) from error
         raise
     return str(facts["status"]["state"])
 

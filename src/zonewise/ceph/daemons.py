@@ -82,19 +82,14 @@ def wait(directory: Path, timeout_seconds: float) -> bool:
     return True
 
 
+def end(directory: Path) -> None:
+    """Ask it to, if it runs: it may take its time to put away what it holds."""
+    _signal(directory, signal.SIGTERM, 0)
+
+
 def kill(directory: Path, timeout_seconds: float = 10.0) -> None:
     """End it the hard way, if it runs."""
-    handle = _handle(directory)
-    if handle is not None:
-        try:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            poll = select.poll()
-            poll.register(handle, select.POLLIN)
-            poll.poll(timeout_seconds * 1000)
-        except ProcessLookupError:
-            pass
-        finally:
-            os.close(handle)
+    _signal(directory, signal.SIGKILL, timeout_seconds)
     if not wait(directory, timeout_seconds):
         raise DaemonError(f"the process of {directory} does not end after SIGKILL: look at its state in /proc")
 
@@ -106,6 +101,21 @@ def pid(directory: Path) -> int | None:
     except (FileNotFoundError, ValueError):
         return None
     return number if running(directory) else None
+
+
+def _signal(directory: Path, number: signal.Signals, wait_seconds: float) -> None:
+    handle = _handle(directory)
+    if handle is None:
+        return
+    try:
+        signal.pidfd_send_signal(handle, number)
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll(wait_seconds * 1000)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)
 
 
 def _handle(directory: Path) -> int | None:

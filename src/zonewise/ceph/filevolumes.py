@@ -26,7 +26,7 @@ _SEARCHED = commands.environment()["PATH"]
 _FILESYSTEMS = Path("/proc/filesystems")
 _CONFIGURATION, _KEYRING, _KEY = "ceph.conf", "keyring", "key"
 _FUSE = "fuse.ceph-fuse"
-_ENDED_WITHIN_SECONDS = 30.0
+_ENDS_BY_ITSELF_SECONDS, _ENDED_WITHIN_SECONDS = 2.0, 30.0
 
 
 class Client(StrEnum):
@@ -86,7 +86,12 @@ class FileVolumes:
     def unstage(self, stage: Stage, directory: Path) -> None:
         mounts.unmount(stage.path, lazily=self._is_dead(stage, directory))
         reach(Step.UNSTAGE_UNMOUNTED)
-        if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):  # never killed: it may hold what was written last
+        if daemons.wait(directory, _ENDS_BY_ITSELF_SECONDS):
+            return
+        # It may be slow, or another mount namespace of this node has a copy of the mount and keeps it going. Asked to end, it
+        # writes back what it holds in either case. Killed, it would lose that.
+        daemons.end(directory)
+        if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):
             raise CsiError(
                 Code.UNAVAILABLE, "ceph-fuse still writes back what the pod wrote: asked again, it may be done"
             )
@@ -111,6 +116,7 @@ class FileVolumes:
             *(["-o", ",".join(options)] if options else []),
             stage.path,
         ]
+        one_was_there = daemons.running(directory)
         with (
             keyfiles.present(directory / _CONFIGURATION, conf),
             keyfiles.present(directory / _KEYRING, keyfiles.keyring(who.user, who.key)),
@@ -118,7 +124,8 @@ class FileVolumes:
             try:
                 daemons.start(directory, command, lambda: mounts.at(stage.path) is not None, cgroup=self._cgroup)
             except daemons.DaemonError as error:
-                daemons.kill(directory)
+                if not one_was_there:  # one that was may hold what a pod wrote before the volume was unstaged
+                    daemons.kill(directory)
                 raise ClientError(f"{path} of {filesystem} could not be mounted: {error}") from error
 
     def _mount_by_kernel(

@@ -233,6 +233,8 @@ def _features(said: Mapping[str, str]) -> tuple[str, ...]:
             raise _wrong("imageFeatures", f"has {_cut(word)!r}; known are {', '.join(sorted(FEATURES))}")
     if features and "layering" not in features:
         raise _wrong("imageFeatures", "lacks layering, without which there are no clones")
+    if features and "exclusive-lock" not in features:
+        raise _wrong("imageFeatures", "lacks exclusive-lock, by which Ceph shuts out a node that was cut off")
     return features
 
 

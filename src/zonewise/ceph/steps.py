@@ -16,6 +16,7 @@ class Step(StrEnum):
     CREATE_RECORDED = "create.recorded"  # all is done, nobody has been told
 
     COPY_SNAPPED = "copy.snapped"  # the source has a snapshot for the copy
+    COPY_BEGUN = "copy.begun"  # CephFS: the manager copies in the background
     COPY_CLONED = "copy.cloned"  # the copy is there and depends on its source
     COPY_DETACHED = "copy.detached"  # it no longer does
     COPY_GROWN = "copy.grown"

@@ -72,6 +72,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "not a number": ({"clusterID": "one", "pool": "p", "overcommit": "nan"}, "parameter overcommit is 'nan'"),
     "features": ({"clusterID": "one", "pool": "p", "imageFeatures": "striping"}, "imageFeatures has 'striping'"),
     "no layering": ({"clusterID": "one", "pool": "p", "imageFeatures": "object-map"}, "lacks layering"),
+    "no lock": ({"clusterID": "one", "pool": "p", "imageFeatures": "layering"}, "lacks exclusive-lock"),
 }
 
 

@@ -1,0 +1,128 @@
+"""The controller killed between any two steps of its work on CephFS: a retry gives the same volume, and nothing is left over."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_driver import MIB, Refused
+from storage_node import NodeProcess, Volume, capability, running
+from waiting import eventually
+from zonewise.ceph import doctor, ids
+from zonewise.ceph.cephfs import CephFs
+from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.ids import Kind
+from zonewise.ceph.steps import Step
+from zonewise.lab.ceph import FILESYSTEM, Ceph
+
+pytestmark = [pytest.mark.xdist_group("file-crashes"), pytest.mark.timeout(600)]  # one driver for them all
+LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
+CREATE = (Step.CREATE_RESERVED, Step.CREATE_MADE, Step.CREATE_RECORDED)
+COPY = (Step.COPY_SNAPPED, Step.COPY_BEGUN, Step.COPY_CLONED, Step.COPY_GROWN, Step.COPY_CLEARED)
+DELETE = (Step.DELETE_MARKED, Step.DELETE_REMOVED, Step.DELETE_FORGOTTEN)
+EXPAND = (Step.EXPAND_GROWN, Step.EXPAND_RECORDED)
+SHORT = {Step.COPY_BEGUN, Step.CREATE_MADE, Step.DELETE_REMOVED}
+"""The steps that a run of all tests has time for: each is the start of a process."""
+WHERE: dict[str, Any] = {"preferred": ["zone-a"], "requisite": ["zone-a", "zone-b", "zone-c"]}
+FILES = {"type": "cephfs"}
+JOURNAL_POOL = "fs-meta"
+GROUP = {"vol_name": FILESYSTEM, "group_name": "csi"}
+
+
+@pytest.fixture(scope="module")
+def process(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with running(NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster)) as started:
+        yield started
+
+
+async def through(process: NodeProcess, steps: Sequence[Step], call: Callable[[], Any]) -> Any:
+    """The answer to a call that was killed at each of the steps, each time where the one before had died or later."""
+    for step in steps:
+        if LONG or step in SHORT:
+            process.again(step)
+            with pytest.raises(Refused, match="UNAVAILABLE"):
+                await retried(call, {"ABORTED"})
+            assert process.died(), step
+    process.again()
+    return await retried(call, {"ABORTED", "UNAVAILABLE"})
+
+
+async def retried(call: Callable[[], Any], codes: set[str]) -> Any:
+    """As an orchestrator does it."""
+
+    def attempt() -> tuple[Any] | None:
+        try:
+            return (call(),)
+        except Refused as refused:
+            if refused.code not in codes:
+                raise
+            return None
+
+    return (await eventually(attempt, "a retry succeeds"))[0]
+
+
+def wrong(cluster: Cluster, *identities: str) -> list[str]:
+    """What the doctor finds about these; others use the same Ceph."""
+    seen = doctor.Doctor(cluster, {Kind.CEPHFS: CephFs()}, {JOURNAL_POOL}).examine(time.time() + 1, 0)
+    return [f"{each.code} {each.what} {each.sentence}" for each in seen if _is_of(each.what, identities)]
+
+
+def left(cluster: Cluster, *identities: str) -> list[str]:
+    listed = cluster.mgr("fs subvolume ls", **GROUP)
+    return [each["name"] for each in listed if _is_of(each["name"], identities)]
+
+
+def _is_of(image: str, identities: Sequence[str]) -> bool:
+    named = ids.named(image.rpartition("/")[2])
+    return named is not None and any(each.endswith(named[1]) for each in identities)
+
+
+async def test_killed_while_creating_expanding_and_deleting(
+    process: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str]
+) -> None:
+    driver = process.driver
+    volume = await through(process, CREATE, lambda: driver.create(name("v"), parameters=FILES, **WHERE))
+    assert driver.create(name("v"), parameters=FILES, **WHERE).volume_id == volume.volume_id
+    assert wrong(ceph_admin, volume.volume_id) == []
+    assert await through(process, EXPAND, lambda: driver.expand(volume.volume_id, 256 * MIB)) == 256 * MIB
+    facts = ceph_admin.mgr("fs subvolume info", **GROUP, sub_name=volume.volume_context["subvolumeName"])
+    assert facts["bytes_quota"] == 256 * MIB
+    assert wrong(ceph_admin, volume.volume_id) == []
+    await through(process, DELETE, lambda: driver.delete(volume.volume_id))
+    assert wrong(ceph_admin, volume.volume_id) == []
+    assert left(ceph_admin, volume.volume_id) == []
+
+
+async def test_killed_while_copying(
+    process: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A clone of a volume, then a snapshot, that outlives its volume and is restored in another domain."""
+    driver = process.driver
+    source = driver.create(name("v"), parameters=FILES, **WHERE)
+    written = Volume(process, source, tmp_path, capability()).bring()
+    (written.target / "data").write_bytes(b"first")
+    written.take()
+    bigger = {"size": 128 * MIB, "parameters": {**FILES, "cloneDomain": "requested"}, "requisite": ["zone-c"]}
+    clone = await through(
+        process, (*COPY, *CREATE[1:]), lambda: driver.create(name("c"), volume=source.volume_id, **bigger)
+    )
+    assert clone.capacity_bytes == 128 * MIB
+    assert clone.volume_context["pool"] == driver.ceph.data_pool("zone-c")
+    snapshot = await through(process, CREATE, lambda: driver.snapshot(name("s"), source.volume_id))
+    assert wrong(ceph_admin, source.volume_id, clone.volume_id, snapshot.snapshot_id) == []
+    await through(process, DELETE, lambda: driver.delete(source.volume_id))
+    restored = await through(
+        process, COPY[1:], lambda: driver.create(name("r"), snapshot=snapshot.snapshot_id, **bigger)
+    )
+    for each in (clone, restored):
+        copy = Volume(process, each, tmp_path, capability()).bring()
+        assert (copy.target / "data").read_bytes() == b"first"
+        copy.take()
+        driver.delete(each.volume_id)
+    await through(process, DELETE, lambda: driver.delete_snapshot(snapshot.snapshot_id))
+    all_of_it = (source.volume_id, snapshot.snapshot_id, clone.volume_id, restored.volume_id)
+    assert wrong(ceph_admin, *all_of_it) == []
+    assert left(ceph_admin, *all_of_it) == []
