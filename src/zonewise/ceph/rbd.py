@@ -22,6 +22,7 @@ from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.ids import Kind
 from zonewise.ceph.model import Found, Place, Source, Wanted
 from zonewise.ceph.parameters import Class
+from zonewise.ceph.plainimages import PlainImages
 from zonewise.ceph.steps import Step, reach
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Rbd:
     def __init__(self, patience_seconds: float = 2 * OP_TIMEOUT_SECONDS) -> None:
         """`patience_seconds`: for how long an image that another process seems to be making is left alone."""
         self._unfinished = _Unfinished(patience_seconds)
+        self._plain = PlainImages()
 
     def place(self, cluster: Cluster, storage_class: Class, pool: str, data_pool: str, image: str) -> Place:
         parameter = "pool" if pool == storage_class.pool else "topologyConstrainedPools"
@@ -70,6 +72,8 @@ class Rbd:
             return self._create(cluster, wanted)
 
     def _create(self, cluster: Cluster, wanted: Wanted) -> int:
+        import rados  # noqa: PLC0415 - of the system's, as `rbd` is
+
         rbd = _library()
         io, name = cluster.ioctx(wanted.place.pool), wanted.place.image
         size = rounded(wanted.size_bytes)
@@ -79,8 +83,9 @@ class Rbd:
         if wanted.place.data_pool:
             options["data_pool"] = wanted.place.data_pool
         try:
-            rbd.RBD().create(io, name, size, **options)
-        except rbd.ImageExists:
+            if wanted.place.data_pool or not self._plain.create(cluster, io, name, size, options.get("features")):
+                rbd.RBD().create(io, name, size, **options)
+        except (rbd.ImageExists, rados.ObjectExists):
             return self._existing(cluster, wanted, size, options)
         return size
 

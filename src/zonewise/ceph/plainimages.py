@@ -1,0 +1,174 @@
+"""Plain RBD images made by the calls of the OSDs' own class `rbd`, one operation for each object of an image.
+
+librbd makes the same objects by the same calls, in the same order, and looks much up before: it copies its whole configuration for each
+image, and asks the pool for what rarely changes. That costs more than making the image. What it looks up is asked here every few seconds for a
+pool, and whatever is not plain (features beyond these, an erasure-coded data pool, settings of the pool's own, a pool that was never used
+for RBD) is left to librbd.
+
+    rbd_directory - rbd_id.NAME - rbd_header.ID - rbd_object_map.ID
+
+The first decides who makes an image: a name can be added once. What a death between two of them leaves looks as if librbd had died there.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import struct
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from zonewise.ceph.cluster import Cluster
+
+LAYERING, EXCLUSIVE_LOCK, OBJECT_MAP, FAST_DIFF, DEEP_FLATTEN = 1, 4, 8, 16, 32
+_PLAIN = LAYERING | EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | DEEP_FLATTEN
+_NAMES = {
+    "layering": LAYERING,
+    "exclusive-lock": EXCLUSIVE_LOCK,
+    "object-map": OBJECT_MAP,
+    "fast-diff": FAST_DIFF,
+    "deep-flatten": DEEP_FLATTEN,
+}
+_MOST_OBJECTS = 1 << 22  # 16 TiB of 4 MiB each; librbd knows the limits of object maps
+_KNOWN_SECONDS = 5.0  # how old what is known about a pool may be
+_NO_DATA_POOL = -1
+_NONEXISTENT = 0  # the state of an object, in an object map
+_ID_BYTES = 7  # with its prefix as long as librbd's own ids may be
+_INFO, _DIRECTORY = "rbd_info", "rbd_directory"
+_VALIDATED = b"overwrite validated"  # what librbd writes when it has tried whether a pool is fit for images
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Of a pool where images may be made this way."""
+
+    features: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A method of the class on one object; `exclusive` makes the object, which must not be there."""
+
+    target: str
+    method: str
+    data: bytes
+    exclusive: bool = False
+
+
+class PlainImages:
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, int], tuple[float, Defaults | None]] = {}
+
+    def create(self, cluster: Cluster, io: Any, name: str, size: int, features: int | None) -> bool:
+        """False where librbd must do it. ObjectExists where the name is taken."""
+        defaults = self._defaults(cluster, io)
+        if defaults is None:
+            return False
+        bits = defaults.features if features is None else features
+        if bits & OBJECT_MAP:
+            bits |= FAST_DIFF  # one is not made without the other
+        if not is_plain(bits) or size >> defaults.order > _MOST_OBJECTS:
+            return False
+        _perform(io, calls(name, secrets.token_hex(_ID_BYTES), size, defaults.order, bits))
+        return True
+
+    def _defaults(self, cluster: Cluster, io: Any) -> Defaults | None:
+        key = (cluster.name, cluster.user, int(io.get_pool_id()))
+        taken, known = self._known.get(key, (float("-inf"), None))
+        if time.monotonic() - taken > _KNOWN_SECONDS:
+            known = _read(cluster, io)
+            self._known[key] = (time.monotonic(), known)
+        return known
+
+
+def is_plain(features: int) -> bool:
+    """Only features that are made by the calls here, each with those that it needs."""
+    return (
+        not features & ~_PLAIN
+        and bool(features & LAYERING)
+        and (not features & OBJECT_MAP or bool(features & EXCLUSIVE_LOCK))
+        and (not features & FAST_DIFF or bool(features & OBJECT_MAP))
+    )
+
+
+def calls(name: str, number: str, size: int, order: int, features: int) -> list[Call]:
+    """`number` is the id that RBD knows an image by."""
+    header = struct.pack("<QBQ", size, order, features) + _text(f"rbd_data.{number}") + struct.pack("<q", _NO_DATA_POOL)
+    found = [
+        Call(_DIRECTORY, "dir_add_image", _text(name) + _text(number)),
+        Call(f"rbd_id.{name}", "set_id", _text(number), exclusive=True),
+        Call(f"rbd_header.{number}", "create", header, exclusive=True),
+    ]
+    if features & OBJECT_MAP:
+        objects = -(-size >> order)
+        found.append(Call(f"rbd_object_map.{number}", "object_map_resize", struct.pack("<QB", objects, _NONEXISTENT)))
+    return found
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<I", len(encoded)) + encoded
+
+
+def _perform(io: Any, planned: list[Call]) -> None:
+    import rados  # noqa: PLC0415 - a binding of the system's
+
+    for position, call in enumerate(planned):
+        try:
+            with rados.WriteOpCtx() as operation:
+                if call.exclusive:
+                    operation.new(rados.LIBRADOS_CREATE_EXCLUSIVE)
+                operation.execute("rbd", call.method, call.data)
+                io.operate_write_op(operation, call.target)
+        except rados.Error as error:
+            if position or error.errno != errno.EEXIST:
+                _undo(io, planned[: position + 1], error)
+            raise
+
+
+def _undo(io: Any, begun: list[Call], error: Any) -> None:
+    """Sent even where nobody answers: an OSD that comes to itself does first what it was sent first. Only not waited for, then."""
+    import rados  # noqa: PLC0415
+
+    waiting = []
+    for call in reversed(begun):
+        if call is begun[-1] and error.errno == errno.EEXIST:
+            continue  # it is somebody else's
+        with suppress(rados.Error), rados.WriteOpCtx() as operation:
+            if call.target == _DIRECTORY:
+                operation.execute("rbd", "dir_remove_image", call.data)
+            else:
+                operation.remove()
+            waiting.append(io.operate_aio_write_op(operation, call.target))
+    if error.errno != errno.ETIMEDOUT:
+        for each in waiting:
+            each.wait_for_complete()
+
+
+def _read(cluster: Cluster, io: Any) -> Defaults | None:
+    import rados  # noqa: PLC0415
+    import rbd  # noqa: PLC0415
+
+    said = {name: cluster.option(f"rbd_default_{name}") for name in ("format", "stripe_unit", "stripe_count", "order")}
+    features = _features(cluster.option("rbd_default_features"))
+    if said["format"] != "2" or {said["stripe_unit"], said["stripe_count"]} != {"0"} or features is None:
+        return None
+    if cluster.option("rbd_default_data_pool") or not 12 <= int(said["order"]) <= 25:
+        return None
+    try:
+        validated = io.read(_INFO, 64)
+    except rados.ObjectNotFound:
+        return None
+    if validated != _VALIDATED or any(rbd.RBD().pool_metadata_list(io)):
+        return None
+    return Defaults(features, int(said["order"]))
+
+
+def _features(said: str) -> int | None:
+    if said.isdigit():
+        return int(said)
+    words = [word.strip() for word in said.split(",")]
+    return sum({_NAMES[word] for word in words}) if all(word in _NAMES for word in words) else None
