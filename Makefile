@@ -94,7 +94,7 @@ test-chart: .venv/.synced ## the Helm chart, rendered by Helm itself (built once
 
 .PHONY: up
 up: setup ## a three-zone cluster on this machine, with an application, Zonewise and its dashboard in it
-	@$(BIN)/zonewise lab up --demo --zonewise
+	@$(BIN)/zonewise lab up --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph)
 
 .PHONY: down
 down: ## end that cluster and leave nothing behind

@@ -305,12 +305,13 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
 @lab.command()
 @_named
 @click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Questions of each front pod.")
-def ask(name: str, count: int) -> None:
+@click.option("--by-name", is_flag=True, help="Not through the Service's address, but a pod that DNS names for it.")
+def ask(name: str, count: int, by_name: bool) -> None:
     """Have the demo's fronts ask the catalog, and show which zone answered whom."""
     from zonewise.lab import answers
 
     found = _get(name)
-    click.echo(answers.table(answers.ask(found, count), found.zones))
+    click.echo(answers.table(answers.ask(found, count, by_name=by_name), found.zones))
 
 
 def _get(name: str) -> Lab:
@@ -332,23 +333,10 @@ def _print_up(running: Lab, output: str) -> None:
     if output == "json":
         click.echo(_json(seen))
         return
-    name = "" if running.name == "default" else f" --name {running.name}"
+    from zonewise.lab import tour
+
     click.echo(_headline(seen))
-    if running.options.zonewise:
-        from zonewise.lab import installed
-
-        click.echo(f"dashboard: http://127.0.0.1:{installed.dashboard_port(running)}/")
-    click.echo(f"  export KUBECONFIG={seen.kubeconfig}")
-    click.echo(f"  zonewise lab kubectl{name} -- get nodes -L topology.kubernetes.io/zone")
-    if running.options.demo:
-        from zonewise.lab import answers
-
-        for line in answers.things_to_try(running):
-            click.echo(f"  {line}")
-    if running.options.ceph:
-        click.echo(f"  export CEPH_CONF={running.ceph / 'ceph.conf'}")
-        click.echo(f"  zonewise csi journal --config {running.ceph / 'csi.json'}")
-    click.echo(f"  zonewise lab down{name}")
+    click.echo(tour.text(running, terminal=sys.stdout.isatty()))
 
 
 def _headline(seen: LabStatus) -> str:

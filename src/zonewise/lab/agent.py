@@ -125,6 +125,7 @@ def _node(config: Config, plan: NodePlan, client: Client) -> Node:
         api_server=(server.hostname or "", server.port or 443),
         services=Services(client),
         kubeconfig=Path(config.kubeconfig),
+        cluster_dns=config.cluster_dns,
     )
 
 

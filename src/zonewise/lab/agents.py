@@ -21,6 +21,8 @@ class Config(msgspec.Struct, frozen=True):
     nodes_per_zone: int
     directory: str
     kubeconfig: str
+    cluster_dns: str = ""
+    """The address of the cluster's DNS server, if it has one: as a kubelet's clusterDNS."""
 
 
 def process_name(node: str) -> str:

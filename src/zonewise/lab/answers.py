@@ -12,20 +12,27 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from zonewise.errors import ZonewiseError
-from zonewise.lab import namespaces, nodes, sandbox, state
+from zonewise.lab import namespaces, nodes, sandbox
 from zonewise.lab.nodes import Lab
 from zonewise.lab.shop import PORT, UNANSWERED
 
 NAMESPACE = "shop"
 FRONT, CATALOG = "front", "catalog"
-SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
+CATALOG_PODS = "catalog-pods"
+"""The headless Service of the same pods: its name is theirs."""
+ORDERS = "orders"
+"""Where there is a Ceph: one pod with a volume."""
 
 Answers = Mapping[str, Counter[str]]
 """By the zone that asked, how often each zone answered."""
 
 
-def ask(lab: Lab, count: int) -> Answers:
-    """Have every front pod ask the catalog so often. Asked from inside the pods, so it works in a cut zone too."""
+def ask(lab: Lab, count: int, *, by_name: bool = False) -> Answers:
+    """Have every front pod ask the catalog so often: through its Service's address, or one of the pods that DNS names for it.
+
+    Asked from inside the pods, so it works in a cut zone too.
+    """
+    path = f"/ask?n={count}{'&by=name' if by_name else ''}"
     fronts = [
         (node.zone, sandbox.namespace_of(lab.name, record.pod))
         for node in nodes.plan_of(lab).nodes
@@ -36,16 +43,18 @@ def ask(lab: Lab, count: int) -> Answers:
         raise ZonewiseError(f"no {FRONT} pods run in lab {lab.name}: start it with `zonewise lab up --demo`")
     answers: dict[str, Counter[str]] = {zone: Counter() for zone in lab.zones}
     with ThreadPoolExecutor(len(fronts)) as threads:
-        for (zone, _), counts in zip(fronts, threads.map(lambda front: _ask(front[1], count), fronts), strict=True):
+        for (zone, _), counts in zip(
+            fronts, threads.map(lambda front: _ask(front[1], path, count), fronts), strict=True
+        ):
             answers[zone].update(counts)
     return answers
 
 
-def _ask(namespace: str, count: int) -> Mapping[str, int]:
+def _ask(namespace: str, path: str, count: int) -> Mapping[str, int]:
     def exchange() -> Mapping[str, int]:
         connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=10 + 3 * count)
         try:
-            connection.request("GET", f"/ask?n={count}")
+            connection.request("GET", path)
             counts: Mapping[str, int] = json.load(connection.getresponse())["answers"]
         finally:
             connection.close()
@@ -74,33 +83,3 @@ def table(answers: Answers, zones: Sequence[str]) -> str:
 def complete(answers: Answers) -> bool:
     """Whether every zone asked and was answered every time."""
     return all(counts and not counts[UNANSWERED] for counts in answers.values())
-
-
-def things_to_try(lab: state.Lab) -> list[str]:
-    """Command lines that show what the lab can do, each with what to see."""
-    name = "" if lab.name == "default" else f" --name {lab.name}"
-    tries = _tour(lab, name) if lab.options.zonewise else _first_steps(lab, name)
-    return [f"zonewise {command}   # {see}" for command, see in tries]
-
-
-def _tour(lab: state.Lab, name: str) -> list[tuple[str, str]]:
-    node, other = nodes.plan_of(lab).nodes[0].name, lab.zones[-1]
-    service = f"-n {NAMESPACE} annotate service {CATALOG}"
-    return [
-        (f"lab ask{name}", "which zone answers whom: every zone does"),
-        (f"lab kubectl{name} -- {service} {SAME_ZONE}=Prefer", "ask again: answers stay at home"),
-        (f"explain service {CATALOG} -n {NAMESPACE}", "why they do"),
-        (f"lab kubectl{name} -- drain {node} --ignore-daemonsets", "one catalog at a time leaves a zone: its budget"),
-        (f"lab cut{name} {other}", f"{other} is lost, and the others serve on; `zonewise lab heal{name} {other}`"),
-    ]
-
-
-def _first_steps(lab: state.Lab, name: str) -> list[tuple[str, str]]:
-    zone, other = lab.zones[0], lab.zones[-1]
-    prefer = """'{"spec":{"trafficDistribution":"PreferSameZone"}}'"""
-    return [
-        (f"lab ask{name}", "which zone answers whom: every zone does"),
-        (f"lab kubectl{name} -- -n {NAMESPACE} patch service {CATALOG} -p {prefer}", "ask again: answers stay at home"),
-        (f"lab latency{name} {zone} {other} 20", "20 ms each way between two zones"),
-        (f"lab cut{name} {other}", f"{other} is gone for all others; `heal` brings it back"),
-    ]

@@ -6,6 +6,7 @@ Pools: for each zone `rbd-<zone>` and `fs-<zone>` with one copy in that zone alo
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import secrets
@@ -179,7 +180,7 @@ def start(
     address: str = "127.0.0.1",
 ) -> Ceph:
     """A new cluster, serving when this returns. When it fails, only its logs stay."""
-    missing = [command for command in _COMMANDS if shutil.which(command) is None]
+    missing = missing_commands()
     if missing:
         raise CephError(f"no {', '.join(missing)} here: `zonewise lab setup` installs Ceph, as root")
     if directory.exists():
@@ -201,6 +202,15 @@ def start(
     _write(cluster.csi_file, json.dumps(cluster.csi_config(), indent=2))
     records.write(directory / _RECORD, cluster)
     return cluster
+
+
+def missing_commands() -> list[str]:
+    return [command for command in _COMMANDS if shutil.which(command) is None]
+
+
+def available() -> bool:
+    """Whether this machine can run one: its programs are there, and the binding is one for this Python."""
+    return not missing_commands() and importlib.util.find_spec("rados") is not None
 
 
 def attach(directory: Path) -> Ceph:
@@ -229,7 +239,7 @@ def _make(cluster: Ceph, osd_bytes: int) -> None:
     """Everything that needs no running daemon; the stores are made side by side."""
     directory = cluster.directory
     osds = range(len(cluster.zones))
-    for name in ("sockets", "log", "mon", "mgr", "mds", *(f"osd{number}" for number in osds)):
+    for name in ("sockets", "csi", "log", "mon", "mgr", "mds", *(f"osd{number}" for number in osds)):
         (directory / name).mkdir(parents=True, mode=0o700)
     names = ["mon.", "client.admin", "mgr.x", "mds.a", *(f"osd.{number}" for number in osds)]
     keys = {name: cephconf.key(int(time.time()), secrets.token_bytes(16)) for name in names}
@@ -349,3 +359,7 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise CephError(f"Ceph: {what}: not within {_PATIENCE_SECONDS:g} s; its logs are below its directory")
         time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    print("--ceph" if available() else "")  # noqa: T201 - what `make up` adds to its command line

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zonewise.lab import namespaces, processes
+from zonewise.lab import namespaces, processes, sandbox
 from zonewise.lab.environment import ContainerConfigError
 from zonewise.lab.podspec import Container, Pod
 
@@ -28,7 +28,8 @@ def start(
     if shutil.which(argv[0], path=environ["PATH"]) is None:
         raise ContainerConfigError(f"no command {argv[0]!r} on this machine: the lab pulls no images")
     cwd = Path(container.working_dir) if container.working_dir and Path(container.working_dir).is_dir() else directory
-    return processes.spawn(directory, container.name, namespaces.command(namespace, argv), environ=environ, cwd=cwd)
+    inner = namespaces.command(namespace, argv, directory / sandbox.RESOLVER)
+    return processes.spawn(directory, container.name, inner, environ=environ, cwd=cwd)
 
 
 def base_environment(directory: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zonewise.errors import ZonewiseError
@@ -16,17 +16,19 @@ from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.kube.patch import Apply
 from zonewise.lab import answers
-from zonewise.lab.answers import CATALOG, FRONT, NAMESPACE
+from zonewise.lab.answers import CATALOG, CATALOG_PODS, FRONT, NAMESPACE, ORDERS
 from zonewise.lab.shop import PORT
 from zonewise.lab.state import Lab
 from zonewise.objects import NAMESPACES, NODES, SERVICES, Node, Resource
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
+from zonewise.objects.storage import PERSISTENT_VOLUME_CLAIMS
 
 DEPLOYMENTS: Resource[dict[str, Any]] = Resource(dict[str, Any], "Deployment", "deployments", "apps")
 _RESOURCES: dict[str, Resource[Any]] = {
     "Namespace": NAMESPACES,
     "Service": SERVICES,
     "Deployment": DEPLOYMENTS,
+    "PersistentVolumeClaim": PERSISTENT_VOLUME_CLAIMS.whole(),
     TOPOLOGY_DISRUPTION_BUDGETS.kind: TOPOLOGY_DISRUPTION_BUDGETS.whole(),
 }
 SERVED_BY_ZONEWISE = {"service.kubernetes.io/service-proxy-name": "zonewise"}
@@ -36,20 +38,23 @@ _ZONE_LABEL = "topology.kubernetes.io/zone"
 Json = dict[str, Any]
 
 
-def manifests(nodes: int, *, zonewise: bool = False) -> list[Json]:
+def manifests(nodes: int, *, zonewise: bool = False, volume_in: str = "") -> list[Json]:
     """Services come first: pods find them in their environment.
 
     Beside Zonewise the catalog is served by its proxy, which counts who asks whom, the fronts ask all the time, and there
-    are as many catalogs as a preference asks for before it starts: four in each of three zones.
+    are as many catalogs as a preference asks for before it starts: four in each of three zones. `volume_in` names the zone
+    where the orders lie, in a volume of the storage driver.
     """
-    backend = {"BACKEND": "$(CATALOG_SERVICE_HOST):$(CATALOG_SERVICE_PORT)"}
+    backend = {"BACKEND": "$(CATALOG_SERVICE_HOST):$(CATALOG_SERVICE_PORT)", "BACKEND_NAME": f"{CATALOG_PODS}:{PORT}"}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         _service(CATALOG, SERVED_BY_ZONEWISE if zonewise else {}),
         _service(FRONT, {}),
+        *([_headless(CATALOG_PODS, CATALOG)] if zonewise else []),
         _deployment(CATALOG, nodes * (2 if zonewise else 1), {}),
         _deployment(FRONT, nodes, backend | ({"ASK_PER_SECOND": "4"} if zonewise else {})),
         *([_budget(CATALOG)] if zonewise else []),
+        *([_claim(ORDERS), _stored(ORDERS, volume_in)] if volume_in else []),
     ]
 
 
@@ -70,6 +75,12 @@ def _service(name: str, labels: Mapping[str, str]) -> Json:
         "metadata": {"name": name, "namespace": NAMESPACE, "labels": dict(labels)},
         "spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
     }
+
+
+def _headless(name: str, app: str) -> Json:
+    found = _service(name, {})
+    found["spec"] |= {"clusterIP": "None", "selector": {"app": app}}
+    return found
 
 
 def _deployment(name: str, replicas: int, environment: Mapping[str, str]) -> Json:
@@ -94,6 +105,31 @@ def _deployment(name: str, replicas: int, environment: Mapping[str, str]) -> Jso
             },
         },
     }
+
+
+def _claim(name: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "ceph-rbd",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+def _stored(name: str, zone: str) -> Json:
+    """One pod with the claim of its name. It begins in that zone, which is therefore the zone of its volume."""
+    found = _deployment(name, 1, {})
+    found["spec"]["strategy"] = {"type": "Recreate"}
+    spec = found["spec"]["template"]["spec"]
+    spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+    expression = {"key": _ZONE_LABEL, "operator": "In", "values": [zone]}
+    preferred = [{"weight": 100, "preference": {"matchExpressions": [expression]}}]
+    spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    return found
 
 
 def _spread(key: str, labels: Mapping[str, str]) -> Json:
@@ -136,12 +172,13 @@ def until_nodes_take_pods(lab: Lab) -> None:
 async def _up(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
         await _until_nodes_take_pods(client)
-        for manifest in manifests(len(lab.zones) * lab.nodes_per_zone, zonewise=lab.options.zonewise):
+        for manifest in _manifests_of(lab):
             metadata = manifest["metadata"]
             resource = _RESOURCES[manifest["kind"]]
             await client.patch(resource, metadata["name"], Apply(manifest, force=True), metadata.get("namespace", ""))
         deadline = time.monotonic() + _SERVING_WITHIN_SECONDS
-        while not await _serves(client, lab):
+        names = [CATALOG, FRONT, *([ORDERS] if _has_volumes(lab) else [])]
+        while not await _serves(client, lab, names):
             if time.monotonic() > deadline:
                 raise ZonewiseError(
                     f"the demo does not serve: look at `zonewise lab kubectl --name {lab.name} -- get pods -n {NAMESPACE}`"
@@ -162,8 +199,17 @@ def _is_tainted(node: Node) -> bool:
     return any(taint.key == _NOT_READY_TAINT for taint in node.spec.taints)
 
 
-async def _serves(client: Client, lab: Lab) -> bool:
-    for name in (CATALOG, FRONT):
+def _manifests_of(lab: Lab) -> list[Json]:
+    nodes = len(lab.zones) * lab.nodes_per_zone
+    return manifests(nodes, zonewise=lab.options.zonewise, volume_in=lab.zones[-1] if _has_volumes(lab) else "")
+
+
+def _has_volumes(lab: Lab) -> bool:
+    return lab.options.zonewise and lab.options.ceph
+
+
+async def _serves(client: Client, lab: Lab, names: Sequence[str]) -> bool:
+    for name in names:
         deployment = await client.get(DEPLOYMENTS, name, NAMESPACE)
         if deployment.get("status", {}).get("readyReplicas", 0) < deployment["spec"]["replicas"]:
             return False

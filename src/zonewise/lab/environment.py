@@ -69,6 +69,14 @@ def variables(pod: Pod, container: Container, around: Surroundings) -> dict[str,
     return found
 
 
+def resolver(pod: Pod, cluster_dns: str) -> str:
+    """A resolv.conf as a kubelet writes it for a pod that uses the cluster's DNS server; empty for one that has the machine's."""
+    if not cluster_dns or pod.spec.host_network or pod.spec.dns_policy != "ClusterFirst":
+        return ""
+    domains = (f"{pod.metadata.namespace}.svc.cluster.local", "svc.cluster.local", "cluster.local")
+    return f"search {' '.join(domains)}\nnameserver {cluster_dns}\noptions ndots:5\n"
+
+
 def _links(services: Iterable[Service]) -> Iterator[tuple[str, str]]:
     for service in services:
         address = service.spec.cluster_ip

@@ -17,8 +17,9 @@ from zonewise.install import applying, components
 from zonewise.install.components import Component, Document, Mode
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
-from zonewise.lab import processes, slots
-from zonewise.lab.nodes import Lab
+from zonewise.kube.errors import ServerTimeout
+from zonewise.lab import cephdriver, processes, slots
+from zonewise.lab.state import Lab
 
 _READY_WITHIN_SECONDS = 300.0
 _COMMAND = ["zonewise"]
@@ -26,11 +27,27 @@ DASHBOARD = "dashboard"
 _DASHBOARD_PORT = 7  # of the lab's own ports, and the last that is looked at before a lab takes them
 
 
-def documents() -> list[Document]:
+def documents(lab: Lab) -> list[Document]:
     """But for the dashboard, which runs beside the lab, where a browser is."""
     chosen = [component for component in components.DEFAULT if component is not Component.DASHBOARD]
     values = components.Values(image="none")
-    return [as_process(document) for document in components.documents(chosen, Mode.OVERLAY, values)]
+    found = components.documents([*chosen, Component.DNS], Mode.OVERLAY, values)
+    driver = cephdriver.documents(lab) if lab.options.ceph else []
+    return [*map(as_process, found), _dns_service(lab.cluster_dns), *driver]
+
+
+def _dns_service(address: str) -> Document:
+    """Clusters have it before they have any DNS server: its address stands in every pod's resolv.conf."""
+    ports = [
+        {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": "dns"},
+        {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": "dns-tcp"},
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns"}},
+        "spec": {"clusterIP": address, "selector": {"k8s-app": "kube-dns"}, "ports": ports},
+    }
 
 
 def as_process(document: Document) -> Document:
@@ -82,10 +99,25 @@ def _answers(port: int) -> bool:
 
 async def _apply(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
-        async for _ in applying.apply(client, documents(), force=True):
-            pass
+        await _apply_patiently(client, documents(lab))
+        if lab.options.ceph:
+            await cephdriver.configure(client, lab)
+
+
+async def _apply_patiently(client: Client, found: list[Document]) -> None:
+    """While all of its pods start at once, a busy machine may leave the API server no time to answer: it is asked again."""
+    deadline = time.monotonic() + _READY_WITHIN_SECONDS
+    while True:
+        try:
+            async for _ in applying.apply(client, found, force=True):
+                pass
+        except ServerTimeout:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 async def _wait(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
-        await applying.until_ready(client, documents(), _READY_WITHIN_SECONDS)
+        await applying.until_ready(client, documents(lab), _READY_WITHIN_SECONDS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zonewise.kube.client import Client
 from zonewise.kube.errors import ApiError, NotFound
-from zonewise.lab import containers, environment, identities
+from zonewise.lab import containers, environment, identities, sandbox
 from zonewise.lab.addresses import Addresses, NodePlan
 from zonewise.lab.environment import Surroundings
 from zonewise.lab.podspec import Container, Pod
@@ -33,7 +33,9 @@ class Services:
         try:
             listing = await self._client.list(SERVICES, namespace, deadline_seconds=API_DEADLINE_SECONDS)
         except ApiError:
-            return self._known.get(namespace, ())
+            if namespace not in self._known:
+                raise  # a pod that starts without would never find them
+            return self._known[namespace]
         self._known[namespace] = listing.items
         return listing.items
 
@@ -51,6 +53,7 @@ class Node:
     services: Services
     kubeconfig: Path
     """The agent's own."""
+    cluster_dns: str = ""
 
 
 async def start(
@@ -68,6 +71,8 @@ async def start(
     )
     containers.make_volumes(directory, pod, container, around.config_maps)
     variables = environment.variables(pod, container, around)
+    if text := environment.resolver(pod, node.cluster_dns):
+        (directory / sandbox.RESOLVER).write_text(text)
     return containers.start(directory, namespace, container, environment.command_line(container, variables), variables)
 
 

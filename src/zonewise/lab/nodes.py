@@ -49,6 +49,11 @@ class Lab(Protocol):
         ...
 
     @property
+    def cluster_dns(self) -> str:
+        """Where its pods find the cluster's DNS server; empty where there is none."""
+        ...
+
+    @property
     def kube_proxy(self) -> Path | None:
         """The stock kube-proxy to run in every node; None runs none."""
         ...
@@ -145,6 +150,7 @@ def _config(lab: Lab) -> agents.Config:
         nodes_per_zone=lab.nodes_per_zone,
         directory=str(lab.directory),
         kubeconfig=str(lab.node_kubeconfig),
+        cluster_dns=lab.cluster_dns,
     )
 
 

@@ -123,6 +123,7 @@ class Spec(View, frozen=True):
     node_name: str = ""
     service_account_name: str = ""
     host_network: bool = False
+    dns_policy: str = ""
     restart_policy: str = "Always"
     termination_grace_period_seconds: int = 30
     enable_service_links: bool = True

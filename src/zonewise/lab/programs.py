@@ -10,6 +10,8 @@ from zonewise.lab import slots
 
 SERVICE_RANGE = "10.96.0.0/16"
 KUBERNETES_SERVICE_ADDRESS = "10.96.0.1"
+CLUSTER_DNS_ADDRESS = "10.96.0.10"
+"""Of the Service kube-dns, in labs that have a DNS server."""
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 WEBHOOKS_AT_PODS = ("--enable-aggregator-routing=true",)
 """For an API server that runs where no Service is served: it asks webhooks at their pods' own addresses."""

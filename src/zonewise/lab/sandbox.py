@@ -22,6 +22,8 @@ from zonewise.lab.lifecycle import ContainerState
 from zonewise.lab.podspec import Pod
 
 _RECORD = "pod.json"
+RESOLVER = "resolv.conf"
+"""In a pod's directory, where it does not use the machine's."""
 _FIRST_POD, _LAST_POD = 1, 254  # within a node's /24; the same number is taken in the IPv6 subnet
 
 
@@ -55,7 +57,7 @@ class Place:
     containers: tuple[str, ...]
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        return namespaces.command(self.namespace, argv)
+        return namespaces.command(self.namespace, argv, self.directory / RESOLVER)
 
     def log_path(self, container: str = "") -> Path:
         name = container or self.containers[0]

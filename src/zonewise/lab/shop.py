@@ -3,7 +3,8 @@
 `python -m zonewise.lab.shop` answers on PORT (8080, both IP versions):
     /            who and where it is, as JSON
     /goods       a page of things to buy, some kilobytes
-    /ask?n=100   asks BACKEND (host:port) that many times, a connection each, and counts the answers by zone
+    /ask?n=100   asks BACKEND (host:port) that many times, a connection each, and counts the answers by zone;
+                 with &by=name one of the pods that DNS names for BACKEND_NAME (name:port), looked up each time
     /healthz     200, or 503 after /fail, until /recover
 With ASK_PER_SECOND it asks BACKEND for goods so often by itself, as customers would make it.
 Standard library only: a pod of it is small and starts at once.
@@ -14,11 +15,13 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -33,12 +36,24 @@ def identity() -> dict[str, str]:
     return {name.lower(): os.environ.get(name, "") for name in ("POD", "NODE", "ZONE")}
 
 
-def ask(backend: str, count: int) -> dict[str, int]:
+def ask(backend: Callable[[], str], count: int) -> dict[str, int]:
     """How many of so many questions each zone answered."""
-    return Counter(_answering_zone(backend) for _ in range(count))
+    return Counter(_answering_zone(backend()) for _ in range(count))
+
+
+def by_name(backend: str) -> str:
+    """One of the addresses that the name has now: a client that looks a name up chooses by itself. Empty: it has none."""
+    name, _, port = backend.rpartition(":")
+    try:
+        found = socket.getaddrinfo(name, port, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    return "{}:{}".format(*random.choice(found)[4])  # noqa: S311 - no secret
 
 
 def _answering_zone(backend: str, path: str = "/") -> str:
+    if not backend:
+        return UNANSWERED
     connection = http.client.HTTPConnection(backend, timeout=_ASK_TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
@@ -77,8 +92,10 @@ class Handler(BaseHTTPRequestHandler):
             case "/goods":
                 self._answer(200, identity() | GOODS)
             case "/ask":
-                count = int(parse_qs(url.query).get("n", ["1"])[0])
-                self._answer(200, identity() | {"answers": ask(os.environ["BACKEND"], count)})
+                asked = parse_qs(url.query)
+                named = asked.get("by") == ["name"]
+                backend = (lambda: by_name(os.environ["BACKEND_NAME"])) if named else lambda: os.environ["BACKEND"]
+                self._answer(200, identity() | {"answers": ask(backend, int(asked.get("n", ["1"])[0]))})
             case "/fail" | "/recover":
                 self.server.healthy = url.path == "/recover"
                 self._answer(200, {})

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.lab import places, records
+from zonewise.lab import places, programs, records
 from zonewise.lab.binaries import DEFAULT_VERSION
 
 DEFAULT_NAME = "default"
@@ -76,6 +76,10 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     def ceph(self) -> Path:
         """Where its Ceph is, if it has one."""
         return self.directory / "ceph"
+
+    @property
+    def cluster_dns(self) -> str:
+        return programs.CLUSTER_DNS_ADDRESS if self.options.zonewise else ""
 
     @property
     def kube_proxy(self) -> Path | None:
