@@ -56,9 +56,9 @@ class NodeProcess:
         self.kill()
         self._start(crash)
 
-    def died(self) -> bool:
+    def died(self, patience_seconds: float = PATIENCE_SECONDS) -> bool:
         """Whether it ended by SIGKILL; waits for it."""
-        self._process.join(PATIENCE_SECONDS)
+        self._process.join(patience_seconds)
         return self._process.exitcode == -signal.SIGKILL
 
     def stop(self) -> None:

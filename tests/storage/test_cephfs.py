@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import storage_driver
-from storage_driver import MIB, Refused
+from storage_driver import MIB, PREFIX, Refused
 from storage_node import NodeProcess, Volume, capability, objects, running
 from zonewise.ceph import doctor, journal
 from zonewise.ceph.cephfs import CephFs
@@ -48,6 +48,7 @@ def test_snapshots_outlive_their_volume_and_are_restored_in_any_domain(
     driver, content = node.driver, os.urandom(6 * MIB)
     created = driver.create(name("v"), preferred=["zone-b"], parameters=CEPHFS)
     assert created.volume_context["pool"] == ceph_cluster.data_pool("zone-b")
+    assert created.accessible_topology[0].segments == {f"{PREFIX}zone": "zone-b"}
     volume = Volume(node, created, tmp_path, capability())
     written(volume, content)
     snapshot = driver.snapshot(name("s"), volume.id)
@@ -92,6 +93,18 @@ def test_a_copy_of_a_volume_in_use_has_what_was_synced_and_is_its_own(
     place = {"vol_name": FILESYSTEM, "group_name": "csi"}
     left = [each["name"] for each in ceph_admin.mgr("fs subvolume ls", **place)]
     assert not {created.volume_context["subvolumeName"], copied.volume_context["subvolumeName"]} & set(left)
+
+
+def test_without_a_domain_any_will_do_and_a_volume_is_reached_from_everywhere(
+    node: NodeProcess, ceph_cluster: Ceph, name: Callable[[str], str]
+) -> None:
+    """Nothing is required of an Immediate class's volume; a domain that has no pool is treated alike."""
+    pools = {ceph_cluster.data_pool(zone) for zone in ceph_cluster.zones}
+    for word, preferred in (("immediate", []), ("unknown", ["zone-new"])):
+        created = node.driver.create(name(word), preferred=preferred, parameters=CEPHFS)
+        assert created.volume_context["pool"] in pools
+        assert not created.accessible_topology
+        node.driver.delete(created.volume_id)
 
 
 def test_the_journal_is_with_the_file_system_and_the_doctor_finds_nothing(

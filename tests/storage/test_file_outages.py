@@ -4,7 +4,7 @@ import functools
 import signal
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from zonewise.ceph.cephfs import CephFs
 from zonewise.ceph.cluster import Clusters
 from zonewise.ceph.config import Configuration
 from zonewise.ceph.controller import Controller
-from zonewise.ceph.ids import Kind
+from zonewise.ceph.ids import Kind, Thing
+from zonewise.ceph.journal import Journal
 from zonewise.ceph.server import Server
-from zonewise.lab.ceph import Ceph
+from zonewise.ceph.steps import Step
+from zonewise.lab.ceph import FILESYSTEM, Ceph
 
 FILES = {"type": "cephfs"}
 WHERE = {"preferred": ["zone-b"], "requisite": ["zone-a", "zone-b", "zone-c"]}
@@ -76,3 +78,43 @@ async def test_a_daemon_of_the_file_system_that_hangs(
         assert again.volume_id == made.volume_id
         for volume in (made, there, kept):
             await retried(functools.partial(patient.delete, volume.volume_id))
+
+
+def test_what_a_manager_that_died_left_of_a_copy_is_no_copy(
+    breakable_ceph: Ceph, tmp_path: Path, name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes a directory first and its notes afterwards: without notes, its successor sees an empty volume that is complete."""
+    with serving(tmp_path, breakable_ceph, 60) as driver:
+        source = driver.create(name("v"), parameters=FILES, **WHERE)
+        group = str(Path(source.volume_context["subvolumePath"]).parent.parent)
+        with _mounted(breakable_ceph) as files:
+            files.close(files.open(f"{source.volume_context['subvolumePath']}/data", "w"))
+
+            def dies(step: Step) -> None:
+                if step is Step.COPY_SNAPPED:
+                    journaled = Journal(driver_cluster, "fs-meta").by_name(Thing.VOLUME, name("c"))
+                    assert journaled is not None
+                    files.mkdirs(f"{group}/{journaled.place.image}/half", 0o755)
+
+            driver_cluster = storage_driver.own_cluster(tmp_path / "config.json")
+            monkeypatch.setattr("zonewise.ceph.cephfs.steps.reach", dies)
+            with suppress(Refused):  # it is there already, for all that the manager knows
+                driver.create(name("c"), volume=source.volume_id, parameters=FILES, **WHERE)
+            monkeypatch.undo()
+            copy = driver.create(name("c"), volume=source.volume_id, parameters=FILES, **WHERE)
+            assert files.stat(f"{copy.volume_context['subvolumePath']}/data").st_size == 0
+            driver_cluster.close()
+        for volume in (copy, source):
+            driver.delete(volume.volume_id)
+
+
+@contextmanager
+def _mounted(ceph: Ceph) -> Iterator[Any]:
+    import cephfs  # noqa: PLC0415 - a binding of the system's
+
+    files = cephfs.LibCephFS(conffile=str(ceph.conf))
+    files.mount(filesystem_name=FILESYSTEM.encode())
+    try:
+        yield files
+    finally:
+        files.shutdown()

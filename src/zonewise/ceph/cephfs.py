@@ -220,7 +220,13 @@ class CephFs:
                     raise
         force = _clone_state(cluster, place) in {"failed", "canceled"}
         how = {"force": True} if force else {"retain_snapshots": True}
-        _manage(cluster, "subvolume rm", place, sub_name=place.image, **how)
+        try:
+            _manage(cluster, "subvolume rm", place, sub_name=place.image, **how)
+        except CsiError as error:
+            if error.code is not Code.INVALID_ARGUMENT:
+                raise
+            # What a manager that died left half made has no snapshots, and can't retain any.
+            _manage(cluster, "subvolume rm", place, sub_name=place.image)
 
 
 def _manage(cluster: Cluster, command: str, place: Place, **arguments: Any) -> Any:
