@@ -22,10 +22,11 @@ help: ## show this list
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.PHONY: setup
-setup: .venv/.synced ## install what everything needs: packages, the lab's control plane, CoreDNS and csi-sanity (built once, cached)
+.PHONY: setup setup-lab
+setup-lab: .venv/.synced
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m zonewise.lab.setup
+setup: setup-lab ## install what everything needs: packages, the lab's control plane, CoreDNS and csi-sanity (built once, cached)
 	@$(BIN)/python -m bench.dns.coredns
 	@$(BIN)/python -m zonewise.lab.csisanity
 
@@ -50,8 +51,9 @@ test-network: setup ## only what moves packets: real namespaces and a real kerne
 	@$(PYTEST) tests/network
 
 .PHONY: test-storage
-test-storage: setup ## only what stores: against a real Ceph, with csi-sanity for RBD and CephFS (root)
-	@ZONEWISE_FAULTS=long $(PYTEST) tests/storage
+test-storage: setup-lab ## only what stores: against a real Ceph, with csi-sanity for RBD and CephFS (root)
+	@$(BIN)/python -m zonewise.lab.csisanity
+	@ZONEWISE_FAULTS=long $(PYTEST) -n $(WORKERS) --dist loadgroup tests/storage
 
 .PHONY: test-faults
 test-faults: setup ## what is killed, stalled and cut off, as often and as long as it takes to believe

@@ -23,6 +23,7 @@ from zonewise.ceph.server import Server
 from zonewise.ceph.steps import Step
 from zonewise.lab.ceph import FILESYSTEM, Ceph
 
+pytestmark = pytest.mark.xdist_group("file-outages")  # one Ceph of their own
 FILES = {"type": "cephfs"}
 WHERE = {"preferred": ["zone-b"], "requisite": ["zone-a", "zone-b", "zone-c"]}
 
