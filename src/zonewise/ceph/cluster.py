@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zonewise.ceph import poolstates
+from zonewise.ceph import ids, poolstates
 from zonewise.ceph.config import ClusterConfig, Config, Configuration
 from zonewise.ceph.errors import Code, CsiError, from_ceph
+from zonewise.ceph.ids import Id
 from zonewise.ceph.manager import Manager
 from zonewise.ceph.model import PoolState
 from zonewise.log import get_logger
@@ -35,6 +36,7 @@ log = get_logger(__name__)
 OP_TIMEOUT_SECONDS = 15.0
 CONNECT_TIMEOUT_SECONDS = 10.0
 _STATES_SECONDS = 3.0  # how old what is known about pools may be
+_AHEAD_SECONDS = 1.5  # when it is asked for again, beside the calls, so that none has to wait for it
 _MOST_CONNECTIONS = 32
 _BROKEN = frozenset({errno.ESHUTDOWN, errno.ENOTCONN, errno.ETIMEDOUT})
 
@@ -48,6 +50,7 @@ class Cluster:
         self.is_broken = False
         self._lock = threading.RLock()
         self._asking = threading.Lock()
+        self._fsid = ""
         self._contexts: dict[tuple[int, str], rados.Ioctx] = {}
         self._states: tuple[float, dict[str, PoolState]] = (float("-inf"), {})
         self._timeout_seconds = timeout_seconds
@@ -105,9 +108,9 @@ class Cluster:
                 self.forget_states()
             raise from_ceph(error, what) from error
 
-    def ioctx(self, pool: str, namespace: str = "") -> Any:
-        """Shared by all threads: never change its namespace or locator. Of the pool that has this name now."""
-        number = self.pool_id(pool)
+    def ioctx(self, pool: str | int, namespace: str = "") -> Any:
+        """Shared by all threads: never change its namespace or locator. Of the pool that has this name now, or this number."""
+        number = pool if isinstance(pool, int) else self.pool_id(pool)
         with self._lock:
             found = self._contexts.get((number, namespace)) if number is not None else None
         if found is not None:
@@ -168,8 +171,11 @@ class Cluster:
         """What is known about these pools, a few seconds old at most; those that do not exist are not in it."""
         wanted = set(pools)
         taken, known = self._states
-        if time.monotonic() - taken > _STATES_SECONDS or not wanted <= known.keys():
+        age = time.monotonic() - taken
+        if age > _STATES_SECONDS or not wanted <= known.keys():
             known = self._fresh_states(taken)
+        elif age > _AHEAD_SECONDS and not self._asking.locked():
+            threading.Thread(target=self._ask_ahead, args=(taken,), name="pool-states", daemon=True).start()
         return {pool: known[pool] for pool in wanted if pool in known}
 
     def forget_states(self) -> None:
@@ -181,6 +187,12 @@ class Cluster:
             taken, known = self._states
             return known if taken > seen else self._read_states()
 
+    def _ask_ahead(self, seen: float) -> None:
+        try:
+            self._fresh_states(seen)
+        except Exception as error:  # noqa: BLE001 - who needs an answer asks again, and is told
+            log.debug("pools not asked for", cluster=self.name, error=str(error))
+
     def _read_states(self) -> dict[str, PoolState]:
         taken = time.monotonic()
         dump = self.mon("osd dump")
@@ -190,14 +202,30 @@ class Cluster:
         self._states = (taken, known)
         return known
 
+    def option(self, name: str) -> str:
+        """Of librados, as this client has it from the configuration and the monitors."""
+        with self.doing(f"reading option {name}"):
+            return str(self._rados.conf_get(name))
+
     @property
     def rados(self) -> Any:
         return self._rados
 
     @property
     def fsid(self) -> str:
-        with self.doing("asking for the cluster's id"):
-            return str(self._rados.get_fsid())
+        if not self._fsid:
+            with self.doing("asking for the cluster's id"):
+                self._fsid = str(self._rados.get_fsid())
+        return self._fsid
+
+    def require_own(self, which: Id) -> None:
+        """FAILED_PRECONDITION for what was made while the same name meant another Ceph."""
+        if which.fsid and which.fsid != ids.short_fsid(self.fsid):
+            raise CsiError(
+                Code.FAILED_PRECONDITION,
+                f"{which} was made in the Ceph whose fsid begins with {which.fsid}, and cluster {self.name!r} is now "
+                f"{self.fsid}: look at its monitors in the configuration",
+            )
 
     @property
     def configuration(self) -> str:
@@ -206,7 +234,7 @@ class Cluster:
         return "[global]\n" + "".join(f"{name} = {value}\n" for name, value in options.items())
 
     def close(self) -> None:
-        with self._lock:
+        with self._asking, self._lock:
             for context in self._contexts.values():
                 context.close()
             self._contexts.clear()
@@ -282,20 +310,31 @@ class Clusters:
         hashed = hashlib.sha256(key.encode(errors="replace")).hexdigest()
         options = tuple(f"{name}={value}" for name, value in sorted(config.options.items()))
         which = (config.cluster, user, hashed, *config.monitors, *options)
+        if (found := self._known(which)) is not None:
+            return found
         with self._lock:
             opening = self._opening.setdefault(which, threading.Lock())
         with opening:
-            with self._lock:
-                found = self._open.get(which)
-                if found is not None and not found.is_broken:
-                    self._open.move_to_end(which)
-                    return found
-            opened = Cluster(config, user, key, self._timeout_seconds)
-            with self._lock:
-                self._open[which] = opened
-                while len(self._open) > _MOST_CONNECTIONS:
-                    self._open.popitem(last=False)  # closed by the collector once no call uses it any more
-            return opened
+            try:
+                return self._known(which) or self._opened(which, Cluster(config, user, key, self._timeout_seconds))
+            finally:
+                with self._lock:
+                    self._opening.pop(which, None)  # keys that are wrong would be remembered for ever
+
+    def _known(self, which: tuple[str, ...]) -> Cluster | None:
+        with self._lock:
+            found = self._open.get(which)
+            if found is None or found.is_broken:
+                return None
+            self._open.move_to_end(which)
+            return found
+
+    def _opened(self, which: tuple[str, ...], opened: Cluster) -> Cluster:
+        with self._lock:
+            self._open[which] = opened
+            while len(self._open) > _MOST_CONNECTIONS:
+                self._open.popitem(last=False)  # closed by the collector once no call uses it any more
+        return opened
 
     def close(self) -> None:
         with self._lock:

@@ -45,11 +45,12 @@ class Finding:
     journal_pool: str = ""
     found: Found | None = None
     detail: str = ""
+    unseen: str = ""  # pools whose journal may know better
 
     @property
     def can_be_repaired(self) -> bool:
         """Not what is lost: only a person knows whether somebody still hopes for it. Nor what a journal out of sight may know."""
-        return self.code is not Code.LOST and not (self.code is Code.ORPHAN and self.detail)
+        return self.code is not Code.LOST and not self.unseen
 
 
 class Doctor:
@@ -93,8 +94,8 @@ class Doctor:
         match finding:
             case Finding(code=Code.UNFINISHED_CREATE | Code.UNFINISHED_DELETE, entry=Entry() as entry):
                 journal = Journal(self._cluster, finding.journal_pool)
-                which = Id(entry.kind, entry.thing, self._cluster.name, journal.pool_id, entry.pool_id, entry.token)
-                provisioner.delete(self._cluster, which)
+                if not provisioner.clear_away(self._cluster, journal, entry):
+                    return "left alone: somebody went on with it"
                 return "removed, and its name forgotten"
             case Finding(code=Code.ORPHAN, found=Found() as found):
                 if self._known(found.token):
@@ -102,6 +103,8 @@ class Doctor:
                 backend.remove(self._cluster, found.place)
                 return "removed"
             case Finding(code=Code.LEFTOVER_SNAPSHOT, found=Found() as found):
+                if self._unfinished(finding.detail.rpartition("-")[2]):
+                    return "left alone: its copy is being made"
                 backend.clear(self._cluster, found, finding.detail)
                 return "snapshot removed"
             case Finding(code=Code.KEPT_FOR_NOTHING):
@@ -150,7 +153,7 @@ class Doctor:
                 unseen = self._unseen.get(kind, "")
                 if unseen:
                     sentence += f" that can be read now, and is left alone: there may be one in {unseen}"
-                yield Finding(Code.ORPHAN, what, sentence, kind, found=image, detail=unseen)
+                yield Finding(Code.ORPHAN, what, sentence, kind, found=image, unseen=unseen)
 
     def _leftovers(self, kind: Kind, image: Found, by_token: Mapping[str, Entry]) -> Iterator[Finding]:
         for leftover in image.leftovers:
@@ -158,14 +161,23 @@ class Doctor:
             if copy is None or copy.state is State.READY:
                 what = f"{image.place.pool}/{image.place.image}"
                 sentence = f"has the snapshot {leftover}, whose copy is {'made' if copy else 'gone'}"
-                yield Finding(Code.LEFTOVER_SNAPSHOT, what, sentence, kind, found=image, detail=leftover)
+                unseen = "" if copy else self._unseen.get(kind, "")
+                if unseen:
+                    sentence += f", or in a journal that can't be read now: there may be one in {unseen}"
+                yield Finding(Code.LEFTOVER_SNAPSHOT, what, sentence, kind, found=image, detail=leftover, unseen=unseen)
 
     def _known(self, token: str) -> bool:
-        return any(
-            journal.by_id(Id(Kind.RBD, thing, self._cluster.name, 0, 0, token)) is not None
-            for journal in self._journals
-            for thing in Thing
-        )
+        return any(True for _ in self._entries(token))
+
+    def _unfinished(self, token: str) -> bool:
+        return any(entry.state is State.RESERVED for entry in self._entries(token))
+
+    def _entries(self, token: str) -> Iterator[Entry]:
+        for journal in self._journals:
+            for thing in Thing:
+                entry = journal.by_id(Id(Kind.RBD, thing, self._cluster.name, 0, 0, token))
+                if entry is not None:
+                    yield entry
 
 
 def journal_pools(cluster: Cluster) -> tuple[set[str], dict[Kind, set[str]]]:

@@ -1,10 +1,11 @@
 """Names and ids: a volume's id says by itself where the volume and its journal are. Pure.
 
-    zw1.rbd.vol.<cluster>.<journal pool>.<pool>.<token>
+    zw1.rbd.vol.<cluster>.<journal pool>.<pool>.<fsid>.<token>
 
 Pools stand as Ceph's numbers in hexadecimal, since pools can be renamed. The token's first 24 digits are a hash of the name that
 the orchestrator gave, so that one journal key serves for finding a volume by name and by id; its last 8 are random, so that the id
-of a deleted volume never means its successor of the same name. For CephFS the pool is that of the file system's metadata.
+of a deleted volume never means its successor of the same name. Of Ceph's fsid there are the first 8 digits, so that an id means nothing in
+another Ceph that was given the same name; an id without them is read, too. For CephFS the pool is that of the file system's metadata.
 """
 
 import hashlib
@@ -18,7 +19,9 @@ LONGEST = 128  # bytes, of ids and names, by the CSI specification
 HASH_DIGITS = 24
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,36}")
 _IMAGE = re.compile(r"csi-(vol|snap)-([0-9a-f]{32})")
-_ID = re.compile(r"zw1\.(rbd|fs)\.(vol|snap)\.([A-Za-z0-9_-]{1,36})\.([0-9a-f]{1,8})\.([0-9a-f]{1,8})\.([0-9a-f]{32})")
+_ID = re.compile(
+    r"zw1\.(rbd|fs)\.(vol|snap)\.([A-Za-z0-9_-]{1,36})\.([0-9a-f]{1,8})\.([0-9a-f]{1,8})(?:\.([0-9a-f]{8}))?\.([0-9a-f]{32})"
+)
 
 
 class Kind(StrEnum):
@@ -39,9 +42,10 @@ class Id:
     journal_pool_id: int
     pool_id: int
     token: str
+    fsid: str = ""  # its first digits, as `short_fsid` gives them
 
     def __str__(self) -> str:
-        where = f"{self.cluster}.{self.journal_pool_id:x}.{self.pool_id:x}"
+        where = f"{self.cluster}.{self.journal_pool_id:x}.{self.pool_id:x}" + (f".{self.fsid}" if self.fsid else "")
         return f"zw1.{self.kind}.{self.thing}.{where}.{self.token}"
 
     @property
@@ -65,8 +69,12 @@ def parse(text: str) -> Id | None:
     found = _ID.fullmatch(text) if len(text) <= LONGEST else None
     if found is None:
         return None
-    kind, thing, cluster, journal, pool, token = found.groups()
-    return Id(Kind(kind), Thing(thing), cluster, int(journal, 16), int(pool, 16), token)
+    kind, thing, cluster, journal, pool, fsid, token = found.groups()
+    return Id(Kind(kind), Thing(thing), cluster, int(journal, 16), int(pool, 16), token, fsid or "")
+
+
+def short_fsid(fsid: str) -> str:
+    return fsid.replace("-", "")[:8].lower()
 
 
 def token_of(name: str, randomness: bytes) -> str:

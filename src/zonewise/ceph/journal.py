@@ -49,6 +49,7 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     pool: str
     image: str
     detached: bool = False
+    pool_id: int = 0  # 0 in entries that were written without it
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,7 +83,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     def origin_place(self) -> Place | None:
         if self.origin is None:
             return None
-        return Place(self.origin.pool, self.pool_id, self.origin.image, self.filesystem, self.group)
+        return Place(self.origin.pool, self.origin.pool_id, self.origin.image, self.filesystem, self.group)
 
     @property
     def key(self) -> str:
@@ -101,6 +102,7 @@ class Journal:
         self.pool = pool
         self.pool_id = cluster.require_pool(pool, "pool")
         self.operations = 0
+        self._read: dict[str, tuple[Entry, bytes]] = {}
 
     def reserve(self, entry: Entry) -> Entry | None:
         """None when the name is now ours; otherwise the entry that was there first."""
@@ -130,7 +132,11 @@ class Journal:
         return self._swap(entry.key, entry, None)
 
     def id_of(self, entry: Entry) -> str:
-        return str(ids.Id(entry.kind, entry.thing, self.cluster.name, self.pool_id, entry.pool_id, entry.token))
+        return str(self.identity_of(entry))
+
+    def identity_of(self, entry: Entry) -> ids.Id:
+        fsid = ids.short_fsid(self.cluster.fsid)
+        return ids.Id(entry.kind, entry.thing, self.cluster.name, self.pool_id, entry.pool_id, entry.token, fsid)
 
     def entries(self, thing: Thing, start_after: str = "") -> Iterator[tuple[str, Entry]]:
         """In the order of the keys' shards, each with the token to go on after it."""
@@ -175,13 +181,24 @@ class Journal:
             except rados.ObjectNotFound:
                 return None
             found = dict(values).get(key)
-        return _decode(key, found) if found is not None else None
+        if found is None:
+            return None
+        entry = _decode(key, found)
+        self._read[key] = (entry, found)
+        return entry
+
+    def _expected(self, key: str, before: Entry | None) -> str:
+        """What must stand there: the very bytes that were read, since another version may write the same entry in another way."""
+        if before is None:
+            return ""
+        entry, raw = self._read.get(key, (None, b""))
+        return (raw if entry == before else _encode(before)).decode()
 
     def _swap(self, key: str, before: Entry | None, after: Entry | None) -> bool:
         """Compare and set in one operation; absent compares as empty."""
         import rados  # noqa: PLC0415
 
-        expected = _encode(before).decode() if before is not None else ""
+        expected = self._expected(key, before)
         with self.cluster.doing(f"writing the journal in pool {self.pool}"):
             for attempt in range(2):
                 try:

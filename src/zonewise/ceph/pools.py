@@ -10,8 +10,8 @@ A pool for a wider domain serves the narrower ones in it. Among pools that fit, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from zonewise.ceph.domains import Segments, describe, lies_in
@@ -93,11 +93,31 @@ def reachable(domain: Segments, requirement: Requirement) -> bool:
 def capacity(storage_class: Class, topology: Segments, states: Mapping[str, PoolState]) -> tuple[int, int]:
     """Free bytes for new volumes in a domain, and the size of the largest volume that would be taken."""
     rules: Sequence[PoolRule] = narrowest(storage_class, topology) if topology else ()
-    pools = {rule.pool for rule in rules or storage_class.rules}
-    free = [states[pool].free_bytes for pool in pools if pool in states and not _refusal(states[pool], 0, 0)]
+    found = [state_of(rule, states) for rule in rules or storage_class.rules]
+    by_name = {state.name: state for state in found if state is not None}  # two may have their data in one pool
+    free = [state.free_bytes for state in by_name.values() if not _refusal(state, 0, 0)]
     largest = max(free, default=0)
     ratio = storage_class.overcommit
     return sum(free), int(largest * ratio) if ratio else 0
+
+
+def needed(rules: Iterable[PoolRule]) -> set[str]:
+    """The pools whose state a choice among these depends on."""
+    return {pool for rule in rules for pool in (rule.pool, rule.data_pool) if pool}
+
+
+def state_of(rule: PoolRule, states: Mapping[str, PoolState]) -> PoolState | None:
+    """Of a pool for images; where their data goes to another pool, that one's, and both must serve. None where one is not known."""
+    own = states.get(rule.pool)
+    if own is None or not rule.data_pool:
+        return own
+    data = states.get(rule.data_pool)
+    if data is None:
+        return None
+    if _refusal(own, 0, 0):
+        return own
+    problem = f"its data pool {data.name}: {data.problem}" if data.problem else ""
+    return replace(data, volumes=own.volumes, problem=problem)
 
 
 def narrowest(storage_class: Class, term: Segments) -> tuple[PoolRule, ...]:
@@ -144,7 +164,7 @@ def _pick(
     refused: dict[str, str] = {}
     left = []
     for rule in rules:
-        state = states.get(rule.pool)
+        state = state_of(rule, states)
         refusal = _refusal(state, size_bytes, storage_class.overcommit) if state is not None else ""
         if refusal:
             refused[rule.pool] = refusal
@@ -167,7 +187,7 @@ def _refusal(state: PoolState, size_bytes: int, overcommit: float) -> str:
 
 
 def _weight(rule: PoolRule, balance: Balance, states: Mapping[str, PoolState]) -> float:
-    state = states.get(rule.pool)
+    state = state_of(rule, states)
     if state is None or balance is Balance.RANDOM:
         return 1.0
     return float(max(state.free_bytes, 1)) if balance is Balance.SPACE else 1.0 / (1 + state.volumes)

@@ -115,7 +115,7 @@ class Provisioner:
         if source is not None:
             entry = source[1]
             elsewhere = (place.pool, place.data_pool) != (entry.pool, entry.data_pool)
-            origin = Origin(str(order.source), entry.pool, entry.place.image, detached=elsewhere)
+            origin = Origin(str(order.source), entry.pool, entry.place.image, elsewhere, entry.pool_id)
         return Entry(
             name=order.name,
             token=token,
@@ -146,7 +146,7 @@ class Provisioner:
             raise CsiError(Code.ALREADY_EXISTS, f"{order.name!r} exists, and {difference}")
         if there.state is State.READY or planned is None or there.pool == planned.pool:
             return there
-        state = journal.cluster.states([there.pool]).get(there.pool)
+        state = _state(journal.cluster, there)
         if state is None or (state.is_serving and not state.is_full):
             return there
         if not journal.replace(there, planned):
@@ -182,7 +182,7 @@ class Provisioner:
     def _undone(self, cluster: Cluster, journal: Journal, entry: Entry, error: CsiError) -> CsiError:
         """What can't succeed here leaves nothing behind, so that a retry may choose another pool. Returns what to raise."""
         if error.code is Code.UNAVAILABLE:
-            state = cluster.states([entry.pool]).get(entry.pool)
+            state = _state(cluster, entry)
             if state is not None and state.is_full:
                 return CsiError(Code.RESOURCE_EXHAUSTED, f"pool {entry.pool} is full: {state.problem}")
         elif error.code in _UNDONE:
@@ -267,7 +267,17 @@ class Provisioner:
             reach(Step.EXPAND_RECORDED)
             return size
 
+    def clear_away(self, cluster: Cluster, journal: Journal, entry: Entry) -> bool:
+        """Remove what nobody finishes; False where it is not as it was seen any more, since then somebody does."""
+        with self._busy.alone(cluster.name, entry.thing, entry.token[: ids.HASH_DIGITS]):
+            now = journal.by_name(entry.thing, entry.name)
+            if now is None or now != entry:
+                return False
+            self._finish_delete(cluster, journal, self._marked(cluster, journal, now))
+            return True
+
     def find(self, cluster: Cluster, which: Id) -> tuple[Journal, Entry] | None:
+        cluster.require_own(which)
         pool = cluster.pool_name(which.journal_pool_id)
         if pool is None:
             raise CsiError(
@@ -285,8 +295,7 @@ class Provisioner:
         return found
 
     def _states(self, cluster: Cluster, journal: Journal, storage_class: Class) -> Mapping[str, PoolState]:
-        names = [rule.pool for rule in storage_class.rules]
-        states = cluster.states([name for name in names if name])
+        states = cluster.states(pools.needed(storage_class.rules))
         if storage_class.balance is not Balance.COUNT:
             return states
         counts = self._volumes(cluster, journal)
@@ -300,6 +309,12 @@ class Provisioner:
             counts = Counter(entry.pool for _, entry in journal.entries(Thing.VOLUME))
             self._counts[key] = (time.monotonic(), counts)
         return counts
+
+
+def _state(cluster: Cluster, entry: Entry) -> PoolState | None:
+    """Of the pool that an entry's image is in, and that its data is in, whatever they are called now."""
+    rule = PoolRule(cluster.pool_name(entry.pool_id) or entry.pool, entry.data_pool)
+    return pools.state_of(rule, cluster.states(pools.needed([rule])))
 
 
 def entry_or_bug(entry: Entry | None) -> Entry:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _DEEPEST = 8  # clones of clones; each level is asked for data that it does not have
 _COMPLETE = "zonewise.complete"  # metadata of an image whose parent is attached: a clone killed half way lacks it
+_KEPT = "zonewise.kept"  # metadata of an image that we put into the trash: what a person put there is that person's
 _COPY_PREFIX = "copy-"
 _RBD: Any = None
 
@@ -75,7 +76,7 @@ class Rbd:
         import rados  # noqa: PLC0415 - of the system's, as `rbd` is
 
         rbd = _library()
-        io, name = cluster.ioctx(wanted.place.pool), wanted.place.image
+        io, name = _io(cluster, wanted.place), wanted.place.image
         size = rounded(wanted.size_bytes)
         options: dict[str, Any] = {"old_format": False}
         if wanted.features:
@@ -92,7 +93,7 @@ class Rbd:
     def _existing(self, cluster: Cluster, wanted: Wanted, size: int, options: dict[str, Any]) -> int:
         """An earlier call, or one at this moment in another process, came this far or only half of it."""
         rbd = _library()
-        io, name = cluster.ioctx(wanted.place.pool), wanted.place.image
+        io, name = _io(cluster, wanted.place), wanted.place.image
         found = self.size(cluster, wanted.place)
         if found is not None:
             self._unfinished.done(name)
@@ -103,7 +104,7 @@ class Rbd:
         return size
 
     def _copy(self, cluster: Cluster, wanted: Wanted, source: Source) -> int:
-        io, name = cluster.ioctx(wanted.place.pool), wanted.place.image
+        io, name = _io(cluster, wanted.place), wanted.place.image
         snapshot = f"{_COPY_PREFIX}{name}"
         if not self._is_complete(cluster, wanted.place):
             self._snap(cluster, source.place, snapshot)
@@ -122,7 +123,7 @@ class Rbd:
     def _is_complete(self, cluster: Cluster, place: Place) -> bool:
         """Whether a copy is there with all that belongs to it. Half of one is removed, once nobody else can be at it."""
         rbd = _library()
-        io, name = cluster.ioctx(place.pool), place.image
+        io, name = _io(cluster, place), place.image
         try:
             with rbd.Image(io, name, read_only=True) as image:
                 image.metadata_get(_COMPLETE)
@@ -141,21 +142,21 @@ class Rbd:
     def _snap(self, cluster: Cluster, place: Place, snapshot: str) -> None:
         rbd = _library()
         try:
-            with rbd.Image(cluster.ioctx(place.pool), place.image) as image, suppress(rbd.ImageExists):
+            with rbd.Image(_io(cluster, place), place.image) as image, suppress(rbd.ImageExists):
                 image.create_snap(snapshot)
         except rbd.ImageNotFound as error:
             raise CsiError(Code.NOT_FOUND, f"the source {place.pool}/{place.image} is gone") from error
 
     def _clone(self, cluster: Cluster, wanted: Wanted, source: Place, snapshot: str) -> None:
         rbd = _library()
-        io, name = cluster.ioctx(wanted.place.pool), wanted.place.image
+        io, name = _io(cluster, wanted.place), wanted.place.image
         options: dict[str, Any] = {}
         if wanted.features:
             options["features"] = _feature_bits(wanted.features)
         if wanted.place.data_pool:
             options["data_pool"] = wanted.place.data_pool
         try:
-            rbd.RBD().clone(cluster.ioctx(source.pool), source.image, snapshot, io, name, **options)
+            rbd.RBD().clone(_io(cluster, source), source.image, snapshot, io, name, **options)
         except rbd.ImageExists:
             raise CsiError(Code.ABORTED, f"image {wanted.place.pool}/{name} is being made by another call") from None
         with rbd.Image(io, name) as image:
@@ -164,7 +165,7 @@ class Rbd:
     def _unsnap(self, cluster: Cluster, place: Place, snapshot: str) -> None:
         """A snapshot that clones use stays hidden in its image until they are gone."""
         rbd = _library()
-        with suppress(rbd.ImageNotFound), rbd.Image(cluster.ioctx(place.pool), place.image) as image:
+        with suppress(rbd.ImageNotFound), rbd.Image(_io(cluster, place), place.image) as image:
             if any(each["name"] == snapshot for each in image.list_snaps()):
                 image.remove_snap(snapshot)
 
@@ -182,8 +183,14 @@ class Rbd:
 
     def remove(self, cluster: Cluster, place: Place, origin: Place | None = None) -> None:
         rbd = _library()
-        io, name = cluster.ioctx(place.pool), place.image
+        name = place.image
         with cluster.doing(f"removing image {place.pool}/{name}"):
+            try:
+                io = _io(cluster, place)
+            except CsiError as error:
+                if error.code is not Code.NOT_FOUND:
+                    raise
+                return  # the pool was removed, with all that was in it
             try:
                 rbd.RBD().remove(io, name)
             except rbd.ImageNotFound:
@@ -195,7 +202,7 @@ class Rbd:
             except rbd.ImageHasSnapshots:
                 self._remove_with_copies(io, name)
             if origin is not None:
-                self._purge(cluster, origin.pool, origin.image)
+                self._purge(cluster, origin.pool_id or origin.pool, origin.image)
 
     def _remove_with_copies(self, io: Any, name: str) -> None:
         rbd = _library()
@@ -207,9 +214,11 @@ class Rbd:
             rbd.RBD().remove(io, name)
         except rbd.ImageHasSnapshots:
             with suppress(rbd.ImageNotFound):
+                with rbd.Image(io, name) as image:
+                    image.metadata_set(_KEPT, "for copies")
                 rbd.RBD().trash_move(io, name, 0)
 
-    def _purge(self, cluster: Cluster, pool: str, name: str) -> None:
+    def _purge(self, cluster: Cluster, pool: str | int, name: str) -> None:
         """Remove an image from the trash if it was kept for copies and there are none left; then what it was a copy of."""
         rbd = _library()
         while True:
@@ -219,6 +228,8 @@ class Rbd:
                 return
             try:
                 with rbd.Image(io, image_id=number, read_only=True) as image:
+                    if not _is_kept(image):
+                        return
                     parent = _parent(image)
                 rbd.RBD().trash_remove(io, number)
             except (rbd.ImageHasSnapshots, rbd.ImageBusy, rbd.ImageNotFound):
@@ -232,7 +243,7 @@ class Rbd:
         rbd = _library()
         with cluster.doing(f"looking at image {place.pool}/{place.image}"):
             try:
-                with rbd.Image(cluster.ioctx(place.pool), place.image, read_only=True) as image:
+                with rbd.Image(_io(cluster, place), place.image, read_only=True) as image:
                     return bool(list(image.watchers_list()))
             except rbd.ImageNotFound:
                 return False
@@ -241,7 +252,7 @@ class Rbd:
         rbd = _library()
         with cluster.doing(f"opening image {place.pool}/{place.image}"):
             try:
-                with rbd.Image(cluster.ioctx(place.pool), place.image, read_only=True) as image:
+                with rbd.Image(_io(cluster, place), place.image, read_only=True) as image:
                     return int(image.size())
             except rbd.ImageNotFound:
                 return None
@@ -255,7 +266,7 @@ class Rbd:
                 raise CsiError(Code.NOT_FOUND, f"there is no image {place.pool}/{place.image}")
             if found >= wanted:
                 return found
-            with rbd.Image(cluster.ioctx(place.pool), place.image) as image:
+            with rbd.Image(_io(cluster, place), place.image) as image:
                 image.resize(wanted)
             return wanted
 
@@ -292,7 +303,7 @@ class Rbd:
                 if ids.named(each["name"]) is None:
                     continue
                 with suppress(rbd.ImageNotFound), rbd.Image(io, image_id=each["id"], read_only=True) as image:
-                    if not list(image.list_snaps()):
+                    if _is_kept(image) and not list(image.list_snaps()):
                         unneeded.append(each["name"])
         return unneeded
 
@@ -330,6 +341,11 @@ def rounded(size_bytes: int) -> int:
     return max(_MIB, -(-size_bytes // _MIB) * _MIB)
 
 
+def _io(cluster: Cluster, place: Place) -> Any:
+    """Of the place's pool, whatever it is called now."""
+    return cluster.ioctx(place.pool_id or place.pool)
+
+
 def _names(io: Any) -> list[str]:
     names: list[str] = _library().RBD().list(io)
     return names
@@ -351,6 +367,14 @@ def _parent(image: rbd.Image) -> tuple[str, str, str] | None:
     except rbd.ImageNotFound:
         return None
     return spec["pool_name"], number, spec["image_name"]
+
+
+def _is_kept(image: rbd.Image) -> bool:
+    try:
+        image.metadata_get(_KEPT)
+    except KeyError:
+        return False
+    return True
 
 
 def _feature_bits(features: tuple[str, ...]) -> int:
