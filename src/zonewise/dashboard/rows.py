@@ -54,39 +54,8 @@ class ServiceRow(Row, frozen=True):
     complaints: tuple[str, ...] = ()
 
 
-class DomainRow(Row, frozen=True):
-    name: str
-    slots: int
-    healthy: int
-    desired: int
-    allowed: int
-
-
-class ChargeRow(Row, frozen=True):
-    """A pod that is about to go, or gone and not replaced yet."""
-
-    pod: str
-    domain: str
-    source: str
-    time: str
-    confirmed: bool
-
-
-class BudgetRow(Row, frozen=True):
-    namespace: str
-    name: str
-    limit: str
-    enforcement: str
-    expected: int
-    healthy: int
-    allowed: int
-    trouble: str = ""
-    domains: tuple[DomainRow, ...] = ()
-    charges: tuple[ChargeRow, ...] = ()
-
-
 class RolloutRow(Row, frozen=True):
-    """A workload whose pods are not all new, or not all ready."""
+    """A workload whose pods are being replaced: not all of them are of its newest template."""
 
     kind: str
     namespace: str

@@ -12,9 +12,6 @@ from typing import Final
 import msgspec
 
 from zonewise.dashboard.rows import (
-    BudgetRow,
-    ChargeRow,
-    DomainRow,
     DrainRow,
     NodeRow,
     Part,
@@ -22,8 +19,6 @@ from zonewise.dashboard.rows import (
     RolloutRow,
     ServiceRow,
 )
-from zonewise.disruption import status
-from zonewise.disruption.budget import Budget, BudgetError
 from zonewise.disruption.updates import UPDATE
 from zonewise.objects import Namespace, Service, key_of
 from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
@@ -34,6 +29,7 @@ from zonewise.planning.situation import Situation
 from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.stockproxy import PROXY_NAME_LABEL
 from zonewise.seeing import storage
+from zonewise.seeing.budgets import budget_status
 from zonewise.seeing.status import Seen, assemble, state_of
 from zonewise.slices.names import STATE
 from zonewise.slices.state import OUR_PROXY, read_state
@@ -59,7 +55,7 @@ def but_services(world: World) -> dict[str, Mapping[str, msgspec.Struct]]:
     situation = world.situation
     return {
         "nodes": nodes(situation),
-        "budgets": budgets(world.budgets),
+        "budgets": {str(key_of(one)): budget_status(one) for one in world.budgets},
         "rollouts": rollouts(world.workloads),
         "volumes": {found.domain: found for found in storage.volumes(world.volumes, situation.nodes)},
         "takeovers": {found.domain: found for found in storage.takeovers(situation.nodes)},
@@ -112,59 +108,17 @@ def service(found: Outlook, written: Service) -> ServiceRow:
     )
 
 
-def budgets(written: Iterable[TopologyDisruptionBudget]) -> dict[str, BudgetRow]:
-    return {str(key_of(one)): _budget(one) for one in written}
-
-
-def _budget(written: TopologyDisruptionBudget) -> BudgetRow:
-    try:
-        budget = Budget.parse(written)
-    except BudgetError as error:
-        limit, trouble = "", "; ".join(error.problems)
-    else:
-        limit = f"{budget.limit} in each {' and '.join(budget.split_keys)}" if budget.split_keys else budget.limit
-        trouble = status.read(budget, written).failure
-    said = written.status
-    return BudgetRow(
-        namespace=written.metadata.namespace,
-        name=written.metadata.name,
-        limit=limit,
-        enforcement=written.spec.enforcement,
-        expected=said.expected_pods,
-        healthy=said.current_healthy,
-        allowed=said.disruptions_allowed,
-        trouble=trouble,
-        domains=tuple(
-            DomainRow(
-                name=domain.name,
-                slots=domain.slots,
-                healthy=domain.healthy,
-                desired=domain.desired,
-                allowed=domain.allowed,
-            )
-            for domain in said.domains
-        ),
-        charges=tuple(
-            ChargeRow(
-                pod=charge.name,
-                domain=charge.domain,
-                source=charge.source,
-                time=charge.time,
-                confirmed=charge.confirmed,
-            )
-            for charge in said.ledger
-        ),
-    )
-
-
 def rollouts(workloads: Iterable[Workload]) -> dict[str, RolloutRow]:
-    """Those that are not at rest."""
+    """Those whose pods are being replaced. One that merely waits for pods to be ready rolls nothing out."""
     found = (_rollout(workload) for workload in workloads)
-    return {f"{row.kind} {row.namespace}/{row.name}": row for row in found if min(row.updated, row.ready) < row.wanted}
+    return {f"{row.kind} {row.namespace}/{row.name}": row for row in found if row}
 
 
-def _rollout(workload: Workload) -> RolloutRow:
-    kind, wanted, updated, ready = _progress(workload)
+def _rollout(workload: Workload) -> RolloutRow | None:
+    kind, wanted, updated, ready, old = _progress(workload)
+    seen = workload.status.observed_generation >= workload.metadata.generation
+    if seen and updated >= wanted and not old:
+        return None
     return RolloutRow(
         kind=kind,
         namespace=workload.metadata.namespace,
@@ -176,17 +130,21 @@ def _rollout(workload: Workload) -> RolloutRow:
     )
 
 
-def _progress(workload: Workload) -> tuple[str, int, int, int]:
-    """Its kind, how many pods it wants, and how many of these are new, and ready."""
+def _progress(workload: Workload) -> tuple[str, int, int, int, bool]:
+    """Its kind, how many pods it wants new, how many of these are, how many are ready, and whether old ones are left."""
     match workload:
         case DaemonSet(status=told):
-            return "DaemonSet", told.desired_number_scheduled, told.updated_number_scheduled, told.number_ready
+            wanted, updated = told.desired_number_scheduled, told.updated_number_scheduled
+            return "DaemonSet", wanted, updated, told.number_ready, updated < wanted
         case Deployment(spec=spec, status=said):
-            return "Deployment", spec.replicas, said.updated_replicas, said.ready_replicas
+            old = said.replicas > said.updated_replicas
+            return "Deployment", spec.replicas, said.updated_replicas, said.ready_replicas, old
         case StatefulSet(spec=asked, status=found):
-            at_rest = found.current_revision == found.update_revision
-            updated = found.replicas if at_rest else found.updated_replicas
-            return "StatefulSet", asked.replicas, updated, found.ready_replicas
+            if found.current_revision == found.update_revision:  # at rest: whatever is missing is no rollout
+                return "StatefulSet", asked.replicas, asked.replicas, found.ready_replicas, False
+            rolling = asked.update_strategy.rolling_update
+            wanted = max(0, asked.replicas - (rolling.partition if rolling else 0))
+            return "StatefulSet", wanted, found.updated_replicas, found.ready_replicas, False
 
 
 def drains(situation: Situation, services: Iterable[Service]) -> dict[str, DrainRow]:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from zonewise.install.components import NAMESPACE
+from zonewise.install.rights import Right, rights_of_programs, rights_to_install
 from zonewise.kube.client import Client
 from zonewise.kube.errors import ApiError, Forbidden, NotFound
 from zonewise.objects import CONFIG_MAPS, LEASES, Resource, key_of
@@ -19,13 +21,14 @@ from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIO
 from zonewise.objects.apps import DAEMON_SETS
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.seeing import survey
-from zonewise.seeing.facts import INSTALLING, RUNNING, Facts, Need
+from zonewise.seeing.facts import Facts
 from zonewise.seeing.status import Seen
 
 T = TypeVar("T")
 
 _SYSTEM: Final = "kube-system"
 _ONE_LOOK_SECONDS: Final = 5.0
+_AT_ONCE: Final = 8
 _AWAY: Final = frozenset({500, 502, 503, 504})
 
 
@@ -33,7 +36,7 @@ async def examine(client: Client, *, before_install: bool = False) -> Facts:
     seen = await survey.read(client, traffic=False)
     installed = bool(seen.deployments or seen.daemon_sets or seen.webhooks)
     ahead, user = await _review_self(client)
-    allowed = await _allowed(client, INSTALLING) if before_install or not installed else {}
+    allowed = await _allowed(client, rights_to_install(NAMESPACE)) if before_install or not installed else {}
     daemon_sets, leases, webhooks = await asyncio.gather(
         _list(client, DAEMON_SETS, _SYSTEM),
         _list(client, LEASES, "kube-node-lease"),
@@ -105,43 +108,44 @@ async def _review_self(client: Client) -> tuple[float | None, str]:
     return ahead, user
 
 
-def _attributes(need: Need) -> dict[str, str]:
-    resource, _, subresource = need.resource.partition("/")
-    said = {"verb": need.verb, "group": need.group, "resource": resource, "namespace": need.namespace}
-    return said | ({"subresource": subresource} if subresource else {})
+def _attributes(right: Right) -> dict[str, str]:
+    resource, _, subresource = right.resource.partition("/")
+    said = {"verb": right.verb, "group": right.group, "resource": resource, "namespace": right.namespace}
+    return said | {key: value for key, value in (("subresource", subresource), ("name", right.name)) if value}
 
 
-async def _allowed(client: Client, needs: Iterable[Need]) -> dict[Need, bool]:
-    found: dict[Need, bool] = {}
-    for need in needs:
-        answer = await _ask(
-            client,
-            "authorization.k8s.io",
-            "SelfSubjectAccessReview",
-            "selfsubjectaccessreviews",
-            {"resourceAttributes": _attributes(need)},
-        )
-        if answer is not None:
-            found[need] = bool(answer.get("status", {}).get("allowed"))
-    return found
+async def _allowed(client: Client, rights: Iterable[Right]) -> dict[Right, bool]:
+    return await _review(client, "SelfSubjectAccessReview", "selfsubjectaccessreviews", {}, rights)
 
 
-async def _running(client: Client, seen: Seen) -> dict[str, dict[Need, bool]]:
+async def _running(client: Client, seen: Seen) -> dict[str, dict[Right, bool]]:
     """What the service accounts of the components that are there may do."""
-    found: dict[str, dict[Need, bool]] = {}
-    keys = [*map(key_of, seen.deployments), *map(key_of, seen.daemon_sets)]
-    for namespace, name in keys:
-        rights: dict[Need, bool] = {}
-        for need in RUNNING.get(name, ()):
-            user = f"system:serviceaccount:{namespace}:{name}"
-            groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-            spec = {"user": user, "groups": groups, "resourceAttributes": _attributes(need)}
-            answer = await _ask(client, "authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews", spec)
-            if answer is not None:
-                rights[need] = bool(answer.get("status", {}).get("allowed"))
-        if rights:
+    found: dict[str, dict[Right, bool]] = {}
+    for namespace, name in [*map(key_of, seen.deployments), *map(key_of, seen.daemon_sets)]:
+        whose = {
+            "user": f"system:serviceaccount:{namespace}:{name}",
+            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"],
+        }
+        wanted = sorted(rights_of_programs(namespace).get(name, ()))
+        if rights := await _review(client, "SubjectAccessReview", "subjectaccessreviews", whose, wanted):
             found[name] = rights
     return found
+
+
+async def _review(
+    client: Client, kind: str, plural: str, whose: Mapping[str, Any], rights: Iterable[Right]
+) -> dict[Right, bool]:
+    """Some at once: there are dozens. Those that may not be asked about are left out."""
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(right: Right) -> tuple[Right, bool | None]:
+        async with turn:
+            spec = {**whose, "resourceAttributes": _attributes(right)}
+            answer = await _ask(client, "authorization.k8s.io", kind, plural, spec)
+        return right, None if answer is None else bool(answer.get("status", {}).get("allowed"))
+
+    answers = await asyncio.gather(*map(one, rights))
+    return {right: allowed for right, allowed in answers if allowed is not None}
 
 
 async def _reached(client: Client, seen: Seen) -> dict[str, str | None]:

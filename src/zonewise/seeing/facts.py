@@ -4,68 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
+from zonewise.install.rights import Right
 from zonewise.objects import Lease
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet
 from zonewise.seeing.status import Seen
-
-
-class Need(NamedTuple):
-    """A right: this verb on these objects, in a namespace or anywhere."""
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str = ""
-
-    def __str__(self) -> str:
-        kind = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {kind}{f' in {self.namespace}' if self.namespace else ''}"
-
-
-_SLICES: Final = "discovery.k8s.io"
-INSTALLING: Final = (
-    Need("create", "", "namespaces"),
-    Need("create", "apps", "deployments", "zonewise-system"),
-    Need("create", "apps", "daemonsets", "zonewise-system"),
-    Need("create", "rbac.authorization.k8s.io", "clusterroles"),
-    Need("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
-    Need("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
-    Need("create", "apiextensions.k8s.io", "customresourcedefinitions"),
-)
-"""What whoever installs Zonewise must be allowed to do."""
-
-RUNNING: Final[Mapping[str, tuple[Need, ...]]] = {
-    "zonewise-controller": (
-        Need("watch", "", "nodes"),
-        Need("patch", "", "services"),
-        Need("watch", _SLICES, "endpointslices"),
-        Need("patch", _SLICES, "endpointslices"),
-    ),
-    "zonewise-webhook": (
-        Need("watch", "", "nodes"),
-        Need("get", "", "services"),
-        Need("watch", _SLICES, "endpointslices"),
-    ),
-    "zonewise-disruption": (
-        Need("watch", "", "pods"),
-        Need("patch", "zonewise.dev", "topologydisruptionbudgets/status"),
-    ),
-    "zonewise-guard": (Need("watch", "zonewise.dev", "topologydisruptionbudgets"), Need("watch", "", "pods")),
-    "zonewise-proxy": (
-        Need("get", "", "nodes"),
-        Need("watch", "", "services"),
-        Need("watch", _SLICES, "endpointslices"),
-    ),
-    "zonewise-dns": (
-        Need("watch", "", "nodes"),
-        Need("watch", "", "services"),
-        Need("watch", _SLICES, "endpointslices"),
-    ),
-}
-"""The rights without which a component does nothing, by its name, which is its service account's too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +31,6 @@ class Facts:
     other_webhooks: Sequence[WebhookConfiguration] = ()
     node_leases: Sequence[Lease] = ()
     reached: Mapping[str, str | None] = field(default_factory=dict)
-    allowed: Mapping[Need, bool] = field(default_factory=dict)
-    running: Mapping[str, Mapping[Need, bool]] = field(default_factory=dict)
+    allowed: Mapping[Right, bool] = field(default_factory=dict)
+    running: Mapping[str, Mapping[Right, bool]] = field(default_factory=dict)
     budgets_known: bool | None = None

@@ -106,17 +106,29 @@ class BudgetDomain(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     allowed: int
 
 
+class Charge(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A pod that is about to go, or gone and not replaced yet; `source` is how, `time` since when."""
+
+    pod: str
+    domain: str
+    source: str
+    time: str
+    confirmed: bool
+
+
 class BudgetStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`charged` pods are leaving on its account now; `trouble` is a condition that is not as it should be."""
+    """`charged` pods are leaving on its account now, which `charges` tell more of; `trouble` is why it is not kept."""
 
     namespace: str
     name: str
+    limit: str
     enforcement: str
     allowed: int
     healthy: int
     desired: int
     pods: int
     charged: tuple[str, ...]
+    charges: tuple[Charge, ...]
     domains: tuple[BudgetDomain, ...]
     trouble: str
 

@@ -20,8 +20,8 @@ from zonewise.planning.outlook import Outlook, look
 from zonewise.planning.situation import Situation, gather
 from zonewise.routing.endpoints import is_ready as endpoint_ready
 from zonewise.seeing import storage
+from zonewise.seeing.budgets import budget_status
 from zonewise.seeing.report import (
-    BudgetDomain,
     BudgetStatus,
     Component,
     Leader,
@@ -54,14 +54,13 @@ COMPONENTS: Final = (
 LEASES: Final[Mapping[str, str]] = {
     "zonewise-endpointslices": "writes slices and hints",
     "zonewise-disruption": "keeps the budgets",
+    "zonewise-csi": "takes over the volumes of lost domains",
 }
 """By name: what its holder does."""
 CONFIGURATIONS: Final = ("zonewise-overlay", "zonewise-disruption")
 _SILENT_LEASES: Final = 2.0
 """So many times its duration a lease may be silent: a change of leader takes about one."""
 _NAMED: Final = 3
-_IS_AN_ANSWER: Final = "InsufficientPods"
-"""Why a condition is False in the midst of every drain: the numbers say it, and nothing is amiss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,7 @@ def assemble(seen: Seen, now: datetime) -> Status:
     components = tuple(sorted(_components(seen), key=lambda found: (found.namespace, found.name)))
     leaders = tuple(_leader(lease, now) for lease in sorted(seen.leases, key=lambda lease: lease.metadata.name))
     webhooks = tuple(_webhooks(seen))
-    budgets = tuple(_budget(found) for found in sorted(seen.budgets, key=lambda found: found.metadata.name))
+    budgets = tuple(budget_status(found) for found in sorted(seen.budgets, key=lambda found: found.metadata.name))
     readable = not any(line.startswith(ENDPOINT_SLICES.plural) for line in seen.unread)
     troubles = (
         *_runtime_troubles(components, leaders, webhooks),
@@ -227,36 +226,6 @@ def _webhook(configuration: WebhookConfiguration, webhook: RegisteredWebhook, re
         failure_policy=webhook.failure_policy,
         trusted=bool(called.ca_bundle),
         endpoints=ready.get(service, 0) if service else None,
-    )
-
-
-def _budget(found: TopologyDisruptionBudget) -> BudgetStatus:
-    status = found.status
-    bad = [
-        f"{each.type}: {each.message or each.reason}"
-        for each in status.conditions
-        if each.status == "False" and each.reason != _IS_AN_ANSWER
-    ]
-    return BudgetStatus(
-        namespace=found.metadata.namespace,
-        name=found.metadata.name,
-        enforcement=found.spec.enforcement,
-        allowed=status.disruptions_allowed,
-        healthy=status.current_healthy,
-        desired=status.desired_healthy,
-        pods=status.expected_pods,
-        charged=tuple(charge.name for charge in status.ledger),
-        domains=tuple(
-            BudgetDomain(
-                name=domain.name,
-                pods=domain.slots,
-                healthy=domain.healthy,
-                desired=domain.desired,
-                allowed=domain.allowed,
-            )
-            for domain in status.domains
-        ),
-        trouble="; ".join(bad),
     )
 
 

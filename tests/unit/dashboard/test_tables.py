@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 import pytest
@@ -86,3 +87,7 @@ def test_a_rollout_shows_until_it_is_over(workload: type[Workload], progress: di
     assert (row.kind, row.wanted, row.updated, row.ready, row.by_eviction) == (workload.__name__, 3, 1, 3, True)
     done = json.loads(json.dumps(progress).replace("1", "3").replace('"a"', '"b"'))
     assert tables.rollouts([msgspec.convert({"metadata": metadata, **done}, workload)]) == {}
+    unseen = {"metadata": {**metadata, "generation": 2}, **done}
+    assert tables.rollouts([msgspec.convert(unseen, workload)]), "its controller has not looked yet"
+    waiting = json.loads(re.sub('("readyReplicas"|"numberReady"): 3', r"\1: 0", json.dumps(done)))
+    assert not tables.rollouts([msgspec.convert({"metadata": metadata, **waiting}, workload)]), "waiting is no rollout"

@@ -12,6 +12,7 @@ import pytest
 import trustme
 
 from plan_world import node, service, slice_of
+from zonewise.install.rights import Right
 from zonewise.objects import Key, Lease, Node
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
@@ -19,7 +20,7 @@ from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
 from zonewise.seeing import storage, traffic
 from zonewise.seeing.checks import diagnose
-from zonewise.seeing.facts import INSTALLING, Facts, Need
+from zonewise.seeing.facts import Facts
 from zonewise.seeing.findings import Level, counted
 from zonewise.seeing.report import ServiceState
 from zonewise.seeing.status import Seen, assemble
@@ -133,6 +134,7 @@ def budget(reason: str) -> TopologyDisruptionBudget:
     found: TopologyDisruptionBudget = made(
         TopologyDisruptionBudget,
         metadata={"name": "b", "namespace": "shop"},
+        spec={"selector": {"matchLabels": {"app": "b"}}, "maxUnavailable": 1},
         status={"conditions": [condition], "domains": [{"name": "a", "slots": 3}]},
     )
     return found
@@ -143,7 +145,7 @@ def test_a_budget_that_is_used_up_is_no_trouble_but_one_that_nobody_keeps_is() -
         assemble(replace(seen(), budgets=[budget(reason)]), NOW) for reason in ("InsufficientPods", "SyncFailed")
     )
     assert (used.budgets[0].domains[0].pods, used.budgets[0].trouble) == (3, "")
-    assert lost.budgets[0].trouble == "DisruptionAllowed: why"
+    assert (lost.budgets[0].trouble, lost.budgets[0].limit) == ("DisruptionAllowed: why", "maxUnavailable 1")
 
 
 METRICS = """# HELP zonewise_proxy_bytes_total Bytes
@@ -284,9 +286,13 @@ FINDINGS = {
     ),
     "our clock": (replace(healthy(), ahead_seconds=90.0), "ClockSkew", Level.NOTE),
     "a node's clock": (replace(healthy(), node_leases=[CLOCK]), "NodeClockSkew", Level.NOTE),
-    "no right to install": (replace(healthy(), allowed={INSTALLING[0]: False}), "InstallRights", Level.WRONG),
+    "no right to install": (
+        replace(healthy(), allowed={Right("create", "", "namespaces"): False}),
+        "InstallRights",
+        Level.WRONG,
+    ),
     "a component without rights": (
-        replace(healthy(), running={"zonewise-dns": {Need("watch", "", "nodes"): False}}),
+        replace(healthy(), running={"zonewise-dns": {Right("watch", "", "nodes"): False}}),
         "ComponentRights",
         Level.WRONG,
     ),

@@ -33,7 +33,7 @@ export class Budgets {
 
   drawRollouts() {
     const rows = [...store.tables.rollouts];
-    put(this.rollouts, rows.length ? el("ul", { class: "plain" }, rows.slice(0, MOST_SHOWN).map(([key, row]) => el("li", {}, el("span", { class: "name" }, key), row.byEviction && el("span", { class: "badge none" }, " by eviction"), progress("new", row.updated, row.wanted), progress("ready", row.ready, row.wanted)))) : el("p", { class: "muted" }, "Every workload has the pods it wants."));
+    put(this.rollouts, rows.length ? el("ul", { class: "plain" }, rows.slice(0, MOST_SHOWN).map(([key, row]) => el("li", {}, el("span", { class: "name" }, key), row.byEviction && el("span", { class: "badge none" }, " by eviction"), progress("new", row.updated, row.wanted), progress("ready", row.ready, row.wanted)))) : el("p", { class: "muted" }, "No workload is replacing its pods."));
   }
 
   drawDrains() {
@@ -59,12 +59,12 @@ function card(key, row) {
 
 /** Healthy pods against what must stay. */
 function bar(domain) {
-  const whole = Math.max(domain.slots, domain.healthy, domain.desired, 1);
+  const whole = Math.max(domain.pods, domain.healthy, domain.desired, 1);
   const fill = el("span", { class: `bar-fill ${domain.healthy < domain.desired ? "bad" : ""}` });
   const tick = el("span", { class: "bar-tick" });
   fill.style.width = `${(domain.healthy / whole) * 100}%`;
   tick.style.left = `${(domain.desired / whole) * 100}%`;
-  return el("div", { class: "domain" }, el("span", { class: "domain-name" }, domain.name || "no domain"), el("span", { class: "bar" }, fill, tick), el("span", { class: "domain-text" }, `${domain.healthy} of ${domain.slots} · keep ${domain.desired} · ${domain.allowed} may leave`));
+  return el("div", { class: "domain" }, el("span", { class: "domain-name" }, domain.name || "no domain"), el("span", { class: "bar" }, fill, tick), el("span", { class: "domain-text" }, `${domain.healthy} of ${domain.pods} healthy · keep ${domain.desired} · ${domain.allowed} may leave`));
 }
 
 function progress(word, done, wanted) {

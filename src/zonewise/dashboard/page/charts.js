@@ -1,6 +1,6 @@
 // Small charts of shares over time, drawn as SVG.
 
-import { percent, rate, svg } from "./dom.js";
+import { el, percent, rate, svg } from "./dom.js";
 import { store } from "./store.js";
 
 /** A line as long as a row is high; gaps where nothing was measured. */
@@ -19,11 +19,12 @@ export function sparkPath(points, width, height) {
   return path;
 }
 
-export function shareChart(points, { width = 640, height = 170, title = "In-zone share over time" } = {}) {
+export function shareChart(all, { width = 640, height = 170, title = "In-zone share over time" } = {}) {
   const left = 40;
   const right = 12;
   const top = 12;
   const bottom = 24;
+  const points = all.filter((point) => point.at > Date.now() / 1000 - store.bucketSeconds * (store.buckets + 1));
   const inner = [width - left - right, height - top - bottom];
   const chart = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(points, title) });
   for (const share of [0, 0.5, 1]) {
@@ -72,7 +73,9 @@ export function shareChart(points, { width = 640, height = 170, title = "In-zone
   } else {
     chart.append(svg("text", { class: "tick middle", x: left + inner[0] / 2, y: top + inner[1] / 2 }, "nothing measured yet"));
   }
-  return chart;
+  return el("figure", { class: "share" }, chart, points.length > 0 && el("figcaption", { class: "legend" },
+    el("span", {}, el("i", { class: "key stays" }), "share that stays"),
+    el("span", {}, el("i", { class: "key volume" }), `all traffic, ${rate(most / store.bucketSeconds)} at most`)));
 }
 
 function summary(points, title) {

@@ -36,8 +36,11 @@ function show() {
     current = wanted;
     for (const each of NAMES) viewOf(each).hidden = each !== wanted;
     for (const link of document.querySelectorAll(".tabs a")) {
-      if (link.dataset.view === wanted) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+      if (link.dataset.view !== wanted) link.removeAttribute("aria-current");
+      else {
+        link.setAttribute("aria-current", "page");
+        link.scrollIntoView({ block: "nearest", inline: "center" });
+      }
     }
     catchUp(wanted);
     views[wanted].shown?.();

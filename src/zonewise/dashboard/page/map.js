@@ -4,9 +4,9 @@ import { count, el, mark, percent, put, rate, say, svg } from "./dom.js";
 import { flows, store } from "./store.js";
 
 const MOST_DRAWN = 400;
-const MOST_LABELLED = 12;
+const MOST_LABELLED = 6;
 const MOST_FLOWS = 60;
-const LABEL_FROM = 0.62; // how near to where a flow begins its label stands: those of neighbours don't meet in the middle
+const LABELS_AT = [0.62, 0.5, 0.74, 0.38]; // how near to where a flow begins its label may stand, the best first
 
 export class ZoneMap {
   constructor() {
@@ -52,7 +52,6 @@ export class ZoneMap {
     const radius = zones.length <= 1 ? 110 : zones.length <= 3 ? (narrow ? 64 : 86) : !many ? (narrow ? 52 : 70) : Math.max(22, (narrow ? 330 : 440) / zones.length);
     const across = zones.length > 1 ? width / 2 - radius - (narrow ? 14 : 110) : 0;
     const down = zones.length > 1 ? height / 2 - radius - (many ? 60 : 38) : 0;
-    const lift = zones.length === 3 ? down / 5 : 0;
     this.inside = radius >= 60;
     this.radius = radius;
     this.zones.clear();
@@ -61,23 +60,25 @@ export class ZoneMap {
     this.flowLayer = svg("g", { class: "flows" });
     this.labelLayer = svg("g", { class: "flow-labels" });
     const front = svg("g", { class: "zones" });
+    this.middle = { x: width / 2, y: height / 2 };
+    const places = around(zones).map((turn) => ({ x: width / 2 + across * Math.cos(turn), y: height / 2 + down * Math.sin(turn) }));
     zones.forEach((zone, index) => {
-      const turn = -Math.PI / 2 + (2 * Math.PI * index) / zones.length + (zones.length === 2 ? -Math.PI / 2 : 0);
-      const place = { x: width / 2 + across * Math.cos(turn), y: height / 2 + lift + down * Math.sin(turn) };
-      const made = this.makeZone(zone, place, radius);
-      this.zones.set(zone.name, { ...place, ...made });
+      const made = this.makeZone(zone, places[index], radius);
+      this.zones.set(zone.name, { ...places[index], ...made });
       front.append(made.group);
     });
     this.drawRegions(behind, zones, radius);
-    const arrow = (kind) => svg("marker", { id: `arrow-${kind}`, class: `arrow ${kind}`, viewBox: "0 0 10 10", refX: 5, refY: 5, markerWidth: 15, markerHeight: 15, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L10 5L0 10L2.500 5Z" }));
-    this.picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Zones and the traffic between them" }, svg("defs", {}, arrow("cross")), behind, this.flowLayer, front, this.labelLayer);
+    const top = Math.min(...places.map((place) => place.y)) - radius - (this.inside ? 40 : 58);
+    const bottom = Math.max(...places.map((place) => place.y)) + radius + (this.inside ? 42 : 72);
+    const arrow = (kind) => svg("marker", { id: `arrow-${kind}`, class: `arrow ${kind}`, viewBox: "0 0 10 10", refX: 5, refY: 5, markerWidth: zones.length > 3 ? 11 : 15, markerHeight: zones.length > 3 ? 11 : 15, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L10 5L0 10L2.500 5Z" }));
+    this.picture = svg("svg", { viewBox: `0 ${top.toFixed(1)} ${width} ${(bottom - top).toFixed(1)}`, role: "group", "aria-label": "Zones and the traffic between them" }, svg("defs", {}, arrow("cross")), behind, this.flowLayer, front, this.labelLayer);
     put(this.root, this.picture, this.legend(), this.table);
   }
 
   legend() {
     return el("figcaption", { class: "legend" },
       el("span", {}, el("i", { class: "key stays" }), "stays in its zone"),
-      el("span", {}, el("i", { class: "key crosses" }), "crosses zones, as wide as it is much"),
+      el("span", {}, el("i", { class: "key crosses" }), "crosses zones: the wider, the more"),
       el("span", {}, el("i", { class: "key node-ready" }), "node"),
       el("span", {}, el("i", { class: "key node-cordoned" }), "cordoned"),
       el("span", {}, el("i", { class: "key node-lost" }), "not ready"));
@@ -90,7 +91,7 @@ export class ZoneMap {
       const path = `M${places.map((place) => `${place.x.toFixed(1)} ${(place.y + (this.inside ? 0 : 14)).toFixed(1)}`).join("L")}Z`;
       layer.append(svg("path", { class: "region", d: path, "stroke-width": 2 * (radius + (this.inside ? 36 : 54)) }));
       const top = places.reduce((a, b) => (a.y <= b.y ? a : b));
-      layer.append(svg("text", { class: "region-name", x: top.x, y: Math.max(14, top.y - radius - 20) }, short(name, 22)));
+      layer.append(svg("text", { class: "region-name", x: top.x, y: top.y - radius - (this.inside ? 20 : 38) }, short(name, 22)));
     }
   }
 
@@ -157,15 +158,16 @@ export class ZoneMap {
     const crossing = all.filter((flow) => flow.from !== flow.to && this.zones.has(flow.from) && this.zones.has(flow.to) && flow.rate >= 1).sort((a, b) => b.rate - a.rate).slice(0, MOST_FLOWS);
     const most = Math.max(...all.map((flow) => flow.rate), 1);
     const gone = new Set(this.flowPaths.keys());
-    crossing.forEach((flow, index) => {
+    for (const flow of crossing) {
       const key = JSON.stringify([flow.from, flow.to]);
       gone.delete(key);
       const drawn = this.flowPaths.get(key) ?? this.makeFlow(key, flow);
       const width = 1.5 + 10 * Math.sqrt(flow.rate / most);
       mark(drawn.path, "stroke-width", width.toFixed(1));
       mark(drawn.dots, "stroke-width", Math.max(1.2, width * 0.45).toFixed(1));
-      say(drawn.label, index < MOST_LABELLED ? rate(flow.rate) : "");
-    });
+      drawn.path.style.strokeOpacity = (0.14 + 0.3 * Math.sqrt(flow.rate / crossing[0].rate)).toFixed(2);
+      drawn.text = rate(flow.rate);
+    }
     for (const key of gone) {
       const drawn = this.flowPaths.get(key);
       drawn.path.remove();
@@ -173,7 +175,32 @@ export class ZoneMap {
       drawn.label.remove();
       this.flowPaths.delete(key);
     }
+    this.placeLabels(crossing.map((flow) => this.flowPaths.get(JSON.stringify([flow.from, flow.to]))));
     this.writeTable(all);
+  }
+
+  /** The largest flows first, each where it lies on no zone and on no other label; one without such a place has none. */
+  placeLabels(drawn) {
+    const taken = [];
+    for (const flow of drawn) {
+      const wide = flow.text.length * 3.6 + 3;
+      const free = ([x, y]) => taken.every((other) => Math.abs(other.x - x) > other.wide + wide || Math.abs(other.y - y) > 15) && [...this.zones.values()].every((zone) => this.clears(zone, x, y - 4, wide));
+      const spot = taken.length < MOST_LABELLED ? [flow.at, ...LABELS_AT].find((at) => free(flow.spot(at))) : undefined;
+      say(flow.label, spot === undefined ? "" : flow.text);
+      if (spot === undefined) continue;
+      const [x, y] = flow.spot(spot);
+      flow.at = spot;
+      taken.push({ x, y, wide });
+      mark(flow.label, "x", x.toFixed(1));
+      mark(flow.label, "y", y.toFixed(1));
+    }
+  }
+
+  clears(zone, x, y, wide) {
+    const beyond = Math.max(0, Math.abs(zone.x - x) - wide);
+    const below = this.inside ? 0 : 36; // names stand under small zones
+    const height = Math.max(0, Math.abs(zone.y + below / 2 - y) - 7 - below / 2);
+    return Math.hypot(beyond, height) > this.radius + 13;
   }
 
   ring(all) {
@@ -199,13 +226,17 @@ export class ZoneMap {
     const from = [a.x + ux * edge - uy * side, a.y + uy * edge + ux * side];
     const to = [b.x - ux * (edge + 6) - uy * side, b.y - uy * (edge + 6) + ux * side];
     const bend = Math.min(34, long * 0.1);
-    const middle = [(from[0] + to[0]) / 2 - uy * bend, (from[1] + to[1]) / 2 + ux * bend];
+    const pull = this.zones.size > 3 ? Math.max(0, Math.min(0.35, (long - 320) / 800)) : 0; // far ones past the others, through the middle
+    const half = (axis, bent) => ((from[axis] + to[axis]) / 2) * (1 - pull) + [this.middle.x, this.middle.y][axis] * pull + bent;
+    const middle = [half(0, -uy * bend), half(1, ux * bend)];
     const d = `M${from.map((v) => v.toFixed(1)).join(" ")}Q${middle.map((v) => v.toFixed(1)).join(" ")} ${to.map((v) => v.toFixed(1)).join(" ")}`;
-    const [x, y] = [0, 1].map((axis) => LABEL_FROM ** 2 * from[axis] + 2 * LABEL_FROM * (1 - LABEL_FROM) * middle[axis] + (1 - LABEL_FROM) ** 2 * to[axis]);
+    const spot = (at) => [-uy, ux].map((aside, axis) => at ** 2 * from[axis] + 2 * at * (1 - at) * middle[axis] + (1 - at) ** 2 * to[axis] + aside * 16 + axis * 4);
     const drawn = {
       path: svg("path", { class: "flow", d, "marker-end": "url(#arrow-cross)" }),
       dots: svg("path", { class: "flow-dots", d }),
-      label: svg("text", { class: "flow-label", x: (x - uy * 16).toFixed(1), y: (y + ux * 16 + 4).toFixed(1) }),
+      label: svg("text", { class: "flow-label" }),
+      spot,
+      at: LABELS_AT[0],
     };
     this.flowLayer.append(drawn.path, drawn.dots);
     this.labelLayer.append(drawn.label);
@@ -216,8 +247,22 @@ export class ZoneMap {
   writeTable(all) {
     if (!this.table.open) return;
     const rows = [...all].sort((a, b) => b.rate - a.rate).map((flow) => el("tr", {}, el("td", {}, flow.from || "unknown"), el("td", {}, flow.to || "unknown"), el("td", { class: "number" }, rate(flow.rate))));
-    put(this.tableBody, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "from clients in"), el("th", { scope: "col" }, "to endpoints in"), el("th", { scope: "col", class: "number" }, "bytes"))), el("tbody", {}, rows.length ? rows : el("tr", {}, el("td", { colspan: 3 }, "nothing measured")))));
+    put(this.tableBody, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "from clients in"), el("th", { scope: "col" }, "to endpoints in"), el("th", { scope: "col", class: "number" }, "per second"))), el("tbody", {}, rows.length ? rows : el("tr", {}, el("td", { colspan: 3 }, "nothing measured")))));
   }
+}
+
+/** Where zones stand, as angles: clockwise, and where there are several regions each from top to bottom, the first on the left. */
+function around(zones) {
+  const step = (2 * Math.PI) / zones.length;
+  const sizes = new Map();
+  for (const zone of zones) sizes.set(zone.region, (sizes.get(zone.region) ?? 0) + 1);
+  const apart = sizes.size > 1 || zones.length === 2;
+  const start = apart ? Math.PI - (step * ([...sizes.values()][0] - 1)) / 2 : -Math.PI / 2;
+  const turns = zones.map((_, index) => start + step * index);
+  if (!apart && zones.length !== 3) return turns;
+  const high = (turn) => Math.round(Math.sin(turn) * 1000);
+  let from = 0;
+  return [...sizes.values()].flatMap((size) => turns.slice(from, (from += size)).sort((a, b) => high(a) - high(b) || Math.cos(a) - Math.cos(b)));
 }
 
 function nodeClass(node) {

@@ -7,7 +7,7 @@ import { flows, measured, shares, store } from "./store.js";
 
 const MONTH_SECONDS = 30 * 86400;
 const PRICE_PER_GB = 0.02;
-const MOST_LISTED = 6;
+const MOST_LISTED = 4;
 
 export class Overview {
   constructor(section, open) {
@@ -25,8 +25,8 @@ export class Overview {
       el("div", { class: "columns" },
         el("div", { class: "stack" },
           el("div", { class: "card" }, el("h2", {}, "Zones and traffic"), this.map.root, this.zone),
-          el("div", { class: "card parts" }, el("h2", {}, "Zonewise itself"), this.parts)),
-        el("div", { class: "stack" },
+          el("div", { class: "card last parts" }, el("h2", {}, "Zonewise itself"), this.parts)),
+        el("div", { class: "stack filled" },
           el("div", { class: "card" }, el("h2", {}, "Traffic that stays in its zone"), this.chart),
           el("div", { class: "card" }, el("h2", {}, "Why not?"), this.why),
           el("div", { class: "card" }, el("h2", {}, "Going on now"), this.now))));
@@ -51,15 +51,15 @@ export class Overview {
     const crossing = flows().filter((flow) => flow.from !== flow.to && flow.from && flow.to && flow.from !== "outside").reduce((sum, flow) => sum + flow.rate, 0);
     const share = measured("*");
     const foreseen = weighed(rows);
-    const tight = [...store.tables.budgets.values()].filter((row) => row.expected && !row.allowed).length;
+    const tight = [...store.tables.budgets.values()].filter((row) => row.pods && !row.allowed).length;
     const proxies = store.tables.proxies.get("all");
     const monthly = (crossing * MONTH_SECONDS) / 1e9;
     put(this.figures,
-      figure("in zone", share === null ? percent(foreseen) : percent(share), share === null ? "foreseen, not measured" : `measured; ${percent(foreseen)} foreseen`, "stays"),
-      figure("crosses zones", proxies?.answering ? rate(crossing) : "–", proxies?.answering ? `${amount(monthly * 1e9)} or ${(monthly * PRICE_PER_GB).toLocaleString("en", { style: "currency", currency: "USD" })} a month at $0.02/GB` : "no proxy tells its traffic", "crosses"),
-      figure("policies in force", asked.length ? `${inForce.length} of ${asked.length}` : "none asked", count(rows.length, "Service"), asked.length > inForce.length ? "warn" : "good"),
-      figure("nodes ready", `${nodes.filter((row) => row.ready).length} of ${nodes.length}`, `${count(new Set(nodes.map((row) => row.zone)).size, "zone")}`, nodes.every((row) => row.ready) ? "good" : "bad"),
-      figure("budgets", store.tables.budgets.size ? String(store.tables.budgets.size) : "none", tight ? `${tight} allow${tight === 1 ? "s" : ""} no disruption now` : store.tables.budgets.size ? "all allow disruptions" : "no pod is guarded", tight ? "warn" : "none"));
+      figure("Stays in its zone", share === null ? percent(foreseen) : percent(share), share === null ? "foreseen, not measured" : `measured; ${percent(foreseen)} foreseen`, "stays"),
+      figure("Crosses zones", proxies?.answering ? rate(crossing) : "–", proxies?.answering ? `${(monthly * PRICE_PER_GB).toLocaleString("en", { style: "currency", currency: "USD" })} a month for ${amount(monthly * 1e9)}` : "no proxy tells its traffic", "crosses"),
+      figure("Policies in force", asked.length ? `${inForce.length} of ${asked.length}` : "none asked", count(rows.length, "Service"), asked.length > inForce.length ? "warn" : "good"),
+      figure("Nodes ready", `${nodes.filter((row) => row.ready).length} of ${nodes.length}`, `${count(new Set(nodes.map((row) => row.zone)).size, "zone")}`, nodes.every((row) => row.ready) ? "good" : "bad"),
+      figure("Budgets", store.tables.budgets.size ? String(store.tables.budgets.size) : "none", tight ? `${tight} allow${tight === 1 ? "s" : ""} no disruption now` : store.tables.budgets.size ? "all allow disruptions" : "no pod is guarded", tight ? "warn" : "none"));
   }
 
   drawChart() {

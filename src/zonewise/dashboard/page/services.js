@@ -19,7 +19,7 @@ export class Services {
     this.space = el("div", { class: "rows", role: "rowgroup" });
     this.scroller = el("div", { class: "scroller", role: "grid", tabindex: 0, "aria-label": "Services: arrows to move, Enter for more", onscroll: () => this.place(), onkeydown: (event) => this.key(event), onfocus: () => this.focusFirst() }, this.space);
     this.detail = el("aside", { class: "detail card", tabindex: -1, hidden: true, "aria-label": "Service" });
-    section.append(el("div", { class: "tools" }, this.search, this.wanted, this.order, this.total), el("div", { class: "with-detail" }, el("div", { class: "list" }, el("div", { class: "row head", "aria-hidden": "true" }, ["Service", "Policy", "In zone", "Last 20 min", "Endpoints", "Overload", "Why"].map((word, index) => el("span", { class: `c${index}` }, word))), this.scroller), this.detail));
+    section.append(el("div", { class: "tools" }, this.search, this.wanted, this.order, this.total), el("div", { class: "with-detail" }, el("div", { class: "list" }, (this.head = el("div", { class: "row head", "aria-hidden": "true" }, ["Service", "Policy", "In zone", "Last 20 min", "Endpoints", "Overload", "Why"].map((word, index) => el("span", { class: `c${index}` }, word)))), this.scroller), this.detail));
     new ResizeObserver(() => this.place()).observe(this.scroller);
   }
 
@@ -57,6 +57,7 @@ export class Services {
     const high = this.rowHeight();
     if (this.high !== high) all = true;
     this.high = high;
+    this.head.style.paddingRight = `calc(0.9rem + ${this.scroller.offsetWidth - this.scroller.clientWidth - 1}px)`; // as rows beside the scroll bar
     this.space.style.height = `${this.keys.length * high}px`;
     mark(this.scroller, "aria-rowcount", this.keys.length);
     const first = Math.max(0, Math.floor(this.scroller.scrollTop / high) - SPARE);
@@ -180,7 +181,7 @@ export class Services {
         fact("policy", row.policy), row.source && fact("said by", row.source), fact("in zone, foreseen", percent(row.inZone)), fact("in zone, measured", share === null ? "not measured" : percent(share)),
         fact("worst overload", percent(row.overload)), fact("endpoints", String(row.endpoints)), fact("slices", String(row.slices)), fact("served by", row.headless ? "DNS" : row.ourProxy ? "the zonewise proxy" : "the stock proxy")),
       el("h3", {}, "Which endpoints are for whom"),
-      el("table", {}, el("thead", {}, el("tr", {}, ["endpoints", "in", "for clients of"].map((word) => el("th", { scope: "col" }, word)))), el("tbody", {}, row.parts.map((part) => el("tr", {}, el("td", { class: "number" }, String(part.endpoints)), el("td", {}, part.zone || "no zone"), el("td", {}, part.consumers.length === 0 ? "nobody" : part.consumers[0] === "*" ? "every zone" : part.consumers.join(", ")))))),
+      el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col", class: "number" }, "endpoints"), el("th", { scope: "col" }, "in"), el("th", { scope: "col" }, "for clients of"))), el("tbody", {}, row.parts.map((part) => el("tr", {}, el("td", { class: "number" }, String(part.endpoints)), el("td", {}, part.zone || "no zone"), el("td", {}, part.consumers.length === 0 ? "nobody" : part.consumers[0] === "*" ? "every zone" : part.consumers.join(", ")))))),
       el("p", {}, el("a", { href: `#what-if/${encodeURIComponent(JSON.stringify({ type: "set", service: this.opened }))}` }, "What if its policy were another?")),
       el("p", { class: "small muted" }, "In a terminal: ", el("code", {}, `zonewise explain service ${row.name} -n ${row.namespace}`)));
   }

@@ -32,8 +32,26 @@ export class WhatIf {
   }
 
   draw(names) {
-    if (names.has("nodes") && !this.inputs.contains(document.activeElement)) this.fields();
+    if (names.has("nodes") || names.has("services")) this.refresh();
     if (names.has("services") && store.tables.services.size <= 500) put(this.names, [...store.tables.services.keys()].map((value) => el("option", { value })));
+  }
+
+  /** Choices follow the cluster; what was chosen or typed stays. */
+  refresh() {
+    const choices = JSON.stringify([this.zones(), this.namespaces()]);
+    if (choices === this.choices || this.inputs.contains(document.activeElement)) return;
+    const before = [...this.inputs.querySelectorAll("[name]")].map(({ name, value }) => [name, value]);
+    this.fields();
+    for (const [name, value] of before) {
+      const input = this.inputs.querySelector(`[name=${name}]`);
+      if (input.tagName !== "SELECT" || [...input.options].some((option) => option.value === value)) input.value = value;
+      if (name === "policy") input.dispatchEvent(new Event("change"));
+    }
+    this.choices = choices;
+  }
+
+  namespaces() {
+    return [...new Set([...store.tables.services.values()].map((row) => row.namespace))].sort();
   }
 
   zones() {
@@ -48,7 +66,7 @@ export class WhatIf {
       const fill = () => put(values, POLICIES[policy.value].map((value) => el("option", { value }, value || "taken away")));
       const policy = el("select", { name: "policy", "aria-label": "Policy", onchange: fill }, Object.keys(POLICIES).map((value) => el("option", { value }, value)));
       fill();
-      const namespace = el("select", { name: "namespace", "aria-label": "Namespace" }, el("option", { value: "" }, "every namespace"), [...new Set([...store.tables.services.values()].map((row) => row.namespace))].sort().map((value) => el("option", { value }, value)));
+      const namespace = el("select", { name: "namespace", "aria-label": "Namespace" }, el("option", { value: "" }, "every namespace"), this.namespaces().map((value) => el("option", { value }, value)));
       put(this.inputs, policy, values, el("span", {}, "on"), namespace, el("input", { name: "selector", placeholder: "labels, such as app=shop", "aria-label": "Labels" }), serviceInput("or one Service"));
     } else if (this.kind.value === "lose-zone") put(this.inputs, zone());
     else if (this.kind.value === "add-nodes") put(this.inputs, number("1", "number", "1"), zone());
@@ -68,7 +86,13 @@ export class WhatIf {
   }
 
   add() {
-    this.changes.push(this.read());
+    const change = this.read();
+    const other = this.changes.find((known) => known.type === "set" && change.type === "set" && where(known) !== where(change));
+    if (other) {
+      put(this.result, el("p", { class: "card bad", role: "alert" }, `Policies are set on one choice of Services at a time: on ${where(other)} already.`));
+      return;
+    }
+    this.changes.push(change);
     this.showChanges();
   }
 
@@ -121,25 +145,29 @@ export class WhatIf {
       el("div", { class: "card" },
         el("h2", {}, said.rows.length ? `${said.rows.length + said.leftOut} of ${today.services} Services change` : "No Service changes"),
         said.command && el("p", { class: "small muted" }, "In a terminal: ", el("code", {}, said.command)),
-        said.rows.length > 0 && el("div", { class: "wide-table" }, el("table", {}, el("thead", {}, el("tr", {}, ["Service", "policy", "in zone", "overload", "endpoints", "why"].map((word) => el("th", { scope: "col" }, word)))),
+        said.rows.length > 0 && el("div", { class: "wide-table" }, el("table", { class: "stacked" }, el("thead", {}, el("tr", {}, ["Service", "policy", "in zone", "overload", "endpoints", "why"].map((word) => el("th", { scope: "col" }, word)))),
           el("tbody", {}, said.rows.map((row) => {
             const [a, b] = [row.today.outlook, row.planned.outlook];
-            return el("tr", {}, el("th", { scope: "row" }, `${b.namespace}/${b.name}`), step(a.policy, b.policy), step(percent(a.inZone), percent(b.inZone)), step(percent(a.worstOverload), percent(b.worstOverload)), step(String(a.endpoints), String(b.endpoints)),
+            return el("tr", {}, el("th", { scope: "row" }, `${b.namespace}/${b.name}`), step("policy", a.policy, b.policy), step("in zone", percent(a.inZone), percent(b.inZone)), step("overload", percent(a.worstOverload), percent(b.worstOverload)), step("endpoints", String(a.endpoints), String(b.endpoints)),
               el("td", { class: "small" }, b.sentence, b.cutOff.length > 0 && el("span", { class: "bad block" }, `▲ ${b.cutOff.length} nodes reach no endpoint`), b.losses.slice(0, 1).map((text) => el("span", { class: "warn block" }, `! stock proxies can't: ${text}`))));
           })))),
         said.leftOut > 0 && el("p", { class: "muted small" }, `and ${said.leftOut} more`)));
   }
 }
 
-function step(today, planned) {
-  return el("td", {}, today === planned ? today : [el("span", { class: "muted" }, `${today} → `), el("strong", {}, planned)]);
+function step(name, today, planned) {
+  return el("td", { "data-name": name, class: name === "policy" ? "policy" : "figures-of" }, today === planned ? today : [el("span", { class: "muted" }, `${today} → `), el("strong", {}, planned)]);
 }
 
 function words(change) {
-  if (change.type === "set") return `${change.policy} ${change.value || "taken away"} on ${change.service || [change.namespace || "every namespace", change.selector].filter(Boolean).join(", ")}`;
+  if (change.type === "set") return `${change.policy} ${change.value || "taken away"} on ${where(change)}`;
   if (change.type === "lose-zone") return `zone ${change.zone} is lost`;
   if (change.type === "add-nodes") return `${change.number} more nodes in ${change.zone}`;
   return `${change.service || "a Service"} has ${change.number} endpoints`;
+}
+
+function where(change) {
+  return change.service || [change.namespace || "every namespace", change.selector].filter(Boolean).join(", ");
 }
 
 function number(value, name, step = "any") {

@@ -1,0 +1,26 @@
+"""Rights as the doctor asks about them, read from the manifests."""
+
+from __future__ import annotations
+
+from zonewise.install.rights import Right, rights_of_programs, rights_to_install
+from zonewise.seeing.status import COMPONENTS
+
+
+def test_every_program_that_status_knows_has_rights_in_its_manifest() -> None:
+    found = rights_of_programs("here")
+    assert {name for name, rights in found.items() if rights} == set(COMPONENTS)
+    assert Right("watch", "coordination.k8s.io", "leases", "here", "zonewise-csi") in found["zonewise-dashboard"]
+    slices = "discovery.k8s.io"
+    both = {Right("patch", slices, "endpointslices"), Right("patch", "", "services")}
+    assert both <= found["zonewise-controller"], "in either mode"
+    assert Right("create", slices, "endpointslices") not in found["zonewise-controller"], "only in mode own"
+    assert not {right.resource for rights in found.values() for right in rights} & {"*", "secrets/*"}
+
+
+def test_who_installs_must_be_allowed_to_make_every_kind() -> None:
+    asked = set(map(str, rights_to_install("here")))
+    assert {
+        "create namespaces",
+        "patch deployments.apps in here",
+        "create customresourcedefinitions.apiextensions.k8s.io",
+    } <= asked
