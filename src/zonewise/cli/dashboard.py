@@ -48,6 +48,7 @@ Examples:
     help="Where each node's proxy tells its traffic.",
 )
 @click.option("--login", is_flag=True, help="Ask who may look on a loopback address, too; over TLS.")
+@click.option("--home", metavar="NAMESPACE", default="", help="Where Zonewise runs: look for its leases there only.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="The page's certificate; read again when it changes.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key.")
 @click.option(
@@ -89,6 +90,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         hints=HintsForm(options["hints"]),
         certificate=certificate if all(certificate) else None,
         login=options["login"],
+        home=options["home"],
     )
     if options["file"] is not None and not settings.local:
         raise UsageError(

@@ -43,6 +43,8 @@ class Settings:
     scrape_seconds: float = 5.0
     login: bool = False
     """Ask who may look on loopback, too."""
+    home: str = ""
+    """Where Zonewise runs, if its leases may be read there only."""
 
     @property
     def local(self) -> bool:
@@ -64,7 +66,7 @@ async def show_cluster(access: Access, settings: Settings, health: Health, say: 
     async with Client(access) as client, asyncio.TaskGroup() as group:
         caches = Caches(client)
         board = Board(about)
-        sources = Sources(caches, board, settings.hints)
+        sources = Sources(caches, board, settings.hints, settings.home)
         door: Door = LoopbackDoor() if settings.local else ReviewedDoor(client.limited("reviews", qps=20, burst=40))
         scraper = Scraper(sources.nodes, settings.proxy_port, board, settings.scrape_seconds)
         group.create_task(caches.run(), name="watches")

@@ -58,7 +58,8 @@ AT_ONCE: Final = 50
 
 
 class Sources:
-    def __init__(self, caches: Caches, board: Board, hints: HintsForm = HintsForm.STABLE) -> None:
+    def __init__(self, caches: Caches, board: Board, hints: HintsForm = HintsForm.STABLE, home: str = "") -> None:
+        """Leases are looked for in the namespace `home`, in all of them where it is empty."""
         self._board = board
         self._hints = hints
         self.nodes = caches.of(NODES)
@@ -68,7 +69,7 @@ class Sources:
         self._budgets = caches.of(TOPOLOGY_DISRUPTION_BUDGETS)
         self._workloads: list[Cache[Any]] = [caches.of(DEPLOYMENTS), caches.of(STATEFUL_SETS), caches.of(DAEMON_SETS)]
         self._volumes = caches.of(PERSISTENT_VOLUMES)
-        self._leases = [caches.of(LEASES, fields=f"metadata.name={name}") for name in DUTIES]
+        self._leases = [caches.of(LEASES, home, fields=f"metadata.name={name}") for name in DUTIES]
         self._webhooks = [caches.of(VALIDATING_WEBHOOK_CONFIGURATIONS), caches.of(MUTATING_WEBHOOK_CONFIGURATIONS)]
         self._rows: dict[str, ServiceRow] = {}
         self._changed: set[Key] = set()
