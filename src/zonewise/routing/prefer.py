@@ -144,7 +144,8 @@ class _Case:
         if missing <= 0:
             return None
         bounds = f"starting threshold {start}, padding {padding}"
-        sentence = f"{len(self.homes)} endpoints are too few: {needed} are needed ({bounds})"
+        few = "1 endpoint is" if len(self.homes) == 1 else f"{len(self.homes)} endpoints are"
+        sentence = f"{few} too few: {needed} are needed ({bounds})"
         facts = self._facts() | {"starting_threshold": start, "padding": padding, "needed": needed}
         return Reason(Code.BELOW_START, sentence, facts, remedy=f"run {missing} more, or lower {STARTING_THRESHOLD}")
 

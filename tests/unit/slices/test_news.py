@@ -292,7 +292,7 @@ def test_of_two_families_the_one_that_does_not_get_its_way_speaks() -> None:
     state = report_on(PREFER, decisions, expressions, THREE, None, NOON).state
     assert state is not None
     assert (state.code, state.active) == ("BelowStart", False)
-    assert state.sentence.startswith("IPv6: 1 endpoints are too few")
+    assert state.sentence.startswith("IPv6: 1 endpoint is too few")
 
 
 def test_two_families_alike_speak_once() -> None:
