@@ -69,7 +69,7 @@ async def _budgets(client: Client, namespace: str) -> Iterable[TopologyDisruptio
         return (await client.list(TOPOLOGY_DISRUPTION_BUDGETS, namespace)).items
     except NotFound:
         raise ZonewiseError(
-            "the cluster does not know TopologyDisruptionBudgets: apply deploy/tdb.yaml, or look at another --context"
+            "the cluster does not know TopologyDisruptionBudgets: `zonewise install --only disruption` defines them"
         ) from None
 
 

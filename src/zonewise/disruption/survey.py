@@ -42,7 +42,7 @@ async def _require_budgets(client: Client) -> None:
         await client.list(TOPOLOGY_DISRUPTION_BUDGETS)
     except NotFound:
         raise ZonewiseError(
-            "the cluster does not know TopologyDisruptionBudgets: apply deploy/tdb.yaml, or look at another --context"
+            "the cluster does not know TopologyDisruptionBudgets: `zonewise install --only disruption` defines them"
         ) from None
 
 
