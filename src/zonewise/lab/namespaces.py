@@ -27,11 +27,14 @@ _ENDED_WITHIN_SECONDS = 10.0
 # Else a tool of a killed `up` could go on making namespaces after `down` has looked for them.
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 _RESOLV_CONF = Path("/etc/resolv.conf")
-# The namespace begins with a copy of every mount. Copies of volumes would keep them in use when they are unmounted elsewhere.
+# The namespace begins with a copy of every mount. Copies of volumes (of CephFS, or of the file `image` of an RBD image's daemon) would
+# keep them in use when they are unmounted elsewhere.
 _LET_GO = (
-    "while read -r source point kind _; do "
-    'case "$point:$source $kind" in /:*) ;; *:/dev/loop*|*" fuse.ceph-fuse") umount --lazy "$point" ;; esac; '
-    "done </proc/mounts"
+    'while read -r source point kind _; do case "$source $kind" in '
+    '*" fuse.ceph-fuse") umount --lazy "$point" ;; '
+    '/dev/loop*) read -r file <"/sys/block/${source#/dev/}/loop/backing_file"; '
+    'case "$file" in */image) umount --lazy "$point" ;; esac ;; '
+    "esac; done </proc/mounts"
 )
 _WITH_RESOLVER = f'{_LET_GO}; mount --bind "$0" {_RESOLV_CONF} && exec "$@"'
 _libc = ctypes.CDLL(None, use_errno=True)
