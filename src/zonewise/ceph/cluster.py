@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from zonewise.ceph import ids, poolstates
 from zonewise.ceph.config import ClusterConfig, Config, Configuration
-from zonewise.ceph.errors import Code, CsiError, from_ceph
+from zonewise.ceph.errors import Answered, Code, CsiError, from_ceph
 from zonewise.ceph.ids import Id
 from zonewise.ceph.manager import Manager
 from zonewise.ceph.model import PoolState
@@ -243,10 +243,7 @@ class Cluster:
 
 
 def _refused(code: int, prefix: str, said: str) -> CsiError:
-    class _Answer(Exception):  # noqa: N818 - only carries a number to `from_ceph`
-        errno = abs(code)
-
-    return from_ceph(_Answer(said or f"code {code}"), prefix)
+    return from_ceph(Answered(abs(code), said or f"code {code}"), prefix)
 
 
 def _is_key(text: str) -> bool:

@@ -6,7 +6,7 @@ remembered by `journal`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from zonewise.ceph import access, domains, ids, journal, listing, parameters, pools
@@ -78,7 +78,7 @@ class Controller:
             storage_class=storage_class,
             required_bytes=required or (0 if source else min(DEFAULT_BYTES, limit or DEFAULT_BYTES)),
             limit_bytes=limit,
-            requirement=requirement_of(request.accessibility_requirements),
+            requirement=requirement_of(request.accessibility_requirements, self._hierarchy),
             source=source,
         )
         provisioner = self._provisioner(storage_class.kind)
@@ -132,8 +132,7 @@ class Controller:
                     return csi.GetCapacityResponse(available_capacity=0)
         cluster = self._clusters.own(storage_class.cluster)
         topology = domains.segments_of(request.accessible_topology.segments)
-        rules = storage_class.rules
-        states = cluster.states([rule.pool for rule in rules if rule.pool])
+        states = cluster.states(pools.needed(storage_class.rules))
         free, largest = pools.capacity(storage_class, topology, states)
         response = csi.GetCapacityResponse(available_capacity=free)
         if largest:
@@ -166,7 +165,7 @@ class Controller:
             thing=Thing.SNAPSHOT,
             storage_class=self._snapshot_class(request.parameters, source, cluster),
             required_bytes=0,
-            requirement=requirement_of(request.accessibility_requirements),
+            requirement=requirement_of(request.accessibility_requirements, self._hierarchy),
             source=source,
         )
         written, entry, _ = provisioner.create(cluster, order)
@@ -277,13 +276,19 @@ def capacity_range(asked: csi.CapacityRange) -> tuple[int, int]:
     return required, limit
 
 
-def requirement_of(asked: csi.TopologyRequirement) -> Requirement:
-    return Requirement(tuple(_terms(asked.requisite)), tuple(_terms(asked.preferred)))
+def requirement_of(asked: csi.TopologyRequirement, names: Sequence[str]) -> Requirement:
+    """`names`: of the domain labels."""
+    return Requirement(tuple(_terms(asked.requisite, names)), tuple(_terms(asked.preferred, names)))
 
 
-def _terms(topologies: Iterable[csi.Topology]) -> Iterator[domains.Segments]:
+def _terms(topologies: Iterable[csi.Topology], names: Sequence[str]) -> Iterator[domains.Segments]:
     for topology in topologies:
-        yield domains.segments_of(topology.segments)
+        if key := domains.unreadable(topology.segments, names):
+            known = ", ".join(f"{domains.PREFIX}{name}" for name in names)
+            raise CsiError(
+                Code.INVALID_ARGUMENT, f"topology key {key[:80]!r} is none of this driver's, which are {known}"
+            )
+        yield domains.segments_of(topology.segments, names)
 
 
 def volume_of(written: Journal, entry: Entry) -> csi.Volume:

@@ -13,7 +13,7 @@ has until somebody asks for it. `zonewise.ceph.takeover` says which nodes those 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,13 +86,27 @@ def topology_of(segments: Segments) -> dict[str, str]:
     return {f"{PREFIX}{name}": value for name, value in segments}
 
 
-def segments_of(topology: Mapping[str, str]) -> Segments:
-    """Of a term of a request. Its order is lost on the way, as CSI has maps here; foreign keys are not ours to read."""
-    return tuple(
-        (key.removeprefix(PREFIX), value)
+def segments_of(topology: Mapping[str, str], names: Collection[str] = ()) -> Segments:
+    """Of a term of a request. Its order is lost on the way, as CSI has maps here; foreign keys are not ours to read.
+
+    A class's `allowedTopologies` are passed on as somebody wrote them, and people know their nodes' own labels: with the `names` of the
+    domain labels `topology.kubernetes.io/zone` is read as well.
+    """
+    own = {short_name(key): value for key, value in topology.items() if "/" in key and short_name(key) in names}
+    said = {
+        key.removeprefix(PREFIX): value
         for key, value in topology.items()
         if key.startswith(PREFIX) and key != UNLABELLED
-    )
+    }
+    return tuple((own | said).items())
+
+
+def unreadable(topology: Mapping[str, str], names: Collection[str]) -> str:
+    """A key of a request's term that says nothing of our domains; what it asks for can't be given. "" if there is none."""
+    for key in topology:
+        if not key.startswith((PREFIX, TAKEOVER_PREFIX)) and not ("/" in key and short_name(key) in names):
+            return key
+    return ""
 
 
 def lies_in(inner: Segments, outer: Segments) -> bool:

@@ -62,6 +62,14 @@ def code_of(number: int | None) -> Code:
     return _CODES.get(abs(number), Code.INTERNAL) if number else Code.INTERNAL
 
 
+class Answered(Exception):  # noqa: N818 - for `from_ceph`
+    """A daemon's answer: a number of the system's, and its words."""
+
+    def __init__(self, number: int, said: str) -> None:
+        super().__init__(said)
+        self.errno = number
+
+
 def from_ceph(error: Exception, doing: str) -> CsiError:
     """What Ceph's bindings raised, said with what we were doing. Their errors all carry `errno`."""
     number = getattr(error, "errno", None)
@@ -70,7 +78,8 @@ def from_ceph(error: Exception, doing: str) -> CsiError:
         Code.UNAVAILABLE: "Ceph did not answer in time",
         Code.PERMISSION_DENIED: "Ceph's user may not do that",
     }.get(code, errno.errorcode.get(abs(number), str(number)) if number else type(error).__name__)
-    return CsiError(code, f"{doing}: {why} ({type(error).__name__}: {_plain(error)})")
+    origin = "" if isinstance(error, Answered) else f"{type(error).__name__}: "
+    return CsiError(code, f"{doing}: {why} ({origin}{_plain(error)})")
 
 
 def _plain(error: Exception) -> str:

@@ -90,3 +90,11 @@ def test_long_names_stay_apart() -> None:
 def test_what_is_not_ours_in_a_request_is_not_read() -> None:
     asked = {f"{PREFIX}zone": "a", f"{TAKEOVER_PREFIX}zone.b": ACTIVE, UNLABELLED: "true", "other.io/zone": "c"}
     assert domains.segments_of(asked) == (("zone", "a"),)
+
+
+def test_allowed_topologies_may_say_the_labels_of_nodes() -> None:
+    names = ("region", "zone")
+    assert domains.segments_of({"topology.kubernetes.io/zone": "a"}, names) == (("zone", "a"),)
+    assert domains.segments_of({"failure-domain.beta.kubernetes.io/zone": "a"}, names) == (("zone", "a"),)
+    assert domains.unreadable({"topology.kubernetes.io/zone": "a", f"{PREFIX}rack": "r"}, names) == ""
+    assert domains.unreadable({f"{PREFIX}zone": "a", "kubernetes.io/hostname": "n"}, names) == "kubernetes.io/hostname"
