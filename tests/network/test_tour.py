@@ -13,29 +13,33 @@ from pathlib import Path
 
 import pytest
 
-from docs_commands import blocks
+from docs_commands import Block, blocks, pages
 from zonewise.lab import answers, installed, labs, namespaces, nodes, processes, sandbox, state
 from zonewise.lab.addresses import zone_names
 from zonewise.lab.state import Lab, Options
 
 pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.timeout(1200)]
 PATIENCE_SECONDS = 240.0
-TOUR = dict(zip(("see", "ask", "prefer", "drain", "lose a zone"), blocks("README.md"), strict=True))
+KUBECTL = 'kubectl() { zonewise lab kubectl -- "$@"; }'
+"""People have one of their own."""
+STOPS = ("see", "ask", "prefer", "names", "drain", "lose a zone", "take over")
+TOUR = dict(zip(STOPS, (block.commands for block in blocks("README.md", "run")), strict=True))
 """In the order of the README, and each goes on from the one before."""
+DOCS = [block for page in pages() if page != "README.md" for block in blocks(page, "run")]
 
 
 @pytest.fixture(scope="module")
 def tour() -> Iterator[Lab]:
-    """As `make up` has it, under a name of its own."""
+    """As `make up` has it where Ceph is installed, under a name of its own."""
     name = f"test-{os.getpid()}-tour"
-    options = Options(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True, demo=True, zonewise=True)
+    options = Options(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True, demo=True, zonewise=True, ceph=True)
     try:
         yield labs.up(name, options, lambda _step: None)
     finally:
         labs.down(name, lambda _step: None)
 
 
-def typed(lab: Lab, commands: list[str]) -> str:
+def typed(lab: Lab, commands: list[str], cwd: Path | None = None) -> str:
     """In one shell that ends at the first command that fails."""
     environment = os.environ | {
         "ZONEWISE_LAB": lab.name,
@@ -44,18 +48,18 @@ def typed(lab: Lab, commands: list[str]) -> str:
         "COLUMNS": "200",
     }
     done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", "\n".join(commands)],
-        env=environment, check=False, capture_output=True, text=True, timeout=600,
+        ["bash", "-e", "-o", "pipefail", "-c", "\n".join([KUBECTL, *commands])],
+        cwd=cwd, env=environment, check=False, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, f"{commands}: {done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
 
-def until_in_zone(lab: Lab, wanted: Callable[[float], bool]) -> None:
+def until_in_zone(lab: Lab, wanted: Callable[[float], bool], *, by_name: bool = False) -> None:
     """Until every question is answered, and so much of it by the zone that asked; a busy machine may take its time."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        counted = answers.ask(lab, 20)
+        counted = answers.ask(lab, 20, by_name=by_name)
         total = sum(counts.total() for counts in counted.values())
         if answers.complete(counted) and wanted(sum(counts[zone] for zone, counts in counted.items()) / total):
             return
@@ -64,7 +68,15 @@ def until_in_zone(lab: Lab, wanted: Callable[[float], bool]) -> None:
 
 def test_everything_runs_and_can_be_seen(tour: Lab) -> None:
     said = typed(tour, TOUR["see"])
-    for name in ("zonewise-controller", "zonewise-webhook", "zonewise-guard", "zonewise-proxy", "shop/catalog"):
+    for name in (
+        "zonewise-controller",
+        "zonewise-webhook",
+        "zonewise-guard",
+        "zonewise-proxy",
+        "shop/catalog",
+        "zonewise-dns",
+        "zonewise-csi-node",
+    ):
         assert name in said
     with urllib.request.urlopen(f"http://127.0.0.1:{installed.dashboard_port(tour)}/", timeout=30) as page:
         assert b"Zonewise" in page.read()
@@ -87,6 +99,12 @@ def test_traffic_stays_at_home_when_asked_to(tour: Lab) -> None:
     until_in_zone(tour, lambda share: share == 1.0)
 
 
+def test_names_mean_the_pods_of_the_clients_zone(tour: Lab) -> None:
+    until_in_zone(tour, lambda share: share < 0.6, by_name=True)
+    typed(tour, TOUR["names"])
+    until_in_zone(tour, lambda share: share == 1.0, by_name=True)
+
+
 def test_a_drain_is_held_back_by_the_budget_and_ends(tour: Lab) -> None:
     assert "node/zone-a-1 drained" in typed(tour, TOUR["drain"])
 
@@ -94,6 +112,19 @@ def test_a_drain_is_held_back_by_the_budget_and_ends(tour: Lab) -> None:
 def test_a_lost_zone_is_missed_by_nobody(tour: Lab) -> None:
     typed(tour, TOUR["lose a zone"])
     until_in_zone(tour, lambda share: share > 0.9)
+
+
+def test_a_lost_zones_volumes_are_taken_over(tour: Lab) -> None:
+    said = typed(tour, TOUR["take over"])
+    assert "lies in pool rbd-zone-c" in said
+    assert "zone=zone-c is served by zone-a, zone-b (4 nodes)" in said
+    (place,) = [line for line in said.splitlines() if line.startswith("orders-")]
+    assert "zone-a" in place or "zone-b" in place
+
+
+@pytest.mark.parametrize("block", DOCS, ids=[block.place for block in DOCS])
+def test_what_the_docs_say_can_be_typed(tour: Lab, block: Block, tmp_path: Path) -> None:
+    typed(tour, block.commands, tmp_path)
 
 
 def test_uninstalled_the_shop_goes_on_without_it(tour: Lab) -> None:

@@ -36,7 +36,7 @@ def places(lab: Lab) -> list[tuple[str, str]]:
     found.append(("kubeconfig", f"export KUBECONFIG={lab.node_kubeconfig}"))
     if lab.options.ceph:
         found.append(("ceph", f"export CEPH_CONF={lab.ceph / 'ceph.conf'}"))
-        found.append(("its volumes", f"zonewise csi journal --config {lab.ceph / 'csi.json'}"))
+        found.append(("volumes", f"zonewise csi journal --config {lab.ceph / 'csi.json'}"))
     return found
 
 
