@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli import printing
+from zonewise.cli import completion, printing
 from zonewise.cli.options import cluster_options
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Examples:
   zonewise drain --plan node-1 node-2 -o json        one after the other, as kubectl drains them; for programs
 """
 )
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=completion.node_names)
 @click.option("--plan", "plan_only", is_flag=True, help="Say what will happen; nothing is touched.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @cluster_options

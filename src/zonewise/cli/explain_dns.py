@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli import completion
 from zonewise.cli.options import cluster_options
 from zonewise.errors import UsageError
 
@@ -31,10 +32,20 @@ Examples:
 """
 )
 @click.argument("name")
-@click.option("--from-pod", metavar="POD", help="Who asks: a pod, as NAME or NAMESPACE/NAME.")
-@click.option("--from-node", metavar="NODE", help="Who asks: somebody on that node.")
+@click.option(
+    "--from-pod", metavar="POD", shell_complete=completion.pod_names, help="Who asks: a pod, as NAME or NAMESPACE/NAME."
+)
+@click.option(
+    "--from-node", metavar="NODE", shell_complete=completion.node_names, help="Who asks: somebody on that node."
+)
 @click.option("--from-ip", metavar="ADDRESS", help="Who asks: whoever has that address.")
-@click.option("-n", "--namespace", default="", help="Of the pod, and where a short name is looked up first.")
+@click.option(
+    "-n",
+    "--namespace",
+    shell_complete=completion.namespace_names,
+    default="",
+    help="Of the pod, and where a short name is looked up first.",
+)
 @click.option("--type", "type_", type=click.Choice(TYPES), help="[default: A, or PTR of a reverse name]")
 @click.option("--domain", default="cluster.local", show_default=True, help="Of the cluster, as the server is told.")
 @click.option("--ttl", type=click.IntRange(0, 3600), default=5, show_default=True, help="As the server is told.")

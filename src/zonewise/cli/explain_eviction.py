@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli import completion
 from zonewise.cli.options import cluster_options
 
 if TYPE_CHECKING:
@@ -26,8 +27,14 @@ Examples:
   zonewise explain eviction web-0 -n shop -o json
 """
 )
-@click.argument("pod")
-@click.option("-n", "--namespace", default="", help="Of the pod. [default: the context's]")
+@click.argument("pod", shell_complete=completion.pod_names)
+@click.option(
+    "-n",
+    "--namespace",
+    shell_complete=completion.namespace_names,
+    default="",
+    help="Of the pod. [default: the context's]",
+)
 @click.option(
     "--lease-namespace", help="Where the controller's lease is. [default: kube-system or zonewise-system, as found]"
 )

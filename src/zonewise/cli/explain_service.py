@@ -39,8 +39,12 @@ Examples:
 @click.option(
     "--from-node", metavar="NODE", help="For clients on that node only.", shell_complete=completion.node_names
 )
-@click.option("--from-pod", metavar="POD", help="For that pod only: NAME or NAMESPACE/NAME.")
-@click.option("-n", "--namespace", default="", help="Of the Service, and of the pod.")
+@click.option(
+    "--from-pod", metavar="POD", shell_complete=completion.pod_names, help="For that pod only: NAME or NAMESPACE/NAME."
+)
+@click.option(
+    "-n", "--namespace", shell_complete=completion.namespace_names, default="", help="Of the Service, and of the pod."
+)
 @dumps.file_option
 @click.option("--all-services", is_flag=True, help="The Zonewise proxy runs in kube-proxy's place.")
 @printing.output_option

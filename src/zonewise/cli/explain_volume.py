@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli import completion
 from zonewise.cli.csi_serve import CONFIG_MAP, DOMAIN_LABELS, config_map_key
 from zonewise.cli.options import cluster_options
 
@@ -25,8 +26,14 @@ Examples:
   zonewise explain volume shop/data-db-0 -o json
 """
 )
-@click.argument("claim")
-@click.option("-n", "--namespace", default="", help="Of the claim. [default: the context's]")
+@click.argument("claim", shell_complete=completion.claim_names)
+@click.option(
+    "-n",
+    "--namespace",
+    shell_complete=completion.namespace_names,
+    default="",
+    help="Of the claim. [default: the context's]",
+)
 @click.option("--domain-labels", default=DOMAIN_LABELS, show_default=True, help="As the driver has them.")
 @click.option(
     "--config-map", default=CONFIG_MAP, show_default=True, metavar="NAMESPACE/NAME", help="Where the takeover map is."

@@ -59,7 +59,7 @@ _kube_version = click.option(
 )
 
 
-@lab.command()
+@lab.command(epilog="Example: zonewise lab setup")
 @_kube_version
 def setup(kube_version: str) -> None:
     """Prepare this machine: system packages, and the lab's programs (built once).
@@ -158,7 +158,7 @@ def _nodes_per_zone(zones: int, nodes: int | None) -> int:
     return 2 if zones else 0
 
 
-@lab.command()
+@lab.command(epilog="Example: zonewise lab down --name big")
 @_named
 @click.option("--all", "everything", is_flag=True, help="Every lab of yours.")
 def down(name: str, everything: bool) -> None:
@@ -170,7 +170,7 @@ def down(name: str, everything: bool) -> None:
         click.echo(f"lab {each} is gone" if gone else f"there is no lab {each}", err=True)
 
 
-@lab.command()
+@lab.command(epilog="Example: zonewise lab status -o json")
 @_named
 @_output
 @click.pass_context
@@ -188,7 +188,7 @@ def status(ctx: click.Context, name: str, output: str) -> None:
     ctx.exit(0 if seen.health is statuses.Health.READY else 1)
 
 
-@lab.command("list")
+@lab.command("list", epilog="Example: zonewise lab list")
 def list_() -> None:
     """Name your labs, one on each line."""
     from zonewise.lab import state
@@ -197,14 +197,14 @@ def list_() -> None:
         click.echo(name)
 
 
-@lab.command()
+@lab.command(epilog="Example: export KUBECONFIG=$(zonewise lab kubeconfig)")
 @_named
 def kubeconfig(name: str) -> None:
     """Print the path of the admin's kubeconfig: `export KUBECONFIG=$(zonewise lab kubeconfig)`."""
     click.echo(_get(name).node_kubeconfig)
 
 
-@lab.command(context_settings=_PASSED_ON)
+@lab.command(context_settings=_PASSED_ON, epilog="Example: zonewise lab kubectl -- get pods -A -o wide")
 @_named
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def kubectl(name: str, arguments: tuple[str, ...]) -> None:
@@ -217,7 +217,7 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
     _become([str(found.binaries / "kubectl"), *arguments])
 
 
-@lab.command("exec", context_settings=_PASSED_ON)
+@lab.command("exec", context_settings=_PASSED_ON, epilog="Example: zonewise lab exec zone-a-1 -- ip addr")
 @_named
 @click.argument("target")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -232,7 +232,7 @@ def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
     _become(nodes.exec_argv(_get(name), target, words))
 
 
-@lab.command()
+@lab.command(epilog="Example: zonewise lab logs -f kube-apiserver")
 @_named
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
 @click.argument("process", required=False)
@@ -262,7 +262,7 @@ def _tail(path: Path, *, follow: bool) -> NoReturn:
     _become(["tail", "-n", "+1", *(["-F"] if follow else []), str(path)])
 
 
-@lab.command()
+@lab.command(epilog="Example: zonewise lab cut zone-a")
 @_named
 @click.argument("zone", shell_complete=zone_names)
 def cut(name: str, zone: str) -> None:
@@ -273,7 +273,7 @@ def cut(name: str, zone: str) -> None:
     click.echo(f"{zone} is cut off: nothing enters or leaves it" if changed else f"{zone} was cut off before")
 
 
-@lab.command()
+@lab.command(epilog="Example: zonewise lab heal zone-a")
 @_named
 @click.argument("zone", shell_complete=zone_names)
 def heal(name: str, zone: str) -> None:
@@ -284,7 +284,7 @@ def heal(name: str, zone: str) -> None:
     click.echo(f"{zone} is healed: it is no longer cut off" if changed else f"{zone} was not cut off")
 
 
-@lab.command()
+@lab.command(epilog="Example: zonewise lab latency zone-a zone-b 10 --loss 1")
 @_named
 @click.argument("zone", shell_complete=zone_names)
 @click.argument("other", shell_complete=zone_names)
@@ -302,7 +302,7 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
     click.echo(f"the path between {zone} and {other} is now {what}")
 
 
-@lab.command()
+@lab.command(epilog="Example: zonewise lab ask")
 @_named
 @click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Questions of each front pod.")
 @click.option("--by-name", is_flag=True, help="Not through the Service's address, but a pod that DNS names for it.")

@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 
 import click
 
+from zonewise.cli import completion
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CLUSTER = (
     click.option(
         "--kubeconfig", type=click.Path(path_type=Path), help="[default: as kubectl finds it, or the pod's own]"
     ),
-    click.option("--context", help="A context of the kubeconfig."),
+    click.option("--context", shell_complete=completion.context_names, help="A context of the kubeconfig."),
 )
 _LOGGING = (
     click.option("--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True),

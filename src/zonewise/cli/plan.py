@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli import dumps, printing
+from zonewise.cli import completion, dumps, printing
 from zonewise.cli.options import cluster_options
 from zonewise.errors import UsageError, ZonewiseError
 
@@ -32,7 +32,12 @@ Examples:
 """
 )
 @dumps.file_option
-@click.option("-n", "--namespace", help="Only Services of that namespace. [default: all]")
+@click.option(
+    "-n",
+    "--namespace",
+    shell_complete=completion.namespace_names,
+    help="Only Services of that namespace. [default: all]",
+)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Services of all namespaces; so it is without -n.")
 @click.option("-l", "--selector", default="", help="Only Services with these labels, as kubectl takes them.")
 @click.option(
@@ -43,7 +48,12 @@ Examples:
     help="Give the chosen Services a policy; nothing after = takes it away.",
 )
 @click.option(
-    "--lose-zone", "lost", multiple=True, metavar="ZONE", help="All nodes of the zone, and what runs there, are gone."
+    "--lose-zone",
+    "lost",
+    multiple=True,
+    metavar="ZONE",
+    shell_complete=completion.node_zones,
+    help="All nodes of the zone, and what runs there, are gone.",
 )
 @click.option("--add-nodes", "added", multiple=True, metavar="ZONE=N", help="N more nodes in that zone.")
 @click.option(

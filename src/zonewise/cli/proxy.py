@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli import completion
 from zonewise.cli.options import cluster_options, health_option, log_options
 from zonewise.errors import UsageError, ZonewiseError
 
@@ -29,7 +30,13 @@ Examples:
   zonewise proxy --cleanup                        remove all rules from this machine
 """
 )
-@click.option("--node-name", default="", metavar="NAME", help="This machine's Node; by default its host name.")
+@click.option(
+    "--node-name",
+    default="",
+    metavar="NAME",
+    shell_complete=completion.node_names,
+    help="This machine's Node; by default its host name.",
+)
 @click.option(
     "--all-services", is_flag=True, help="Serve every Service that names no other proxy: in place of kube-proxy."
 )
@@ -60,9 +67,16 @@ Examples:
 )
 @health_option(HEALTH_PORT)
 @click.option(
-    "--explain", "explained", default="", metavar="SERVICE", help="Print what is done with a Service, and why."
+    "--explain",
+    "explained",
+    default="",
+    metavar="SERVICE",
+    shell_complete=completion.service_names,
+    help="Print what is done with a Service, and why.",
 )
-@click.option("-n", "--namespace", default="", help="Of the Service to explain.")
+@click.option(
+    "-n", "--namespace", shell_complete=completion.namespace_names, default="", help="Of the Service to explain."
+)
 @click.option("--init-only", is_flag=True, help="Do what needs more rights than running does, and leave.")
 @click.option("--cleanup", is_flag=True, help="Remove the proxy's nftables tables, and leave.")
 @cluster_options

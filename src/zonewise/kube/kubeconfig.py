@@ -318,5 +318,10 @@ def default(environment: Mapping[str, str] | None = None) -> Access:
     return load(environment=environment)
 
 
+def contexts(path: Path | str | None, environment: Mapping[str, str] | None = None) -> list[str]:
+    """Names that a person may choose from."""
+    return list(merge(_read(path, os.environ if environment is None else environment)).contexts)
+
+
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -22,8 +23,12 @@ PROGRAMS = {
     "webhook": ["--service", "a/b"],
 }
 """Those that go on: without a server they wait for one."""
-DRIVER = {"csi controller", "csi node"}
+DRIVER = {"csi controller": [], "csi node": []}
 """They look at their own configuration first."""
+OF_CEPH = {"csi doctor": [], "csi journal": []}
+"""Those that ask Ceph, by the driver's configuration."""
+OF_NOBODY = {"completion", "man"}
+"""Those that ask nobody."""
 QUESTIONS = {
     "csi giveback": ["zone=a"],
     "csi takeover": ["zone=a", "zone=b"],
@@ -104,9 +109,11 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
         yield file
 
 
-def test_every_command_that_asks_a_cluster_is_in_the_tables() -> None:
+def test_every_command_is_in_the_tables() -> None:
     asking = {name for name, command in leaves(cli) if "--kubeconfig" in options(command)}
     assert asking == {*PROGRAMS, *QUESTIONS, *DRIVER}
+    of_labs = {name for name, _ in leaves(cli) if name.startswith("lab ")}
+    assert {name for name, _ in leaves(cli)} == asking | of_labs | OF_CEPH.keys() | OF_NOBODY
     reading = {name for name, command in leaves(cli) if "--file" in options(command)}
     assert reading - {"dashboard"} == set(OF_DUMPS)
 
@@ -169,7 +176,79 @@ def test_a_broken_dump_on_stdin(name: str, capsys: pytest.CaptureFixture[str], m
     assert "stdin" in one_line(said)
 
 
-def test_every_command_shows_an_example_or_stands_in_a_group_that_does() -> None:
-    for name, command in leaves(cli):
-        if not name.startswith("lab "):
-            assert "Example" in (command.epilog or ""), name
+@pytest.mark.parametrize("name", [*OF_CEPH, *DRIVER])
+def test_a_configuration_that_is_not_there(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = [*name.split(), *OF_CEPH.get(name, DRIVER.get(name, [])), "--config", str(tmp_path / "none.json")]
+    code, said = run(words, capsys)
+    assert code in {1, 2}, said
+    assert "none.json" in one_line(said)
+
+
+OWN_FLAGS = [name for name, command in leaves(cli) if not command.context_settings.get("ignore_unknown_options")]
+"""All but those that pass on what they don't know to another program."""
+
+
+@pytest.mark.parametrize("name", OWN_FLAGS)
+def test_a_flag_that_nobody_knows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run([*name.split(), "--no-such-flag"], capsys)
+    assert code == 2
+    assert "no-such-flag" in one_line(said)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in leaves(cli)])
+def test_help_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*name.split(), "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert "Example" in shown
+    assert f"zonewise {name}" in shown[shown.index("Example") :]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in leaves(cli)])
+def test_examples_have_flags_that_there_are(name: str) -> None:
+    command = dict(leaves(cli))[name]
+    lines = re.findall(rf"zonewise {name}(?= |$)(.*)", command.epilog or "", re.MULTILINE)
+    said = {flag for line in lines for flag in re.findall(r"(?<= )--?[a-z][a-z-]*", line.partition(" -- ")[0])}
+    known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    assert said <= known
+
+
+WITHOUT_JSON = {
+    "completion": "a script",
+    "controller": "goes on",
+    "csi controller": "goes on",
+    "csi giveback": "changes something, and says in a line what holds now",
+    "csi node": "goes on",
+    "csi takeover": "changes something, and says in a line what holds now",
+    "dashboard": "goes on",
+    "dns": "goes on",
+    "lab ask": "a demonstration",
+    "lab cut": "changes something",
+    "lab down": "changes something",
+    "lab exec": "becomes another program",
+    "lab heal": "changes something",
+    "lab kubeconfig": "a path",
+    "lab kubectl": "becomes another program",
+    "lab latency": "changes something",
+    "lab list": "names, one on each line",
+    "lab logs": "what a process wrote",
+    "lab setup": "changes something",
+    "man": "a manual page",
+    "proxy": "goes on; --explain is `explain service` for one proxy",
+    "uninstall": "changes something",
+    "webhook": "goes on",
+}
+"""Commands that print no data, and why."""
+
+
+def test_every_command_that_prints_data_prints_json() -> None:
+    printing = {
+        name
+        for name, command in leaves(cli)
+        for parameter in command.params
+        if "--output" in parameter.opts and isinstance(parameter.type, click.Choice)
+        if "json" in parameter.type.choices
+    }
+    assert {name for name, _ in leaves(cli)} == printing | WITHOUT_JSON.keys()
+    assert not printing & WITHOUT_JSON.keys()
