@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import shared_cluster
+from program import wait_for
 from zonewise.cli.main import cli, main
 from zonewise.install.components import Component, Mode, Values, documents, identity
 from zonewise.install.kinds import ORDER
+from zonewise.install.removal import GRANTED, GRANTS_MANAGER, SLICE_MARKS
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 
@@ -90,11 +92,15 @@ def test_from_nothing_to_nothing(site: Site) -> None:
     site.plane.request("PATCH", _service("default", "kubernetes"), _annotated({"zonewise.dev/routing": "{}"}))
     site.plane.request("PATCH", _service("default", "kubernetes"), _labelled("zonewise"))
     _make_what_programs_make(site)
+    _mark_what_programs_mark(site)
     gone = site.done("uninstall", "--yes")
     assert all(line.endswith(" deleted") for line in gone)
     assert site.left() == before == []
     service = site.plane.request("GET", _service("default", "kubernetes"))["metadata"]
     assert "zonewise" not in json.dumps([service["labels"], service.get("annotations", {})])
+    assert '"controller.kubernetes.io/pod-deletion-cost"' not in site.kubectl("get", "pod", "leaving", "-o", "json")
+    marked = site.kubectl("get", "pods,services,endpointslices", "-A", "-o", "json")
+    assert "zonewise" not in marked.replace("kept.zonewise", ""), "no mark stays on what is not ours"
     assert site.run("uninstall", "--yes").stderr.startswith("nothing of Zonewise is at https://")
 
 
@@ -114,6 +120,20 @@ def _make_what_programs_make(site: Site) -> None:
     site.plane.request("POST", f"/api/v1/namespaces/{SYSTEM}/secrets", {"metadata": {"name": "zonewise-guard"}})
     lease = {"metadata": {"name": "zonewise-endpointslices"}}
     site.plane.request("POST", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases", lease)
+
+
+def _mark_what_programs_mark(site: Site) -> None:
+    """A pod that a scale-down was granted, and a slice of mode own."""
+    wait_for(lambda: "default" in site.kubectl("get", "serviceaccounts", "-n", "default", "-o", "name"))
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "leaving", "annotations": {"kept.zonewise": "mine"}}}
+    site.kubectl("create", "-f", "-", given=json.dumps(pod | {"spec": {"containers": [{"name": "c", "image": "i"}]}}))
+    granted = {GRANTED: "uid", "controller.kubernetes.io/pod-deletion-cost": "-2147483648"}
+    grant = pod | {"metadata": {"name": "leaving", "annotations": granted}}
+    flags = ("--server-side", f"--field-manager={GRANTS_MANAGER}")
+    site.kubectl("apply", *flags, "-f", "-", given=json.dumps(grant))
+    metadata = {kind: dict.fromkeys(marks, "x") for kind, marks in SLICE_MARKS.items()}
+    found = {"metadata": {"name": "own", **metadata}, "addressType": "IPv4", "endpoints": [], "ports": []}
+    site.plane.request("POST", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", found)
 
 
 def test_changes_are_shown_and_made_and_those_of_others_kept(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,13 +14,29 @@ from zonewise.install.applying import Change, Outcome
 from zonewise.install.components import PART_OF, Component, Document, Values, everything
 from zonewise.kube.client import Client
 from zonewise.kube.errors import NotFound
-from zonewise.kube.patch import MergePatch
-from zonewise.objects import LEASES, NODES, PODS, SECRETS, SERVICES, HasMetadata, Resource, key_of
+from zonewise.kube.patch import Apply, MergePatch
+from zonewise.objects import (
+    ENDPOINT_SLICES,
+    LEASES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    HasMetadata,
+    Resource,
+    key_of,
+)
 
 STATE: Final = "zonewise.dev/routing"
 GRANTED: Final = "zonewise.dev/granted"
+GRANTS_MANAGER: Final = "zonewise-disruption"
+"""Whose fields the grants of scale-downs are: the mark and the pod's deletion cost, if that was nobody else's before."""
+SLICE_MARKS: Final = {
+    "labels": ("zonewise.dev/consumer",),
+    "annotations": ("zonewise.dev/started", "zonewise.dev/weights"),
+}
 PROXY_NAME: Final = "service.kubernetes.io/service-proxy-name"
-_LEASES: Final = ("zonewise-endpointslices", "zonewise-disruption", "zonewise-csi")
+LEASES_MADE: Final = ("zonewise-endpointslices", "zonewise-disruption", "zonewise-csi")
 NODE_LABELS: Final = ("topology.ceph.zonewise.dev/", "takeover.ceph.zonewise.dev/")
 _SECRETS: Final = ("zonewise-webhook", "zonewise-guard")
 _PROXIES: Final = {Component.PROXY, Component.PROXY_ALL}
@@ -68,17 +84,36 @@ async def _hand_back(client: Client) -> AsyncIterator[Outcome]:
 
 async def _unmark(client: Client, components: set[Component]) -> AsyncIterator[Outcome]:
     """A Service that changes is looked at again by the stock controller, which takes hints off that are not its own."""
-    marks: list[tuple[Resource[Any], str]] = []
-    marks += [(SERVICES, STATE)] if Component.SLICES in components else []
-    marks += [(PODS, GRANTED)] if Component.DISRUPTION in components else []
-    for resource, mark in marks:
-        off = MergePatch({"metadata": {"annotations": {mark: None}}})
+    marks: list[tuple[Resource[Any], str, MergePatch | Apply]] = []
+    if Component.SLICES in components:
+        async for outcome in _unmark_slices(client):
+            yield outcome
+        marks.append((SERVICES, STATE, MergePatch({"metadata": {"annotations": {STATE: None}}})))
+    if Component.DISRUPTION in components:
+        marks.append((PODS, GRANTED, Apply({"metadata": {"annotations": {}}}, GRANTS_MANAGER)))
+    for resource, mark, off in marks:
         for each in await _marked(client, resource, mark):
             try:
                 await client.patch(resource, each.metadata.name, off, each.metadata.namespace)
             except NotFound:
                 continue
             yield Outcome(f"annotation {mark} of {resource.kind.lower()} {key_of(each)}", Change.DELETED)
+
+
+async def _unmark_slices(client: Client) -> AsyncIterator[Outcome]:
+    """Those of mode own go over to the stock controller, whose label they have."""
+    for each in (await client.list(ENDPOINT_SLICES)).items:
+        said = {"labels": each.metadata.labels, "annotations": each.metadata.annotations}
+        ours = {kind: [mark for mark in marks if mark in said[kind]] for kind, marks in SLICE_MARKS.items()}
+        if not any(ours.values()):
+            continue
+        off = MergePatch({"metadata": {kind: dict.fromkeys(marks) for kind, marks in ours.items() if marks}})
+        try:
+            await client.patch(ENDPOINT_SLICES, each.metadata.name, off, each.metadata.namespace)
+        except NotFound:
+            continue
+        named = ", ".join(mark for marks in ours.values() for mark in marks)
+        yield Outcome(f"{named} of endpointslice {key_of(each)}", Change.DELETED)
 
 
 async def _unlabel_nodes(client: Client) -> AsyncIterator[Outcome]:
@@ -97,7 +132,7 @@ async def _marked(client: Client, resource: Resource[Any], mark: str) -> list[Ha
 
 async def _remove_made(client: Client, namespace: str) -> AsyncIterator[Outcome]:
     """What our programs made themselves, where the namespace does not go with it; those still needed are made anew."""
-    for resource, names in ((LEASES, _LEASES), (SECRETS, _SECRETS)):
+    for resource, names in ((LEASES, LEASES_MADE), (SECRETS, _SECRETS)):
         for name in names:
             try:
                 await client.delete(resource, name, namespace)
