@@ -211,6 +211,7 @@ class Node:
         wanted: access.Access,
         mounter: str,
     ) -> Stage:
+        cluster.require_own(identity)
         pool = ""
         if identity.kind is Kind.RBD:
             pool = cluster.pool_name(identity.pool_id) or ""

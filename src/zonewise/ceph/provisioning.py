@@ -94,7 +94,7 @@ class Provisioner:
         try:
             if source is not None:
                 entry = source[1]
-                of = PoolRule(entry.pool, entry.data_pool, entry.domain)
+                of = PoolRule(_pool_now(cluster, entry), entry.data_pool, entry.domain)
                 copied = pools.choose_for_copy(order.storage_class, order.requirement, of)
                 if copied is not None:
                     return copied
@@ -114,7 +114,7 @@ class Provisioner:
         origin = None
         if source is not None:
             entry = source[1]
-            elsewhere = (place.pool, place.data_pool) != (entry.pool, entry.data_pool)
+            elsewhere = (place.pool_id, place.data_pool) != (entry.pool_id, entry.data_pool)
             origin = Origin(str(order.source), entry.pool, entry.place.image, elsewhere, entry.pool_id)
         return Entry(
             name=order.name,
@@ -144,7 +144,7 @@ class Provisioner:
             raise CsiError(Code.ABORTED, f"{order.name!r} is being deleted")
         if difference := _difference(there, order, self.backend):
             raise CsiError(Code.ALREADY_EXISTS, f"{order.name!r} exists, and {difference}")
-        if there.state is State.READY or planned is None or there.pool == planned.pool:
+        if there.state is State.READY or planned is None or there.pool_id == planned.pool_id:
             return there
         state = _state(journal.cluster, there)
         if state is None or (state.is_serving and not state.is_full):
@@ -311,9 +311,14 @@ class Provisioner:
         return counts
 
 
+def _pool_now(cluster: Cluster, entry: Entry) -> str:
+    """What an entry's pool is called now; what it was called if it is gone."""
+    return cluster.pool_name(entry.pool_id) or entry.pool
+
+
 def _state(cluster: Cluster, entry: Entry) -> PoolState | None:
     """Of the pool that an entry's image is in, and that its data is in, whatever they are called now."""
-    rule = PoolRule(cluster.pool_name(entry.pool_id) or entry.pool, entry.data_pool)
+    rule = PoolRule(_pool_now(cluster, entry), entry.data_pool)
     return pools.state_of(rule, cluster.states(pools.needed([rule])))
 
 

@@ -171,26 +171,22 @@ class Rbd:
 
     def _depth(self, cluster: Cluster, place: Place) -> int:
         rbd = _library()
-        pool, name, depth = place.pool, {"name": place.image}, 0
+        io, name, depth = _io(cluster, place), {"name": place.image}, 0
         while depth <= _DEEPEST:
-            with rbd.Image(cluster.ioctx(pool), **name, read_only=True) as image:
+            with rbd.Image(io, **name, read_only=True) as image:
                 parent = _parent(image)
             if parent is None:
                 break
             depth += 1
-            pool, name = parent[0], {"image_id": parent[1]}
+            io, name = cluster.ioctx(parent[0]), {"image_id": parent[1]}
         return depth
 
     def remove(self, cluster: Cluster, place: Place, origin: Place | None = None) -> None:
         rbd = _library()
         name = place.image
         with cluster.doing(f"removing image {place.pool}/{name}"):
-            try:
-                io = _io(cluster, place)
-            except CsiError as error:
-                if error.code is not Code.NOT_FOUND:
-                    raise
-                return  # the pool was removed, with all that was in it
+            if (io := _io_if_there(cluster, place)) is None:
+                return
             try:
                 rbd.RBD().remove(io, name)
             except rbd.ImageNotFound:
@@ -242,8 +238,10 @@ class Rbd:
         """Who opens an image for writing watches it; a dead process's watch ends after half a minute."""
         rbd = _library()
         with cluster.doing(f"looking at image {place.pool}/{place.image}"):
+            if (io := _io_if_there(cluster, place)) is None:
+                return False
             try:
-                with rbd.Image(_io(cluster, place), place.image, read_only=True) as image:
+                with rbd.Image(io, place.image, read_only=True) as image:
                     return bool(list(image.watchers_list()))
             except rbd.ImageNotFound:
                 return False
@@ -251,8 +249,10 @@ class Rbd:
     def size(self, cluster: Cluster, place: Place) -> int | None:
         rbd = _library()
         with cluster.doing(f"opening image {place.pool}/{place.image}"):
+            if (io := _io_if_there(cluster, place)) is None:
+                return None
             try:
-                with rbd.Image(_io(cluster, place), place.image, read_only=True) as image:
+                with rbd.Image(io, place.image, read_only=True) as image:
                     return int(image.size())
             except rbd.ImageNotFound:
                 return None
@@ -344,6 +344,16 @@ def rounded(size_bytes: int) -> int:
 def _io(cluster: Cluster, place: Place) -> Any:
     """Of the place's pool, whatever it is called now."""
     return cluster.ioctx(place.pool_id or place.pool)
+
+
+def _io_if_there(cluster: Cluster, place: Place) -> Any:
+    """None where the pool was removed, with all that was in it."""
+    try:
+        return _io(cluster, place)
+    except CsiError as error:
+        if error.code is not Code.NOT_FOUND:
+            raise
+        return None
 
 
 def _names(io: Any) -> list[str]:
