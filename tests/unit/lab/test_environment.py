@@ -10,7 +10,7 @@ import pytest
 from zonewise.lab import environment
 from zonewise.lab.addresses import plan
 from zonewise.lab.environment import ContainerConfigError, Surroundings
-from zonewise.lab.podspec import Pod
+from zonewise.lab.podspec import Pod, PodMetadata, Spec
 from zonewise.objects import Service
 
 NODE = plan("lab", 0, ("a",), 1).nodes[0]
@@ -132,3 +132,17 @@ def test_what_the_lab_does_not_know_is_said() -> None:
         ContainerConfigError, match="variable S: the lab knows value, fieldRef and configMapKeyRef only"
     ):
         variables({"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
+
+
+@pytest.mark.parametrize(
+    ("spec", "server", "first"),
+    [
+        ({"dns_policy": "ClusterFirst"}, "10.96.0.10", "search shop.svc.cluster.local svc.cluster.local cluster.local"),
+        ({"dns_policy": "ClusterFirst"}, "", ""),
+        ({"dns_policy": "Default"}, "10.96.0.10", ""),
+        ({"dns_policy": "ClusterFirst", "host_network": True}, "10.96.0.10", ""),
+    ],
+)
+def test_the_clusters_dns_server_is_for_pods_that_want_it(spec: dict[str, Any], server: str, first: str) -> None:
+    pod = Pod(metadata=PodMetadata(name="a", namespace="shop"), spec=Spec(**spec))
+    assert environment.resolver(pod, server).partition("\n")[0] == first

@@ -1,0 +1,33 @@
+"""The tour that `lab up` prints: complete command lines, for this lab's name and what runs in it."""
+
+from pathlib import Path
+
+import pytest
+
+from zonewise.lab import tour
+from zonewise.lab.addresses import zone_names
+from zonewise.lab.state import DEFAULT_NAME, Lab, Options
+
+
+def lab(name: str = DEFAULT_NAME, *, demo: bool = False, zonewise: bool = False, ceph: bool = False) -> Lab:
+    asked = Options(zones=zone_names(3), nodes_per_zone=2, demo=demo, zonewise=zonewise, ceph=ceph)
+    return Lab(name=name, directory=Path("/lab"), slot=0, binaries=Path("/bin"), options=asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "stops"),
+    [("", 1), ("demo", 4), ("demo zonewise", 5), ("demo zonewise ceph", 6)],
+)
+def test_it_shows_what_the_lab_has(options: str, stops: int) -> None:
+    found = lab(demo="demo" in options, zonewise="zonewise" in options, ceph="ceph" in options)
+    assert len(tour.stops(found)) == stops
+    text = tour.text(found, terminal=False)
+    assert ("dashboard" in text) == found.options.zonewise
+    assert ("csi takeover" in text) == found.options.ceph
+    assert "\x1b" not in text
+
+
+def test_commands_name_a_lab_that_is_not_the_default_one() -> None:
+    named = [line for stop in tour.stops(lab("big", demo=True, zonewise=True, ceph=True)) for line in stop.commands]
+    assert all("--name big" in line for line in named if "zonewise lab" in line)
+    assert "--name" not in tour.text(lab(demo=True, zonewise=True, ceph=True), terminal=False)
