@@ -4,6 +4,7 @@ The store here keeps one budget's status and does as told; that real servers do 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -305,3 +306,27 @@ def test_never_more_than_the_budget_allows(names: list[str], data: st.DataObject
     assert {f"uid-{name}" for name in passed} == set(ledger)
     zones = [entry.domain for entry in ledger.values()]
     assert len(zones) == len(set(zones))
+
+
+@given(
+    st.lists(st.sampled_from(["a0", "a1", "a2", "b0", "b1", "c0"]), max_size=12),
+    st.sampled_from([(), ("a0",), ("a1", "b0")]),
+    st.integers(0, 3),
+)
+def test_all_budgets_are_charged_or_none(names: list[str], taken: tuple[str, ...], conflicts: int) -> None:
+    """Though the second was charged by others meanwhile. What two relied on stays, and can only expire."""
+    kept, world = store()
+    kept.seen["web"], kept.stored["web"] = fresh(world), fresh(world.charged(*taken))
+    kept.before = [Conflict("lost") for _ in range(conflicts)]
+
+    async def run() -> list[list[Answer]]:
+        stamped = [request(world, name, WEB, OTHER, time=f"{name}-{turn}") for turn, name in enumerate(names)]
+        return await ask(kept, *stamped, budgets=(WEB, OTHER))
+
+    told = zip(names, outcomes(asyncio.run(run())), strict=True)
+    passed = {f"uid-{name}" for name, outcome in told if outcome not in {Outcome.DENIED, Outcome.BUSY}}
+    for ledger in (kept.stored["web"].ledger, kept.stored["other"].ledger):
+        assert passed <= set(ledger)
+        assert max(Counter(entry.domain for entry in ledger.values()).values(), default=0) <= 1
+    left_over = kept.stored["other"].ledger.keys() - passed
+    assert all(names.count(uid.removeprefix("uid-")) > 1 for uid in left_over)

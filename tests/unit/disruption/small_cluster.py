@@ -1,0 +1,324 @@
+"""A small cluster on paper for the state machine: what is true, webhooks that judge and charge, a leader that counts.
+
+Webhooks read, judge and write; the leader looks, counts and writes; either may die in between. The judge of all this
+knows only how many pods each zone should have: whenever a pod is promised away, enough of the others serve.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from unit.disruption.build import EXISTS, NOW, OLD, STATEFUL, budget
+from zonewise.disruption.budget import Budget
+from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
+from zonewise.disruption.ledger import Entry, Sightings, tend
+from zonewise.disruption.numbers import level_down
+from zonewise.disruption.pods import Atlas, Controller, Owner, PodFacts, Stage, Workload
+from zonewise.disruption.status import Published, Recollection, charged, published, recollect
+from zonewise.topology import ZONE
+
+ZONES = "abc"
+ANSWERED_SECONDS = 60.0
+"""No API server works on a request for longer."""
+BEHIND_SECONDS = 30.0
+"""No leader's cache is behind for longer: its lease would be another's."""
+
+BUDGETS = {
+    "one per zone": budget(EXISTS, maxUnavailable=1),
+    "two per zone": budget(EXISTS, maxUnavailable=2),
+    "half of each zone": budget(EXISTS, maxUnavailable="50%"),
+    "a zone at a time": budget(EXISTS, maxUnavailable="100%", maxDisruptedDomains=1),
+    "one must stay in each": budget(EXISTS, minAvailable=1),
+    "one of all": budget(maxUnavailable=1),
+}
+OWNERS = {STATEFUL: Owner("StatefulSet", "db", "sts"), OLD: Owner("ReplicaSet", "web-old", "rs-old")}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The budget as the API server has it; every write makes a new version."""
+
+    budget: Budget
+    status: Published
+    version: int = 1
+
+
+@dataclass
+class Flight:
+    """A request that a webhook has judged CHARGE on some version."""
+
+    pod: PodFacts
+    domain: str
+    seen: Stored
+    committed_at: float | None = None
+
+
+@dataclass
+class Leader:
+    """What one leader has in memory."""
+
+    pods: dict[str, PodFacts]
+    nodes: dict[str, dict[str, str]]
+    desired: int
+    looked_at: float
+    bound: int
+    before: Recollection = field(default_factory=Recollection)
+    sightings: Sightings = field(default_factory=dict)
+    draft: tuple[int, Published] | None = None
+
+
+@dataclass(frozen=True)
+class Met:
+    """The pods of each zone that a leader met when it could know nothing of those before it.
+
+    That is so after an edit that changes what a domain is, or one between two leaders. `nameless` are missing and none
+    is seen leaving for them, when so many pods had been `bound`: these count everywhere until they are back. Of the
+    rest it is a guess which zone lacks them, by the pods that are seen leaving, and some of those may be replaced already.
+    """
+
+    pods: Counter[str]
+    nameless: int
+    bound: int
+
+
+class SmallCluster:
+    def __init__(self, spec: str, per_zone: int, controller: Controller) -> None:
+        self.now, self.number, self.bound = 0.0, 0, 0
+        self.controller, self.owner = controller, OWNERS[controller]
+        self.nodes = {f"{zone}{number}": {ZONE: zone} for zone in ZONES for number in range(2)}
+        self.desired = per_zone * len(ZONES)
+        self.shares = dict.fromkeys(ZONES, per_zone)
+        self.met: Met | None = None
+        self.shrunk = self.mixed = False
+        self.pods: dict[str, PodFacts] = {}
+        for zone in ZONES:
+            for number in range(per_zone):
+                self.add(f"{zone}{number % 2}", ready=True)
+        self.flights: list[Flight] = []
+        self.stored = Stored(BUDGETS[spec], Published())
+        self.history = [self.stored]
+        self.new_leader()
+        self.lead()
+
+    # Truth.
+
+    def add(self, node: str = "", *, ready: bool = False) -> None:
+        self.number += 1
+        uid = f"uid-{self.number}"
+        stage = Stage.RUNNING if node else Stage.PENDING
+        self.pods[uid] = PodFacts(
+            uid=uid, name=uid, namespace="shop", node=node, controller=self.controller, ready=ready, stage=stage
+        )
+
+    def change(self, uid: str, **facts: object) -> None:
+        self.pods[uid] = msgspec.structs.replace(self.pods[uid], **facts)
+
+    def bind(self, uid: str, node: str) -> None:
+        self.bound += 1
+        self.change(uid, node=node, stage=Stage.RUNNING)
+
+    def lose(self, uid: str) -> None:
+        """With nobody's leave."""
+        del self.pods[uid]
+        self.share_out()
+
+    @property
+    def unreplaced(self) -> bool:
+        """Whether the controller has a pod to make."""
+        return sum(not pod.terminating for pod in self.pods.values()) < self.desired
+
+    @property
+    def held(self) -> Counter[str]:
+        """Pods that are there, by zone."""
+        return Counter(self._zone(pod) for pod in self.pods.values() if pod.active)
+
+    def serving(self, *, promised: bool = True) -> Counter[str]:
+        """Pods that are ready and, unless `promised`, not in the ledger, by zone."""
+        ledger = self.stored.status.ledger
+        return Counter(
+            self._zone(pod)
+            for pod in self.pods.values()
+            if pod.active and pod.ready and (promised or pod.uid not in ledger)
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Every zone has what it should."""
+        return self.serving() == Counter(self.shares) and len(self.pods) == sum(self.shares.values())
+
+    def share_out(self) -> None:
+        """While there are enough pods none is missing, wherever they are: no zone is owed more than it has."""
+        ledger = self.stored.status.ledger
+        held = Counter(self._zone(pod) for pod in self.pods.values() if pod.active and pod.uid not in ledger)
+        if held.total() == self.desired:
+            self.shares = {zone: held[zone] for zone in ZONES}
+        elif held.total() > self.desired:
+            self.shares = {zone: min(share, held[zone]) for zone, share in self.shares.items()}
+
+    def shrink(self, less: int) -> None:
+        self.desired, self.shrunk = max(0, self.desired - less), True
+        level = level_down(self.shares.values(), self.desired)
+        self.shares = {zone: share if level is None else min(share, level) for zone, share in self.shares.items()}
+        self.share_out()
+
+    def relabel(self, node: str, zone: str) -> None:
+        """What the zones should have is then what they have."""
+        self.nodes = {**self.nodes, node: {ZONE: zone}}
+        self.shares = {name: self.serving()[name] for name in ZONES}
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the leader has counted by the spec that stands."""
+        return self.stored.status.observed_generation == self.stored.budget.generation
+
+    def edit(self, spec: str) -> None:
+        edited = replace(BUDGETS[spec], generation=self.stored.budget.generation + 1)
+        self._store(replace(self.stored, budget=edited))
+
+    def _zone(self, pod: PodFacts) -> str:
+        return self.nodes[pod.node][ZONE]
+
+    def _store(self, stored: Stored) -> None:
+        self.stored = replace(stored, version=self.stored.version + 1)
+        self.history.append(self.stored)
+
+    # Webhooks.
+
+    def ask(self, pod: PodFacts, age: int = 0) -> Flight | None:
+        """On a version that may be old; whatever is not proven by a write is looked up in the newest one."""
+        seen = self.history[-1 - min(age, len(self.history) - 1)]
+        judged = self._judged(seen, pod)
+        if judged.verdict is Verdict.CHARGE:
+            self.flights.append(Flight(pod, judged.domain, seen))
+            return self.flights[-1]
+        if judged.verdict is Verdict.ALLOW and self._judged(self.stored, pod).verdict is Verdict.ALLOW:
+            self.take(pod)
+        return None
+
+    def drain(self, node: str) -> None:
+        """All pods of a node are asked for, one right after the other."""
+        for pod in [pod for pod in self.pods.values() if pod.node == node]:
+            if flight := self.ask(pod):
+                self.commit(flight)
+
+    def commit(self, flight: Flight) -> None:
+        if flight.seen.version != self.stored.version:
+            self.flights.remove(flight)
+            return
+        disrupted = self._disrupted()
+        time = f"{NOW} {self.stored.version}"  # no two charges of a pod have the same
+        entry = Entry(uid=flight.pod.uid, name=flight.pod.name, domain=flight.domain, owner=self.owner.uid, time=time)
+        self._store(replace(self.stored, status=charged(self.stored.budget, self.stored.status, [entry])))
+        flight.committed_at = self.now
+        if flight.pod.uid in self.pods:
+            self._judge_promise(flight.domain, disrupted)
+        self.share_out()
+
+    def take(self, pod: PodFacts) -> None:
+        """The API server evicts it."""
+        if pod.ready and pod.active:
+            assert pod.uid in self.stored.status.ledger, f"{pod.uid} goes without a charge"
+        if pod.pending:
+            del self.pods[pod.uid]
+        else:
+            self.change(pod.uid, disruption_target=True, terminating=True)
+
+    def _judged(self, seen: Stored, pod: PodFacts) -> Judgement:
+        return judge(
+            Case(seen.budget, seen.status), pod, Atlas(self.nodes), tuple(self.pods.values()), owner=self.owner.uid
+        )
+
+    # The leader.
+
+    def new_leader(self) -> None:
+        self.leader = Leader(dict(self.pods), dict(self.nodes), self.desired, self.now, self.bound)
+
+    def look(self) -> None:
+        leader = self.leader
+        leader.pods, leader.nodes = dict(self.pods), dict(self.nodes)
+        leader.desired, leader.looked_at, leader.bound = self.desired, self.now, self.bound
+
+    def count(self) -> None:
+        leader, stored = self.leader, self.stored
+        before = recollect(stored.budget, stored.status, leader.before)
+        self._note_what_is_forgotten(forgotten=before.rule != leader.before.rule and not before.ledger_tells)
+        tended = tend(stored.status.ledger, leader.sightings, leader.pods, self.now)
+        workload = {self.owner.uid: Workload(self.owner, leader.desired)}
+        atlas = Atlas(leader.nodes)
+        census = before.count(stored.budget, leader.pods.values(), atlas, workload, tended.ledger)
+        leader.sightings, leader.before = tended.sightings, replace(before, places=census.places)
+        leader.draft = (stored.version, published(stored.budget, census, tended.ledger, (), NOW))
+
+    def write(self) -> None:
+        if self.leader.draft is None:
+            return
+        version, status = self.leader.draft
+        self.leader.draft = None
+        if version == self.stored.version and status != self.stored.status:
+            self._store(replace(self.stored, status=status))
+
+    def lead(self) -> None:
+        self.look()
+        self.count()
+        self.write()
+
+    # The judge.
+
+    def _judge_promise(self, zone: str, disrupted: set[str]) -> None:
+        """`disrupted` were so before. A zone that is whole must wait for others, one that is not need not."""
+        self._note_what_is_mixed()
+        self._judge_shares()
+        serving, floor = self.serving(promised=False), self._floor(zone)
+        left = serving.total() if self.stored.budget.whole else serving[zone]
+        assert left >= floor, f"{left} left in {zone}, promised {floor}"
+        most = self.stored.budget.max_disrupted_domains
+        known = self.met is None and not self.mixed
+        if most is not None and zone not in disrupted and known:
+            assert len(disrupted) < most, f"{zone} is whole, and {disrupted} are not"
+
+    def _judge_shares(self) -> None:
+        numbers = self.stored.status.numbers
+        if self.mixed and not numbers.tally.surplus and not self.stored.budget.whole:
+            shares = sum(domain.target for domain in numbers.domains.values()) + numbers.tally.unplaced
+            assert shares >= self.desired, f"{shares} shares, {self.desired} wanted"
+
+    def _floor(self, domain: str) -> int:
+        budget = self.stored.budget
+        if budget.whole:
+            return budget.desired(self.desired)
+        share = self.shares[domain]
+        if self.met is not None:
+            nameless = max(0, self.met.nameless - (self.bound - self.met.bound))
+            share = min(share, self.met.pods[domain] + nameless)
+        if self.mixed:
+            share = min(share, self.stored.status.numbers.domains[domain].target)
+        return budget.desired(share)
+
+    def _disrupted(self) -> set[str]:
+        serving = self.serving(promised=False)
+        return {zone for zone, share in self.shares.items() if serving[zone] < share}
+
+    def _note_what_is_mixed(self) -> None:
+        """`shrunk`: since a scale-down. `mixed`: since then, more pods were away or promised than were too many.
+
+        Which of them are too many, and which will be missed, changes as they go, for what leaves first is not replaced.
+        So until all is whole shares may move from zone to zone, but all of them together stay what is wanted.
+        """
+        ledger = self.stored.status.ledger
+        staying = sum(pod.active and pod.uid not in ledger for pod in self.pods.values())
+        self.mixed = self.shrunk and (self.mixed or staying < self.desired)
+
+    def _note_what_is_forgotten(self, *, forgotten: bool) -> None:
+        """Until none is missing, no zone can be promised more than `met` says, nor is it known which ones are whole."""
+        self._note_what_is_mixed()
+        leader = self.leader
+        met = Counter(leader.nodes[pod.node][ZONE] for pod in leader.pods.values() if pod.active)
+        if self.shrunk and met.total() == len(leader.pods) == self.desired and not self.stored.status.ledger:
+            self.shrunk = self.mixed = False
+            self.shares = {zone: met[zone] for zone in ZONES}
+        if met.total() >= leader.desired:
+            self.met = None
+        elif forgotten:
+            leaving = sum(pod.terminating for pod in leader.pods.values())
+            self.met = Met(met, max(0, leader.desired - met.total() - leaving), leader.bound)
