@@ -17,6 +17,7 @@ from zonewise.kube.client import Client
 from zonewise.kube.patch import Apply
 from zonewise.lab import answers
 from zonewise.lab.answers import CATALOG, CATALOG_PODS, FRONT, NAMESPACE, ORDERS
+from zonewise.lab.patience import patiently
 from zonewise.lab.shop import PORT
 from zonewise.lab.state import Lab
 from zonewise.objects import NAMESPACES, NODES, SERVICES, Node, Resource
@@ -172,18 +173,22 @@ def until_nodes_take_pods(lab: Lab) -> None:
 async def _up(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
         await _until_nodes_take_pods(client)
-        for manifest in _manifests_of(lab):
-            metadata = manifest["metadata"]
-            resource = _RESOURCES[manifest["kind"]]
-            await client.patch(resource, metadata["name"], Apply(manifest, force=True), metadata.get("namespace", ""))
+        await patiently(lambda: _apply(client, _manifests_of(lab)), _SERVING_WITHIN_SECONDS)
         deadline = time.monotonic() + _SERVING_WITHIN_SECONDS
         names = [CATALOG, FRONT, *([ORDERS] if _has_volumes(lab) else [])]
-        while not await _serves(client, lab, names):
+        while not await patiently(lambda: _serves(client, lab, names), _SERVING_WITHIN_SECONDS):
             if time.monotonic() > deadline:
                 raise ZonewiseError(
                     f"the demo does not serve: look at `zonewise lab kubectl --name {lab.name} -- get pods -n {NAMESPACE}`"
                 )
             await asyncio.sleep(0.2)
+
+
+async def _apply(client: Client, found: Sequence[Json]) -> None:
+    for manifest in found:
+        metadata = manifest["metadata"]
+        resource = _RESOURCES[manifest["kind"]]
+        await client.patch(resource, metadata["name"], Apply(manifest, force=True), metadata.get("namespace", ""))
 
 
 async def _until_nodes_take_pods(client: Client) -> None:

@@ -17,8 +17,8 @@ from zonewise.install import applying, components
 from zonewise.install.components import Component, Document, Mode
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
-from zonewise.kube.errors import ServerTimeout
 from zonewise.lab import cephdriver, processes, slots
+from zonewise.lab.patience import patiently
 from zonewise.lab.state import Lab
 
 _READY_WITHIN_SECONDS = 300.0
@@ -99,25 +99,18 @@ def _answers(port: int) -> bool:
 
 async def _apply(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
-        await _apply_patiently(client, documents(lab))
-        if lab.options.ceph:
-            await cephdriver.configure(client, lab)
 
-
-async def _apply_patiently(client: Client, found: list[Document]) -> None:
-    """While all of its pods start at once, a busy machine may leave the API server no time to answer: it is asked again."""
-    deadline = time.monotonic() + _READY_WITHIN_SECONDS
-    while True:
-        try:
-            async for _ in applying.apply(client, found, force=True):
+        async def apply_all() -> None:
+            async for _ in applying.apply(client, documents(lab), force=True):
                 pass
-        except ServerTimeout:
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return
+            if lab.options.ceph:
+                await cephdriver.configure(client, lab)
+
+        await patiently(apply_all, _READY_WITHIN_SECONDS)
 
 
 async def _wait(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
-        await applying.until_ready(client, documents(lab), _READY_WITHIN_SECONDS)
+        await patiently(
+            lambda: applying.until_ready(client, documents(lab), _READY_WITHIN_SECONDS), _READY_WITHIN_SECONDS
+        )
