@@ -11,11 +11,13 @@ import msgspec
 import pytest
 import structlog
 import yaml
+from click.shell_completion import ShellComplete
 
 from program import wait_for
 from shared_cluster import Run
+from unit.cli.test_errors import QUESTIONS
 from zonewise.cli import schemas
-from zonewise.cli.main import main
+from zonewise.cli.main import cli, main
 from zonewise.lab.controlplane import ControlPlane
 
 SHOP = Path(__file__).parents[2] / "docs" / "examples" / "shop.yaml"
@@ -168,32 +170,72 @@ WRONG_NAMES = {
     "explain service shop/cart --from-node eu-1a-9": "no node eu-1a-9; did you mean eu-1a-",
     "explain service shop/cart --from-pod none": "no pod shop/none",
     "explain dns web.shop --from-node none": "no node none",
+    "explain volume shop/none": "no claim shop/none",
+    "csi giveback zone=none": "there are: none",
+    "proxy --explain shop/none --node-name eu-1a-0": "no Service shop/none",
     "explain eviction none -n shop": "none",
     "drain --plan none": "no node none",
     "plan -n none": "no Service",
     "plan --lose-zone none": "no node is in that zone; there is eu-1a, eu-1b, eu-1c",
     "plan --replicas none=3": "no such Service",
+    "plan --set same-zone=Prefer -l app=none": "no Service is chosen",
+}
+BAD_VALUES = {
+    "plan --set same-zone=Bogus": "write Balanced, Prefer, Require",
+    "plan --set nonsense=1": "is no policy",
+    "plan --add-nodes eu-1a=many": "is no whole number",
+    "plan --gb much": "write a number",
+    "plan -l !!": "",
+    "explain dns web.shop --from-ip nowhere": "is no address",
+    "explain service shop/cart --from-node a --from-pod b": "there is one client",
 }
 
 
 @pytest.mark.parametrize("words", WRONG_NAMES)
 def test_wrong_names_are_one_line(say: Say, words: str) -> None:
     code, out, err = say(words)
-    assert (code in {1, 2}, out, err.count("\n")) == (True, "", 1), err
+    assert (code, out, err.count("\n")) == (1, "", 1), err
     assert WRONG_NAMES[words] in err
 
 
-QUESTIONS = [
-    "doctor",
-    "drain --plan eu-1a-0",
-    "explain dns web.shop",
-    "explain eviction client -n shop",
-    "explain service shop/cart",
-    "plan",
-    "proxy --explain shop/cart",
-    "simulate --from-cluster",
-    "status",
-]
+@pytest.mark.parametrize("words", BAD_VALUES)
+def test_what_nobody_can_ask_is_one_line(say: Say, words: str) -> None:
+    code, out, err = say(words)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert BAD_VALUES[words] in err
+
+
+def test_a_name_that_no_service_has_is_no_answer(say: Say) -> None:
+    assert say("explain dns web.shop")[0] == 0
+    code, out, _ = say("explain dns nope.shop")
+    assert (code, "there is no Service shop/nope; other servers are asked" in out) == (1, True)
+    assert say("explain dns example.com")[0] == 0
+
+
+COMPLETED = {
+    "explain service shop/": ["shop/cart", "shop/db", "shop/web"],
+    "explain service -n shop c": ["cart"],
+    "explain service shop/db --from-node eu-1a": ["eu-1a-0", "eu-1a-1"],
+    "explain service shop/db --from-pod shop/": ["shop/client"],
+    "explain eviction -n shop cl": ["client"],
+    "drain --plan eu-1b-0 eu-1b": ["eu-1b-1"],
+    "plan -n sh": ["shop"],
+    "plan --lose-zone eu": ["eu-1a", "eu-1b", "eu-1c"],
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_names_are_completed_from_the_cluster(shop: ControlPlane, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And silently by none where it is away."""
+    *words, begun = line.split(" ")
+    monkeypatch.setenv("KUBECONFIG", str(shop.kubeconfig))
+    assert _completed(words, begun) == COMPLETED[line]
+    monkeypatch.setenv("KUBECONFIG", "/dev/null/none")
+    assert _completed(words, begun) == []
+
+
+def _completed(words: list[str], begun: str) -> list[str]:
+    return [found.value for found in ShellComplete(cli, {}, "zonewise", "").get_completions(words, begun)]
 
 
 @pytest.fixture(scope="module")
@@ -201,9 +243,9 @@ def stranger(shop: ControlPlane) -> Path:
     return shop.add_user("stranger", "stranger")
 
 
-@pytest.mark.parametrize("words", QUESTIONS)
-def test_what_is_forbidden_is_one_line(say: Say, stranger: Path, words: str) -> None:
-    code, out, err = say(words, stranger)
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_is_forbidden_is_one_line(say: Say, stranger: Path, name: str) -> None:
+    code, out, err = say(" ".join([name, *QUESTIONS[name]]), stranger)
     assert (code, out, err.count("\n")) == (1, "", 1), err
     assert "forbidden" in err
     assert "stranger" in err

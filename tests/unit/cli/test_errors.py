@@ -209,7 +209,7 @@ def test_help_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) ->
 def test_examples_have_flags_that_there_are(name: str) -> None:
     command = dict(leaves(cli))[name]
     lines = re.findall(rf"zonewise {name}(?= |$)(.*)", command.epilog or "", re.MULTILINE)
-    said = {flag for line in lines for flag in re.findall(r"(?<= )--?[a-z][a-z-]*", line.partition(" -- ")[0])}
+    said = {flag for line in lines for flag in re.findall(r"(?<= )--?[a-z][a-z-]*", re.split(r" -- | \| ", line)[0])}
     known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     assert said <= known
 
