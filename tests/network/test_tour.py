@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,47 @@ def test_programs_run_under_their_own_accounts(tour: Lab) -> None:
             (user,) = json.loads(path.read_bytes())["users"]
             users.add(tuple(user["user"]))
     assert users == {("token",)}
+
+
+def zonewise(lab: Lab, *words: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("zonewise")), *words, "--kubeconfig", str(lab.node_kubeconfig)]
+
+
+def looks(lab: Lab) -> Generator[dict[str, Any]]:
+    """What `zonewise status -w` says, look after look."""
+    command = zonewise(lab, "status", "-w", "--every", "0.5", "-o", "json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        text = ""
+        try:
+            for line in watching.stdout:
+                text = (text + line).lstrip()
+                if line.startswith("}"):
+                    yield json.loads(text)
+                    text = ""
+        finally:
+            watching.terminate()
+
+
+def test_status_sees_bytes_through_the_api_server(tour: Lab) -> None:
+    """Live: every proxy's pod is asked, and what it counted grows."""
+    watched = looks(tour)
+    told = (look["traffic"] for look in watched)
+    whole = (each["inZone"] + each["crossZone"] for each in told if each["answered"] == each["proxies"] == 6)
+    first = next(counted for counted in whole if counted)
+    assert next(counted for counted in whole if counted > first)
+    watched.close()
+
+
+def test_the_doctor_reaches_webhooks_and_finds_every_right(tour: Lab) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:  # each webhook has five seconds to answer, which a busy machine may not give it
+        done = subprocess.run(zonewise(tour, "doctor", "-o", "json"), check=False, capture_output=True, timeout=600)
+        levels = {found["code"]: found["level"] for found in json.loads(done.stdout)["findings"]}
+        assert levels["ComponentRights"] == "Fine"
+        if levels.get("WebhookReached") == "Fine" and not levels.keys() & {"WebhookUnreachable", "WebhookUntried"}:
+            return
+        assert time.monotonic() < deadline, levels
 
 
 def test_traffic_stays_at_home_when_asked_to(tour: Lab) -> None:

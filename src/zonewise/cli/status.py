@@ -70,6 +70,7 @@ def status(**options: Any) -> None:
 
 async def _live(access: Any, options: Mapping[str, Any]) -> int:
     from zonewise.kube.client import Client
+    from zonewise.kube.errors import ApiError
     from zonewise.seeing import survey
     from zonewise.seeing.status import assemble
 
@@ -78,7 +79,14 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
         looked_at = 0.0
         while True:
             now = asyncio.get_running_loop().time()
-            seen = await survey.read(client, traffic=options["traffic"])
+            try:
+                seen = await survey.read(client, traffic=options["traffic"])
+            except ApiError as error:
+                if before is None:
+                    raise
+                click.echo(f"{error}; looking again", err=True)  # it was there, and may come back
+                await asyncio.sleep(options["every"])
+                continue
             found = assemble(seen, datetime.now(UTC))
             fresh = seen.traffic.since(before.traffic) if before else {}
             if options["watch"] and sys.stdout.isatty() and options["output"] in {"text", "wide"}:

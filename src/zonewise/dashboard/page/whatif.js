@@ -59,7 +59,7 @@ export class WhatIf {
   }
 
   fields(service = "") {
-    const zone = () => named("in", el("select", { name: "zone" }, this.zones().map((value) => el("option", { value }, value))));
+    const zone = (word = "in") => named(word, el("select", { name: "zone" }, this.zones().map((value) => el("option", { value }, value))));
     const serviceInput = (hint) => el("input", { name: "service", list: "service-names", placeholder: hint, "aria-label": "Service", value: service });
     if (this.kind.value === "set") {
       const values = el("select", { name: "value", "aria-label": "Value" });
@@ -68,7 +68,7 @@ export class WhatIf {
       fill();
       const namespace = el("select", { name: "namespace", "aria-label": "Namespace" }, el("option", { value: "" }, "every namespace"), this.namespaces().map((value) => el("option", { value }, value)));
       put(this.inputs, policy, values, el("span", {}, "on"), namespace, el("input", { name: "selector", placeholder: "labels, such as app=shop", "aria-label": "Labels" }), serviceInput("or one Service"));
-    } else if (this.kind.value === "lose-zone") put(this.inputs, zone());
+    } else if (this.kind.value === "lose-zone") put(this.inputs, zone("namely"));
     else if (this.kind.value === "add-nodes") put(this.inputs, number("1", "number", "1"), zone());
     else put(this.inputs, serviceInput("namespace/name"), named("to", number("3", "number", "1")));
   }
