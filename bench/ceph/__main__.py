@@ -29,7 +29,7 @@ GOAL = {8: 1.3}
 NOTES = """\
 One Ceph of three OSDs on this machine, in memory. Images of 1 GiB, dealt out to three zones' pools. Ours is `zonewise csi controller` over its socket: the pool is chosen, the name
 reserved in the journal, the image made, the journal told. librbd is called by as many threads of one process, with everything open, and keeps no journal; `rbd` is a process per
-image. All three in turn within each round; medians over rounds. Journal operations are those sent to OSDs, counted by the journal itself; that many are the least for
+image. Ours makes a plain image with the four calls to OSDs that librbd makes too, without what librbd looks up before each. All three in turn within each round; medians over rounds. Journal operations are those sent to OSDs, counted by the journal itself; that many are the least for
 names that are reserved before and confirmed after, and ids that are looked up before anything is removed.
 Listing asks for all pages over the socket; its volumes are entries that were written into the journal directly."""
 

@@ -88,6 +88,13 @@ class Rbd:
                 rbd.RBD().create(io, name, size, **options)
         except (rbd.ImageExists, rados.ObjectExists):
             return self._existing(cluster, wanted, size, options)
+        except rbd.InvalidArgument as error:
+            where = wanted.place.data_pool or wanted.place.pool
+            raise CsiError(
+                Code.INVALID_ARGUMENT,
+                f"RBD can't make an image of {size} bytes with its data in pool {where}: an erasure-coded pool has to allow "
+                "overwrites and to be a dataPool, and imageFeatures have to fit together",
+            ) from error
         return size
 
     def _existing(self, cluster: Cluster, wanted: Wanted, size: int, options: dict[str, Any]) -> int:
