@@ -18,7 +18,7 @@ from unit.disruption.build import EXISTS, World, budget, spread
 from zonewise.disruption import status
 from zonewise.disruption.book import Page
 from zonewise.disruption.budget import Budget
-from zonewise.disruption.charges import Answer, Charges, Outcome, Request
+from zonewise.disruption.charges import MOST_ATTEMPTS, Answer, Charges, Outcome, Request
 from zonewise.disruption.judgement import Case
 from zonewise.disruption.ledger import Entry, Source
 from zonewise.disruption.status import Published
@@ -198,6 +198,21 @@ async def test_what_one_budget_charged_comes_back_when_the_next_refuses() -> Non
     assert outcomes(answers) == [Outcome.DENIED]
     assert not kept.stored["other"].ledger
     assert list(kept.stored["web"].ledger) == ["uid-a1"]
+
+
+async def test_what_one_budget_charged_comes_back_when_the_next_can_not_be_asked() -> None:
+    kept, world = store()
+    lost = [Conflict("somebody wrote first") for _ in range(MOST_ATTEMPTS)]
+
+    def others_are_faster() -> None:
+        if kept.writes and lost:
+            kept.before.append(lost.pop())
+
+    kept.meanwhile = others_are_faster
+    answers = await ask(kept, request(world, "a0", WEB, OTHER), budgets=(WEB, OTHER))
+    assert outcomes(answers) == [Outcome.BUSY]
+    assert not kept.stored["other"].ledger
+    assert not kept.stored["web"].ledger
 
 
 async def test_a_charge_that_two_rely_on_is_not_taken_back_by_one() -> None:
