@@ -118,9 +118,10 @@ class Doctor:
             try:
                 yield from self._backends[kind].found(self._cluster, pool)
             except CsiError as error:
-                if error.code is not Refusal.PERMISSION_DENIED:
+                if error.code is Refusal.PERMISSION_DENIED:
+                    self.forbidden.add((kind, pool))
+                elif error.code is not Refusal.NOT_FOUND:  # a pool that was removed meanwhile
                     raise
-                self.forbidden.add((kind, pool))
 
     def _pools(self, kind: Kind) -> list[str]:
         """Those that Ceph says are for this kind; looking into others would take long and find nothing."""

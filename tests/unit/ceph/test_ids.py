@@ -17,6 +17,7 @@ made = st.builds(
     numbers,
     numbers,
     st.builds(ids.token_of, st.text(), st.binary(min_size=4, max_size=4)),
+    st.just("") | st.uuids().map(str).map(ids.short_fsid),
 )
 
 

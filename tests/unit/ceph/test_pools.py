@@ -153,6 +153,21 @@ def test_capacity() -> None:
     assert pools.capacity(wanted, A, dead) == (0, 0)
 
 
+def test_where_data_goes_to_another_pool_that_one_counts_too() -> None:
+    rule = PoolRule("pa", "ec", A)
+    wanted = storage_class(rule, PoolRule("pb", "ec", B), overcommit=2.0)
+    known = {**states(pa=1, pb=1, ec=4)}
+    assert pools.needed(wanted.rules) == {"pa", "pb", "ec"}
+    assert pools.choose(wanted, asked(A), known, 8 * GIB, 0.0).rule == rule
+    assert pools.capacity(wanted, (), known) == (4 * GIB, 8 * GIB)  # once, though two pools have their data there
+    full = known | {"ec": PoolState("ec", 4 * GIB, is_full=True, problem="its quota is used up")}
+    with pytest.raises(CsiError, match=r"pa is full \(its data pool ec: its quota is used up\)"):
+        pools.choose(wanted, asked(A), full, GIB, 0.0)
+    down = known | {"pa": PoolState("pa", GIB, is_serving=False, problem="0 of its 1 OSDs are up")}
+    with pytest.raises(CsiError, match=r"pa is not serving \(0 of its 1 OSDs are up\)"):
+        pools.choose(wanted, asked(A), down, GIB, 0.0)
+
+
 segments = st.dictionaries(st.sampled_from(["region", "zone", "rack"]), st.sampled_from("ab"), max_size=3).map(
     lambda found: tuple(found.items())
 )
