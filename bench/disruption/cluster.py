@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,9 +109,10 @@ def _call(line: str, namespace: str) -> Call | None:
 
 
 @asynccontextmanager
-async def cluster(controllers: str = CONTROLLERS) -> AsyncIterator[Cluster]:
+async def cluster(programs: Sequence[Program] = tuple(Program)) -> AsyncIterator[Cluster]:
+    """With an audit log where there are controllers whose calls may be counted."""
     folder = Path(tempfile.mkdtemp(prefix="bench-disruption-"))
-    plane = await asyncio.to_thread(_start, folder, controllers)
+    plane = await asyncio.to_thread(_start, folder, programs)
     try:
         async with Client(kubeconfig.load(plane.kubeconfig)) as client:
             made = Cluster(plane, client, folder)
@@ -126,7 +127,9 @@ async def cluster(controllers: str = CONTROLLERS) -> AsyncIterator[Cluster]:
         controlplane.remove(plane.directory)
 
 
-def _start(folder: Path, controllers: str) -> ControlPlane:
+def _start(folder: Path, programs: Sequence[Program]) -> ControlPlane:
+    if Program.CONTROLLER_MANAGER not in programs:
+        return ControlPlane.start(folder / "plane", programs=programs, controllers="")
     policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
     (folder / "policy.yaml").write_text(yaml.safe_dump(policy | {"rules": [{"level": "Metadata"}]}))
     audit = (
@@ -136,15 +139,15 @@ def _start(folder: Path, controllers: str) -> ControlPlane:
     )
     return ControlPlane.start(
         folder / "plane",
-        programs=tuple(Program),
-        controllers=controllers,
+        programs=programs,
+        controllers=CONTROLLERS,
         flags={Program.APISERVER: audit},
     )
 
 
 @contextmanager
-def zonewise(made: Cluster, webhooks: int) -> Iterator[list[int]]:
-    """A leader, and so many webhooks behind one address; ready. Gives the process ids of the webhooks."""
+def zonewise(made: Cluster, webhooks: int) -> Iterator[dict[str, int]]:
+    """A leader, and so many webhooks behind one address; ready. Gives their process ids."""
     front, *backs = (_free_port() for _ in range(webhooks + 1))
     programs = [_leader(made), *(_webhook(made, front, back) for back in backs)]
     balancer = [sys.executable, "-m", "bench.disruption.balancer", str(front), *map(str, backs)]
@@ -153,7 +156,11 @@ def zonewise(made: Cluster, webhooks: int) -> Iterator[list[int]]:
     with _processes(made.folder, commands) as running:
         for port in health:
             _until_ready(port)
-        yield [process.pid for process in running[-webhooks:]]
+        yield {_name(number): process.pid for number, process in enumerate(running[1:])}
+
+
+def _name(number: int) -> str:
+    return f"webhook {number}" if number else "leader"
 
 
 def _leader(made: Cluster) -> Callable[[int], list[str]]:

@@ -9,7 +9,7 @@ leader's own steady clock from what it saw itself, never from the times written 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -41,6 +41,8 @@ class Entry:
     time: str = ""
     source: Source = Source.EVICTION
     confirmed: bool = False
+    text: str = field(default="", init=False, repr=False, compare=False)
+    """Its line in the status once somebody has worked it out: a long ledger is written again with every charge."""
 
 
 Ledger = Mapping[str, Entry]

@@ -117,7 +117,12 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def active(self) -> bool:
         """Takes up a slot: scheduled, and neither ended nor on its way out."""
-        return bool(self.node) and not self.terminating and self.stage is not Stage.ENDED
+        return bool(self.node) and self.stays
+
+    @property
+    def stays(self) -> bool:
+        """One of those that its controller has, wherever it is: neither ended nor on its way out."""
+        return not self.terminating and self.stage is not Stage.ENDED
 
     @property
     def leaving(self) -> bool:
@@ -150,7 +155,7 @@ def gives_up(pods: Iterable[PodFacts], replicas: int | None) -> bool:
     One that has not replaces what is evicted. Nothing can be taken in place of that, and its slot stays: while a surge
     of the Deployment never gets ready, its old ReplicaSet gives nothing up, though there are pods too many.
     """
-    return replicas is None or sum(not pod.terminating and pod.stage is not Stage.ENDED for pod in pods) > replicas
+    return replicas is None or sum(pod.stays for pod in pods) > replicas
 
 
 class Atlas:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from zonewise import log
 from zonewise.disruption.budget import Budget, BudgetError
 from zonewise.disruption.membership import Membership
-from zonewise.disruption.pods import Atlas, PodFacts, gives_up
+from zonewise.disruption.pods import Atlas, PodFacts
 from zonewise.kube.cache import Cache
 from zonewise.kube.informers import Caches
 from zonewise.kube.reflector import Change
@@ -37,6 +37,9 @@ class WorkloadKey(NamedTuple):
     kind: str
     key: Key
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
 
 BudgetHandler = Callable[[Key], None]
 WorkloadHandler = Callable[[WorkloadKey], None]
@@ -57,6 +60,7 @@ class Sources:
         self._facts: dict[Key, PodFacts] = {}
         self._by_uid: dict[str, Key] = {}
         self._by_controller: dict[str, dict[Key, None]] = {}
+        self._staying: dict[str, int] = {}
         self._by_node: dict[str, dict[Key, None]] = {}
         self._parsed: dict[Key, Budget | BudgetError] = {}
         self._selected = Membership()
@@ -133,7 +137,8 @@ class Sources:
     def is_replaced(self, pod: PodFacts) -> bool:
         """Whether its ReplicaSet makes another when it is evicted. Others are not asked: they have an order of their own."""
         known = self.replica_set(pod.replica_set) if pod.replica_set else None
-        return known is not None and not gives_up(self.pods_of(pod.replica_set), known.spec.replicas)
+        # As `gives_up` says, but with a count that is kept: a guard asks with every eviction.
+        return known is not None and self._staying.get(pod.replica_set, 0) <= known.spec.replicas
 
     def controllers_under(self, budget: Key) -> set[str]:
         return {pod.controller_uid for pod in self.pods_selected_by(budget) if pod.controller}
@@ -174,6 +179,7 @@ class Sources:
         self._by_uid[pod.uid] = key
         if pod.controller:
             self._by_controller.setdefault(pod.controller.uid, {})[key] = None
+            self._staying[pod.controller.uid] = self._staying.get(pod.controller.uid, 0) + pod.stays
         if pod.node:
             self._by_node.setdefault(pod.node, {})[key] = None
 
@@ -184,6 +190,10 @@ class Sources:
         if self._by_uid.get(pod.uid) == key:
             del self._by_uid[pod.uid]
         _drop(self._by_controller, pod.controller_uid, key)
+        if pod.controller:
+            self._staying[pod.controller_uid] -= pod.stays
+            if pod.controller_uid not in self._by_controller:
+                del self._staying[pod.controller_uid]
         _drop(self._by_node, pod.node, key)
 
     def _node_changed(self, change: Change[Node]) -> None:

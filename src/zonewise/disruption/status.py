@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from zonewise.disruption.budget import Budget, Place
 from zonewise.disruption.census import Census, Departure, Places, count, places_of
-from zonewise.disruption.ledger import Entry, Ledger, Source, ledger_of, refund
+from zonewise.disruption.ledger import MOST_ENTRIES, Entry, Ledger, Source, ledger_of, refund
 from zonewise.disruption.ledger import charge as add
 from zonewise.disruption.numbers import (
     NO_NUMBERS,
@@ -150,7 +151,7 @@ def read(budget: Budget, written: TopologyDisruptionBudget) -> Published:
     return Published(
         observed_generation=status.observed_generation,
         numbers=numbers,
-        ledger=ledger_of(_entry(line) for line in status.ledger),
+        ledger=ledger_of(_entry(line) for line in status.charges.splitlines() if line),
         departures=tuple(
             Departure(line.owner, Place(line.domain, not line.outside), line.missing, line.slots)
             for line in status.departures
@@ -175,7 +176,7 @@ def document(status: Published) -> dict[str, Any]:
         "domains": [_domain_line(domain) for domain in numbers.domains.values()],
         "surplus": [{"owner": owner, "pods": pods} for owner, pods in sorted(tally.surplus.items()) if pods],
         "outside": [{"domain": domain, "slots": slots} for domain, slots in sorted(tally.outside.items())],
-        "charges": "".join(f"{_entry_line(entry)}\n" for entry in status.ledger.values()),
+        "charges": "".join([entry.text or _text(entry) for entry in status.ledger.values()]),
         "departures": [_departure_line(departure) for departure in status.departures],
         "conditions": [_condition_line(condition) for condition in status.conditions],
     }
@@ -228,7 +229,10 @@ def _tally(status: TopologyDisruptionBudgetStatus) -> Tally:
     )
 
 
-def _entry(line: BudgetCharge) -> Entry:
+@lru_cache(maxsize=2 * MOST_ENTRIES)
+def _entry(text: str) -> Entry:
+    """Most lines of a ledger stood in the version before."""
+    line = BudgetCharge.parse(text)
     source = Source(line.source) if line.source in list(Source) else Source.EVICTION
     return Entry(
         uid=line.uid,
@@ -252,10 +256,13 @@ def _domain_line(domain: DomainNumbers) -> dict[str, Any]:
     }
 
 
-def _entry_line(entry: Entry) -> BudgetCharge:
-    return BudgetCharge(
+def _text(entry: Entry) -> str:
+    line = BudgetCharge(
         entry.uid, entry.name, entry.domain, entry.owner, entry.time, str(entry.source), entry.confirmed
     )
+    text = f"{line}\n"
+    object.__setattr__(entry, "text", text)  # follows from the rest of it, so it stays the same value
+    return text
 
 
 def _departure_line(departure: Departure) -> dict[str, Any]:
