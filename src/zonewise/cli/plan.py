@@ -27,7 +27,7 @@ Examples:
   zonewise plan --set same-zone=Prefer -l app=shop                what that annotation would do
   zonewise plan --lose-zone eu-1a                                 who is overloaded, who is cut off
   zonewise plan --add-nodes eu-1c=3 --replicas shop=12            several changes at once
-  zonewise plan --gb 10000 --price 0.02                           in money
+  zonewise plan --gb 10000 --price 0.02 --sort cost --limit 20    in money, the dearest
   kubectl get nodes,namespaces,services,endpointslices -A -o yaml > dump.yaml; zonewise plan -f dump.yaml
 """
 )
@@ -80,6 +80,16 @@ Examples:
 )
 @click.option("--changed-only", is_flag=True, help="Only Services that a change makes a difference to.")
 @click.option(
+    "--sort",
+    type=click.Choice(["name", "in-zone", "overload", "cost", "change"]),
+    default="name",
+    show_default=True,
+    help="The table's order: least in zone, most overload, cost or change of the share in zone first.",
+)
+@click.option(
+    "--limit", type=click.IntRange(0), default=0, metavar="N", help="Only so many rows of the table. [default: all]"
+)
+@click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
 )
 @cluster_options
@@ -104,7 +114,9 @@ def plan(**options: Any) -> None:
         case "json" | "yaml" as form:
             printing.echo_data(found, form)
         case style:
-            click.echo("\n".join(_lines(found, wide=style == "wide", changed_only=options["changed_only"])))
+            shown = [row for row in found.rows if row.differs or not options["changed_only"]]
+            shown.sort(key=_ORDERS[options["sort"]])
+            click.echo("\n".join(_lines(found, shown, options["limit"] or len(shown), wide=style == "wide")))
 
 
 def _situation(options: dict[str, Any]) -> Situation:
@@ -199,7 +211,21 @@ def _whole(option: str, text: str, number: str) -> int:
     return int(number)
 
 
-def _lines(found: Comparison, *, wide: bool, changed_only: bool) -> Iterator[str]:
+def _cost(row: Row) -> float:
+    return row.planned.money.cost if row.planned.money else 0.0
+
+
+_ORDERS: dict[str, Callable[[Row], Any]] = {
+    "name": lambda row: row.key,
+    "in-zone": lambda row: row.planned.outlook.in_zone,
+    "overload": lambda row: -row.planned.outlook.worst_overload,
+    "cost": lambda row: -_cost(row),
+    "change": lambda row: -abs(row.planned.outlook.in_zone - row.today.outlook.in_zone),
+}
+"""Rows that are alike stay in the order of their names."""
+
+
+def _lines(found: Comparison, shown: list[Row], limit: int, *, wide: bool) -> Iterator[str]:
     nodes = ", ".join(f"{zone} {count}" for zone, count in found.zones.items()) or "none"
     yield f"{sum(found.zones.values())} client nodes by zone: {nodes}"
     yield from (f"what if: {change}" for change in found.changes)
@@ -207,13 +233,14 @@ def _lines(found: Comparison, *, wide: bool, changed_only: bool) -> Iterator[str
     with_cost = found.today.cost is not None
     numbers = ["IN ZONE", "OVERLOAD", "ENDPOINTS", "SLICES", *(["COST/MONTH"] if with_cost else [])]
     rows: list[list[str]] = []
-    for row in found.rows:
-        if row.differs or not changed_only:
-            *cells, why = _cells(row, with_cost=with_cost, wide=wide)
-            first, *more = why.split("\n")
-            rows.append([*cells, first])
-            rows += [[*("" for _ in cells), line] for line in more]
+    for row in shown[:limit]:
+        *cells, why = _cells(row, with_cost=with_cost, wide=wide)
+        first, *more = why.split("\n")
+        rows.append([*cells, first])
+        rows += [[*("" for _ in cells), line] for line in more]
     yield from printing.columns(["SERVICE", "POLICY", *numbers, "WHY"], rows, numbers)
+    if len(shown) > limit:
+        yield f"and {printing.count(len(shown) - limit, 'more Service')}"
     yield ""
     yield _sum(found)
 

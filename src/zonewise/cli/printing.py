@@ -74,14 +74,24 @@ def folded(text: str, indent: int = 0) -> list[str]:
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], right: Sequence[str] = ()) -> Iterator[str]:
-    """The last column is folded; `right` are those that stand to the right."""
+    """The last column is folded, and stands below the others where a terminal has no room beside them; `right` are those
+    that stand to the right.
+    """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     widths = [max(len(name), *(len(row[place].text) for row in cells)) for place, name in enumerate(header)]
     to_right = [name in right for name in header]
     indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
+    wide = width()
+    below = wide is not None and len(header) > 1 and indent + min(widths[-1], _NARROWEST) > wide
+    shown = slice(-1 if below else None)
     if any(header):
-        yield _line([Cell(name, "bold") for name in header], widths, to_right)
+        yield _line([Cell(name, "bold") for name in header[shown]], widths[shown], to_right[shown])
     for row in cells:
+        if below:
+            if any(cell.text for cell in row[:-1]):
+                yield _line(row[:-1], widths[:-1], to_right[:-1])
+            yield from (f"    {styled(line, row[-1].style)}" for line in folded(row[-1].text, 4) if line)
+            continue
         first, *rest = folded(row[-1].text, indent)
         yield _line([*row[:-1], Cell(first, row[-1].style)], widths, to_right)
         yield from (f"{' ' * indent}{styled(line, row[-1].style)}" for line in rest)
