@@ -45,8 +45,9 @@ async def test_a_stateful_set_is_updated_in_waves_and_rolled_back(bed: Bed, inst
     assert not watcher.violations
     assert dict(watcher.lowest) == FLOORS, "one of each zone was away at a time"
 
+    # What a busy server did not answer in time is asked for again.
+    assert sum(call.code < 500 for call in evictions(bed)) == 9
     calls = Counter((call.verb, call.resource) for call in writes(bed))
-    assert calls["evict", "pods/eviction"] == 9
     assert calls["patch", "statefulsets/status"] in {1, 2}, "stock may overwrite it once with what it knew before"
     # Three waves, the count before the first if it is not published yet, what comes to light afterwards.
     assert calls["patch", "topologydisruptionbudgets/status"] <= 3 + 3
