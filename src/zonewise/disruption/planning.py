@@ -1,6 +1,6 @@
 """What `rollouts` and `scaledown` plan with: the purse of fresh numbers, and where pods stand, read from the caches.
 
-Nothing is asked of the API server here; what comes out is given to `waves`, which decides.
+What comes out is given to `waves`, which decides; only `reserve` then writes, through the leader's books.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from zonewise.disruption.pods import PodFacts
 from zonewise.disruption.purse import BudgetPurse, World
 from zonewise.disruption.sources import Sources
 from zonewise.disruption.steering import Domain
-from zonewise.disruption.waves import Candidate
+from zonewise.disruption.waves import Candidate, Pick, Wave
 from zonewise.disruption.workloads import WorkloadSources
+from zonewise.kube.errors import Conflict
 from zonewise.kube.lease import utc_now
 from zonewise.objects import Key, micro_time
 from zonewise.topology import zone_of
@@ -79,6 +80,14 @@ class Planner:
             peers=lambda pod: self.sources.pods_of(pod.controller_uid),
         )
         return BudgetPurse(world, cases, request, source, micro_time(utc_now()), unlimited_left)
+
+    async def reserve(self, wave: Wave, who: str) -> list[Pick]:
+        """Those of the wave whose places in all ledgers are taken now: they may go. Conflict where that is none."""
+        reserved = await self._reservations.reserve(wave.charges) if wave.charges else ()
+        picks = [pick for pick in wave.picks if not pick.payment.charges or pick.candidate.uid in reserved]
+        if not picks:
+            raise Conflict("another took what the wave was planned with", action=f"reserving for {who}")
+        return picks
 
     def candidate(
         self, pod: PodFacts, budgets: Sequence[Budget], rank: tuple[int | str, ...], purse: BudgetPurse

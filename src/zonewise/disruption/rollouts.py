@@ -171,7 +171,7 @@ class RolloutController:
             progress.pace.ended()
         elif seconds := progress.pace.seconds_to_gather(now):
             return seconds
-        await self._act(workload, wave, progress)
+        await self._act(key, wave, progress)
         return self._seconds_until_next(wave, progress)
 
     def _seconds_until_next(self, wave: Wave, progress: _Progress) -> float:
@@ -202,17 +202,14 @@ class RolloutController:
             return seconds
         return min(seconds or _STUCK_SECONDS, _STUCK_SECONDS)
 
-    async def _act(self, workload: Evicting, wave: Wave, progress: _Progress) -> None:
-        if progress.pace.is_doubtful and not await self._evict(wave.picks[0], progress, _kind(workload), dry_run=True):
+    async def _act(self, key: WorkloadKey, wave: Wave, progress: _Progress) -> None:
+        if progress.pace.is_doubtful and not await self._evict(wave.picks[0], progress, key.kind, dry_run=True):
             return
-        reserved = await self._reservations.reserve(wave.charges) if wave.charges else ()
-        picks = [pick for pick in wave.picks if not pick.payment.charges or pick.candidate.uid in reserved]
-        if not picks:
-            raise Conflict("another took what the wave was planned with", action=f"reserving for {_who(workload)}")
+        picks = await self._planner.reserve(wave, str(key))
         progress.pace.started(self._clock())
         progress.waves += 1
-        _WAVES.labels(_kind(workload)).inc()
-        await self._evict_all(picks, progress, _kind(workload))
+        _WAVES.labels(key.kind).inc()
+        await self._evict_all(picks, progress, key.kind)
 
     async def _evict_all(self, picks: list[Pick], progress: _Progress, kind: str) -> None:
         """One by one until the first goes, then all others together: who refuses one would refuse them all."""
@@ -305,11 +302,3 @@ def _reserved(pick: Pick) -> dict[str, str]:
 
 def _version(workload: StatefulSet) -> int:
     return int(workload.metadata.resource_version)
-
-
-def _kind(workload: Evicting) -> str:
-    return STATEFUL_SETS.kind if isinstance(workload, StatefulSet) else DAEMON_SETS.kind
-
-
-def _who(workload: Evicting) -> str:
-    return f"{_kind(workload)} {workload.metadata.namespace}/{workload.metadata.name}"

@@ -80,7 +80,6 @@ class ScaleDownController:
         self._client = client
         self._sources = sources
         self._workloads = workloads
-        self._reservations = reservations
         self._planner = Planner(sources, reservations, workloads)
         self._reporter = Reporter(recorder)
         self._clock = clock
@@ -208,10 +207,7 @@ class ScaleDownController:
         return min(progress.pace.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
 
     async def _act(self, key: WorkloadKey, wave: Wave, progress: _Progress) -> None:
-        reserved = await self._reservations.reserve(wave.charges) if wave.charges else ()
-        picks = [pick for pick in wave.picks if not pick.payment.charges or pick.candidate.uid in reserved]
-        if not picks:
-            raise Conflict("another took what the wave was planned with", action=f"reserving for {key.kind} {key.key}")
+        picks = await self._planner.reserve(wave, str(key))
         progress.pace.started(self._clock())
         await asyncio.gather(*(self._grant(pick.candidate.pod, progress) for pick in picks))
 

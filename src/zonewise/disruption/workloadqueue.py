@@ -62,14 +62,14 @@ class WorkloadQueue(Generic[W]):
         """These for the workload, and no others."""
         before = self._holding.get(key, set())
         for budget in set(budgets) - before:
-            self._reservations.hold(budget, _who(key))
+            self._reservations.hold(budget, str(key))
         for budget in before - set(budgets):
-            self._reservations.release(budget, _who(key))
+            self._reservations.release(budget, str(key))
         self._holding[key] = set(budgets)
 
     def release(self, key: WorkloadKey) -> None:
         for budget in self._holding.pop(key, ()):
-            self._reservations.release(budget, _who(key))
+            self._reservations.release(budget, str(key))
 
     def holds(self, key: WorkloadKey) -> bool:
         return bool(self._holding.get(key))
@@ -82,7 +82,3 @@ class WorkloadQueue(Generic[W]):
         for key, budgets in self._holding.items():
             if budget in budgets:
                 self._queue.add_after(key, TOGETHER_SECONDS)
-
-
-def _who(key: WorkloadKey) -> str:
-    return f"{key.kind} {key.key}"
