@@ -35,7 +35,7 @@ The fewest pods that ever served in one zone are seen by a watcher at every pod 
 Evictions: for five seconds, in turn with the guard and without it, on an etcd and an API server of their own, beside which only the leader and three webhooks behind one address run: no controllers, kubelets or audit log. The
 client sends bytes made beforehand at an even pace. The pods are ready because the bench says so, and stay behind terminating. With the guard each eviction is charged to its budget by a write; without it there are no budgets
 either, since the leader writes of every pod that leaves unannounced. What is added at p99 is the difference of the two p99s. Where the p99 without the guard is far above 10 ms, the machine does not bear that rate at all, and
-the difference says how much more it lacks; the CPU an eviction costs does not depend on that, and 50 a second show what is added where there is room. All programs share the cores with the server and the client.
+the difference says how much more it lacks; the CPU an eviction costs hangs less on that, and 50 a second show what is added where there is room. All programs share the cores with the server and the client.
 The count is the leader's CPU time for one budget from nothing, with 30 charges."""
 
 
