@@ -49,7 +49,7 @@ def pod_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
 
 def claim_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return _within(ctx, "claims", incomplete)
+    return _within(ctx, "persistentvolumeclaims", incomplete)
 
 
 def node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -113,15 +113,10 @@ def _listed(ctx: click.Context, kind: str, namespace: Callable[[str], str] = lam
 
     async def ask() -> list[Metadata]:
         access = kubeconfig.find(ctx.params.get("kubeconfig"), ctx.params.get("context"))
-        resources: dict[str, Resource[Any]] = {
-            "claims": PERSISTENT_VOLUME_CLAIMS,
-            "namespaces": NAMESPACES,
-            "nodes": NODES,
-            "pods": PODS,
-            "services": SERVICES,
-        }
+        known: tuple[Resource[Any], ...] = (NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, PODS, SERVICES)
+        resource = next(each for each in known if each.plural == kind)
         async with asyncio.timeout(_PATIENCE_SECONDS), Client(access, wait_for_server=False) as client:
-            found = await client.list(resources[kind], namespace(access.namespace), resource_version="0", page_size=0)
+            found = await client.list(resource, namespace(access.namespace), resource_version="0", page_size=0)
         return [each.metadata for each in found.items]
 
     with suppress(Exception):
