@@ -8,7 +8,7 @@ import rados
 import rbd
 
 from zonewise.ceph.cluster import Cluster
-from zonewise.ceph.plainimages import PlainImages
+from zonewise.ceph.plainimages import PlainImages, calls
 
 Name = Callable[[str], str]
 ALL = 61  # layering, exclusive-lock, object-map, fast-diff, deep-flatten
@@ -110,3 +110,20 @@ def test_a_name_that_is_taken_is_left_as_it_is(ceph_admin: Cluster, pool: Any) -
     assert rbd.RBD().list(pool) == ["taken"]
     assert pool.read("rbd_id.half") == b"somebody's"
     assert len({each.key for each in pool.list_objects()} - {"rbd_id.half"}) == len(before)
+
+
+def test_the_header_is_made_last() -> None:
+    """With it an image can be opened, and others take it for whole."""
+    made = [call.target.partition(".")[0] for call in calls("ours", "0a", MIB, 22, ALL)]
+    assert made == ["rbd_directory", "rbd_id", "rbd_object_map", "rbd_header"]
+
+
+def test_what_fails_half_way_leaves_nothing(ceph_admin: Cluster, pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = "0123456789abcd"
+    monkeypatch.setattr("secrets.token_hex", lambda _bytes: number)
+    before = {each.key for each in pool.list_objects()}
+    pool.write_full(f"rbd_header.{number}", b"somebody's")
+    with pytest.raises(rados.ObjectExists):
+        PlainImages().create(ceph_admin, pool, "ours", MIB, ALL)
+    assert {each.key for each in pool.list_objects()} == before | {f"rbd_header.{number}"}
+    assert rbd.RBD().list(pool) == []

@@ -63,7 +63,7 @@ class CephFs:
         self._ensure_group(cluster, wanted.place)
         if wanted.source is None:
             return self._create(cluster, wanted)
-        if wanted.thing is Thing.SNAPSHOT and wanted.source.place.pool == wanted.place.pool:
+        if wanted.thing is Thing.SNAPSHOT and wanted.source.place.pool_id == wanted.place.pool_id:
             return self._snap(cluster, wanted, wanted.source)
         return self._copy(cluster, wanted, wanted.source)
 

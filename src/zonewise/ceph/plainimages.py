@@ -1,13 +1,14 @@
 """Plain RBD images made by the calls of the OSDs' own class `rbd`, one operation for each object of an image.
 
-librbd makes the same objects by the same calls, in the same order, and looks much up before: it copies its whole configuration for each
-image, and asks the pool for what rarely changes. That costs more than making the image. What it looks up is asked here every few seconds for a
-pool, and whatever is not plain (features beyond these, an erasure-coded data pool, settings of the pool's own, a pool that was never used
-for RBD) is left to librbd.
+librbd makes the same objects by the same calls, and looks much up before: it copies its whole configuration for each image, and asks the
+pool for what rarely changes. That costs more than making the image. What it looks up is asked here every few seconds for a pool, and whatever
+is not plain (features beyond these, an erasure-coded data pool, settings of the pool's own, a pool that was never used for RBD) is left
+to librbd.
 
-    rbd_directory - rbd_id.NAME - rbd_header.ID - rbd_object_map.ID
+    rbd_directory - rbd_id.NAME - rbd_object_map.ID - rbd_header.ID
 
-The first decides who makes an image: a name can be added once. What a death between two of them leaves looks as if librbd had died there.
+The first decides who makes an image: a name can be added once. With the last it can be opened, and another controller may take it for its
+own from then on. librbd makes the object map last: a death before that leaves an image that can be opened and lacks it.
 """
 
 from __future__ import annotations
@@ -100,12 +101,11 @@ def calls(name: str, number: str, size: int, order: int, features: int) -> list[
     found = [
         Call(_DIRECTORY, "dir_add_image", _text(name) + _text(number)),
         Call(f"rbd_id.{name}", "set_id", _text(number), exclusive=True),
-        Call(f"rbd_header.{number}", "create", header, exclusive=True),
     ]
     if features & OBJECT_MAP:
         objects = -(-size >> order)
         found.append(Call(f"rbd_object_map.{number}", "object_map_resize", struct.pack("<QB", objects, _NONEXISTENT)))
-    return found
+    return [*found, Call(f"rbd_header.{number}", "create", header, exclusive=True)]
 
 
 def _text(text: str) -> bytes:
@@ -124,13 +124,18 @@ def _perform(io: Any, planned: list[Call]) -> None:
                 operation.execute("rbd", call.method, call.data)
                 io.operate_write_op(operation, call.target)
         except rados.Error as error:
+            if call is planned[-1] and error.errno == errno.ETIMEDOUT:
+                raise  # it may be made, and another controller may have answered with it: a retry takes it, or half of it, from there
             if position or error.errno != errno.EEXIST:
                 _undo(io, planned[: position + 1], error)
             raise
 
 
 def _undo(io: Any, begun: list[Call], error: Any) -> None:
-    """Sent even where nobody answers: an OSD that comes to itself does first what it was sent first. Only not waited for, then."""
+    """Sent even where nobody answers: an OSD that comes to itself does first what it was sent first. Only not waited for, then.
+
+    It may come late, when somebody has made the image anew: of what has the image's name only that goes which has our id in it.
+    """
     import rados  # noqa: PLC0415
 
     waiting = []
@@ -138,10 +143,14 @@ def _undo(io: Any, begun: list[Call], error: Any) -> None:
         if call is begun[-1] and error.errno == errno.EEXIST:
             continue  # it is somebody else's
         with suppress(rados.Error), rados.WriteOpCtx() as operation:
-            if call.target == _DIRECTORY:
-                operation.execute("rbd", "dir_remove_image", call.data)
-            else:
-                operation.remove()
+            match call.method:
+                case "dir_add_image":
+                    operation.execute("rbd", "dir_remove_image", call.data)
+                case "set_id":
+                    operation.cmpext(call.data, 0)
+                    operation.remove()
+                case _:
+                    operation.remove()
             waiting.append(io.operate_aio_write_op(operation, call.target))
     if error.errno != errno.ETIMEDOUT:
         for each in waiting:

@@ -49,8 +49,8 @@ def _library() -> Any:
 class Rbd:
     kind = Kind.RBD
 
-    def __init__(self, patience_seconds: float = 2 * OP_TIMEOUT_SECONDS) -> None:
-        """`patience_seconds`: for how long an image that another process seems to be making is left alone."""
+    def __init__(self, patience_seconds: float = 3 * OP_TIMEOUT_SECONDS) -> None:
+        """`patience_seconds`: for how long an image that another seems to be making is left alone; by default its three calls."""
         self._unfinished = _Unfinished(patience_seconds)
         self._plain = PlainImages()
 
@@ -204,7 +204,7 @@ class Rbd:
                 ) from error
             except rbd.ImageHasSnapshots:
                 self._remove_with_copies(io, name)
-            if origin is not None:
+            if origin is not None and _io_if_there(cluster, origin) is not None:
                 self._purge(cluster, origin.pool_id or origin.pool, origin.image)
 
     def _remove_with_copies(self, io: Any, name: str) -> None:
