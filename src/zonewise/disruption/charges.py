@@ -3,7 +3,8 @@
 The guard asks here for each pod that somebody wants to take. Requests for one budget that come while its last write is
 under way are judged together, one after the other, each seeing what those before it took, and stored by one
 compare-and-set. What the watch told is enough to allow: the write proves it. It is not enough to refuse, nor to believe
-a charge that another request may have taken back: then the budget is read, once for all who wait.
+a charge that another request may have taken back: then the budget is read, once for all who wait. Where several webhooks
+charge one budget their writes meet: who comes while one is lost joins the next attempt, and `pause` lets more gather.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from zonewise.disruption.book import LOST, Book, Page
 from zonewise.disruption.budget import Reach
 from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
 from zonewise.disruption.ledger import Entry, Source
+from zonewise.disruption.pause import Pause
 from zonewise.disruption.pods import Atlas, PodFacts
 from zonewise.disruption.reason import Code
 from zonewise.disruption.status import Published
-from zonewise.kube.errors import ApiError, NotFound
+from zonewise.kube.errors import ApiError, Conflict, NotFound
 from zonewise.objects import Key
 
 _log = log.get_logger(__name__)
@@ -34,6 +36,8 @@ _log = log.get_logger(__name__)
 MOST_ATTEMPTS: Final = 8
 _FIRST_JITTER_SECONDS: Final = 0.002
 _LONGEST_JITTER_SECONDS: Final = 0.3
+_LAST_TO_JOIN: Final = MOST_ATTEMPTS // 2
+"""Who joins later would be told to come again after too few attempts."""
 
 _BATCHES: Final = Histogram(
     "zonewise_charge_batch_requests", "Requests judged together for one budget", buckets=(1, 2, 4, 8, 16, 32, 64, 128)
@@ -236,7 +240,7 @@ def _certain(answer: Answer, now: Published, slip: _Slip) -> bool:
 
 
 class _Desk:
-    """Where the requests for one budget queue up; at work while there are any."""
+    """Where the requests for one budget queue up; at work while there are any, and forgotten after a pause without."""
 
     def __init__(self, key: Key, book: Book, chance: Callable[[], float], close: Callable[[Key], None]) -> None:
         self._key = key
@@ -244,6 +248,7 @@ class _Desk:
         self._chance = chance
         self._close = close
         self._waiting: list[_Slip] = []
+        self._pause = Pause()
         self._work: asyncio.Task[None] | None = None
 
     async def submit(self, slip: _Slip) -> Answer:
@@ -253,16 +258,21 @@ class _Desk:
         return await slip.answer
 
     async def _serve(self) -> None:
-        while self._waiting:
-            slips = [slip for slip in self._waiting if not slip.answer.done()]  # who left early wants nothing charged
-            self._waiting = []
-            if slips:
-                _BATCHES.observe(len(slips))
-                await self._answer(slips)
+        while slips := self._take():
+            await self._answer(slips)
+            _BATCHES.observe(len(slips))
+            if seconds := self._pause.seconds:
+                await asyncio.sleep(seconds)
         self._work = None
         self._close(self._key)
 
-    async def _answer(self, slips: Sequence[_Slip]) -> None:
+    def _take(self) -> list[_Slip]:
+        """All who wait; who left early wants nothing charged."""
+        slips = [slip for slip in self._waiting if not slip.answer.done()]
+        self._waiting = []
+        return slips
+
+    async def _answer(self, slips: list[_Slip]) -> None:
         try:
             answers = await self._answers(slips)
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it, whatever it is
@@ -276,7 +286,7 @@ class _Desk:
             elif answer.outcome is Outcome.CHARGED:  # told no meanwhile, because it took too long
                 self._waiting.append(_Slip(slip.request, _Kind.REFUND))
 
-    async def _answers(self, slips: Sequence[_Slip]) -> Sequence[Answer]:
+    async def _answers(self, slips: list[_Slip]) -> Sequence[Answer]:
         try:
             return await self._decide(slips)
         except NotFound:
@@ -285,7 +295,8 @@ class _Desk:
             _log.warning("budget can't be charged", budget=str(self._key), error=str(error))
             return [Answer(Outcome.BUSY)] * len(slips)
 
-    async def _decide(self, slips: Sequence[_Slip]) -> Sequence[Answer]:
+    async def _decide(self, slips: list[_Slip]) -> Sequence[Answer]:
+        """Answers for `slips`, to which those are added who came while a race was lost: all are judged again then."""
         page, live = self._book.newest(self._key), False
         for attempt in range(MOST_ATTEMPTS):
             if all(slip.answer.done() for slip in slips):
@@ -299,14 +310,26 @@ class _Desk:
             if not judged.writes:
                 return judged.answers
             try:
-                await self._book.write(page, judged.after)
+                await self._write(page, judged.after)
             except LOST:
                 _CONFLICTS.inc()
                 await asyncio.sleep(self._jitter_seconds(attempt))
+                if attempt < _LAST_TO_JOIN:
+                    slips += self._take()
                 page, live = self._heard_since(page), False
             else:
                 return judged.answers
         return [Answer(Outcome.BUSY)] * len(slips)
+
+    async def _write(self, page: Page, after: Published) -> None:
+        clock = asyncio.get_running_loop().time
+        begin = clock()
+        try:
+            await self._book.write(page, after)
+        except Conflict:
+            self._pause.lost()
+            raise
+        self._pause.stored(clock() - begin)
 
     def _heard_since(self, page: Page) -> Page | None:
         """A newer version, where the watch is as fast as a read would be."""

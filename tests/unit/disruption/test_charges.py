@@ -41,6 +41,7 @@ class Store:
     after: list[ApiError] = field(default_factory=list)
     writes: int = 0
     reads: int = 0
+    write_seconds: float = 0.0
     meanwhile: Callable[[], None] = lambda: None
 
     def _page(self, name: str, found: Published) -> Page:
@@ -59,7 +60,7 @@ class Store:
 
     async def write(self, page: Page, after: Published) -> Page:
         """A conflict where the page is not what is stored."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.write_seconds)
         self.meanwhile()
         await asyncio.sleep(0)
         if self.before:
@@ -159,6 +160,59 @@ async def test_who_loses_works_it_out_again(error: ApiError) -> None:
     kept.before = [error, error]
     assert outcomes(await ask(kept, request(world, "a0"))) == [Outcome.CHARGED]
     assert kept.writes == 1
+
+
+async def test_who_comes_while_a_race_is_lost_joins_the_next_attempt() -> None:
+    kept, world = store()
+    charges = Charges(kept, chance=lambda: 0.0)
+    came: list[asyncio.Task[list[Answer]]] = []
+
+    def meanwhile() -> None:
+        kept.meanwhile = lambda: None
+        came.extend(asyncio.create_task(charges.ask(request(world, name), [WEB.key])) for name in ("a1", "b0"))
+
+    kept.meanwhile, kept.before = meanwhile, [Conflict("lost")]
+    first = await charges.ask(request(world, "a0"), [WEB.key])
+    assert outcomes([first, *[await each for each in came]]) == [Outcome.CHARGED, Outcome.DENIED, Outcome.CHARGED]
+    assert kept.writes == 1
+    assert list(kept.stored["web"].ledger) == ["uid-a0", "uid-b0"]
+
+
+class OnPaper(asyncio.SelectorEventLoop):
+    """Time passes when nobody has anything else to do, and then at once."""
+
+    seconds = 0.0
+
+    def time(self) -> float:
+        return self.seconds
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self.seconds = max(self.seconds, self._scheduled[0]._when)
+        super()._run_once()
+
+
+def test_after_a_lost_race_those_who_come_gather() -> None:
+    """A write takes 10 ms, one was lost and one stored: for the next 7.5 ms nothing is written, then for all at once."""
+    kept, world = store()
+    kept.write_seconds, kept.before = 0.01, [Conflict("lost")]
+
+    async def run() -> tuple[list[list[Answer]], float]:
+        charges, clock = Charges(kept, chance=lambda: 0.0), asyncio.get_running_loop().time
+        first = await charges.ask(request(world, "a0"), [WEB.key])
+        second = asyncio.create_task(charges.ask(request(world, "b0"), [WEB.key]))
+        await asyncio.sleep(0.005)
+        third = await charges.ask(request(world, "c0"), [WEB.key])
+        answers = [first, await second, third]
+        await asyncio.sleep(1)
+        begin = clock()
+        return [*answers, await charges.ask(request(world, "a0", time="again"), [WEB.key])], clock() - begin
+
+    with asyncio.Runner(loop_factory=OnPaper) as runner:
+        answers, later_seconds = runner.run(run())
+    assert outcomes(answers) == [Outcome.CHARGED] * 3 + [Outcome.ALLOWED]
+    assert kept.writes == 3, "the second and the third shared one"
+    assert later_seconds == pytest.approx(0.01), "who comes when all is quiet does not wait"
 
 
 async def test_an_answer_that_was_lost_is_found_in_the_store() -> None:
