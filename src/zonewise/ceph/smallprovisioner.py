@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -22,7 +23,7 @@ from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.kube.errors import ApiError, Conflict, NotFound
 from zonewise.objects import NODES, Resource
-from zonewise.objects.storage import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from zonewise.objects.storage import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PersistentVolume
 from zonewise.topology import milli_value
 
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -74,6 +75,7 @@ def volume_for(claim: Json, made: Any) -> Json:
         for each in made.accessible_topology
     ]
     reference = {name: metadata[name] for name in ("namespace", "name", "uid")}
+    reached = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if terms else {}  # else from everywhere
     return {
         "metadata": {
             "name": f"pvc-{metadata['uid']}",
@@ -86,7 +88,7 @@ def volume_for(claim: Json, made: Any) -> Json:
             "persistentVolumeReclaimPolicy": "Delete",
             "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **reference},
             "csi": {"driver": DRIVER, "volumeHandle": made.volume_id, "volumeAttributes": dict(made.volume_context)},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+            **reached,
         },
     }
 
@@ -99,11 +101,10 @@ class Provisioner:
     async def run(self) -> None:
         """Looks often rather than watches: a lab has a handful of claims."""
         while True:
-            try:
+            with _tried_again("claims"):
                 await self._provision()
+            with _tried_again("released volumes"):
                 await self._delete()
-            except (ApiError, grpc.RpcError) as error:
-                _log.warning("tried again", error=str(error))
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
     async def _provision(self) -> None:
@@ -112,35 +113,55 @@ class Provisioner:
             return
         nodes = {each.metadata.name: each.metadata.labels for each in (await self._client.list(NODES)).items}
         for claim in claims:
-            storage_class = await self._client.get(_CLASSES, claim["spec"]["storageClassName"])
-            asked = request_for(claim, storage_class.get("parameters", {}), nodes)
-            if asked is not None:
-                made = (await self._call("CreateVolume", asked, csi.CreateVolumeResponse)).volume
-                await self._write(volume_for(claim, made))
+            with _tried_again(claim["metadata"]["name"]):
+                await self._provision_for(claim, nodes)
+
+    async def _provision_for(self, claim: Json, nodes: Mapping[str, Mapping[str, str]]) -> None:
+        storage_class = await self._client.get(_CLASSES, claim["spec"]["storageClassName"])
+        asked = request_for(claim, storage_class.get("parameters", {}), nodes)
+        if asked is not None:
+            made = (await self._call("CreateVolume", asked, csi.CreateVolumeResponse)).volume
+            await self._write(volume_for(claim, made))
 
     async def _write(self, volume: Json) -> None:
         try:
             await self._client.create(PERSISTENT_VOLUMES, volume)
         except Conflict:
             return
-        _log.info("provisioned", volume=volume["metadata"]["name"], pool=volume["spec"]["csi"]["volumeAttributes"])
+        pool = volume["spec"]["csi"]["volumeAttributes"].get("pool", "")
+        _log.info("provisioned", volume=volume["metadata"]["name"], pool=pool)
 
     async def _delete(self) -> None:
         for volume in (await self._client.list(PERSISTENT_VOLUMES)).items:
-            ours = volume.spec.csi is not None and volume.spec.csi.driver == DRIVER
-            if ours and volume.spec.csi and volume.status.phase == "Released":
-                asked = csi.DeleteVolumeRequest(volume_id=volume.spec.csi.volume_handle)
-                await self._call("DeleteVolume", asked, csi.DeleteVolumeResponse)
-                try:
+            if handle := done_with(volume):
+                with _tried_again(volume.metadata.name), suppress(NotFound):
+                    await self._call(
+                        "DeleteVolume", csi.DeleteVolumeRequest(volume_id=handle), csi.DeleteVolumeResponse
+                    )
                     await self._client.delete(PERSISTENT_VOLUMES, volume.metadata.name)
-                except NotFound:
-                    continue
 
     async def _call(self, name: str, request: Any, answer: Any) -> Any:
         send: Any = self._channel.unary_unary(
             f"/csi.v1.Controller/{name}", lambda message: message.SerializeToString(), answer.FromString
         )
         return await send(request, timeout=_DEADLINE_SECONDS, wait_for_ready=True)
+
+
+def done_with(volume: PersistentVolume) -> str:
+    """The handle of a volume of ours whose claim is gone, and whose data may go, too; else empty."""
+    source, policy = volume.spec.csi, volume.spec.persistent_volume_reclaim_policy
+    if source is None or source.driver != DRIVER or policy != "Delete" or volume.status.phase != "Released":
+        return ""
+    return source.volume_handle
+
+
+@contextmanager
+def _tried_again(what: str) -> Iterator[None]:
+    """At the next look: others must not wait for one that can't be had now."""
+    try:
+        yield
+    except (ApiError, grpc.RpcError) as error:
+        _log.warning("tried again", what=what, error=str(error))
 
 
 def _waits(claim: Json) -> bool:

@@ -43,6 +43,7 @@ class PersistentVolumeSpec(View, frozen=True):
     csi: CSIVolumeSource | None = None
     claim_ref: ObjectReference | None = None
     node_affinity: VolumeNodeAffinity | None = None
+    persistent_volume_reclaim_policy: str = ""
 
 
 class PersistentVolumeStatus(View, frozen=True):

@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 
 from zonewise.ceph.domains import DRIVER, PREFIX
-from zonewise.ceph.smallprovisioner import request_for, volume_for
+from zonewise.ceph.smallprovisioner import done_with, request_for, volume_for
 from zonewise.ceph.spec import csi_pb2 as csi
+from zonewise.objects.storage import (
+    CSIVolumeSource,
+    PersistentVolume,
+    PersistentVolumeSpec,
+    PersistentVolumeStatus,
+)
 
 ZONE = f"{PREFIX}zone"
 NODES = {"a-1": {ZONE: "a"}, "a-2": {ZONE: "a"}, "b-1": {ZONE: "b", "other": "x"}, "new": {}}
@@ -47,3 +53,25 @@ def test_the_volume_is_reached_as_the_driver_says() -> None:
     assert [term["matchExpressions"][0]["key"] for term in terms] == [ZONE, "takeover"]
     assert volume["spec"]["csi"] == {"driver": DRIVER, "volumeHandle": "id", "volumeAttributes": {"pool": "p"}}
     assert volume["spec"]["claimRef"]["uid"] == "u1"
+
+
+def test_a_volume_that_is_reached_from_everywhere_is_tied_to_no_node() -> None:
+    assert "nodeAffinity" not in volume_for(claim(), csi.Volume(volume_id="id"))["spec"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "policy", "phase", "handle"),
+    [
+        (DRIVER, "Delete", "Released", "id"),
+        (DRIVER, "Delete", "Bound", ""),
+        (DRIVER, "Retain", "Released", ""),
+        ("other.example", "Delete", "Released", ""),
+    ],
+)
+def test_only_what_was_released_and_need_not_be_retained_is_deleted(
+    driver: str, policy: str, phase: str, handle: str
+) -> None:
+    spec = PersistentVolumeSpec(
+        csi=CSIVolumeSource(driver=driver, volume_handle="id"), persistent_volume_reclaim_policy=policy
+    )
+    assert done_with(PersistentVolume(spec=spec, status=PersistentVolumeStatus(phase=phase))) == handle
