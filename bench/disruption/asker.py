@@ -70,6 +70,8 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, request: bytes) -> int:
         assert self._transport is not None
+        if self._transport.is_closing():
+            raise ConnectionResetError("the server hung up while nobody asked")
         self._received = b""
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
