@@ -17,6 +17,7 @@ from waiting import eventually
 from zonewise.ceph import ids, journal
 from zonewise.ceph.cluster import Cluster, Clusters
 from zonewise.ceph.config import Configuration
+from zonewise.ceph.doctor import journal_pools
 from zonewise.ceph.errors import CsiError
 from zonewise.ceph.ids import Thing
 from zonewise.ceph.journal import Journal, State
@@ -152,3 +153,17 @@ def test_keys_that_are_wrong_are_not_remembered(csi_config: Path) -> None:
         with pytest.raises(CsiError, match="refuses this user or key"):
             clusters.connect("lab", wrong)
     assert not clusters._opening
+
+
+def test_a_journal_in_a_pool_with_a_word_of_its_own_is_found(ceph_admin: Cluster, name: Name) -> None:
+    """Otherwise all that it has would be orphans."""
+    handle = ceph_admin.rados
+    ceph.mon(handle, "osd pool create", pool=name("notes"), pg_num=1)
+    ceph.mon(handle, "osd pool application enable", pool=name("notes"), app="notes")
+    handle.wait_for_latest_osdmap()
+    try:
+        ceph_admin.ioctx(name("notes"), journal.NAMESPACE).write_full("journal", b"")
+        found, _ = journal_pools(ceph_admin)
+        assert name("notes") in found
+    finally:
+        handle.delete_pool(name("notes"))

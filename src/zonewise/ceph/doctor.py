@@ -21,7 +21,8 @@ from zonewise.ceph.model import Backend, Found
 from zonewise.ceph.provisioning import Provisioner
 
 _APPLICATIONS = {Kind.RBD: "rbd", Kind.CEPHFS: "cephfs"}
-"""What Ceph says a pool is for; one that it says nothing of may be for anything."""
+"""What Ceph says a pool is for; one that has no word of Ceph's own may be for anything."""
+_OF_CEPH = frozenset({*_APPLICATIONS.values(), "rgw", "mgr", "mgr_devicehealth"})
 
 
 class Code(StrEnum):
@@ -189,7 +190,7 @@ def journal_pools(cluster: Cluster) -> tuple[set[str], dict[Kind, set[str]]]:
     states = cluster.states(pool["pool_name"] for pool in dump["pools"])
     for pool in dump["pools"]:
         name, applications = pool["pool_name"], set(pool.get("application_metadata", {}))
-        kinds = [kind for kind in Kind if not applications or _APPLICATIONS[kind] in applications]
+        kinds = [kind for kind in Kind if _APPLICATIONS[kind] in applications or not applications & _OF_CEPH]
         there = seen(cluster, name) if kinds and name in states and states[name].is_serving else None
         if there:
             found.add(name)

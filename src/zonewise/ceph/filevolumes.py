@@ -124,8 +124,9 @@ class FileVolumes:
             try:
                 daemons.start(directory, command, lambda: mounts.at(stage.path) is not None, cgroup=self._cgroup)
             except daemons.DaemonError as error:
-                if not one_was_there:  # one that was may hold what a pod wrote before the volume was unstaged
-                    daemons.kill(directory)
+                # One that was there may hold what a pod wrote before the volume was unstaged. Asked to end, it writes that back;
+                # left alone, it could go on for a copy of its mount elsewhere, and no stage would ever succeed.
+                (daemons.end if one_was_there else daemons.kill)(directory)
                 raise ClientError(f"{path} of {filesystem} could not be mounted: {error}") from error
 
     def _mount_by_kernel(

@@ -5,7 +5,8 @@
 Pools stand as Ceph's numbers in hexadecimal, since pools can be renamed. The token's first 24 digits are a hash of the name that
 the orchestrator gave, so that one journal key serves for finding a volume by name and by id; its last 8 are random, so that the id
 of a deleted volume never means its successor of the same name. Of Ceph's fsid there are the first 8 digits, so that an id means nothing in
-another Ceph that was given the same name; an id without them is read, too. For CephFS the pool is that of the file system's metadata.
+another Ceph that was given the same name; an id without them is read, too. For CephFS the journal is in the pool of the file system's
+metadata, and the pool is that of the files' data.
 """
 
 import hashlib
