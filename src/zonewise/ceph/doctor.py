@@ -83,7 +83,7 @@ class Doctor:
             for pool in self._pools(kind):
                 if (kind, pool) in self.forbidden:
                     continue
-                for name in backend.kept(self._cluster, pool):
+                for name in self._kept(backend, pool):
                     sentence = "was deleted and kept for copies of it, which are all gone"
                     place = f"{pool}/{name}"
                     yield Finding(Code.KEPT_FOR_NOTHING, place, sentence, kind, journal_pool=pool, detail=name)
@@ -123,6 +123,14 @@ class Doctor:
                     self.forbidden.add((kind, pool))
                 elif error.code is not Refusal.NOT_FOUND:  # a pool that was removed meanwhile
                     raise
+
+    def _kept(self, backend: Backend, pool: str) -> list[str]:
+        try:
+            return backend.kept(self._cluster, pool)
+        except CsiError as error:
+            if error.code is not Refusal.NOT_FOUND:  # a pool that was removed meanwhile
+                raise
+            return []
 
     def _pools(self, kind: Kind) -> list[str]:
         """Those that Ceph says are for this kind; looking into others would take long and find nothing."""
