@@ -165,14 +165,14 @@ def up(lab: Lab) -> None:
 def until_nodes_take_pods(lab: Lab) -> None:
     async def wait() -> None:
         async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
-            await _until_nodes_take_pods(client)
+            await patiently(lambda: _until_nodes_take_pods(client), _SERVING_WITHIN_SECONDS)
 
     asyncio.run(wait())
 
 
 async def _up(lab: Lab) -> None:
     async with Client(kubeconfig.load(lab.node_kubeconfig)) as client:
-        await _until_nodes_take_pods(client)
+        await patiently(lambda: _until_nodes_take_pods(client), _SERVING_WITHIN_SECONDS)
         await patiently(lambda: _apply(client, _manifests_of(lab)), _SERVING_WITHIN_SECONDS)
         deadline = time.monotonic() + _SERVING_WITHIN_SECONDS
         names = [CATALOG, FRONT, *([ORDERS] if _has_volumes(lab) else [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 from zonewise.kube.errors import DeadlineExceeded, ServerError
 
 T = TypeVar("T")
+_PAUSE_SECONDS = 0.5
 
 
 async def patiently(act: Callable[[], Awaitable[T]], seconds: float) -> T:
@@ -20,3 +22,4 @@ async def patiently(act: Callable[[], Awaitable[T]], seconds: float) -> T:
         except (ServerError, DeadlineExceeded):
             if time.monotonic() > deadline:
                 raise
+        await asyncio.sleep(_PAUSE_SECONDS)  # some fail at once, and asking is work for the server, too
