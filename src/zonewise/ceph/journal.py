@@ -234,12 +234,12 @@ class Journal:
 
 
 def exists(cluster: Cluster, pool: str) -> bool:
-    """Whether a pool has a journal; False too where this user may not look."""
+    """Whether a pool has a journal that this user may look at."""
     return bool(seen(cluster, pool))
 
 
 def seen(cluster: Cluster, pool: str) -> bool | None:
-    """Whether a pool has a journal; None where this user may not look."""
+    """Whether a pool has a journal; None where this user may not look, or the pool was removed or renamed at this moment."""
     import rados  # noqa: PLC0415
 
     with cluster.doing(f"looking for a journal in pool {pool}"):
@@ -248,6 +248,10 @@ def seen(cluster: Cluster, pool: str) -> bool | None:
         except rados.ObjectNotFound:
             return False
         except (rados.PermissionDeniedError, rados.PermissionError):
+            return None
+        except CsiError as error:
+            if error.code is not Code.NOT_FOUND:
+                raise
             return None
     return True
 
