@@ -25,10 +25,9 @@ def run(socket: Path, config: Path, crash: str, said: Path) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
     clusters = Clusters(Configuration(config), 60)
-    rbd = {Kind.RBD: Rbd(patience_seconds=0.5)}
-    controller = Controller(
-        clusters, rbd, abandoned_after_seconds=600
-    )  # nobody may be taken for dead on a busy machine
+    # Nobody may be taken for dead on a busy machine.
+    rbd = {Kind.RBD: Rbd(patience_seconds=60)}
+    controller = Controller(clusters, rbd, abandoned_after_seconds=600)
     server = Server(f"unix://{socket}", {"Identity": Identity(), "Controller": controller})
     server.start()
     stopping.wait()
