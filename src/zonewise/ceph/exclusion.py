@@ -1,8 +1,8 @@
 """Who may work on a volume: one call at a time in this process, and for removals one process at a time.
 
-Making an image twice at once does no harm, the second finds the first. Removing one twice at once does: librbd 16 can wait for ever for the lock of an
-image that another process has removed meanwhile. So whoever deletes writes its own mark into the journal with the state, and others leave it to them
-until they must be dead.
+Making an image twice at once does no harm, the second finds the first, or waits for it. Removing one twice at once does: librbd 16 can
+wait for ever for the lock of an image that another process has removed meanwhile. So whoever deletes writes its own mark into the
+journal with the state, and others leave it to them until they must be dead.
 """
 
 from __future__ import annotations
@@ -60,3 +60,27 @@ class Claims:
         with self._lock:
             for key in [key for key in self._since if key[0] == token]:
                 del self._since[key]
+
+
+class Unfinished:
+    """Since when images have been seen that are neither there nor not there: long enough, and their maker must be dead."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._lock = threading.Lock()
+        self._since: dict[str, float] = {}
+
+    def wait_for(self, name: str) -> None:
+        """ABORTED until the patience is over."""
+        now = time.monotonic()
+        with self._lock:
+            first = self._since.setdefault(name, now)
+        if now - first < self._patience_seconds:
+            raise CsiError(
+                Code.ABORTED, f"image {name} is being made by another controller, or one died while making it"
+            )
+        self.done(name)
+
+    def done(self, name: str) -> None:
+        with self._lock:
+            self._since.pop(name, None)

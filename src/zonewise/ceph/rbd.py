@@ -10,8 +10,6 @@ of them is removed.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from zonewise.ceph import ids
 from zonewise.ceph.cluster import OP_TIMEOUT_SECONDS, Cluster
 from zonewise.ceph.errors import Code, CsiError
+from zonewise.ceph.exclusion import Unfinished
 from zonewise.ceph.ids import Kind
 from zonewise.ceph.model import Found, Place, Source, Wanted
 from zonewise.ceph.parameters import Class
@@ -51,7 +50,7 @@ class Rbd:
 
     def __init__(self, patience_seconds: float = 3 * OP_TIMEOUT_SECONDS) -> None:
         """`patience_seconds`: for how long an image that another seems to be making is left alone; by default its three calls."""
-        self._unfinished = _Unfinished(patience_seconds)
+        self._unfinished = Unfinished(patience_seconds)
         self._plain = PlainImages()
 
     def place(self, cluster: Cluster, storage_class: Class, pool: str, data_pool: str, image: str) -> Place:
@@ -106,8 +105,12 @@ class Rbd:
             self._unfinished.done(name)
             return found
         self._unfinished.wait_for(name)
-        rbd.RBD().remove(io, name)
-        rbd.RBD().create(io, name, size, **options)
+        with suppress(rbd.ImageNotFound):  # whoever made it took it back at this moment
+            rbd.RBD().remove(io, name)
+        try:
+            rbd.RBD().create(io, name, size, **options)
+        except rbd.ImageExists:
+            raise _being_made(wanted.place) from None
         return size
 
     def _copy(self, cluster: Cluster, wanted: Wanted, source: Source) -> int:
@@ -143,7 +146,8 @@ class Rbd:
             self._unfinished.done(name)
             return True
         self._unfinished.wait_for(name)
-        rbd.RBD().remove(io, name)
+        with suppress(rbd.ImageNotFound):
+            rbd.RBD().remove(io, name)
         return False
 
     def _snap(self, cluster: Cluster, place: Place, snapshot: str) -> None:
@@ -165,7 +169,7 @@ class Rbd:
         try:
             rbd.RBD().clone(_io(cluster, source), source.image, snapshot, io, name, **options)
         except rbd.ImageExists:
-            raise CsiError(Code.ABORTED, f"image {wanted.place.pool}/{name} is being made by another call") from None
+            raise _being_made(wanted.place) from None
         with rbd.Image(io, name) as image:
             image.metadata_set(_COMPLETE, source.image)
 
@@ -319,33 +323,13 @@ class Rbd:
             self._purge(cluster, pool, name)
 
 
-class _Unfinished:
-    """Since when images have been seen that are neither there nor not there: long enough, and their maker must be dead."""
-
-    def __init__(self, patience_seconds: float) -> None:
-        self._patience_seconds = patience_seconds
-        self._lock = threading.Lock()
-        self._since: dict[str, float] = {}
-
-    def wait_for(self, name: str) -> None:
-        """ABORTED until the patience is over."""
-        now = time.monotonic()
-        with self._lock:
-            first = self._since.setdefault(name, now)
-        if now - first < self._patience_seconds:
-            raise CsiError(
-                Code.ABORTED, f"image {name} is being made by another controller, or one died while making it"
-            )
-        self.done(name)
-
-    def done(self, name: str) -> None:
-        with self._lock:
-            self._since.pop(name, None)
-
-
 def rounded(size_bytes: int) -> int:
     """Up to whole MiB: what mappers and file systems expect."""
     return max(_MIB, -(-size_bytes // _MIB) * _MIB)
+
+
+def _being_made(place: Place) -> CsiError:
+    return CsiError(Code.ABORTED, f"image {place.pool}/{place.image} is being made by another call")
 
 
 def _io(cluster: Cluster, place: Place) -> Any:
