@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -126,7 +127,8 @@ def simulate(file: Path, checkpoint: Path, jobs: int) -> subprocess.Popen[str]:
         "--jobs",
         str(jobs),
     ]
-    command += ["--algorithms", "local,local-opt", "--checkpoint", str(checkpoint)]
+    # optimal takes long enough over a task for a sweep to be met midway
+    command += ["--algorithms", "local,optimal", "--checkpoint", str(checkpoint)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -134,7 +136,7 @@ def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (0, "")
     rows: list[dict[str, Any]] = json.loads(out)["tables"][0]["rows"]
-    return [{name: value for name, value in row.items() if name != "cpu_seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name != "cpuSeconds"} for row in rows]
 
 
 def kept(checkpoint: Path) -> int:
@@ -158,6 +160,11 @@ def catches_interrupt(status: str) -> bool:
     return bool(found and int(found[1], 16) >> signal.SIGINT - 1 & 1)
 
 
+def says(process: subprocess.Popen[str]) -> bool:
+    """Whether it is done and tells its table: more than a pipe holds, so that it does not end before somebody reads."""
+    return bool(process.stdout and select.select([process.stdout], [], [], 0)[0])
+
+
 def caught(
     begin: Callable[[], subprocess.Popen[str]],
     ready: Callable[[int], bool],
@@ -168,10 +175,11 @@ def caught(
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         process = begin()
-        while process.poll() is None and not ready(process.pid):
+        while process.poll() is None and not ready(process.pid) and not says(process):
             time.sleep(0.005)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
+        if not says(process):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, sent)
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
         if process.returncode and midway():
             return Stopped(process.returncode, out, err)
