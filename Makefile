@@ -32,10 +32,11 @@ setup: setup-lab ## install what everything needs: packages, the lab's control p
 
 .PHONY: test
 test: setup lint ## every check and every test, with coverage of the ground
-	@rm -f .coverage*
+	@rm -rf .coverage* .pytest_cache
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup --cov --cov-report= --durations=25 --durations-min=5 tests || { \
 		echo "what failed beside others is judged once more, alone: real clusters and kernels share these cores"; \
-		$(PYTEST) -n 1 --dist loadgroup --last-failed --last-failed-no-failures none tests; }
+		$(BIN)/python tests/failed.py > .pytest_cache/failed; \
+		$(PYTEST) -n 1 --dist loadgroup @.pytest_cache/failed; }
 	@$(BIN)/coverage report --include='src/zonewise/kube/*,src/zonewise/topology/*,src/zonewise/objects/*' --fail-under=90
 
 .PHONY: test-unit

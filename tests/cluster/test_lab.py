@@ -87,8 +87,10 @@ def test_a_process_that_ended_is_seen_and_the_lab_is_kept(machine: Machine) -> N
 def test_interrupted_it_removes_what_it_started(machine: Machine) -> None:
     with machine.start("up", "--name", "short", "--zones", "0") as up:
         until(lambda: any("kube-apiserver" in command for command in machine.processes()))
+        up.send_signal(signal.SIGSTOP)  # while it is looked at, it must not come to its end
         assert machine.status("short", code=1).health is Health.STARTING
         up.send_signal(signal.SIGINT)
+        up.send_signal(signal.SIGCONT)
         up.communicate(timeout=60)
     assert up.returncode == 1
     machine.assert_untouched()
