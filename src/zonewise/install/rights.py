@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from zonewise.install.components import Component, Document, Mode, Values, choose, documents
+from zonewise.install.components import Component, Document, Mode, Values, choose, documents, identity
 from zonewise.install.kinds import BY_KIND
 
 _WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet")
@@ -54,15 +54,18 @@ def rights_to_install(namespace: str) -> tuple[Right, ...]:
 
 
 def _granted(made: Iterable[Document], account: str) -> Iterator[Right]:
-    roles = {(each["kind"], each["metadata"]["name"]): each for each in made if each["kind"].endswith("Role")}
+    """Roles of one name may stand in several namespaces; a binding is of the one beside it."""
+    roles = {identity(each): each for each in made if each["kind"].endswith("Role")}
     for binding in made:
         if not binding["kind"].endswith("RoleBinding"):
             continue
         if account not in {subject["name"] for subject in binding["subjects"]}:
             continue
-        role = roles.get((binding["roleRef"]["kind"], binding["roleRef"]["name"]), {})
+        kind, name = binding["roleRef"]["kind"], binding["roleRef"]["name"]
+        where = binding["metadata"].get("namespace", "")
+        role = roles.get((kind, where if kind == "Role" else "", name), {})
         for rule in role.get("rules") or ():
-            yield from _ruled(rule, binding["metadata"].get("namespace", ""))
+            yield from _ruled(rule, where)
 
 
 def _ruled(rule: Document, namespace: str) -> Iterator[Right]:

@@ -17,6 +17,13 @@ def test_every_program_that_status_knows_has_rights_in_its_manifest() -> None:
     assert not {right.resource for rights in found.values() for right in rights} & {"*", "secrets/*"}
 
 
+def test_roles_of_the_same_name_are_told_apart_by_their_namespaces() -> None:
+    found = {right for right in rights_of_programs("here")["zonewise-csi-node"] if right.namespace}
+    events = {Right(verb, "events.k8s.io", "events", "default") for verb in ("create", "patch")}
+    config = {Right(verb, "", "configmaps", "here", "zonewise-csi-config") for verb in ("list", "watch")}
+    assert found == events | config
+
+
 def test_who_installs_must_be_allowed_to_make_every_kind() -> None:
     asked = set(map(str, rights_to_install("here")))
     assert {
