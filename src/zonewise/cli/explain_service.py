@@ -68,7 +68,8 @@ def service(**options: Any) -> None:
 
 def _found(options: dict[str, Any]) -> ServiceExplanation:
     from zonewise.objects import Pod
-    from zonewise.seeing.inquiry import KINDS, from_dump, inquire
+    from zonewise.planning.situation import KINDS
+    from zonewise.seeing.inquiry import from_dump, inquire
 
     if options["from_node"] and options["from_pod"]:
         raise UsageError("say one of --from-node and --from-pod: there is one client")

@@ -14,12 +14,14 @@ from typing import Final
 from cryptography import x509
 
 from zonewise.objects import Key
+from zonewise.routing.stockproxy import PROXY_NAME_LABEL
 from zonewise.seeing.clusterchecks import check_cluster, check_data_plane, check_nodes
 from zonewise.seeing.facts import Facts
 from zonewise.seeing.findings import Diagnosis, Finding, Group, Level, counted
 from zonewise.seeing.report import ServiceState, ServiceStatus, Status
-from zonewise.seeing.status import CONFIGURATIONS, assemble
+from zonewise.seeing.status import CONFIGURATIONS, DNS, assemble
 from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER, service_key
+from zonewise.slices.state import OUR_PROXY, STOCK_DNS_LOSS
 
 SOON: Final = timedelta(days=7)
 _NAMED: Final = 3
@@ -147,17 +149,29 @@ def check_services(facts: Facts, status: Status) -> Iterator[Finding]:
             f"{{say}} what has no effect, such as {_quoted(odd[0].outlook.complaints[0])}",
             "zonewise plan -o wide",
         )
-    lossy = [service for service in status.services if service.outlook.losses]
-    if lossy:
-        words = f"{{ask}} what stock proxies can't do: {_quoted(lossy[0].outlook.losses[0])}"
-        fix = f"kubectl label service -n {lossy[0].outlook.namespace} {lossy[0].outlook.name} service.kubernetes.io/service-proxy-name=zonewise"
-        yield _about("NeedsProxy", Level.NOTE, lossy, words, fix)
+    lossy = list(_losses(status))
+    yield from lossy
     if (
         status.services
         and not (odd or lossy)
         and not status.states[ServiceState.CUT_OFF] + status.states[ServiceState.NOT_IN_FORCE]
     ):
         yield Finding(Group.SERVICES, "Services", Level.FINE, f"{len(status.services)} Services are as they ask to be")
+
+
+def _losses(status: Status) -> Iterator[Finding]:
+    """What stock components won't do of what is asked. Headless Services are no proxy's: our DNS server does what they ask."""
+    lossy = [service for service in status.services if service.outlook.losses]
+    headless = [service for service in lossy if STOCK_DNS_LOSS in service.outlook.losses]
+    others = [service for service in lossy if service not in headless]
+    if others:
+        first = others[0].outlook
+        words = f"{{ask}} what stock proxies can't do: {_quoted(first.losses[0])}"
+        fix = f"kubectl label service -n {first.namespace} {first.name} {PROXY_NAME_LABEL}={OUR_PROXY}"
+        yield _about("NeedsProxy", Level.NOTE, others, words, fix)
+    if headless and not any(component.name == DNS and component.healthy for component in status.components):
+        words = "{ask} what stock DNS can't do: it gives the clients of a headless Service every endpoint"
+        yield _about("NeedsDNS", Level.NOTE, headless, words, "zonewise install --only dns")
 
 
 def _contested(facts: Facts) -> Iterator[Finding]:

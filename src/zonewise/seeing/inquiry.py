@@ -6,7 +6,7 @@ import asyncio
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.kube.client import Client
@@ -24,20 +24,11 @@ from zonewise.objects import (
     Node,
     Pod,
     Service,
-    View,
     key_of,
 )
 from zonewise.seeing import service as service_
 from zonewise.seeing.accounts import ServiceExplanation
 from zonewise.slices.names import service_key
-
-KINDS: Final[Mapping[str, type[View]]] = {
-    "Node": Node,
-    "Namespace": Namespace,
-    "Service": Service,
-    "EndpointSlice": EndpointSlice,
-}
-"""What is read of a dump; pods too, where a client is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

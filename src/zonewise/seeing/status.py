@@ -39,13 +39,14 @@ from zonewise.topology import capacity_of, is_ready, region_of, zone_of
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 PROXY: Final = "zonewise-proxy"
+DNS: Final = "zonewise-dns"
 COMPONENTS: Final = (
     "zonewise-controller",
     "zonewise-webhook",
     "zonewise-disruption",
     "zonewise-guard",
     PROXY,
-    "zonewise-dns",
+    DNS,
     "zonewise-csi-controller",
     "zonewise-csi-node",
     "zonewise-dashboard",
@@ -95,7 +96,8 @@ def assemble(seen: Seen, now: datetime) -> Status:
     readable = not any(line.startswith(ENDPOINT_SLICES.plural) for line in seen.unread)
     troubles = (
         *_runtime_troubles(components, leaders, webhooks),
-        *_troubles(services, budgets, seen.traffic, readable),
+        *_troubles(services, budgets, readable),
+        *_traffic_troubles(seen.traffic, {node.metadata.name for node in seen.nodes if not is_ready(node)}),
     )
     return Status(
         at=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -270,20 +272,29 @@ def _runtime_troubles(
             )
 
 
-def _troubles(
-    services: Sequence[ServiceStatus], budgets: Iterable[BudgetStatus], measured: Measured, readable: bool
-) -> Iterator[Trouble]:
+def _troubles(services: Sequence[ServiceStatus], budgets: Iterable[BudgetStatus], readable: bool) -> Iterator[Trouble]:
     if readable:
         yield from _service_troubles(services)
     for budget in budgets:
         if budget.trouble:
             sentence = f"budget {budget.namespace}/{budget.name}: {budget.trouble}"
             yield Trouble(code="BudgetTrouble", sentence=sentence, remedy=f"kubectl -n {budget.namespace} describe tdb")
-    if measured.proxies and measured.problem:
-        sentence = f"{len(measured.by_node)} of {measured.proxies} proxies told their traffic: {measured.problem}"
-        yield Trouble(
-            code="TrafficUnknown", sentence=sentence, remedy="allow `get` of pods/proxy where the proxies run"
-        )
+
+
+def _traffic_troubles(measured: Measured, away: set[str]) -> Iterator[Trouble]:
+    """`away` are the nodes that are not ready."""
+    if not measured.proxies or not measured.problem:
+        return
+    why, remedy = measured.problem, f"kubectl get pods -A -o wide -l {NAME_LABEL}={PROXY}"
+    if measured.forbidden:
+        remedy = "allow `get` of pods/proxy where the proxies run"
+    elif measured.silent and away.issuperset(measured.silent):
+        nodes = sorted(measured.silent)
+        more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+        why = f"{', '.join(nodes[:_NAMED])}{more} {'is' if len(nodes) == 1 else 'are'} not ready"
+        remedy = f"kubectl describe node {nodes[0]}"
+    sentence = f"{len(measured.by_node)} of {measured.proxies} proxies told their traffic: {why}"
+    yield Trouble(code="TrafficUnknown", sentence=sentence, remedy=remedy)
 
 
 def _service_troubles(services: Sequence[ServiceStatus]) -> Iterator[Trouble]:

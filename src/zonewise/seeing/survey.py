@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from zonewise.kube.client import Client
-from zonewise.kube.errors import ApiError, Forbidden, NotFound, Unreachable
+from zonewise.kube.errors import ApiError, Forbidden, NotFound
 from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, PODS, SERVICES, Pod, Resource
 from zonewise.objects.admissionregistration import (
     MUTATING_WEBHOOK_CONFIGURATIONS,
@@ -99,26 +99,31 @@ async def measure(client: Client) -> Measured:
     try:
         pods = (await client.list(PODS, selector=f"{NAME_LABEL}={PROXY}")).items
     except Forbidden as error:
-        return Measured(problem=error.message)
+        return Measured(problem=error.message, forbidden=True)
     running = [pod for pod in pods if pod.status.phase == "Running"]
     turn = asyncio.Semaphore(_AT_ONCE)
     answers = await asyncio.gather(*(_scrape(client, pod, turn) for pod in running[:MOST_PROXIES]))
-    by_node = {
-        pod.spec.node_name: told for pod, told in zip(running, answers, strict=False) if not isinstance(told, str)
-    }
-    problem = next((told for told in answers if isinstance(told, str)), "")
+    by_node: dict[str, Bytes] = {}
+    silent: dict[str, ApiError] = {}
+    for pod, told in zip(running, answers, strict=False):
+        if isinstance(told, ApiError):
+            silent[pod.spec.node_name] = told
+        else:
+            by_node[pod.spec.node_name] = told
+    problem = next((" ".join(error.message.split()) for error in silent.values()), "")
     if not problem and len(running) > MOST_PROXIES:
         problem = f"only {MOST_PROXIES} are asked"
-    return Measured(by_node, len(pods), problem)
+    forbidden = any(isinstance(error, Forbidden) for error in silent.values())
+    return Measured(by_node, len(pods), problem, tuple(silent), forbidden)
 
 
-async def _scrape(client: Client, pod: Pod, turn: asyncio.Semaphore) -> Bytes | str:
+async def _scrape(client: Client, pod: Pod, turn: asyncio.Semaphore) -> Bytes | ApiError:
     """What it counted, or why that is not known."""
     name = f"{quote(pod.metadata.name, safe='')}:{_METRICS_PORT}"
     path = f"{PODS.path(pod.metadata.namespace)}/{name}/proxy/metrics"
     async with turn:
         try:
             body = await client.request("GET", path, params={"name[]": METRIC}, deadline_seconds=_SCRAPE_SECONDS)
-        except (ApiError, Unreachable) as error:
-            return " ".join(error.message.split())
+        except ApiError as error:
+            return error
     return read_bytes(body.decode(errors="replace"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -37,11 +37,16 @@ Bytes = Mapping[Path, float]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What each proxy that answered has counted, by node; `proxies` is how many there are, `problem` why some kept silent."""
+    """What each proxy that answered has counted, by node; `proxies` is how many there are, `problem` why not all are told of.
+
+    `silent` are the nodes whose proxies gave no answer, `forbidden` where one may not even ask them.
+    """
 
     by_node: Mapping[str, Bytes] = field(default_factory=dict)
     proxies: int = 0
     problem: str = ""
+    silent: Sequence[str] = ()
+    forbidden: bool = False
 
     def total(self) -> dict[Path, float]:
         found: dict[Path, float] = defaultdict(float)

@@ -169,6 +169,36 @@ def test_counters_are_read_and_added_up() -> None:
     assert any(trouble.code == "TrafficUnknown" for trouble in found.troubles)
 
 
+SILENCE = {
+    "nobody may ask": (
+        Measured({}, 6, "no", ("a0",), forbidden=True),
+        "told their traffic: no",
+        "allow `get` of pods/proxy",
+    ),
+    "their nodes are away": (
+        Measured({}, 6, "no answer", ("c1", "c0")),
+        "c0, c1 are not ready",
+        "kubectl describe node c0",
+    ),
+    "one is away by itself": (
+        Measured({}, 6, "no answer", ("a0", "c0")),
+        "told their traffic: no answer",
+        "kubectl get pods",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SILENCE)
+def test_why_proxies_do_not_tell(name: str) -> None:
+    measured, why, remedy = SILENCE[name]
+    away = [made(Node, metadata={"name": name}) if name[0] == "c" else node(name, "a") for name in ("a0", "c0", "c1")]
+    (found,) = assemble(Seen(nodes=away, traffic=measured), NOW).troubles
+    assert found.code == "TrafficUnknown"
+    assert found.sentence.startswith("0 of 6 proxies told their traffic: ")
+    assert found.sentence.endswith(why)
+    assert found.remedy.startswith(remedy)
+
+
 def test_what_came_since_knows_restarts_and_newcomers() -> None:
     path = Path(WEB, "a", "b")
     before = Measured({"goes on": {path: 100.0}, "restarts": {path: 100.0}})
@@ -324,6 +354,18 @@ def test_the_doctor_finds(name: str) -> None:
     facts, code, level = FINDINGS[name]
     found = next(each for each in diagnose(facts, NOW).findings if each.code == code)
     assert (found.level, bool(found.fix)) == (level, True)
+
+
+def test_headless_services_need_our_dns_and_no_proxy() -> None:
+    asking = service("pods", **{SAME_ZONE: "Require"})
+    headless = msgspec.structs.replace(asking, spec=msgspec.structs.replace(asking.spec, cluster_ip="None"))
+    slices = [slice_of(asking, {"a": 2, "b": 2, "c": 2})]
+    without = seen_with(services=[headless], slices=slices)
+    assert "NeedsDNS" in codes(without, Level.NOTE)
+    dns = workload("zonewise-dns", readyReplicas=2, updatedReplicas=2)
+    with_dns = replace(without, seen=replace(without.seen, deployments=[dns]))
+    assert "Services" in codes(with_dns, Level.FINE)
+    assert not {"NeedsDNS", "NeedsProxy"} & (codes(with_dns) | codes(without) - {"NeedsDNS"})
 
 
 def test_certificates_end() -> None:
