@@ -259,12 +259,14 @@ def _cells(row: Row, *, with_cost: bool, wide: bool) -> Iterator[str]:
 
 
 def _why(row: Row, *, wide: bool) -> Iterator[str]:
+    from zonewise.slices.state import STOCK_DNS_LOSS
+
     planned = row.planned.outlook
     yield planned.sentence
     if planned.cut_off:
         yield f"! nodes that reach no endpoint: {len(planned.cut_off)}, such as {', '.join(planned.cut_off[:3])}"
     for loss in planned.losses[: None if wide else 1]:
-        yield f"! stock proxies can't: {loss}"
+        yield f"! {loss}" if loss == STOCK_DNS_LOSS else f"! stock proxies can't: {loss}"
     yield from (f"! {complaint}" for complaint in planned.complaints[: None if wide else 1])
     if wide:
         for part in planned.assignment:

@@ -169,9 +169,10 @@ class _Case:
         consumers = pick(composition, self.homes, self.settled)
         in_domain = in_domain_share(composition, self.demand)
         overload = loads(sizes_of(composition), self.demand).worst_overload
+        above = f"{overload:.0%} above ".removeprefix("0% above ")
         sentence = (
-            f"{in_domain:.0%} of the traffic stays in its {self.level} and no endpoint gets more than {overload:.0%} "
-            f"above an even share ({len(self.homes)} endpoints, {len(self.demand)} {self.level}s)"
+            f"{in_domain:.0%} of the traffic stays in its {self.level} and no endpoint gets more than {above}an even share "
+            f"({len(self.homes)} endpoints, {len(self.demand)} {self.level}s)"
         )
         shares = {"in_domain": round(in_domain, 4), "worst_overload": round(overload, 4)}
         moved = moves(consumers, self.settled)
