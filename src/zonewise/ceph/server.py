@@ -27,8 +27,16 @@ log = get_logger(__name__)
 
 _LARGEST_MESSAGE = 4 << 20
 _QUIET = frozenset(
-    {"Probe", "GetPluginInfo", "GetPluginCapabilities", "NodeGetCapabilities", "ControllerGetCapabilities"}
+    {
+        "Probe",
+        "GetPluginInfo",
+        "GetPluginCapabilities",
+        "NodeGetCapabilities",
+        "ControllerGetCapabilities",
+        "GetCapacity",
+    }
 )
+"""Asked again and again, and they change nothing: the provisioner asks for the capacity of each class in each domain every minute."""
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
