@@ -104,6 +104,19 @@ def test_from_nothing_to_nothing(site: Site) -> None:
     assert site.run("uninstall", "--yes").stderr.startswith("nothing of Zonewise is at https://")
 
 
+def test_nodes_that_are_away_are_not_waited_for(site: Site) -> None:
+    site.plane.request("POST", "/api/v1/nodes", {"metadata": {"name": "away"}})
+    site.done("install", "--only", "proxy")
+    try:
+        gone = site.done("uninstall", "--yes")
+    finally:
+        site.plane.request("DELETE", "/api/v1/nodes/away")
+    assert "rules of zonewise proxy on every ready node deleted" in gone
+    (left,) = [line for line in gone if not line.endswith(" deleted")]
+    assert left.startswith("rules of zonewise proxy on node away left behind: it is not ready; run `zonewise proxy")
+    assert site.left() == []
+
+
 def _service(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/services/{name}"
 

@@ -29,15 +29,17 @@ class Change(StrEnum):
     CONFIGURED = "configured"
     UNCHANGED = "unchanged"
     DELETED = "deleted"
+    LEFT = "left behind"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     name: str
     change: Change
+    why: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name} {self.change}"
+        return f"{self.name} {self.change}{f': {self.why}' if self.why else ''}"
 
 
 async def apply(client: Client, documents: Sequence[Document], *, force: bool = False) -> AsyncIterator[Outcome]:

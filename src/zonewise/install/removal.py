@@ -5,7 +5,7 @@ the rules on the nodes, our marks on other people's objects, and last the kind a
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
 from zonewise.errors import ZonewiseError
@@ -26,6 +26,7 @@ from zonewise.objects import (
     Resource,
     key_of,
 )
+from zonewise.topology import is_ready
 
 STATE: Final = "zonewise.dev/routing"
 GRANTED: Final = "zonewise.dev/granted"
@@ -56,11 +57,16 @@ async def remove(
         async for outcome in _hand_back(client):
             yield outcome
     proxy = await _proxy(client, values) if components & _PROXIES else None
+    whole = components >= set(Component)
+    away = await _away(client) if proxy is not None or whole else []
     async for outcome in applying.remove(client, rest):
         yield outcome
     if proxy is not None:
-        await _clean_nodes(client, proxy)
-        yield Outcome("rules of zonewise proxy on every node", Change.DELETED)
+        await _clean_nodes(client, proxy, away)
+        yield Outcome(f"rules of zonewise proxy on every {'ready ' if away else ''}node", Change.DELETED)
+        for name in away:
+            why = "it is not ready; run `zonewise proxy --cleanup` there when it is back"
+            yield Outcome(f"rules of zonewise proxy on node {name}", Change.LEFT, why)
     async for outcome in _unmark(client, components):
         yield outcome
     if Component.CSI in components:
@@ -68,10 +74,26 @@ async def remove(
             yield outcome
     async for outcome in _remove_made(client, values.namespace):
         yield outcome
-    last = ([] if keep_budgets else kinds) + (await _ours(client, namespaces) if components >= set(Component) else [])
-    async for outcome in applying.remove(client, last):
+    last = [] if keep_budgets else kinds
+    homes = await _ours(client, namespaces) if whole else []
+    async for outcome in applying.remove(client, [*last, *homes]):
         yield outcome
-    await applying.until_gone(client, last, _PATIENCE_SECONDS)
+    held = await _held(client, values.namespace, away) if homes else []
+    for name in held:
+        why = "they go when it is ready again, and so does their namespace"
+        yield Outcome(f"pods of {values.namespace} on node {name}", Change.LEFT, why)
+    await applying.until_gone(client, last if held else [*last, *homes], _PATIENCE_SECONDS)
+
+
+async def _away(client: Client) -> list[str]:
+    """Nodes that are not ready: what is asked of them now, nobody does."""
+    return sorted(node.metadata.name for node in (await client.list(NODES)).items if not is_ready(node))
+
+
+async def _held(client: Client, namespace: str, away: Sequence[str]) -> list[str]:
+    """Nodes that are not ready and have pods of ours: nobody there says that these have ended."""
+    pods = (await client.list(PODS, namespace)).items if away else []
+    return sorted({pod.spec.node_name for pod in pods} & set(away))
 
 
 async def _hand_back(client: Client) -> AsyncIterator[Outcome]:
@@ -152,12 +174,12 @@ async def _proxy(client: Client, values: Values) -> Document | None:
     return await applying.find(client, wanted)
 
 
-async def _clean_nodes(client: Client, proxy: Document) -> None:
+async def _clean_nodes(client: Client, proxy: Document, away: Sequence[str]) -> None:
     """Rules stay when a proxy ends, so that connections do: a last pod on every node removes them, once no proxy is left
-    that would write them again.
+    that would write them again. Nodes that are away would be waited for in vain.
     """
-    await _until_no_pods(client, proxy)
-    document = cleaning(proxy)
+    await _until_no_pods(client, proxy, away)
+    document = cleaning(proxy, away)
     async for _ in applying.apply(client, [document], force=True):
         pass
     try:
@@ -170,19 +192,22 @@ async def _clean_nodes(client: Client, proxy: Document) -> None:
     await applying.until_gone(client, [document], _PATIENCE_SECONDS)
 
 
-async def _until_no_pods(client: Client, workload: Document) -> None:
+async def _until_no_pods(client: Client, workload: Document, away: Sequence[str]) -> None:
     wanted = ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"]["matchLabels"].items())
     namespace = workload["metadata"]["namespace"]
-    for pod in (await client.list(PODS, namespace, selector=wanted)).items:
+    pods = (await client.list(PODS, namespace, selector=wanted)).items
+    for pod in (pod for pod in pods if pod.spec.node_name not in away):
         document = {"kind": "Pod", "metadata": {"name": pod.metadata.name, "namespace": namespace}}
         await applying.until_gone(client, [document], _PATIENCE_SECONDS)
 
 
-def cleaning(proxy: Document) -> Document:
-    """A DaemonSet like the proxy's own, whose pods remove a node's rules before they are ready. Pure."""
+def cleaning(proxy: Document, away: Sequence[str] = ()) -> Document:
+    """A DaemonSet like the proxy's own, whose pods remove a node's rules before they are ready; none runs `away`. Pure."""
     name = f"{proxy['metadata']['name']}-cleanup"
     labels = {"app.kubernetes.io/name": name}
     spec = copy.deepcopy(proxy["spec"]["template"]["spec"])
+    if away:
+        spec["affinity"] = _without(spec.get("affinity") or {}, away)
     (container,) = spec["containers"]
     plain = {key: container[key] for key in ("image", "command", "securityContext") if key in container}
     idle = {"command": ["python", "-c", "import signal; signal.pause()"]}
@@ -205,3 +230,15 @@ def cleaning(proxy: Document) -> Document:
             },
         },
     }
+
+
+def _without(affinity: Document, names: Iterable[str]) -> Document:
+    """The same for all other nodes. Each term is a way to be chosen, and fields are matched with one value at a time."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    nodes: Document = affinity.get("nodeAffinity") or {}
+    others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in names]
+    terms = [
+        term | {"matchFields": [*term.get("matchFields", ()), *others]}
+        for term in nodes.get(required, {}).get("nodeSelectorTerms", [{}])
+    ]
+    return affinity | {"nodeAffinity": nodes | {required: {"nodeSelectorTerms": terms}}}

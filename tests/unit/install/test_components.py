@@ -148,5 +148,16 @@ def test_the_last_pods_on_nodes_clean_up_with_the_rights_of_the_proxy() -> None:
     assert cleanup["securityContext"]["capabilities"]["add"] == ["NET_ADMIN"]
 
 
+def test_no_last_pod_is_made_for_nodes_that_are_away() -> None:
+    (proxy,) = [each for each in documents([Component.PROXY], Mode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"]
+    required, linux = "requiredDuringSchedulingIgnoredDuringExecution", {"matchExpressions": [{"key": "linux"}]}
+    pod_spec(proxy)["affinity"] = {"nodeAffinity": {required: {"nodeSelectorTerms": [linux]}}, "podAffinity": {}}
+    assert pod_spec(removal.cleaning(proxy))["affinity"] == pod_spec(proxy)["affinity"]
+    affinity = pod_spec(removal.cleaning(proxy, ["a", "b"]))["affinity"]
+    others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("a", "b")]
+    assert affinity["nodeAffinity"][required]["nodeSelectorTerms"] == [linux | {"matchFields": others}]
+    assert "podAffinity" in affinity
+
+
 def test_marks_are_removed_under_the_names_they_are_written() -> None:
     assert (removal.STATE, removal.GRANTED) == (STATE, GRANTED)
