@@ -71,6 +71,7 @@ class Sources:
         self._volumes = caches.of(PERSISTENT_VOLUMES)
         self._leases = [caches.of(LEASES, home, fields=f"metadata.name={name}") for name in DUTIES]
         self._webhooks = [caches.of(VALIDATING_WEBHOOK_CONFIGURATIONS), caches.of(MUTATING_WEBHOOK_CONFIGURATIONS)]
+        self._situation = Situation((), ())
         self._rows: dict[str, ServiceRow] = {}
         self._changed: set[Key] = set()
         self._all_changed = True
@@ -86,7 +87,8 @@ class Sources:
         return self._budgets, *self._workloads, self._volumes, *self._leases, *self._webhooks
 
     def situation(self) -> Situation:
-        return gather(self.nodes, self._services, self._slices, namespaces=self._namespaces)
+        """As it was last looked at, and the page shows it: what is foreseen of it is known already."""
+        return self._situation
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Until cancelled; `ready` is called when the board shows the cluster."""
@@ -150,15 +152,19 @@ class Sources:
         changed, everything = self._changed, self._all_changed
         self._changed, self._all_changed = set(), False
         self._woken.clear()
-        situation = self.situation()
+        situation = gather(self.nodes, self._services, self._slices, namespaces=self._namespaces)
         workloads = [workload for cache in self._workloads for workload in cache]
         world = World(situation, list(self._budgets), workloads, list(self._volumes))
         services = {key_of(served.service): served.service for served in situation.services}
-        for keys in _cut(sorted(services if everything else changed & services.keys())):
+        everything = everything or situation.own != self._situation.own  # then slices are counted otherwise
+        again = services.keys() if everything else changed & services.keys()
+        situation.recall(self._situation, services.keys() - again)
+        for keys in _cut(sorted(again)):
             for found in look(situation, _is_in(keys), self._hints):
                 self._rows[str(found.key)] = tables.service(found, services[found.key])
             await asyncio.sleep(0)
         self._rows = {str(key): self._rows[str(key)] for key in services if str(key) in self._rows}
+        self._situation = situation
         self._board.show({**tables.but_services(world), "services": dict(self._rows)})
 
     async def _notice(self) -> None:

@@ -72,6 +72,7 @@ def compare(
 ) -> Comparison:
     """`zones` are the planned ones, with their client nodes."""
     before = _sides(look(today, chosen, hints), traffic)
+    planned.recall(today, _unchanged(today, planned))
     after = _sides(look(planned, chosen, hints), traffic) if planned.changed else before
     rows = tuple(Row(side, after[key]) for key, side in before.items())
     return Comparison(
@@ -81,6 +82,14 @@ def compare(
         today=_total([row.today for row in rows]),
         planned=_total([row.planned for row in rows]),
     )
+
+
+def _unchanged(today: Situation, planned: Situation) -> set[Key]:
+    """Services that nothing was done to; with other nodes, anything may become of any of them."""
+    if planned.nodes is not today.nodes:
+        return set()
+    pairs = zip(today.services, planned.services, strict=True)
+    return {served.key for served, then in pairs if then is served}
 
 
 def _sides(outlooks: list[Outlook], traffic: Traffic | None) -> dict[Key, Side]:

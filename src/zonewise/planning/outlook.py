@@ -64,7 +64,15 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def look(situation: Situation, chosen: Callable[[Service], bool], hints: HintsForm = HintsForm.STABLE) -> list[Outlook]:
     """By namespace and name."""
-    return [_outlook(served, situation, hints) for served in situation.services if chosen(served.service)]
+    return [_foreseen(served, situation, hints) for served in situation.services if chosen(served.service)]
+
+
+def _foreseen(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
+    """Once for each situation."""
+    place = served.key, hints
+    if place not in situation.foreseen:
+        situation.foreseen[place] = _outlook(served, situation, hints)
+    return situation.foreseen[place]
 
 
 def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Key, Namespace, Node, Pod, Service, View, key_of
-from zonewise.routing import Cluster
+from zonewise.routing import Cluster, HintsForm
 from zonewise.slices.families import Family, families_of
 from zonewise.slices.metadata import CONSUMER
 from zonewise.slices.names import service_key
 from zonewise.slices.plan import has_slices
 from zonewise.slices.pods import ByPorts, endpoints_of
 from zonewise.slices.selection import PodsByLabel
+
+if TYPE_CHECKING:
+    from zonewise.planning.outlook import Outlook
 
 KINDS: Final[Mapping[str, type[View]]] = {
     "Node": Node,
@@ -54,10 +57,17 @@ class Situation:
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     own: bool = False
+    foreseen: dict[tuple[Key, HintsForm], Outlook] = field(default_factory=dict, repr=False, compare=False)
+    """What `outlook` found already: it is asked for more than once, and costs most of all."""
 
     @cached_property
     def cluster(self) -> Cluster:
         return Cluster.of(self.nodes)
+
+    def recall(self, before: Situation, same: Container[Key]) -> None:
+        """What was foreseen of the Services `same` holds here, too: neither they nor the nodes have changed since."""
+        known = list(before.foreseen.items())  # at once: another thread may be looking at it, too
+        self.foreseen.update((place, found) for place, found in known if place[0] in same)
 
 
 def gather(

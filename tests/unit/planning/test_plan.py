@@ -134,6 +134,16 @@ def test_added_nodes_send_traffic() -> None:
     assert outlook(more).in_zone < 1.0
 
 
+def test_what_nothing_was_done_to_is_foreseen_once() -> None:
+    both = situation(shop=EVEN, bank=EVEN)
+    scaled = {row.key.name: row for row in compare(both, whatif.scale(both, "shop", 20), every).rows}
+    assert scaled["bank"].planned.outlook is scaled["bank"].today.outlook
+    assert scaled["shop"].planned.outlook.endpoints == 20
+    again = compare(both, whatif.lose_zone(both, "a"), every).rows
+    assert [row.today.outlook for row in again] == [row.today.outlook for row in scaled.values()]
+    assert {row.planned.outlook.endpoints for row in again} == {8}, "with other nodes all is looked at anew"
+
+
 def test_a_new_zone_may_be_added() -> None:
     assert whatif.add_nodes(situation(shop=EVEN), "d", 1).cluster.demand("topology.kubernetes.io/zone")["d"] == 1
 
