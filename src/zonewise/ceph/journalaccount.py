@@ -13,7 +13,7 @@ from zonewise.ceph.ids import Kind, Thing
 from zonewise.ceph.journal import Entry, State
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Origin(msgspec.Struct, frozen=True, rename="camel"):
     """What it was copied from; `id` as CSI says it."""
 
     id: str
@@ -21,7 +21,7 @@ class Origin(msgspec.Struct, frozen=True):
     image: str
 
 
-class EntryAccount(msgspec.Struct, frozen=True, kw_only=True):
+class EntryAccount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A volume or snapshot, as the journal in pool `journal` has it; `id` as CSI says it, `image` as Ceph does."""
 
     id: str
@@ -44,7 +44,7 @@ class EntryAccount(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin | None
 
 
-class FindingAccount(msgspec.Struct, frozen=True):
+class FindingAccount(msgspec.Struct, frozen=True, rename="camel"):
     """`what` is the image or subvolume, `done` what was repaired, empty where nothing was."""
 
     code: str

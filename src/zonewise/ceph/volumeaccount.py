@@ -6,8 +6,10 @@ From Kubernetes' objects alone: the driver leaves pool, domain and reason in the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from zonewise.ceph import takeover
 from zonewise.ceph.domains import ACTIVE, TAKEOVER_PREFIX, DomainLabels, Segments, describe, lies_in, segments_of
@@ -16,8 +18,7 @@ from zonewise.objects import Node
 from zonewise.topology import NodeSelector, is_ready
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True, rename="camel"):
     """The nodes of one domain that reach a volume. `by` says how: its domain, a takeover, or from everywhere."""
 
     domain: str
@@ -26,8 +27,7 @@ class Reach:
     ready: int
 
 
-@dataclass(frozen=True, slots=True)
-class Takeover:
+class Takeover(msgspec.Struct, frozen=True, rename="camel"):
     """`entry` is who takes the volume's domain over now, as the map says it; `would` what the rest could add."""
 
     domain: str
@@ -35,8 +35,9 @@ class Takeover:
     would: tuple[Reach, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True, rename="camel"):
+    """The JSON of `zonewise explain volume -o json`: a field is never renamed, only added."""
+
     claim: str
     sentence: str
     is_reached: bool
@@ -46,7 +47,7 @@ class Account:
     pool: str = ""
     domain: str = ""
     reason: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = {}
     reach: tuple[Reach, ...] = ()
     takeovers: tuple[Takeover, ...] = ()
     pools: tuple[tuple[str, str], ...] = ()

@@ -58,7 +58,7 @@ Examples:
     show_default=True,
     help="How automatic hints are computed, as the controller is told.",
 )
-@health_option(HEALTH_PORT)
+@health_option(HEALTH_PORT, " On a loopback address always so.")
 @cluster_options
 @log_options
 def dashboard(**options: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli import completion
+from zonewise.cli import completion, printing
 from zonewise.cli.csi_serve import CONFIG_MAP, DOMAIN_LABELS, config_map_key
 from zonewise.cli.options import cluster_options
 
@@ -63,14 +63,11 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
             return await inquire(client, key, labels, place)
 
     account = asyncio.run(find_out())
-    click.echo(_json(account) if output == "json" else "\n".join(_lines(account)))
+    if output == "json":
+        printing.echo_data(account, output)
+    else:
+        click.echo("\n".join(_lines(account)))
     sys.exit(0 if account.is_reached else 1)
-
-
-def _json(account: Account) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(account), indent=2).decode()
 
 
 def _lines(account: Account) -> Iterator[str]:

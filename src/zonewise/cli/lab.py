@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from zonewise.cli import printing
 from zonewise.cli.completion import lab_names, zone_names
 
 if TYPE_CHECKING:
@@ -184,15 +185,23 @@ def status(ctx: click.Context, name: str, output: str) -> None:
         state.get(name)  # says so
         return
     seen = statuses.of(found)
-    click.echo(_json(seen) if output == "json" else _describe(seen))
+    if output == "json":
+        printing.echo_data(seen, output)
+    else:
+        click.echo(_describe(seen))
     ctx.exit(0 if seen.health is statuses.Health.READY else 1)
 
 
 @lab.command("list", epilog="Example: zonewise lab list")
-def list_() -> None:
+@_output
+def list_(output: str) -> None:
     """Name your labs, one on each line."""
     from zonewise.lab import state
+    from zonewise.lab import status as statuses
 
+    if output == "json":
+        printing.echo_data(statuses.listed(), output)
+        return
     for name in state.names():
         click.echo(name)
 
@@ -306,12 +315,17 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
 @_named
 @click.option("--count", type=click.IntRange(1), default=50, show_default=True, help="Questions of each front pod.")
 @click.option("--by-name", is_flag=True, help="Not through the Service's address, but a pod that DNS names for it.")
-def ask(name: str, count: int, by_name: bool) -> None:
+@_output
+def ask(name: str, count: int, by_name: bool, output: str) -> None:
     """Have the demo's fronts ask the catalog, and show which zone answered whom."""
     from zonewise.lab import answers
 
     found = _get(name)
-    click.echo(answers.table(answers.ask(found, count, by_name=by_name), found.zones))
+    counted = answers.ask(found, count, by_name=by_name)
+    if output == "json":
+        printing.echo_data(answers.account(counted, found.zones), output)
+    else:
+        click.echo(answers.table(counted, found.zones))
 
 
 def _get(name: str) -> Lab:
@@ -331,7 +345,7 @@ def _print_up(running: Lab, output: str) -> None:
 
     seen = statuses.of(running)
     if output == "json":
-        click.echo(_json(seen))
+        printing.echo_data(seen, output)
         return
     from zonewise.lab import tour
 
@@ -361,9 +375,3 @@ def _describe(seen: LabStatus) -> str:
         for process in seen.processes
     ]
     return "\n".join(lines)
-
-
-def _json(seen: LabStatus) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(seen), indent=2).decode()

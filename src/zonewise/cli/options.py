@@ -36,14 +36,14 @@ def log_options(command: F) -> F:
     return _with(command, _LOGGING)
 
 
-def health_option(default: int) -> Callable[[F], F]:
-    """`health_port`, for `zonewise.kube.process.Listen`."""
+def health_option(default: int, but: str = "") -> Callable[[F], F]:
+    """`health_port`, for `zonewise.kube.process.Listen`; `but` says where it does not count."""
     return click.option(
         "--health-port",
         type=click.IntRange(0, 65535),
         default=default,
         show_default=True,
-        help="Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.",
+        help=f"Where /metrics, /livez and /readyz are served; 0 for any free port, which the log names.{but}",
     )
 
 

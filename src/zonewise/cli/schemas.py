@@ -18,6 +18,8 @@ ACCOUNTS: Final[Mapping[str, str]] = {
     "explain eviction": "zonewise.disruption.accounts:Account",
     "explain service": "zonewise.seeing.accounts:ServiceExplanation",
     "explain volume": "zonewise.ceph.volumeaccount:Account",
+    "lab ask": "zonewise.lab.answers:Account",
+    "lab list": "zonewise.lab.status:Labs",
     "lab status": "zonewise.lab.status:LabStatus",
     "lab up": "zonewise.lab.status:LabStatus",
     "plan": "zonewise.planning.comparison:Comparison",

@@ -249,7 +249,7 @@ def _churn(options: dict[str, Any]) -> str:
     found = [replay(trace, one, way, overload) for trace in replayed for one in preferring for way in Way]
     match options["output"]:
         case "json":
-            return tables.as_json(Results(()), found)
+            return tables.as_json(Results((), tuple(found)))
         case "csv":
             return tables.churn_csv(found)
         case "html":
@@ -322,12 +322,13 @@ def _live(options: dict[str, Any]) -> list[Input]:
     return asyncio.run(_read_cluster(options["kubeconfig"], options["context"]))
 
 
-async def _read_cluster(kubeconfig: Path | None, context: str | None) -> list[Input]:
+async def _read_cluster(config: Path | None, context: str | None) -> list[Input]:
+    from zonewise.kube import kubeconfig
     from zonewise.kube.client import Client
     from zonewise.objects import ENDPOINT_SLICES, NODES
     from zonewise.simulator.inputs import from_cluster
 
-    async with await Client.connect(kubeconfig, context) as client:
+    async with Client(kubeconfig.find(config, context), wait_for_server=False) as client:
         nodes, slices = await client.list(NODES), await client.list(ENDPOINT_SLICES)
     found = from_cluster(nodes.items, slices.items)
     if not found:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
 from zonewise.errors import ZonewiseError
 from zonewise.lab import namespaces, nodes, sandbox
 from zonewise.lab.nodes import Lab
@@ -25,6 +27,19 @@ ORDERS = "orders"
 
 Answers = Mapping[str, Counter[str]]
 """By the zone that asked, how often each zone answered."""
+
+
+class Asked(msgspec.Struct, frozen=True, rename="camel"):
+    """The questions from one zone: how often each zone answered, and `same_zone`, the share of 1 that stayed at home."""
+
+    zone: str
+    answers: dict[str, int]
+    unanswered: int
+    same_zone: float
+
+
+Account = tuple[Asked, ...]
+"""The JSON of `zonewise lab ask -o json`; fields are only ever added."""
 
 
 def ask(lab: Lab, count: int, *, by_name: bool = False) -> Answers:
@@ -64,6 +79,18 @@ def _ask(namespace: str, path: str, count: int) -> Mapping[str, int]:
         return namespaces.inside(namespace, exchange)
     except (OSError, http.client.HTTPException, ValueError):
         return {UNANSWERED: count}
+
+
+def account(answers: Answers, zones: Sequence[str]) -> Account:
+    return tuple(
+        Asked(
+            zone,
+            {other: counts[other] for other in zones},
+            counts[UNANSWERED],
+            counts[zone] / max(1, counts.total()),
+        )
+        for zone, counts in ((zone, answers[zone]) for zone in zones)
+    )
 
 
 def table(answers: Answers, zones: Sequence[str]) -> str:

@@ -63,6 +63,23 @@ class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return sum(zone.ready_nodes for zone in self.zones)
 
 
+class Listed(msgspec.Struct, frozen=True, rename="camel"):
+    """`phase` is null where a start ended before it wrote anything down."""
+
+    name: str
+    phase: Phase | None
+    directory: str
+
+
+Labs = tuple[Listed, ...]
+"""The JSON of `zonewise lab list -o json`; fields are only ever added."""
+
+
+def listed() -> Labs:
+    found = {name: state.find(name) for name in state.names()}
+    return tuple(Listed(name, lab.phase if lab else None, str(state.directory_of(name))) for name, lab in found.items())
+
+
 def of(lab: Lab) -> LabStatus:
     if lab.phase is Phase.READY:
         return _asked(lab, _recorded(lab))

@@ -13,6 +13,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
+import msgspec
+
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.load import Consumers
 from zonewise.routing.prefer import Limits, Preference, prefer
@@ -30,8 +32,7 @@ class Way(StrEnum):
     LAZY = "lazy"
 
 
-@dataclass(frozen=True, slots=True)
-class Churn:
+class Churn(msgspec.Struct, frozen=True, rename="camel"):
     """Sums over a trace; `in_zone` is the mean share over its steps, `worst_overload` the highest seen."""
 
     trace: str

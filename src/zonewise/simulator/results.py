@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
+from zonewise.simulator.churn import Churn
+
 SCORE_BINS = 101
 """One bin for each whole point from 0 to 100; what is below 0 counts as 0."""
 
 
-class Figures(msgspec.Struct, frozen=True):
+class Figures(msgspec.Struct, frozen=True, rename="camel"):
     total: float
     in_zone: float | None = None
     overload: float | None = None
     slices: float | None = None
 
 
-class Loss(msgspec.Struct, frozen=True):
+class Loss(msgspec.Struct, frozen=True, rename="camel"):
     """An input on which an algorithm falls far behind the best of the others."""
 
     nodes: tuple[int, ...]
@@ -25,7 +27,7 @@ class Loss(msgspec.Struct, frozen=True):
     best_algorithm: str
 
 
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+class Row(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Mean scores of one algorithm over a data set; `invalid` inputs left a zone without endpoints and are not in the means."""
 
     algorithm: str
@@ -40,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     losses: tuple[Loss, ...] = ()
 
 
-class Judged(msgspec.Struct, frozen=True):
+class Judged(msgspec.Struct, frozen=True, rename="camel"):
     """One input of the user's own, and the total of each algorithm on it; none where a zone is left without endpoints."""
 
     name: str
@@ -50,7 +52,7 @@ class Judged(msgspec.Struct, frozen=True):
     totals: dict[str, float | None]
 
 
-class Table(msgspec.Struct, frozen=True, omit_defaults=True):
+class Table(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """`upper_bound` is a mean total that no assignment of any kind exceeds."""
 
     dataset: str
@@ -61,5 +63,8 @@ class Table(msgspec.Struct, frozen=True, omit_defaults=True):
     judged: tuple[Judged, ...] = ()
 
 
-class Results(msgspec.Struct, frozen=True):
+class Results(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The JSON of `zonewise simulate -o json`; `churn` is there where traces were replayed."""
+
     tables: tuple[Table, ...]
+    churn: tuple[Churn, ...] = ()

@@ -98,9 +98,8 @@ def churn_text(found: Sequence[Churn]) -> str:
     return "\n".join(aligned([head, *rows])) + "\n"
 
 
-def as_json(results: Results, churn: Sequence[Churn] = ()) -> str:
-    document = msgspec.to_builtins(results) | ({"churn": msgspec.to_builtins(list(churn))} if churn else {})
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+def as_json(results: Results) -> str:
+    return msgspec.json.format(msgspec.json.encode(results), indent=2).decode() + "\n"
 
 
 def as_csv(results: Results) -> str:
@@ -134,7 +133,7 @@ def as_csv(results: Results) -> str:
 
 def churn_csv(found: Sequence[Churn]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(Churn.__dataclass_fields__), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(msgspec.to_builtins(list(found)))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(Churn.__struct_fields__)
+    writer.writerows(map(msgspec.structs.astuple, found))
     return out.getvalue()

@@ -31,3 +31,4 @@ def test_fields_have_names_and_types(name: str) -> None:
     assert found
     assert all(field.path.startswith((".", "[")) and field.type for field in found)
     assert len({field.path for field in found}) == len(found)
+    assert not [field.path for field in found if "_" in field.path], "names are in camelCase everywhere"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from zonewise.lab import answers
 from zonewise.lab.shop import UNANSWERED
 
@@ -15,6 +17,14 @@ def test_rows_are_who_asked_and_columns_who_answered() -> None:
         "asked from      zone-a      zone-b  same zone",
         "zone-a            75 %        25 %       75 %",
         "zone-b             0 %       100 %      100 %",
+    ]
+
+
+def test_programs_get_the_counts() -> None:
+    counted = {"a": Counter({"a": 3, "b": 1}), "b": Counter({UNANSWERED: 2})}
+    assert list(msgspec.to_builtins(answers.account(counted, ["a", "b"]))) == [
+        {"zone": "a", "answers": {"a": 3, "b": 1}, "unanswered": 0, "sameZone": 0.75},
+        {"zone": "b", "answers": {"a": 0, "b": 0}, "unanswered": 2, "sameZone": 0.0},
     ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zonewise.errors import UsageError
-from zonewise.lab import places, state
+from zonewise.lab import places, state, status
 from zonewise.lab.state import BusyError, Lab, NoLabError, Options, Phase
 
 
@@ -36,6 +36,15 @@ def test_a_record_comes_back_as_it_was_written() -> None:
     assert state.find("one") == lab
     assert state.get("one").kube_proxy == Path("/bin/kube-proxy")
     assert state.names() == ["one"]
+
+
+def test_labs_are_listed_with_what_is_written_of_them() -> None:
+    lab = make("one", phase=Phase.READY)
+    state.directory_of("half").mkdir()
+    assert status.listed() == (
+        status.Listed("half", None, str(state.directory_of("half"))),
+        status.Listed("one", Phase.READY, str(lab.directory)),
+    )
 
 
 def test_half_written_and_unknown_labs_are_none() -> None:

@@ -34,7 +34,7 @@ export class Simulator {
     const cell = (value) => el("td", { class: "number" }, value.toFixed(2));
     put(this.body,
       el("div", { class: "wide-table" }, el("table", { class: "scores" }, el("caption", {}, count(table.inputs, "Service and address family", "Services and address families")), el("thead", {}, el("tr", {}, ["algorithm", "total", "in-zone", "overload", "slices"].map((word, index) => el("th", { scope: "col", class: index ? "number" : "" }, word)))),
-        el("tbody", {}, table.rows.map((row) => el("tr", { class: row.total === best ? "best" : "" }, el("th", { scope: "row" }, `${row.total === best ? "★ " : ""}${row.algorithm}`), cell(row.total), cell(row.in_zone), cell(row.overload), cell(row.slices)))))),
+        el("tbody", {}, table.rows.map((row) => el("tr", { class: row.total === best ? "best" : "" }, el("th", { scope: "row" }, `${row.total === best ? "★ " : ""}${row.algorithm}`), cell(row.total), cell(row.inZone), cell(row.overload), cell(row.slices)))))),
       el("div", { class: "plots" }, Object.entries(PLOTS).map(([name, words]) => el("figure", {}, el("img", { src: `/simulation/${name}.svg?${Date.now()}`, alt: words, loading: "lazy" }), el("figcaption", { class: "small muted" }, words)))));
   }
 }
