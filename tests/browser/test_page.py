@@ -20,7 +20,7 @@ from dashboard_world import HOSTILE, SAME_ZONE, cluster, hostile, node, service,
 from zonewise.dashboard import dumped
 from zonewise.dashboard.board import Board
 from zonewise.dashboard.doors import LoopbackDoor
-from zonewise.dashboard.rows import ServiceRow
+from zonewise.dashboard.rows import PartRow, ServiceRow
 from zonewise.dashboard.server import Server, serve
 from zonewise.dashboard.traffic import Traffic
 from zonewise.kube.listening import listen
@@ -44,6 +44,13 @@ def shop() -> list[dict[str, Any]]:
         service("front", "shop", {SAME_ZONE: "Prefer"}),
         slice_of("front", "shop", homes[:1]),
     ]
+
+
+def headless() -> list[dict[str, Any]]:
+    homes = [(f"{zone}-1", zone) for zone in ("zone-a", "zone-b", "zone-c")]
+    pods = service("pods", "shop", {SAME_ZONE: "Require"})
+    pods["spec"]["clusterIP"] = "None"
+    return [*(node(name, zone) for name, zone in homes), pods, slice_of("pods", "shop", homes)]
 
 
 def large() -> list[dict[str, Any]]:
@@ -142,6 +149,17 @@ def test_what_if_answers_as_plan_does(show: Show, open_page: OpenPage) -> None:
     page.get_by_role("button", name="Add").click()
     page.get_by_role("button", name="Show what happens").click()
     expect(page.locator("#view-what-if [role=alert]")).to_contain_text("no such Service")
+
+
+def test_headless_services_are_in_force_where_our_dns_runs(show: Show, open_page: OpenPage) -> None:
+    shown = show(headless)
+    page = open_page(f"{shown.url}#services/shop/pods")
+    badge = page.locator(".detail .badge").first
+    expect(badge).to_contain_text("in part")
+    expect(page.locator(".detail")).to_contain_text("! the Service is headless, and stock DNS gives")
+    part = PartRow(what="Deployment zonewise-dns", sentence="2 of 2 pods ready", good=True)
+    shown.change(shown.board.show, {"components": {part.what: part}})
+    expect(badge).to_contain_text("in force")
 
 
 def test_hostile_names_are_only_text(show: Show, open_page: OpenPage) -> None:

@@ -1,5 +1,7 @@
 // Elements made without markup: every name goes in as text, whatever it says.
 
+import { losses } from "./store.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -79,7 +81,7 @@ export const STATES = {
 
 export function state(row) {
   const known = STATES[row.state] ?? STATES.NotAsked;
-  const limited = row.state === "InForce" && (row.losses.length || row.complaints.length);
+  const limited = row.state === "InForce" && (losses(row).length || row.complaints.length);
   return limited ? { ...known, shape: "◐", word: "in part", tone: "warn" } : known;
 }
 

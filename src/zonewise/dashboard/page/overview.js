@@ -3,7 +3,7 @@
 import { shareChart } from "./charts.js";
 import { ago, amount, badge, count, el, percent, put, rate, state } from "./dom.js";
 import { ZoneMap } from "./map.js";
-import { flows, measured, shares, store } from "./store.js";
+import { flows, losses, measured, shares, store } from "./store.js";
 
 const MONTH_SECONDS = 30 * 86400;
 const PRICE_PER_GB = 0.02;
@@ -37,7 +37,7 @@ export class Overview {
     this.map.draw(names);
     if (["services", "nodes", "traffic", "budgets", "proxies"].some((name) => names.has(name))) this.drawFigures();
     if (names.has("traffic") || names.has("proxies")) this.drawChart();
-    if (names.has("services")) this.drawWhy();
+    if (names.has("services") || names.has("components")) this.drawWhy();
     if (["drains", "rollouts", "takeovers", "budgets", "nodes"].some((name) => names.has(name))) this.drawNow();
     if (names.has("components")) this.drawParts();
     if (this.zoneShown !== undefined && names.has("nodes")) this.showZone(this.zoneShown);
@@ -77,7 +77,7 @@ export class Overview {
     }
     put(this.why, el("ul", { class: "plain" }, rows.slice(0, MOST_LISTED).map(([key, row]) => el("li", {},
       el("a", { href: `#services/${encodeURIComponent(key)}`, class: "name" }, key), " ", badge(state(row)),
-      el("p", { class: "small" }, row.state === "InForce" ? [...row.complaints, ...row.losses][0] : row.sentence)))),
+      el("p", { class: "small" }, row.state === "InForce" ? [...row.complaints, ...losses(row)][0] : row.sentence)))),
       rows.length > MOST_LISTED && el("p", { class: "small muted" }, `and ${rows.length - MOST_LISTED} more, first in the list of `, el("a", { href: "#services" }, "Services")));
   }
 

@@ -2,7 +2,7 @@
 
 import { shareChart, sparkPath } from "./charts.js";
 import { ago, badge, count, el, mark, percent, put, say, state, STATES, svg } from "./dom.js";
-import { measured, shares, store } from "./store.js";
+import { losses, measured, shares, store } from "./store.js";
 
 const SPARE = 6;
 
@@ -24,9 +24,9 @@ export class Services {
   }
 
   draw(names) {
-    if (names.has("services")) this.sift();
+    if (names.has("services") || names.has("components")) this.sift();
     else if (names.has("traffic")) this.place(true);
-    if (this.opened && (names.has("services") || names.has("traffic"))) this.drawDetail();
+    if (this.opened && ["services", "traffic", "components"].some((name) => names.has(name))) this.drawDetail();
   }
 
   sift() {
@@ -175,7 +175,7 @@ export class Services {
       row.remedy && el("p", { class: "remedy" }, el("strong", {}, "What would change it: "), row.remedy),
       row.cutOff > 0 && el("p", { class: "bad" }, `▲ ${count(row.cutOff, "node")} reach no endpoint`),
       row.complaints.map((text) => el("p", { class: "warn small" }, `! ${text}`)),
-      row.losses.map((text) => el("p", { class: "warn small" }, `! stock proxies can't: ${text}`)),
+      losses(row).map((text) => el("p", { class: "warn small" }, `! ${text}`)),
       shareChart(shares(this.opened), { width: 460, height: 150 }),
       el("dl", { class: "facts" },
         fact("policy", row.policy), row.source && fact("said by", row.source), fact("in zone, foreseen", percent(row.inZone)), fact("in zone, measured", share === null ? "not measured" : percent(share)),

@@ -86,11 +86,16 @@ function add(key, number, stayed, crossed) {
   }
 }
 
-/** Bytes per second between zones over the last half minute, and of the whole. */
+/** What was measured in the last minute; nothing once no proxy answers any more. */
+function recent() {
+  return store.tables.proxies.get("all")?.answering === 0 ? [] : store.recent;
+}
+
+/** Bytes per second between zones over the last minute. */
 export function flows() {
-  const seconds = store.recent.reduce((sum, said) => sum + said.seconds, 0) || 1;
+  const seconds = recent().reduce((sum, said) => sum + said.seconds, 0) || 1;
   const found = new Map();
-  for (const said of store.recent) {
+  for (const said of recent()) {
     for (const flow of said.flows) {
       const key = JSON.stringify([flow.clientZone, flow.endpointZone]);
       const known = found.get(key) ?? { from: flow.clientZone, to: flow.endpointZone, rate: 0 };
@@ -101,20 +106,26 @@ export function flows() {
   return [...found.values()];
 }
 
-/** The share that stayed in its zone over the last while, null where nothing was measured. */
-export function measured(key, buckets = 6) {
-  const history = store.history.get(key);
-  if (!history) return null;
-  const now = Math.floor(Date.now() / 1000 / store.bucketSeconds);
+/** The share that stayed in its zone in that minute, of one Service or `*` for all; null where nothing was measured. */
+export function measured(key) {
   let stayed = 0;
   let crossed = 0;
-  for (const [number, bytes] of history) {
-    if (number > now - buckets) {
+  for (const { services } of recent()) {
+    const told = key === "*" ? Object.values(services) : [services[key] ?? [0, 0]];
+    for (const bytes of told) {
       stayed += bytes[0];
       crossed += bytes[1];
     }
   }
   return stayed + crossed ? stayed / (stayed + crossed) : null;
+}
+
+/** What stock components won't do of what a Service asks. Where our DNS server runs, headless ones get all of it. */
+export function losses(row) {
+  if (!row.losses.length) return row.losses;
+  const ours = ["Deployment", "DaemonSet"].some((kind) => store.tables.components.get(`${kind} zonewise-dns`)?.good);
+  if (row.headless) return ours ? [] : row.losses;
+  return row.losses.map((text) => `stock proxies can't: ${text}`);
 }
 
 /** Shares by bucket for a chart: [{at, share, bytes}], in order of time. */

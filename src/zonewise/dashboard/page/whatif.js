@@ -1,7 +1,7 @@
 // What would become of every Service after a change: asked of the same functions that `zonewise plan` asks.
 
 import { el, percent, put } from "./dom.js";
-import { store } from "./store.js";
+import { losses, store } from "./store.js";
 
 const POLICIES = {
   "same-zone": ["Prefer", "Require", "Balanced", ""],
@@ -149,7 +149,7 @@ export class WhatIf {
           el("tbody", {}, said.rows.map((row) => {
             const [a, b] = [row.today.outlook, row.planned.outlook];
             return el("tr", {}, el("th", { scope: "row" }, `${b.namespace}/${b.name}`), step("policy", a.policy, b.policy), step("in zone", percent(a.inZone), percent(b.inZone)), step("overload", percent(a.worstOverload), percent(b.worstOverload)), step("endpoints", String(a.endpoints), String(b.endpoints)),
-              el("td", { class: "small" }, b.sentence, b.cutOff.length > 0 && el("span", { class: "bad block" }, `▲ ${b.cutOff.length} nodes reach no endpoint`), b.losses.slice(0, 1).map((text) => el("span", { class: "warn block" }, `! stock proxies can't: ${text}`))));
+              el("td", { class: "small" }, b.sentence, b.cutOff.length > 0 && el("span", { class: "bad block" }, `▲ ${b.cutOff.length} nodes reach no endpoint`), lost(b).slice(0, 1).map((text) => el("span", { class: "warn block" }, `! ${text}`))));
           })))),
         said.leftOut > 0 && el("p", { class: "muted small" }, `and ${said.leftOut} more`)));
   }
@@ -157,6 +157,11 @@ export class WhatIf {
 
 function step(name, today, planned) {
   return el("td", { "data-name": name, class: name === "policy" ? "policy" : "figures-of" }, today === planned ? today : [el("span", { class: "muted" }, `${today} → `), el("strong", {}, planned)]);
+}
+
+function lost(outlook) {
+  const headless = store.tables.services.get(`${outlook.namespace}/${outlook.name}`)?.headless;
+  return losses({ ...outlook, headless });
 }
 
 function words(change) {
