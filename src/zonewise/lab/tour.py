@@ -32,8 +32,8 @@ def text(lab: Lab, *, terminal: bool) -> str:
 def places(lab: Lab) -> list[tuple[str, str]]:
     """By what they are for."""
     found = [("dashboard", f"http://127.0.0.1:{installed.dashboard_port(lab)}/")] if lab.options.zonewise else []
-    found += [] if _is_found() else [("first", f"source {Path(sys.prefix, 'bin', 'activate')}")]
-    found.append(("kubeconfig", f"export KUBECONFIG={lab.node_kubeconfig}"))
+    finding = "" if _is_found() else f"source {Path(sys.prefix, 'bin', 'activate')}; "
+    found.append(("first", f"{finding}export KUBECONFIG={lab.node_kubeconfig}"))
     if lab.options.ceph:
         found.append(("ceph", f"export CEPH_CONF={lab.ceph / 'ceph.conf'}"))
         found.append(("volumes", f"zonewise csi journal --config {lab.ceph / 'csi.json'}"))
