@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.timeout(1200)]
 PATIENCE_SECONDS = 240.0
 KUBECTL = 'kubectl() { zonewise lab kubectl -- "$@"; }'
 """People have one of their own."""
-EXPLAIN = 'zonewise() { command zonewise "$@" || [ "$1 $?" = "explain 1" ]; }'
-"""By a 1 it says that the answer is no, which is what people are to see."""
+ANSWERS = 'zonewise() { command zonewise "$@" || [[ "$1 $?" =~ ^(explain|status)\\ 1$ ]]; }'
+"""By a 1 they say that something is wrong, which is what people are to see."""
 STOPS = ("see", "ask", "prefer", "names", "drain", "lose a zone", "take over")
 TOUR = dict(zip(STOPS, (block.commands for block in blocks("README.md", "run")), strict=True))
 """In the order of the README, and each goes on from the one before."""
@@ -51,7 +51,7 @@ def typed(lab: Lab, commands: list[str], cwd: Path | None = None) -> str:
         "COLUMNS": "200",
     }
     done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", "\n".join([KUBECTL, EXPLAIN, *commands])],
+        ["bash", "-e", "-o", "pipefail", "-c", "\n".join([KUBECTL, ANSWERS, *commands])],
         cwd=cwd, env=environment, check=False, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, f"{commands}: {done.stdout}\n{done.stderr}"
