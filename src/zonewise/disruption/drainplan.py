@@ -171,7 +171,7 @@ class _Stage:
 
     def _is_replaced(self, pod: PodFacts) -> bool:
         workload = self._cluster.workloads.get(pod.controller_uid)
-        return not gives_up(self._peers(pod), workload.own if workload else None)
+        return not gives_up(sum(peer.stays for peer in self._peers(pod)), workload.own if workload else None)
 
     def _selecting(self, pod: PodFacts) -> list[Key]:
         return [budget.key for budget in self._budgets if _selects(budget, pod)]

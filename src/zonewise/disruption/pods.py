@@ -6,7 +6,7 @@ where a pod stands under a budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -149,13 +149,13 @@ def owner_of(pod: PodFacts, workloads: Workloads) -> str:
     return workload.owner.uid if workload else ""
 
 
-def gives_up(pods: Iterable[PodFacts], replicas: int | None) -> bool:
-    """Whether a ReplicaSet with these pods has more than the `replicas` it wants, if these are known.
+def gives_up(staying: int, replicas: int | None) -> bool:
+    """Whether a ReplicaSet with so many pods that stay has more than the `replicas` it wants, if these are known.
 
     One that has not replaces what is evicted. Nothing can be taken in place of that, and its slot stays: while a surge
     of the Deployment never gets ready, its old ReplicaSet gives nothing up, though there are pods too many.
     """
-    return replicas is None or sum(pod.stays for pod in pods) > replicas
+    return replicas is None or staying > replicas
 
 
 class Atlas:

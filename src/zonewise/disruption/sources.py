@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from zonewise import log
 from zonewise.disruption.budget import Budget, BudgetError
 from zonewise.disruption.membership import Membership
-from zonewise.disruption.pods import Atlas, PodFacts
+from zonewise.disruption.pods import Atlas, PodFacts, gives_up
 from zonewise.kube.cache import Cache
 from zonewise.kube.informers import Caches
 from zonewise.kube.reflector import Change
@@ -137,8 +137,8 @@ class Sources:
     def is_replaced(self, pod: PodFacts) -> bool:
         """Whether its ReplicaSet makes another when it is evicted. Others are not asked: they have an order of their own."""
         known = self.replica_set(pod.replica_set) if pod.replica_set else None
-        # As `gives_up` says, but with a count that is kept: a guard asks with every eviction.
-        return known is not None and self._staying.get(pod.replica_set, 0) <= known.spec.replicas
+        # Of a count that is kept: a guard asks with every eviction.
+        return known is not None and not gives_up(self._staying.get(pod.replica_set, 0), known.spec.replicas)
 
     def controllers_under(self, budget: Key) -> set[str]:
         return {pod.controller_uid for pod in self.pods_selected_by(budget) if pod.controller}

@@ -90,4 +90,4 @@ def test_whether_a_replica_set_gives_up_pods(name: str) -> None:
     replicas, gives = GIVING[name]
     ended = pod("e0", stage=Stage.ENDED)
     pods = [pod("a0"), pod("b0"), pod("c0", ready=False), pod("d0", terminating=True), ended]
-    assert gives_up(pods, replicas) is gives
+    assert gives_up(sum(pod.stays for pod in pods), replicas) is gives
