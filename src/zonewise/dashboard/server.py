@@ -83,6 +83,7 @@ class Server:
         self._files = page_files()
         self._viewers = 0
         self._thinking = asyncio.Lock()
+        self._simulating = asyncio.Lock()
         self._simulated: tuple[float, Table] | None = None
 
     def application(self) -> web.Application:
@@ -179,7 +180,8 @@ class Server:
         return web.Response(body=draw(table.rows).encode(), content_type="image/svg+xml", headers=headers)
 
     async def _table(self) -> Table:
-        async with self._thinking:
+        """One at a time, and kept for a while; what-if questions need not wait for it."""
+        async with self._simulating:
             if self._simulated is None or time.monotonic() - self._simulated[0] > SIMULATION_KEPT_SECONDS:
                 table = await asyncio.to_thread(simulation.judge, self._situation())
                 self._simulated = (time.monotonic(), table)
