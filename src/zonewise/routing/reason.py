@@ -65,6 +65,9 @@ class Code(StrEnum):
     # What hints cannot say to a stock kube-proxy.
     NEEDS_PROXY = "NeedsProxy"
 
+    # What stock DNS does not do for a headless Service.
+    NEEDS_DNS = "NeedsDNS"
+
 
 class Subject(NamedTuple):
     """Something a user can look at: `Node worker-7`, `Service default/web`, `Endpoint 10.0.0.3`, `Zone eu-1a`."""

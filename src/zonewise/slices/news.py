@@ -35,7 +35,7 @@ from zonewise.slices.state import (
     state_of,
 )
 
-_NEEDS_DNS_REMEDY: Final = "answer the cluster's names with `zonewise dns`"
+_NEEDS_DNS_REMEDY: Final = "answer the cluster's names with `zonewise dns`, where it does not do so already"
 _NEEDS_PROXY_REMEDY: Final = f"label the Service {PROXY_NAME_LABEL}={OUR_PROXY} where the Zonewise proxy runs"
 
 
@@ -97,12 +97,11 @@ def _notes(before: State | None, state: State, decisions: Mapping[str, Decision]
 
 
 def _loss_note(state: State) -> Note:
+    """Who answers names or carries traffic is not known here: both say what to do where it is a stock component."""
     if STOCK_DNS_LOSS in state.losses:
-        text = _with_remedy(STOCK_DNS_LOSS, _NEEDS_DNS_REMEDY)
-    else:
-        said = f"stock proxies will not do all that was decided: {'; '.join(state.losses)}"
-        text = _with_remedy(said, _NEEDS_PROXY_REMEDY)
-    return Note(Severity.WARNING, Code.NEEDS_PROXY, text)
+        return Note(Severity.WARNING, Code.NEEDS_DNS, _with_remedy(STOCK_DNS_LOSS, _NEEDS_DNS_REMEDY))
+    said = f"stock proxies will not do all that was decided: {'; '.join(state.losses)}"
+    return Note(Severity.WARNING, Code.NEEDS_PROXY, _with_remedy(said, _NEEDS_PROXY_REMEDY))
 
 
 def _is_news(before: State | None, state: State) -> bool:

@@ -218,7 +218,8 @@ def test_a_headless_service_is_a_matter_of_dns() -> None:
     report = told(headless, TWELVE)
     assert report.state is not None
     assert len(report.state.losses) == 1
-    (line,) = [line for line in said(report) if "NeedsProxy" in line]
+    (line,) = [line for line in said(report) if "Needs" in line]
+    assert line.startswith("Warning NeedsDNS: the Service is headless")
     assert "stock DNS gives its clients every endpoint. What helps: answer the cluster's names" in line
 
 
