@@ -16,6 +16,7 @@ from zonewise.objects.storage import PersistentVolume
 from zonewise.planning.outlook import look
 from zonewise.planning.situation import KINDS, Situation, gather
 from zonewise.routing import HintsForm
+from zonewise.seeing.status import serves_all
 
 _KINDS: dict[str, type[View]] = {
     **KINDS,
@@ -38,12 +39,20 @@ def read(data: bytes, source: str) -> Objects:
 
 
 def show(found: Objects, board: Board, hints: HintsForm) -> Situation:
-    situation = gather(found["Node"], found["Service"], found["EndpointSlice"], found["Pod"], found["Namespace"])
+    everything = serves_all(found["DaemonSet"])
+    situation = gather(
+        found["Node"],
+        found["Service"],
+        found["EndpointSlice"],
+        found["Pod"],
+        found["Namespace"],
+        all_services=everything,
+    )
     workloads = [*found["Deployment"], *found["StatefulSet"], *found["DaemonSet"]]
     world = World(situation, found["TopologyDisruptionBudget"], workloads, found["PersistentVolume"])
     written = {served.key: served.service for served in situation.services}
     rows = {
-        str(outlook.key): tables.service(outlook, written[outlook.key])
+        str(outlook.key): tables.service(outlook, written[outlook.key], all_services=everything)
         for outlook in look(situation, lambda _: True, hints)
     }
     board.show({**tables.but_services(world), "services": rows, "notices": {}})

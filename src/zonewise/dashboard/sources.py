@@ -43,7 +43,7 @@ from zonewise.objects.storage import PERSISTENT_VOLUMES
 from zonewise.planning.outlook import look
 from zonewise.planning.situation import Situation, gather
 from zonewise.routing import HintsForm
-from zonewise.seeing.status import COMPONENTS, CONFIGURATIONS, NAME_LABEL, Seen
+from zonewise.seeing.status import COMPONENTS, CONFIGURATIONS, NAME_LABEL, Seen, serves_all
 from zonewise.seeing.status import LEASES as DUTIES
 from zonewise.slices.names import service_key
 from zonewise.slices.relevance import names_drain, routing_matters
@@ -152,16 +152,20 @@ class Sources:
         changed, everything = self._changed, self._all_changed
         self._changed, self._all_changed = set(), False
         self._woken.clear()
-        situation = gather(self.nodes, self._services, self._slices, namespaces=self._namespaces)
+        _, _, daemon_sets = self._workloads
+        proxied = serves_all(daemon_sets)
+        situation = gather(self.nodes, self._services, self._slices, namespaces=self._namespaces, all_services=proxied)
         workloads = [workload for cache in self._workloads for workload in cache]
         world = World(situation, list(self._budgets), workloads, list(self._volumes))
         services = {key_of(served.service): served.service for served in situation.services}
-        everything = everything or situation.own != self._situation.own  # then slices are counted otherwise
+        before = self._situation
+        everything = everything or situation.own != before.own  # then slices are counted otherwise
+        everything = everything or proxied != before.all_services
         again = services.keys() if everything else changed & services.keys()
-        situation.recall(self._situation, services.keys() - again)
+        situation.recall(before, services.keys() - again)
         for keys in _cut(sorted(again)):
             for found in look(situation, _is_in(keys), self._hints):
-                self._rows[str(found.key)] = tables.service(found, services[found.key])
+                self._rows[str(found.key)] = tables.service(found, services[found.key], all_services=proxied)
             await asyncio.sleep(0)
         self._rows = {str(key): self._rows[str(key)] for key in services if str(key) in self._rows}
         self._situation = situation

@@ -27,12 +27,12 @@ from zonewise.objects.storage import PersistentVolume
 from zonewise.planning.outlook import Outlook
 from zonewise.planning.situation import Situation
 from zonewise.routing import DRAIN_ZONE
-from zonewise.routing.stockproxy import PROXY_NAME_LABEL
 from zonewise.seeing import storage
 from zonewise.seeing.budgets import budget_status
+from zonewise.seeing.dataplane import Carrier, carrier_of
 from zonewise.seeing.status import Seen, assemble, state_of
 from zonewise.slices.names import STATE
-from zonewise.slices.state import OUR_PROXY, read_state
+from zonewise.slices.state import read_state
 from zonewise.topology import is_control_plane, is_ready, region_of, zone_of
 
 _MOST_NAMED: Final = 5
@@ -84,7 +84,8 @@ def nodes(situation: Situation) -> dict[str, NodeRow]:
     }
 
 
-def service(found: Outlook, written: Service) -> ServiceRow:
+def service(found: Outlook, written: Service, *, all_services: bool = False) -> ServiceRow:
+    """`all_services`: the Zonewise proxy runs in kube-proxy's place."""
     said = read_state(written.metadata.annotations.get(STATE))
     return ServiceRow(
         namespace=found.namespace,
@@ -100,7 +101,7 @@ def service(found: Outlook, written: Service) -> ServiceRow:
         slices=found.slices,
         cut_off=len(found.cut_off),
         headless=written.spec.cluster_ip == "None",
-        our_proxy=written.metadata.labels.get(PROXY_NAME_LABEL) == OUR_PROXY,
+        our_proxy=carrier_of(written, all_services=all_services) is Carrier.ZONEWISE_PROXY,
         since=said.since if said and (said.policy, said.active) == (found.policy, found.active) else "",
         parts=tuple(Part(zone=one.zone, consumers=one.consumers, endpoints=one.endpoints) for one in found.assignment),
         losses=found.losses,

@@ -100,11 +100,19 @@ class Affinity(View, frozen=True):
     node_affinity: NodeAffinity | None = None
 
 
+class DaemonContainer(View, frozen=True):
+    """How it was started."""
+
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+
+
 class DaemonPodSpec(View, frozen=True):
-    """What says on which nodes a DaemonSet's pods belong."""
+    """What says on which nodes a DaemonSet's pods belong, and what runs in them."""
 
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
+    containers: tuple[DaemonContainer, ...] = ()
 
 
 class DaemonPodTemplate(View, frozen=True):

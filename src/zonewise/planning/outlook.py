@@ -17,11 +17,12 @@ from zonewise.planning import slicecount
 from zonewise.planning.situation import Served, Situation, is_own
 from zonewise.routing import Cluster, Decision, HintsForm, drained_zones
 from zonewise.routing.load import names
+from zonewise.routing.stockproxy import PROXY_NAME_LABEL
 from zonewise.routing.tiers import EVERYONE
 from zonewise.slices.families import Family
 from zonewise.slices.overlay import is_stock, recalled
 from zonewise.slices.routed import Routed, route
-from zonewise.slices.state import forecasts_of, state_of
+from zonewise.slices.state import STOCK_DNS_LOSS, State, forecasts_of, state_of
 from zonewise.topology import ZONE
 
 EVERY_CLIENT: Final = "*"
@@ -97,7 +98,7 @@ def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
         cut_off=tuple(sorted({name for each in forecasts for name in each.cut_off})),
         slices=sum(_slices(served, family, each, own=situation.own) for family, each in found.items()),
         assignment=tuple(_assignments(decisions.values(), cluster)),
-        losses=state.losses,
+        losses=_losses(served.service, state, all_services=situation.all_services),
         complaints=state.complaints,
     )
 
@@ -112,6 +113,12 @@ def routed(served: Served, family: Family, situation: Situation, hints: HintsFor
     if any(map(is_stock, slices)) and not any(map(is_own, slices)):  # there it is the overlay that remembers
         memory = recalled(served.service, served.endpoints(family), situation.cluster)
     return route(served.service, served.by_family[family], slices, situation.cluster, hints, drained, memory)
+
+
+def _losses(service: Service, state: State, *, all_services: bool) -> tuple[str, ...]:
+    """The Zonewise proxy loses nothing; in kube-proxy's place it serves whoever names no other. Headless ones are DNS's."""
+    ours = all_services and PROXY_NAME_LABEL not in service.metadata.labels and STOCK_DNS_LOSS not in state.losses
+    return () if ours else state.losses
 
 
 def _of_family(slices: Iterable[EndpointSlice], family: Family) -> list[EndpointSlice]:

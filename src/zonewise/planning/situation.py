@@ -49,7 +49,8 @@ class Served:
 class Situation:
     """`changed` is empty for the cluster as it is, else what was changed in words.
 
-    `own` where the Zonewise controller writes the slices (mode own), not the stock one.
+    `own` where the Zonewise controller writes the slices (mode own), not the stock one; `all_services` where the Zonewise
+    proxy runs in kube-proxy's place.
     """
 
     nodes: tuple[Node, ...]
@@ -57,6 +58,7 @@ class Situation:
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     own: bool = False
+    all_services: bool = False
     foreseen: dict[tuple[Key, HintsForm], Outlook] = field(default_factory=dict, repr=False, compare=False)
     """What `outlook` found already: it is asked for more than once, and costs most of all."""
 
@@ -78,6 +80,7 @@ def gather(
     namespaces: Iterable[Namespace] = (),
     *,
     own: bool | None = None,
+    all_services: bool = False,
 ) -> Situation:
     """Endpoints are those of the slices, or where there are none, of the pods.
 
@@ -91,7 +94,8 @@ def gather(
     served = [_served(service, by_service.get(key_of(service), []), selected, cluster) for service in routed]
     if own is None:
         own = any(is_own(found) for each in served for found in each.slices)
-    return Situation(known, tuple(served), {found.metadata.name: found for found in namespaces}, own=own)
+    told = {found.metadata.name: found for found in namespaces}
+    return Situation(known, tuple(served), told, own=own, all_services=all_services)
 
 
 def is_own(found: EndpointSlice) -> bool:

@@ -231,6 +231,7 @@ def _changed(
         situation.namespaces,
         (*situation.changed, words),
         situation.own,
+        situation.all_services,
     )
 
 

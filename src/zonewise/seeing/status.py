@@ -85,7 +85,8 @@ class Seen:
 
 
 def assemble(seen: Seen, now: datetime) -> Status:
-    situation = gather(seen.nodes, seen.services, seen.slices, namespaces=seen.namespaces)
+    everything = serves_all(seen.daemon_sets)
+    situation = gather(seen.nodes, seen.services, seen.slices, namespaces=seen.namespaces, all_services=everything)
     zones = tuple(_zones(situation))
     measured = by_service(seen.traffic.total(), (zone.name for zone in zones if zone.name))
     services = tuple(_service(found, measured) for found in look(situation, lambda _service: True))
@@ -117,6 +118,16 @@ def assemble(seen: Seen, now: datetime) -> Status:
         volumes=storage.volumes(seen.volumes, seen.nodes),
         takeovers=storage.takeovers(seen.nodes),
         unread=tuple(seen.unread),
+    )
+
+
+def serves_all(daemon_sets: Iterable[DaemonSet]) -> bool:
+    """Whether the node proxy runs in kube-proxy's place, as far as its DaemonSet tells."""
+    return any(
+        "--all-services" in " ".join((*container.command, *container.args)).split()
+        for found in daemon_sets
+        if found.metadata.labels.get(NAME_LABEL) == PROXY
+        for container in found.spec.template.spec.containers
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from dashboard_world import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
 from zonewise.dashboard import dumped, tables
 from zonewise.dashboard.board import Board
+from zonewise.dashboard.questions import Question, Replicas, answer
 from zonewise.dashboard.rows import NodeRow, ServiceRow
 from zonewise.dashboard.simulation import PLOTS, judge
 from zonewise.dashboard.tables import Workload
@@ -44,6 +45,24 @@ def test_a_dump_fills_every_table() -> None:
     table = judge(situation)
     assert table.inputs == 1
     assert all("<svg" in draw(table.rows) for draw in PLOTS.values())
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_proxy_for_all_services_loses_nothing(everything: bool) -> None:
+    homes = [("a-1", "a"), ("b-1", "b")]
+    proxy = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "zonewise-proxy", "labels": {"app.kubernetes.io/name": "zonewise-proxy"}},
+        "spec": {"template": {"spec": {"containers": [{"args": ["proxy", *["--all-services"] * everything]}]}}},
+    }
+    asking = service("cart", "shop", {SAME_ZONE: "Require"})
+    board, situation = shown([*(node(*home) for home in homes), asking, slice_of("cart", "shop", homes), proxy])
+    row = board.tables["services"]["shop/cart"]
+    assert isinstance(row, ServiceRow)
+    assert (row.our_proxy, row.losses == ()) == (everything, everything)
+    answered = answer(Question(changes=(Replicas("shop/cart", 6),)), situation, HintsForm.STABLE)
+    assert [found.planned.outlook.losses == () for found in answered.rows] == [everything]
 
 
 def test_every_state_of_a_service_can_be_told() -> None:

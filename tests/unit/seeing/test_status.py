@@ -368,6 +368,25 @@ def test_headless_services_need_our_dns_and_no_proxy() -> None:
     assert not {"NeedsDNS", "NeedsProxy"} & (codes(with_dns) | codes(without) - {"NeedsDNS"})
 
 
+@pytest.mark.parametrize(("words", "needed"), [(["proxy"], True), (["proxy", "--all-services"], False)])
+def test_a_proxy_for_all_services_needs_no_label(words: list[str], needed: bool) -> None:
+    """But where a Service names another proxy."""
+    asking = service("hard", **{SAME_ZONE: "Require"})
+    facts = seen_with(services=[asking], slices=[slice_of(asking, {"a": 2, "b": 2, "c": 2})])
+    proxy = made(
+        DaemonSet,
+        metadata={"name": "zonewise-proxy", "labels": {"app.kubernetes.io/name": "zonewise-proxy"}},
+        spec={"template": {"spec": {"containers": [{"name": "proxy", "args": words}]}}},
+        status={"desiredNumberScheduled": 6, "numberReady": 6},
+    )
+    running = replace(facts, seen=replace(facts.seen, daemon_sets=[proxy]))
+    assert ("NeedsProxy" in codes(running)) is needed
+    assert bool(assemble(running.seen, NOW).services[0].outlook.losses) is needed
+    labels = {"service.kubernetes.io/service-proxy-name": "other"}
+    other = msgspec.structs.replace(asking, metadata=msgspec.structs.replace(asking.metadata, labels=labels))
+    assert "NeedsProxy" in codes(replace(running, seen=replace(running.seen, services=[other])))
+
+
 def test_certificates_end() -> None:
     facts = healthy()
     ends = NOW.replace(year=3001)
