@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 
 from zonewise.cli.csi_serve import CONFIG_MAP, DOMAIN_LABELS, config_map_key
 from zonewise.cli.options import cluster_options
-from zonewise.errors import ZonewiseError
+from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.ceph.takeover import TakeoverMap
@@ -61,12 +62,23 @@ def _change(options: dict[str, Any], added: Mapping[str, Sequence[str]], removed
     from zonewise.kube import kubeconfig
 
     names = DomainLabels.parse(options["domain_labels"]).names
+    _check(added, names)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     place = config_map_key(options["config_map"])
     said = asyncio.run(_write(access, place, names, added, removed, dry_run=options["dry_run"]))
     click.echo(f"{place}{' would say' if options['dry_run'] else ' says'}:" if said else f"{place}: no takeover")
     for source, targets in said.written().items():
         click.echo(f"  {source} is taken over by {', '.join(targets)}")
+
+
+def _check(added: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
+    """What can't be said in any map is the caller's mistake, whatever the cluster's map says."""
+    from zonewise.ceph.takeover import MAP, TakeoverError, read
+
+    try:
+        read({MAP: json.dumps({source: list(targets) for source, targets in added.items()})}, names)
+    except TakeoverError as error:
+        raise UsageError(str(error)) from None
 
 
 async def _write(

@@ -141,6 +141,23 @@ def test_a_context_that_nobody_knows(name: str, capsys: pytest.CaptureFixture[st
     assert "nowhere" in one_line(said)
 
 
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        (["zone-b"], "can't take over itself"),
+        (["all", "zone-a"], "says it alone"),
+        (["rack=r1"], "is no domain label"),
+        (["zone a"], "zone a"),
+    ],
+)
+def test_a_takeover_that_no_map_can_say(
+    targets: list[str], expected: str, capsys: pytest.CaptureFixture[str], elsewhere: Path
+) -> None:
+    code, said = run(["csi", "takeover", "zone-b", *targets, "--kubeconfig", str(elsewhere)], capsys)
+    assert code == 2, said
+    assert expected in one_line(said)
+
+
 BROKEN = {
     "not YAML": "a: [",
     "no objects": "hello",
