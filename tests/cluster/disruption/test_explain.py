@@ -1,7 +1,6 @@
 """`zonewise explain eviction` beside real evictions: what it says is what becomes of them."""
 
 import asyncio
-import json
 import subprocess
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from disruption_bed import BUDGETS, ZONES, Bed
 from disruption_processes import Installed
 from lab_machine import ZONEWISE
+from printed import described
 from waiting import eventually
 from zonewise.kube.errors import TooManyRequests
 from zonewise.topology import ZONE
@@ -24,7 +24,7 @@ async def explained(bed: Bed, pod: str) -> tuple[int, dict[str, Any]]:
     command = [str(ZONEWISE), "explain", "eviction", pod, "-o", "json", *where]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    return done.returncode, described("explain eviction", done.stdout)
 
 
 async def allowed(bed: Bed) -> str:

@@ -1,10 +1,10 @@
 """What `zonewise explain eviction` tells: the answer, each budget's numbers, who is unavailable, what would free it."""
 
-import json
 from typing import Any
 
 import pytest
 
+from printed import described
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, World, budget, pod, spread
 from zonewise.cli.explain_eviction import _json, _lines
 from zonewise.disruption.accounts import Account, LeaderAccount, Situation, explain
@@ -108,7 +108,8 @@ def test_long_lists_are_cut_and_shares_shown() -> None:
 
 def test_json_keeps_its_fields() -> None:
     broken = BudgetError(Key("shop", "bad"), ("spec: write it",))
-    written = json.loads(_json(told(FULL, "b0", ACROSS, stock=[stock(1)], unreadable=[broken])))
+    printed = _json(told(FULL, "b0", ACROSS, stock=[stock(1)], unreadable=[broken]))
+    written = described("explain eviction", printed)
     assert written["allowed"] is True
     assert written["budgets"][0]["domain"] == {
         "name": "b",

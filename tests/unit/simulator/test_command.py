@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from printed import described
 from zonewise.cli.main import cli, main
 from zonewise.simulator.datasets import RANGED
 from zonewise.simulator.plots import PLOTS
@@ -38,7 +38,7 @@ def test_the_hand_picked_shapes_are_the_default(tmp_path: Path) -> None:
 
 
 def test_json_has_a_row_per_algorithm_and_the_total_of_every_input(own: Path, tmp_path: Path) -> None:
-    (table,) = json.loads(simulate("-f", own, "-o", "json", checkpoint=tmp_path).output)["tables"]
+    (table,) = described("simulate", simulate("-f", own, "-o", "json", checkpoint=tmp_path).output)["tables"]
     assert table["inputs"] == 2
     assert [row["algorithm"] for row in table["rows"]] == ALGORITHMS
     assert all({"total", "inZone", "overload", "slices", "cpuSeconds"} <= set(row) for row in table["rows"])
@@ -83,7 +83,7 @@ def test_other_weights_and_thresholds_change_the_scores(own: Path, tmp_path: Pat
 def test_a_trace_of_the_users_own_is_replayed(tmp_path: Path) -> None:
     trace = tmp_path / "walk.yaml"
     trace.write_text("nodes: {a: 1, b: 1}\nendpoints: {a: 5, b: 5}\nsteps: [{add: {a: 1}, repeat: 3}]\n")
-    found = json.loads(simulate("--trace", trace, "-o", "json", checkpoint=tmp_path).output)["churn"]
+    found = described("simulate", simulate("--trace", trace, "-o", "json", checkpoint=tmp_path).output)["churn"]
     assert {(churn["algorithm"], churn["way"]) for churn in found} == {
         (algorithm, way) for algorithm in ALGORITHMS[1:] for way in ("full", "padded", "lazy")
     }
