@@ -1,0 +1,54 @@
+"""The dashboard's server over HTTP: who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+from aiohttp.test_utils import TestClient, TestServer
+
+from dashboard_world import node, service, slice_of
+from zonewise.dashboard import dumped
+from zonewise.dashboard.board import Board
+from zonewise.dashboard.doors import LoopbackDoor
+from zonewise.dashboard.server import Server
+from zonewise.planning.situation import Served
+from zonewise.routing import HintsForm
+
+PATIENCE_SECONDS = 60.0
+
+
+class Slow(tuple[Served, ...]):
+    """Services that can't be looked at before `released`."""
+
+    __slots__ = ()
+    looked_at = threading.Event()
+    released = threading.Event()
+
+    def __iter__(self) -> Iterator[Served]:
+        self.looked_at.set()
+        self.released.wait(PATIENCE_SECONDS)
+        return super().__iter__()
+
+
+async def test_a_question_does_not_wait_for_a_simulation() -> None:
+    homes = [("a-1", "a"), ("b-1", "b")]
+    world = [*(node(*home) for home in homes), service("cart", "shop"), slice_of("cart", "shop", homes)]
+    data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world}).encode()
+    board = Board({})
+    situation = dumped.show(dumped.read(data, "test"), board, HintsForm.STABLE)
+    asked = iter([replace(situation, services=Slow(situation.services)), situation])
+    server = Server(board, lambda: next(asked), LoopbackDoor())
+    async with TestClient(TestServer(server.application())) as client:
+        simulated = asyncio.create_task(client.get("/simulation"))
+        try:
+            assert await asyncio.to_thread(Slow.looked_at.wait, PATIENCE_SECONDS)
+            async with asyncio.timeout(PATIENCE_SECONDS / 2):
+                assert (await client.post("/what-if", json={})).status == 200
+            assert not simulated.done()
+        finally:
+            Slow.released.set()
+        assert (await simulated).status == 200
