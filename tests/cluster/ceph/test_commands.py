@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from printed import described
 from storage_bed import CONFIG, volume_body
 from zonewise.ceph.domains import accessible
 from zonewise.cli.main import main
@@ -92,8 +93,8 @@ def test_claims_with_and_without_a_volume_are_explained(commands: Commands, clus
         assert "Pool       rbd-a: it is the pool of the domain of the pod" in told
         assert "`zonewise csi takeover zone=zone-a all` would let more nodes reach it" in told
         assert "is in zone=zone-a and does not advertise it" in told
-        read = json.loads(commands.run("explain", "volume", f"{commands.namespace}/bound", "-o", "json", code=1))
-        assert read["domain"] == "zone=zone-a"
+        printed = commands.run("explain", "volume", f"{commands.namespace}/bound", "-o", "json", code=1)
+        assert described("explain volume", printed)["domain"] == "zone=zone-a"
         assert "no claim" in commands.run("explain", "volume", "missing", "-n", commands.namespace, code=1)
     finally:
         cluster.request("DELETE", f"{VOLUMES}/{volume['metadata']['name']}")
