@@ -11,6 +11,7 @@ import rbd
 from click.testing import CliRunner
 
 import storage_driver
+from printed import described
 from storage_driver import MIB, Driver, Refused
 from waiting import eventually
 from zonewise.ceph import ids
@@ -268,8 +269,8 @@ def test_the_doctor_finds_and_removes_what_nobody_has(breakable_ceph: Ceph, tmp_
         which = ids.parse(volume.volume_id)
         assert which is not None
         rbd.RBD().remove(cluster.ioctx("rbd-zone-a"), which.image)
-        lost = CliRunner().invoke(csi_doctor.doctor, [*look, "--repair"])
+        lost = CliRunner().invoke(csi_doctor.doctor, [*look, "--repair", "-o", "json"])
         assert lost.exit_code == 1
-        assert "Lost" in lost.output
+        assert [found["code"] for found in described("csi doctor", lost.stdout)] == ["Lost"]
         driver.delete(volume.volume_id)
     cluster.close()
