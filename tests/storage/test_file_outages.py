@@ -1,7 +1,9 @@
 """What CephFS volumes are answered with while the daemons behind a file system hang, and that retries succeed afterwards."""
 
 import functools
+import itertools
 import signal
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +19,13 @@ from zonewise.ceph.cephfs import CephFs
 from zonewise.ceph.cluster import Clusters
 from zonewise.ceph.config import Configuration
 from zonewise.ceph.controller import Controller
+from zonewise.ceph.doctor import Doctor, Finding
+from zonewise.ceph.errors import CsiError
 from zonewise.ceph.ids import Kind, Thing
 from zonewise.ceph.journal import Journal
+from zonewise.ceph.provisioning import Provisioner
 from zonewise.ceph.server import Server
+from zonewise.ceph.spec.csi_pb2 import Volume
 from zonewise.ceph.steps import Step
 from zonewise.lab.ceph import FILESYSTEM, Ceph
 
@@ -29,10 +35,10 @@ WHERE = {"preferred": ["zone-b"], "requisite": ["zone-a", "zone-b", "zone-c"]}
 
 
 @contextmanager
-def serving(folder: Path, ceph: Ceph, timeout_seconds: float) -> Iterator[Driver]:
+def serving(folder: Path, ceph: Ceph, timeout_seconds: float, backend: CephFs | None = None) -> Iterator[Driver]:
     clusters = Clusters(Configuration(storage_driver.config_file(folder, ceph)), timeout_seconds)
     socket = folder / f"{uuid.uuid4().hex[:8]}.sock"
-    server = Server(f"unix://{socket}", {"Controller": Controller(clusters, {Kind.CEPHFS: CephFs()})})
+    server = Server(f"unix://{socket}", {"Controller": Controller(clusters, {Kind.CEPHFS: backend or CephFs()})})
     server.start()
     client = Client(socket)
     try:
@@ -107,6 +113,49 @@ def test_what_a_manager_that_died_left_of_a_copy_is_no_copy(
             driver_cluster.close()
         for volume in (copy, source):
             driver.delete(volume.volume_id)
+
+
+async def test_the_doctor_leaves_a_copy_alone_that_the_manager_is_at(
+    breakable_ceph: Ceph, tmp_path: Path, name: Callable[[str], str]
+) -> None:
+    """However long ago it was begun: the manager goes on without the call that began it."""
+    config = storage_driver.config_file(tmp_path, breakable_ceph)
+    admin, numbers = storage_driver.own_cluster(config), itertools.count()
+    written = Journal(admin, "fs-meta")
+    threads = {"who": "mgr", "name": "mgr/volumes/max_concurrent_clones"}
+    with serving(tmp_path, breakable_ceph, 60, CephFs(copied_within_seconds=0)) as driver:
+        source = driver.create(name("v"), parameters=FILES, **WHERE)
+        admin.mon("config set", **threads, value="0")
+
+        def copy(word: str) -> Volume:
+            return driver.create(word, volume=source.volume_id, parameters=FILES, **WHERE)
+
+        def looked() -> tuple[list[Finding], bool] | None:
+            """Once the manager has heard that it may copy nothing: a copy that it is at before and after the looks."""
+            word = name(f"c{next(numbers)}")
+            with suppress(Refused):
+                copy(word)
+            entry = written.by_name(Thing.VOLUME, word)
+            assert entry is not None
+            doctor = Doctor(admin, {Kind.CEPHFS: CephFs()}, {"fs-meta"})
+            found = [each for each in doctor.examine(time.time() + 1, 0) if each.entry == entry]
+            if not CephFs().is_being_made(admin, entry.place):
+                return None
+            with suppress(CsiError):  # it was finished at this moment
+                is_cleared = Provisioner(CephFs(), 0).clear_away(admin, written, entry)
+                return (found, is_cleared) if CephFs().is_being_made(admin, entry.place) else None
+            return None
+
+        try:
+            found, is_cleared = await eventually(looked, "a copy that is not finished")
+        finally:
+            admin.mon("config set", **threads, value="4")  # of a removal the manager would not hear
+        assert (found, is_cleared) == ([], False)
+        for number in range(next(numbers)):
+            made = await retried(functools.partial(copy, name(f"c{number}")))
+            await retried(functools.partial(driver.delete, made.volume_id))
+        await retried(functools.partial(driver.delete, source.volume_id))
+    admin.close()
 
 
 @contextmanager

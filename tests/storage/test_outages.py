@@ -233,9 +233,39 @@ def test_the_doctor_leaves_alone_what_a_journal_that_it_may_not_read_may_have(
     seen = CliRunner().invoke(csi_doctor.doctor, ["--config", str(config), "--older-than", "0", "--repair"])
     assert seen.exit_code == 1
     assert f"is left alone: there may be one in {JOURNAL_POOL}" in seen.output
-    assert "repaired" not in seen.output
+    assert ", 0 repaired" in seen.output
     patient.delete(volume.volume_id)
     assert storage_driver.findings(admin) == []
+
+
+async def test_the_doctor_looks_at_the_other_pools_while_a_zone_is_away(
+    breakable_ceph: Ceph, config: Path, patient: Driver, admin: Cluster, name: Name
+) -> None:
+    """What it can't see is neither lost nor a reason to remove anything."""
+    hidden, lost = (patient.create(name(zone), preferred=[zone], requisite=ZONES) for zone in ("zone-a", "zone-b"))
+    which = ids.parse(lost.volume_id)
+    assert which is not None
+    rbd.RBD().remove(admin.ioctx("rbd-zone-b"), which.image)
+    orphan = f"csi-vol-{ids.token_of(name('nobody'), b'1234')}"
+    rbd.RBD().create(admin.ioctx("rbd-zone-b"), orphan, MIB)
+    repair = ["--config", str(config), "--older-than", "0", "--repair"]
+    breakable_ceph.zone_down("zone-a")
+    try:
+        await eventually(lambda: not patient.capacity("zone-a").available_capacity, "the zone is known to be down")
+        seen = CliRunner().invoke(csi_doctor.doctor, repair)
+    finally:
+        breakable_ceph.zone_up("zone-a")
+        breakable_ceph.wait_up()
+    assert seen.exit_code == 1, seen.output
+    assert "pool rbd-zone-a of cluster lab could not be looked at in full: 0 of its 1 OSDs are up" in seen.output
+    assert f"Lost               rbd-zone-b/{which.image}" in seen.output
+    assert seen.output.count("Lost") == 1
+    assert f"rbd-zone-b/{orphan} is in no journal that can be read now, and is left alone" in seen.output
+    assert ", 0 repaired" in seen.output
+    for volume in (hidden, lost):
+        await _retried(functools.partial(patient.delete, volume.volume_id))
+    await eventually(lambda: CliRunner().invoke(csi_doctor.doctor, repair).exit_code == 0, "the orphan is removed")
+    assert orphan not in rbd.RBD().list(admin.ioctx("rbd-zone-b"))
 
 
 def _user(cluster: Ceph, name: str, **caps: str) -> dict[str, str]:

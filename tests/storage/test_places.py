@@ -17,10 +17,11 @@ from waiting import eventually
 from zonewise.ceph import ids, journal
 from zonewise.ceph.cluster import Cluster, Clusters
 from zonewise.ceph.config import Configuration
-from zonewise.ceph.doctor import journal_pools
+from zonewise.ceph.doctor import Code, Doctor, Finding, journal_pools
 from zonewise.ceph.errors import CsiError
 from zonewise.ceph.ids import Thing
 from zonewise.ceph.journal import Journal, State
+from zonewise.ceph.model import Found
 from zonewise.ceph.provisioning import Provisioner
 from zonewise.lab import ceph
 from zonewise.lab.ceph import JOURNAL_POOL
@@ -142,6 +143,13 @@ def test_what_somebody_went_on_with_is_not_cleared_away(driver: Driver, ceph_adm
     (backend,) = storage_driver.backends().values()
     seen = msgspec.structs.replace(entry, state=State.RESERVED)
     assert not Provisioner(backend, 0).clear_away(ceph_admin, written, seen)
+    doctor = Doctor(ceph_admin, storage_driver.backends(), {JOURNAL_POOL})
+    unfinished = Finding(Code.UNFINISHED_CREATE, "", "", entry.kind, seen, JOURNAL_POOL)
+    orphan = Finding(Code.ORPHAN, "", "", entry.kind, found=Found(entry.place, entry.thing, entry.token))
+    for finding in (unfinished, orphan):
+        became = doctor.repair(finding)
+        assert became.left
+        assert not became.done
     assert driver.create(name("v")) == volume
     driver.delete(volume.volume_id)
 

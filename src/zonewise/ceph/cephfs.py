@@ -28,7 +28,8 @@ _COPIED_WITHIN_SECONDS = 50.0
 _POLL_SECONDS = 0.05
 _PLAIN = "plain"
 """The state of what is there and was never begun as a copy."""
-_NOT_YET = frozenset({"pending", "in-progress", "failed", "canceled"})
+_UNDER_WAY = frozenset({"pending", "in-progress"})
+_NOT_YET = _UNDER_WAY | {"failed", "canceled"}
 # A manager that dies while it begins a copy leaves a directory of which its successor makes an empty subvolume.
 _BEGUN_ANEW = frozenset({"failed", "canceled", _PLAIN})
 
@@ -108,6 +109,10 @@ class CephFs:
 
     def is_open(self, cluster: Cluster, place: Place) -> bool:  # noqa: ARG002 - the manager takes a repetition for what it is
         return False
+
+    def is_being_made(self, cluster: Cluster, place: Place) -> bool:
+        """The manager copies on without us, after its own restart too; what it gives up has another state."""
+        return _clone_state(cluster, place) in _UNDER_WAY
 
     def kept(self, cluster: Cluster, pool: str) -> list[str]:  # noqa: ARG002 - the manager itself removes such
         return []
@@ -210,7 +215,7 @@ class CephFs:
 
     def _remove_subvolume(self, cluster: Cluster, place: Place) -> None:
         """Its snapshots stay, as CSI wants it; the manager removes the rest with the last of them."""
-        if _clone_state(cluster, place) in {"pending", "in-progress"}:
+        if _clone_state(cluster, place) in _UNDER_WAY:
             try:
                 cluster.mgr(
                     "fs clone cancel", vol_name=place.filesystem, clone_name=place.image, group_name=place.group
@@ -309,8 +314,12 @@ def _found_in(cluster: Cluster, group: Place) -> Iterator[Found]:
         if named is None:
             continue
         place = replace(group, image=entry["name"])
-        facts = _info(cluster, place) or {}
-        if facts and facts.get("data_pool", group.pool) != group.pool:
+        facts = _info(cluster, place)
+        if facts is None:
+            # A copy that is not finished: the manager tells neither its pool nor its snapshots, of which it has none.
+            yield Found(place, *named)
+            continue
+        if facts.get("data_pool", group.pool) != group.pool:
             continue
         snapshots = [each["name"] for each in _manage(cluster, "subvolume snapshot ls", place, sub_name=place.image)]
         if facts.get("state", "complete") != "snapshot-retained":

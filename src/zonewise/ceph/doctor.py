@@ -3,6 +3,8 @@
 Calls that were killed leave their journal entry, and a retry finishes them; nothing is wrong until nobody retries. So what is unfinished is only
 reported when it is older than a while. Images are read before journals: what is made meanwhile is in the journal first, and what is deleted
 meanwhile is looked at once more before anything is said of it.
+
+A pool that is away hides what is in it and what its journal has: the others are looked at, and nothing is removed that it may know better.
 """
 
 from __future__ import annotations
@@ -46,12 +48,20 @@ class Finding:
     journal_pool: str = ""
     found: Found | None = None
     detail: str = ""
-    unseen: str = ""  # pools whose journal may know better
+    unseen: str = ""  # pools out of sight that may know better
 
     @property
     def can_be_repaired(self) -> bool:
-        """Not what is lost: only a person knows whether somebody still hopes for it. Nor what a journal out of sight may know."""
+        """Not what is lost: only a person knows whether somebody still hopes for it. Nor what a pool out of sight may know."""
         return self.code is not Code.LOST and not self.unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What was done about a finding; or why it was left alone."""
+
+    done: str = ""
+    left: str = ""
 
 
 class Doctor:
@@ -64,72 +74,108 @@ class Doctor:
     ) -> None:
         """`unseen`: pools that may have a journal of a kind, too, for all that this user can see."""
         self._cluster = cluster
-        self._unseen = {kind: ", ".join(sorted(pools)) for kind, pools in (unseen or {}).items()}
+        self._unseen = {kind: set((unseen or {}).get(kind, ())) for kind in Kind}
         self.forbidden: set[tuple[Kind, str]] = set()  # what this user may not list: nothing is said of it
+        self.away: dict[str, str] = {}  # pools that can't be looked at in full now, and why
         self._backends = backends
         self._journals = [Journal(cluster, pool) for pool in sorted(journal_pools)]
 
     def examine(self, now_seconds: float, older_than_seconds: float) -> Iterator[Finding]:
+        self._pass_over_what_does_not_serve()
         images = [(kind, each) for kind in self._backends for each in self._images(kind)]
-        entries = [(journal, entry) for journal in self._journals for entry in _all(journal)]
+        entries = [(journal, entry) for journal in list(self._journals) for entry in self._all(journal)]
         by_token = {entry.token: entry for _, entry in entries}
         for journal, entry in entries:
             if entry.kind in self._backends:
-                yield from self._entry(journal, entry, now_seconds - older_than_seconds)
+                try:
+                    yield from self._entry(journal, entry, now_seconds - older_than_seconds)
+                except CsiError as error:
+                    self._pass_over(self._pool_of(entry), error)
         for kind, image in images:
             yield from self._leftovers(kind, image, by_token)
         yield from self._orphans([(kind, image) for kind, image in images if image.token not in by_token])
         for kind, backend in self._backends.items():
             for pool in self._pools(kind):
-                if (kind, pool) in self.forbidden:
+                if pool in self.away or (kind, pool) in self.forbidden:
                     continue
                 for name in self._kept(backend, pool):
                     sentence = "was deleted and kept for copies of it, which are all gone"
                     place = f"{pool}/{name}"
                     yield Finding(Code.KEPT_FOR_NOTHING, place, sentence, kind, journal_pool=pool, detail=name)
 
-    def repair(self, finding: Finding) -> str:
-        """What was done about it."""
+    def repair(self, finding: Finding) -> Repair:
         backend = self._backends[finding.kind]
         provisioner = Provisioner(backend, abandoned_after_seconds=0)  # it was found to be old enough
         match finding:
             case Finding(code=Code.UNFINISHED_CREATE | Code.UNFINISHED_DELETE, entry=Entry() as entry):
                 journal = Journal(self._cluster, finding.journal_pool)
                 if not provisioner.clear_away(self._cluster, journal, entry):
-                    return "left alone: somebody went on with it"
-                return "removed, and its name forgotten"
+                    return Repair(left="somebody went on with it")
+                return Repair("removed, and its name forgotten")
             case Finding(code=Code.ORPHAN, found=Found() as found):
                 if self._known(found.token):
-                    return "left alone: the journal has it now"
+                    return Repair(left="the journal has it now")
                 backend.remove(self._cluster, found.place)
-                return "removed"
+                return Repair("removed")
             case Finding(code=Code.LEFTOVER_SNAPSHOT, found=Found() as found):
                 if self._unfinished(finding.detail.rpartition("-")[2]):
-                    return "left alone: its copy is being made"
+                    return Repair(left="its copy is being made")
                 backend.clear(self._cluster, found, finding.detail)
-                return "snapshot removed"
+                return Repair("snapshot removed")
             case Finding(code=Code.KEPT_FOR_NOTHING):
                 backend.purge(self._cluster, finding.journal_pool, finding.detail)
-                return "removed"
+                return Repair("removed")
             case _:
-                return "left alone: restore its data, or delete the volume"
+                return Repair(left="restore its data, or delete the volume")
+
+    def _pass_over_what_does_not_serve(self) -> None:
+        """Asked, each of its images would take as long as Ceph is given for an answer."""
+        pools = {pool for kind in self._backends for pool in (*self._pools(kind), *self._unseen[kind])}
+        for pool, state in self._cluster.states(pools).items():
+            if not state.is_serving:
+                self.away[pool] = state.problem
+
+    def _pass_over(self, pool: str, error: CsiError) -> None:
+        """Raises the error unless it says that the pool is away, or was removed meanwhile."""
+        if error.code is Refusal.UNAVAILABLE:
+            self.away.setdefault(pool, str(error))
+        elif error.code is not Refusal.NOT_FOUND:
+            raise error
+
+    def _lose_sight(self, journal: Journal, error: CsiError) -> None:
+        """Of a journal that does not answer while all are read: it may have anything. Raises the error if it says something else."""
+        if error.code is not Refusal.UNAVAILABLE:
+            raise error
+        self._pass_over(journal.pool, error)
+        self._journals = [each for each in self._journals if each is not journal]
+        for pools in self._unseen.values():
+            pools.add(journal.pool)
+
+    def _all(self, journal: Journal) -> Iterator[Entry]:
+        try:
+            for thing in Thing:
+                for _, entry in journal.entries(thing):
+                    yield entry
+        except CsiError as error:
+            self._lose_sight(journal, error)
 
     def _images(self, kind: Kind) -> Iterator[Found]:
         for pool in self._pools(kind):
+            if pool in self.away:
+                continue
             try:
                 yield from self._backends[kind].found(self._cluster, pool)
             except CsiError as error:
                 if error.code is Refusal.PERMISSION_DENIED:
                     self.forbidden.add((kind, pool))
-                elif error.code is not Refusal.NOT_FOUND:  # a pool that was removed meanwhile
-                    raise
+                else:
+                    self._pass_over(pool, error)
 
     def _kept(self, backend: Backend, pool: str) -> list[str]:
         try:
             return backend.kept(self._cluster, pool)
         except CsiError as error:
-            if error.code is not Refusal.NOT_FOUND:  # a pool that was removed meanwhile
-                raise
+            self._pass_over(pool, error)
             return []
 
     def _pools(self, kind: Kind) -> list[str]:
@@ -140,16 +186,27 @@ class Doctor:
             pool["pool_name"] for pool in dump["pools"] if application in pool.get("application_metadata", {})
         )
 
+    def _pool_of(self, entry: Entry) -> str:
+        """As it is called now."""
+        return self._cluster.pool_name(entry.pool_id) or entry.pool
+
     def _entry(self, journal: Journal, entry: Entry, before_seconds: float) -> Iterator[Finding]:
         backend = self._backends[entry.kind]
         what = f"{entry.pool}/{entry.place.image}"
+        pool = self._pool_of(entry)
+        unseen = pool if pool in self.away else ""
         if entry.state is not State.READY:
-            if max(entry.created_seconds, entry.marked_seconds) <= before_seconds:
-                code = Code.UNFINISHED_CREATE if entry.state is State.RESERVED else Code.UNFINISHED_DELETE
-                did = "created" if entry.state is State.RESERVED else "deleted"
-                sentence = f"{entry.name!r} was never {did} to the end, and nobody tries again"
-                yield Finding(code, what, sentence, entry.kind, entry, journal.pool)
-        elif backend.size(self._cluster, entry.place) is None and _again(journal, entry):
+            if max(entry.created_seconds, entry.marked_seconds) > before_seconds:
+                return
+            if not unseen and entry.state is State.RESERVED and backend.is_being_made(self._cluster, entry.place):
+                return
+            code = Code.UNFINISHED_CREATE if entry.state is State.RESERVED else Code.UNFINISHED_DELETE
+            did = "created" if entry.state is State.RESERVED else "deleted"
+            sentence = f"{entry.name!r} was never {did} to the end, and nobody tries again"
+            if unseen:
+                sentence += f"; it is left alone while pool {unseen} is away"
+            yield Finding(code, what, sentence, entry.kind, entry, journal.pool, unseen=unseen)
+        elif not unseen and backend.size(self._cluster, entry.place) is None and _again(journal, entry):
             sentence = f"{entry.name!r} is in the journal, and there is nothing"
             yield Finding(Code.LOST, what, sentence, entry.kind, entry, journal.pool)
 
@@ -157,10 +214,10 @@ class Doctor:
         """Those that are still there when looked for again, and still in no journal."""
         there = {(kind, image.place) for kind in {kind for kind, _ in suspects} for image in self._images(kind)}
         for kind, image in suspects:
-            if (kind, image.place) in there and not self._known(image.token):
+            if (kind, image.place) in there and not self._may_be_known(image.token):
                 what = f"{image.place.pool}/{image.place.image}"
                 sentence = "is in no journal"
-                unseen = self._unseen.get(kind, "")
+                unseen = self._out_of_sight(kind)
                 if unseen:
                     sentence += f" that can be read now, and is left alone: there may be one in {unseen}"
                 yield Finding(Code.ORPHAN, what, sentence, kind, found=image, unseen=unseen)
@@ -171,10 +228,22 @@ class Doctor:
             if copy is None or copy.state is State.READY:
                 what = f"{image.place.pool}/{image.place.image}"
                 sentence = f"has the snapshot {leftover}, whose copy is {'made' if copy else 'gone'}"
-                unseen = "" if copy else self._unseen.get(kind, "")
+                unseen = "" if copy else self._out_of_sight(kind)
                 if unseen:
                     sentence += f", or in a journal that can't be read now: there may be one in {unseen}"
                 yield Finding(Code.LEFTOVER_SNAPSHOT, what, sentence, kind, found=image, detail=leftover, unseen=unseen)
+
+    def _out_of_sight(self, kind: Kind) -> str:
+        return ", ".join(sorted(self._unseen[kind]))
+
+    def _may_be_known(self, token: str) -> bool:
+        """Also where a journal stops answering at this moment."""
+        try:
+            return self._known(token)
+        except CsiError as error:
+            if error.code is not Refusal.UNAVAILABLE:
+                raise
+            return True
 
     def _known(self, token: str) -> bool:
         return any(True for _ in self._entries(token))
@@ -183,9 +252,14 @@ class Doctor:
         return any(entry.state is State.RESERVED for entry in self._entries(token))
 
     def _entries(self, token: str) -> Iterator[Entry]:
+        """UNAVAILABLE where a journal can't be asked: what it has is not known."""
         for journal in self._journals:
             for thing in Thing:
-                entry = journal.by_id(Id(Kind.RBD, thing, self._cluster.name, 0, 0, token))
+                try:
+                    entry = journal.by_id(Id(Kind.RBD, thing, self._cluster.name, 0, 0, token))
+                except CsiError as error:
+                    self._pass_over(journal.pool, error)
+                    raise
                 if entry is not None:
                     yield entry
 
@@ -199,7 +273,7 @@ def journal_pools(cluster: Cluster) -> tuple[set[str], dict[Kind, set[str]]]:
     for pool in dump["pools"]:
         name, applications = pool["pool_name"], set(pool.get("application_metadata", {}))
         kinds = [kind for kind in Kind if _APPLICATIONS[kind] in applications or not applications & _OF_CEPH]
-        there = seen(cluster, name) if kinds and name in states and states[name].is_serving else None
+        there = _seen(cluster, name) if kinds and name in states and states[name].is_serving else None
         if there:
             found.add(name)
         elif there is None:
@@ -208,10 +282,14 @@ def journal_pools(cluster: Cluster) -> tuple[set[str], dict[Kind, set[str]]]:
     return found, unseen
 
 
-def _all(journal: Journal) -> Iterator[Entry]:
-    for thing in Thing:
-        for _, entry in journal.entries(thing):
-            yield entry
+def _seen(cluster: Cluster, pool: str) -> bool | None:
+    """None also where the pool does not answer, though enough of it seems to be up."""
+    try:
+        return seen(cluster, pool)
+    except CsiError as error:
+        if error.code is not Refusal.UNAVAILABLE:
+            raise
+        return None
 
 
 def _again(journal: Journal, entry: Entry) -> bool:

@@ -45,12 +45,13 @@ class EntryAccount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class FindingAccount(msgspec.Struct, frozen=True, rename="camel"):
-    """`what` is the image or subvolume, `done` what was repaired, empty where nothing was."""
+    """`what` is the image or subvolume, `done` what was repaired, empty where nothing was; `left` why it was then left alone."""
 
     code: str
     what: str
     sentence: str
-    done: str
+    done: str = ""
+    left: str = ""
 
 
 Journals = tuple[EntryAccount, ...]

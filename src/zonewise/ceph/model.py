@@ -93,6 +93,10 @@ class Backend(Protocol):
         """Whether any process has it open for writing now, so that it can't be taken for abandoned."""
         ...
 
+    def is_being_made(self, cluster: Cluster, place: Place) -> bool:
+        """Whether somebody is at making it now, though the call that began it may be gone: a large copy takes its time."""
+        ...
+
     def size(self, cluster: Cluster, place: Place) -> int | None:
         """In bytes; None when there is no such thing."""
         ...

@@ -273,7 +273,7 @@ class Provisioner:
             now = journal.by_name(entry.thing, entry.name)
             if now is None or now != entry:
                 return False
-            if now.state is State.RESERVED and self.backend.is_open(cluster, now.place):  # a large copy takes its time
+            if now.state is State.RESERVED and self.backend.is_being_made(cluster, now.place):
                 return False
             self._finish_delete(cluster, journal, self._marked(cluster, journal, now))
             return True

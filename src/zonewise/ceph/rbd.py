@@ -257,6 +257,9 @@ class Rbd:
             except rbd.ImageNotFound:
                 return False
 
+    def is_being_made(self, cluster: Cluster, place: Place) -> bool:
+        return self.is_open(cluster, place)
+
     def size(self, cluster: Cluster, place: Place) -> int | None:
         rbd = _library()
         with cluster.doing(f"opening image {place.pool}/{place.image}"):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from zonewise.cli import printing
 from zonewise.cli.csi_journal import cluster_option, clusters, config_option
+
+if TYPE_CHECKING:
+    from zonewise.ceph.journalaccount import FindingAccount
 
 
 @click.command(
@@ -33,36 +38,51 @@ Examples:
 def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than: float, output: str) -> None:
     """Compare the journals with what is in Ceph: orphans, unfinished volumes, leftover snapshots, lost data.
 
-    Exits with 1 when something is wrong and was not repaired.
+    Exits with 1 when something is wrong and was not repaired, or a pool is away and could not be looked at.
     """
     from zonewise.ceph.cephfs import CephFs
-    from zonewise.ceph.doctor import Doctor, journal_pools
+    from zonewise.ceph.doctor import Doctor, Repair, journal_pools
     from zonewise.ceph.errors import CsiError
     from zonewise.ceph.ids import Kind
     from zonewise.ceph.journalaccount import FindingAccount
     from zonewise.ceph.rbd import Rbd
 
     rows = []
+    away = False
     for cluster in clusters(config, only):
         seen = Doctor(cluster, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, *journal_pools(cluster))
         for finding in list(seen.examine(time.time(), older_than)):
-            done = ""
+            became = Repair()
             if repair and finding.can_be_repaired:
                 try:
-                    done = seen.repair(finding)
+                    became = seen.repair(finding)
                 except CsiError as error:
                     click.echo(f"{finding.what}: {error}", err=True)
-            rows.append(FindingAccount(finding.code, finding.what, finding.sentence, done))
+            rows.append(FindingAccount(finding.code, finding.what, finding.sentence, became.done, became.left))
         for kind, pool in sorted(seen.forbidden):
             what = "images" if kind is Kind.RBD else "subvolumes"
             click.echo(
                 f"{what} in {pool} of cluster {cluster.name} were not looked at: the user may not list them", err=True
             )
+        for pool, why in sorted(seen.away.items()):
+            click.echo(f"pool {pool} of cluster {cluster.name} could not be looked at in full: {why}", err=True)
+        away = away or bool(seen.away)
     if output == "json":
         printing.echo_data(rows, "json")
     else:
-        for row in rows:
-            mark = "repaired" if row.done else "wrong"
-            click.echo(f"{mark:8} {row.code:18} {row.what} {row.sentence}{': ' * bool(row.done)}{row.done}")
-        click.echo(f"{len(rows)} findings" if rows else "nothing is wrong")
-    ctx.exit(1 if any(not row.done for row in rows) else 0)
+        for line in told(rows, repair=repair, away=away):
+            click.echo(line)
+    ctx.exit(1 if away or any(not row.done for row in rows) else 0)
+
+
+def told(rows: Sequence[FindingAccount], *, repair: bool, away: bool) -> Iterator[str]:
+    """A line for each finding, and how many there are; `away`: not everything could be looked at."""
+    for row in rows:
+        mark = "repaired" if row.done else "left" if row.left else "wrong"
+        became = row.done or (f"left alone: {row.left}" if row.left else "")
+        yield f"{mark:8} {row.code:18} {row.what} {row.sentence}{': ' * bool(became)}{became}"
+    if rows:
+        repaired = sum(bool(row.done) for row in rows)
+        yield f"{len(rows)} findings" + (f", {repaired} repaired" if repair else "")
+    else:
+        yield "nothing is wrong" + (" in what could be looked at" if away else "")
