@@ -10,6 +10,7 @@ import structlog
 from hypothesis import settings
 
 import shared_cluster
+from verdicts import Verdicts
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.lab import ceph
@@ -19,6 +20,12 @@ from zonewise.lab.controlplane import ControlPlane
 # A busy machine may take its time: what hangs is ended by pytest-timeout, not by a stopwatch per example.
 settings.register_profile("zonewise", deadline=None)
 settings.load_profile("zonewise")
+
+
+@pytest.hookimpl(trylast=True)  # once there is a terminal to write to
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Verdicts(config.pluginmanager.getplugin("terminalreporter")))
 
 
 @pytest.fixture(autouse=True)
