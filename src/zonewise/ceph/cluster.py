@@ -38,6 +38,7 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 _STATES_SECONDS = 3.0  # how old what is known about pools may be
 _AHEAD_SECONDS = 1.5  # when it is asked for again, beside the calls, so that none has to wait for it
 _MOST_CONNECTIONS = 32
+_CLOSE_SECONDS = 10.0
 _BROKEN = frozenset({errno.ESHUTDOWN, errno.ENOTCONN, errno.ETIMEDOUT})
 
 
@@ -234,6 +235,14 @@ class Cluster:
         return "[global]\n" + "".join(f"{name} = {value}\n" for name, value in options.items())
 
     def close(self) -> None:
+        """Within a limit: librados may never come back from its own shutdown, and who is told to end must end."""
+        closing = threading.Thread(target=self._shut_down, name="shutdown", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
+        if closing.is_alive():
+            log.warning("a connection to Ceph is left open: it does not close", cluster=self.name, user=self.user)
+
+    def _shut_down(self) -> None:
         with self._asking, self._lock:
             for context in self._contexts.values():
                 context.close()
