@@ -36,7 +36,8 @@ Examples:
     help="Of the pod. [default: the context's]",
 )
 @click.option(
-    "--lease-namespace", help="Where the controller's lease is. [default: kube-system or zonewise-system, as found]"
+    "--lease-namespace",
+    help="Where the controller's lease is. [default: kube-system or zonewise-system, that renewed last]",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @cluster_options

@@ -9,17 +9,16 @@ from typing import Final
 from zonewise.disruption import status
 from zonewise.disruption.accounts import Account, LeaderAccount, Situation, explain
 from zonewise.disruption.budget import Budget, BudgetError
+from zonewise.disruption.guarded import is_guarded, read_guarding
 from zonewise.disruption.judgement import Case
 from zonewise.disruption.leader import LEASE, SILENT_SECONDS
 from zonewise.disruption.pods import Controller, Owner, PodFacts
-from zonewise.disruption.policies import CONFIGURATION_NAME, GUARDING, UNGUARDED
 from zonewise.disruption.sources import controller_of, selector_of
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client import Client
 from zonewise.kube.errors import Forbidden, NotFound
 from zonewise.objects import LEASES, NAMESPACES, NODES, PODS, Key, Lease
-from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
-from zonewise.objects.apps import REPLICA_SETS, ReplicaSet
+from zonewise.objects.apps import DEPLOYMENTS, REPLICA_SETS, ReplicaSet
 from zonewise.objects.policy import (
     POD_DISRUPTION_BUDGETS,
     TOPOLOGY_DISRUPTION_BUDGETS,
@@ -30,9 +29,11 @@ from zonewise.objects.policy import (
 LEASE_NAMESPACES: Final = ("kube-system", "zonewise-system")
 """Where the lease is unless somebody chose another place: the program's default, and that of the manifests."""
 
+_START: Final = "see that `zonewise controller --parts disruption` runs"
+
 
 async def inquire(client: Client, pod: Key, lease_namespaces: Sequence[str], now: datetime) -> Account:
-    """`lease_namespaces`: where the leader's lease may be; the first that has one counts."""
+    """`lease_namespaces`: where the leader's lease may be; that renewed last counts."""
     facts = await _pod(client, pod)
     pods = [PodFacts.of(known) for known in (await client.list(PODS, pod.namespace)).items]
     nodes = {known.metadata.name: known.metadata.labels for known in (await client.list(NODES)).items}
@@ -104,26 +105,45 @@ def _owner(controller: Controller | None, replica_set: ReplicaSet | None) -> Own
     if controller is None:
         return None
     above = controller_of(replica_set.metadata) if replica_set else None
-    named = above or controller
+    # As the guard and the leader count: what else may stand above a ReplicaSet is nobody they know.
+    named = above if above is not None and above.kind == DEPLOYMENTS.kind else controller
     return Owner(named.kind, named.name, named.uid)
 
 
 async def _leader(client: Client, leases: Sequence[Key], now: datetime) -> LeaderAccount:
-    start = "see that `zonewise controller --parts disruption` runs"
+    """Another may be left from before the controller moved. One that may not be read may be the one in use."""
+    found: list[LeaderAccount] = []
+    hidden: list[Key] = []
     for lease in leases:
         try:
             read = await client.get(LEASES, lease.name, lease.namespace)
         except NotFound:
             continue
         except Forbidden:
-            return LeaderAccount(str(lease), "", None, "")
-        holder, silent_seconds = read.spec.holder_identity or "", _silent_seconds(read, now)
-        trouble = ""
-        if not holder or silent_seconds is None or silent_seconds > SILENT_SECONDS:
-            trouble = f"the budget controller is not running: nobody renews its lease {lease}; {start}"
-        return LeaderAccount(str(lease), holder, silent_seconds, trouble)
+            hidden.append(lease)
+            continue
+        found.append(_account(lease, read, now))
+    newest = min(found, key=_silence, default=None)
+    if hidden and (newest is None or newest.trouble):
+        return LeaderAccount(str(hidden[0]), "", None, "")
+    if newest is not None:
+        return newest
     places = " or ".join(map(str, leases))
-    return LeaderAccount(places, "", None, f"the budget controller never ran: there is no lease {places}; {start}")
+    return LeaderAccount(places, "", None, f"the budget controller never ran: there is no lease {places}; {_START}")
+
+
+def _account(lease: Key, read: Lease, now: datetime) -> LeaderAccount:
+    holder, silent_seconds = read.spec.holder_identity or "", _silent_seconds(read, now)
+    trouble = ""
+    if not holder or silent_seconds is None or silent_seconds > SILENT_SECONDS:
+        trouble = f"the budget controller is not running: nobody renews its lease {lease}; {_START}"
+    return LeaderAccount(str(lease), holder, silent_seconds, trouble)
+
+
+def _silence(leader: LeaderAccount) -> tuple[bool, float]:
+    """One that was given up a moment ago, to be taken elsewhere, is not the one in use."""
+    silent_seconds = float("inf") if leader.silent_seconds is None else leader.silent_seconds
+    return bool(leader.trouble), silent_seconds
 
 
 def _silent_seconds(lease: Lease, now: datetime) -> float | None:
@@ -133,12 +153,11 @@ def _silent_seconds(lease: Lease, now: datetime) -> float | None:
 
 
 async def _is_guarded(client: Client, namespace: str) -> bool:
-    """Who may not look takes it for granted."""
+    guarding = await read_guarding(client)
     try:
-        await client.get(VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION_NAME)
-        found = await client.get(NAMESPACES, namespace)
+        labels = (await client.get(NAMESPACES, namespace)).metadata.labels
     except NotFound:
         return False
     except Forbidden:
-        return True
-    return namespace not in LEASE_NAMESPACES and found.metadata.labels.get(GUARDING) != UNGUARDED
+        labels = {}
+    return is_guarded(guarding, namespace, labels)

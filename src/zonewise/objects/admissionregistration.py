@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from zonewise.objects.meta import Metadata, View
 from zonewise.objects.resource import Resource
 
@@ -33,6 +35,8 @@ class RegisteredWebhook(View, frozen=True):
     client_config: WebhookClientConfig = WebhookClientConfig()
     failure_policy: str = "Fail"
     rules: tuple[WebhookRule, ...] = ()
+    namespace_selector: dict[str, Any] = {}
+    """Empty selects all; API servers write that where nothing was said."""
 
 
 class WebhookConfiguration(View, frozen=True):
