@@ -44,10 +44,13 @@ DEADLINE_SECONDS: Final = 4.0
 _READ_SECONDS: Final = 2.0
 _BUSY_SECONDS: Final = 2
 _NO_LEADER_SECONDS: Final = 10
+_LEAVING_SECONDS: Final = 1
 _CAUSE: Final = "DisruptionBudget"
 
 _FRESH_NAMES: Final = frozenset({"ReplicaSet", "ReplicationController", "DaemonSet", "Job"})
 """Controllers that give every pod a name of its own; with the others the next pod may have the same."""
+_SAID_BY_SPEC: Final = frozenset({Code.NOT_ENFORCED, Code.NOT_APPLIED, Code.NOT_COVERED})
+"""What lets pods go uncharged until somebody edits the budget, of which we may not have heard yet."""
 _PASSING: Final = {Code.NOT_OBSERVED: _BUSY_SECONDS, Code.DOMAIN_NOT_COUNTED: _BUSY_SECONDS}
 """What ends by itself in a moment; the other refusals last, and clients should say so to people at once."""
 
@@ -99,7 +102,8 @@ class Guard:
 
     def trouble(self) -> str | None:
         """Why requests had better go to another replica: what changed since is not known here."""
-        return trouble_of((*self._sources.watches, self._leader.watch))
+        unheard = self._leader.trouble() if self._leader.undecided else None
+        return trouble_of((*self._sources.watches, self._leader.watch)) or unheard
 
     def webhooks(self) -> list[Webhook[Any]]:
         return [
@@ -117,8 +121,12 @@ class Guard:
         certain = pod is not None and _is_the_one(pod, uid)
         if pod is None or (self._guarding(pod) and _doubtful(pod, uid)):
             pod, certain = await self._read_pod(key), True
-            if pod is None or uid not in {"", pod.uid}:
-                return Verdict.allow()  # the API server will say what is to be said of a pod that is not there
+            if pod is None:
+                return _not_there(key)
+            if uid not in {"", pod.uid}:
+                return Verdict.allow()  # the API server will say what is to be said of another pod of this name
+            if pod.terminating and not _is_the_one(pod, uid) and self._guarding(pod):
+                return _leaving(pod)
         reservation = body.metadata.annotations.get(RESERVED, "")
         wish = _Wish(pod, Reach.EVICTIONS, Source.EVICTION, dry_run, reservation)
         return await (self._decide(wish) if certain else self._decide_on_name(wish))
@@ -146,9 +154,11 @@ class Guard:
             reading = group.create_task(self._read_pod(wish.pod.key))
             verdict = await self._decide(wish)
         now = reading.result()
-        if now is None or now.uid == wish.pod.uid:
-            return verdict
-        return await self._decide(replace(wish, pod=now))
+        if now is None:
+            return _not_there(wish.pod.key)
+        if now.terminating:
+            return _leaving(now)
+        return verdict if now.uid == wish.pod.uid else await self._decide(replace(wish, pod=now))
 
     async def _read_pod(self, key: Key) -> PodFacts | None:
         try:
@@ -159,7 +169,7 @@ class Guard:
     def _guarding(self, pod: PodFacts) -> list[Budget]:
         return [budget for budget in self._sources.budgets_of(pod) if budget.enforcement is not Enforcement.OFF]
 
-    async def _decide(self, wish: _Wish) -> Verdict:
+    async def _decide(self, wish: _Wish, *, looked: bool = False) -> Verdict:
         budgets = [budget for budget in self._guarding(wish.pod) if wish.reach in budget.apply_to]
         if not budgets:
             return Verdict.allow()
@@ -168,9 +178,12 @@ class Guard:
         peers = request.peers() if surplus else ()
         first = judge_all(request.others, wish.pod, request.atlas, peers, wish.reach, request.owner)
         if all(_settled(judgement) for judgement in first.each):
+            if not looked and any(judgement.reason.code in _SAID_BY_SPEC for judgement in first.each):
+                await asyncio.gather(*(self._book.read(budget.key) for budget in budgets))
+                return await self._decide(wish, looked=True)
             return self._conclude(wish, [Answer(Outcome.ALLOWED, judgement) for judgement in first.each])
         if judging.hangs_on_numbers(first.each, budgets) and (trouble := self._leader.trouble()):
-            return _refuse(trouble, [trouble], _NO_LEADER_SECONDS)
+            return _refuse(trouble, [trouble], _BUSY_SECONDS if self._leader.undecided else _NO_LEADER_SECONDS)
         if wish.reach is Reach.EVICTIONS and _rests_on_a_charge(first) and not wish.dry_run:
             refused = await self._refused_by_stock(wish.pod)
             if refused is not None:
@@ -272,6 +285,17 @@ def _rests_on_a_charge(first: Judgements) -> bool:
     """One that is made now, or one that was: who asks again while others refuse must not keep it alive."""
     charged = any(judgement.reason.code is Code.ALREADY_CHARGED for judgement in first.each)
     return first.verdict is judging.Verdict.CHARGE or (first.verdict is judging.Verdict.ALLOW and charged)
+
+
+def _not_there(key: Key) -> Verdict:
+    """As the API server says it. If it had to find out by itself it would take the next pod of that name, which nobody asked us for."""
+    return Verdict.deny(f'pods "{key.name}" not found', code=404)
+
+
+def _leaving(pod: PodFacts) -> Verdict:
+    """The API server tries again for as long as a pod changes under it, and by then the next one may have the name."""
+    said = f"Pod {pod.key} is leaving already, and the next one has its name"
+    return _refuse(f"{said}: wait until it is gone", [said], _LEAVING_SECONDS)
 
 
 def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Verdict:

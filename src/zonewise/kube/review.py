@@ -26,6 +26,7 @@ KIND: Final = "AdmissionReview"
 _REASONS: Final = {
     400: "BadRequest",
     403: "Forbidden",
+    404: "NotFound",
     409: "Conflict",
     422: "Invalid",
     429: "TooManyRequests",

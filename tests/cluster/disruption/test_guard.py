@@ -9,6 +9,7 @@ from disruption_bed import BUDGETS, STATEFUL_SETS, STOCK_BUDGETS, Bed, charges_i
 from disruption_guard import (
     Replica,
     charged,
+    counted,
     known,
     leading,
     replica,
@@ -17,6 +18,7 @@ from disruption_guard import (
     until_allowed,
     zone_budget,
 )
+from disruption_kwok import GONE_AFTER
 from disruption_processes import LateApi, zonewise
 from waiting import eventually
 from zonewise.disruption.policies import WORKLOAD_CONTROLLERS
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.xdist_group("disruption")
 
 ONE_EACH = {"zone-a": 1, "zone-b": 1, "zone-c": 1}
 FOR_EVER = 600.0
+ZONE = "topology.kubernetes.io/zone"
 
 
 @pytest.fixture
@@ -218,6 +221,50 @@ async def test_old_news_of_a_pod_let_nothing_go_uncharged(led: Bed) -> None:
         assert new.metadata.uid != old.metadata.uid
         assert (await guard.evict("web-1", uid="of-another-pod")).allowed  # the API server says 409 to it
         assert "web-1" not in await charged(led)
+
+
+async def test_a_name_that_the_next_pod_will_have(led: Bed) -> None:
+    """What is said of a pod that leaves must not be carried out on its successor."""
+    await led.stateful_set("web", 3, pod_annotations={GONE_AFTER: "600s"})
+    await led.until_ready("web", 3)
+    await zone_budget(led)
+    leaving = await led.client.get(PODS, "web-0", led.namespace)
+    await led.client.delete(PODS, "web-0", led.namespace)
+    async with replica(led) as guard:
+        await eventually(lambda: is_terminating(guard, Key(led.namespace, "web-0")))
+        verdict = await guard.evict("web-0")
+        assert (verdict.allowed, verdict.code, verdict.retry_after_seconds) == (False, 429, 1)
+        assert "is leaving already" in verdict.message
+        assert (await guard.evict("web-0", uid=leaving.metadata.uid)).allowed
+        verdict = await guard.evict("web-9")
+        assert (verdict.allowed, verdict.code, verdict.message) == (False, 404, 'pods "web-9" not found')
+
+
+def is_terminating(guard: Replica, pod: Key) -> bool:
+    known = guard.sources.facts(pod)
+    return known is not None and known.terminating
+
+
+async def test_an_edited_budget_is_read_before_it_lets_a_pod_go_uncharged(led: Bed) -> None:
+    """The watch still says that the zone is none of its own."""
+    await led.deployment("web", 9)
+    await led.until_ready("web", 9)
+    elsewhere = {"matchExpressions": [{"key": ZONE, "operator": "NotIn", "values": ["zone-a"]}]}
+    await zone_budget(led, nodeSelectorTerm=elsewhere)
+    async with (
+        LateApi(led.plane, 0.0) as late,
+        replica(led, config=late.kubeconfig(led.folder), silent_seconds=FOR_EVER) as guard,
+    ):
+        await known(guard, led, 9)
+        (pod, *_) = await led.in_zone("web", "zone-a")
+        assert (await guard.evict(pod)).allowed
+        late.lag_seconds = FOR_EVER
+        frozen = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["zone-a"]}]}
+        await led.client.patch(
+            BUDGETS, "budget", MergePatch({"spec": {"nodeSelectorTerm": frozen, "maxUnavailable": 0}}), led.namespace
+        )
+        await eventually(lambda: counted(led))
+        assert (await guard.evict(pod)).code == 429
 
 
 async def until_healthy(bed: Bed, pods: int) -> None:
