@@ -80,6 +80,7 @@ async def replica(
         guard = Guard(client, sources, Book(client, sources.budgets), leader)
         async with caches:
             await caches.wait_synced()
+            await eventually(lambda: guard.trouble() is None, "it knows whether somebody leads")
             yield Replica(client, caches, guard, sources, bed.namespace)
 
 

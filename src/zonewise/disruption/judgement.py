@@ -73,7 +73,11 @@ class Judgements:
 
 def hangs_on_numbers(judgements: Iterable[Judgement], budgets: Iterable[Budget]) -> bool:
     """Whether what is said holds only while somebody counts: refusals, charges, and pods that may go for others' health."""
-    healthy_matters = {budget.key for budget in budgets if budget.unhealthy is UnhealthyPolicy.IF_HEALTHY_BUDGET}
+    healthy_matters = {
+        budget.key
+        for budget in budgets
+        if budget.unhealthy is UnhealthyPolicy.IF_HEALTHY_BUDGET and budget.enforcement is Enforcement.ENFORCE
+    }
     return any(
         judgement.verdict is not Verdict.ALLOW
         or (judgement.reason.code is Code.NOT_READY and judgement.budget in healthy_matters)

@@ -1,7 +1,8 @@
 """Whether somebody keeps the published numbers true: the leader's lease, as webhooks watch it.
 
 A lease that is renewed changes every few seconds. How long it has not changed is measured by our own clock, from when
-the change was heard: clocks of two machines are never compared, and nothing is asked of the API server.
+the change was heard: clocks of two machines are never compared, and nothing is asked of the API server. As it is found at
+the start a lease tells nothing: its holder may have been dead for hours.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SILENT_SECONDS: Final = 30.0
 
 
 class LeaderWatch:
-    """`lease` is where the leader holds it. Before it is heard of, the time since we listen counts."""
+    """`lease` is where the leader holds it."""
 
     def __init__(
         self,
@@ -35,20 +36,37 @@ class LeaderWatch:
         self._lease = lease
         self._silent_seconds = silent_seconds
         self._clock = clock
-        self._heard_at = clock()
-        self.watch.on_change(self._heard)
+        self._since = clock()
+        self._heard = False
+        self.watch.on_change(self._changed)
+
+    @property
+    def undecided(self) -> bool:
+        """Just started: another replica knows already what this one still listens for."""
+        return not self._heard and not self._is_silent
 
     def trouble(self) -> str:
         """Why the numbers can't be trusted now; empty while they can."""
-        silent_seconds = self._clock() - self._heard_at
-        if silent_seconds <= self._silent_seconds:
-            return ""
-        return (
-            f"the budget controller is not running: its lease {self._lease} was not renewed for"
-            f" {silent_seconds:.0f} s; see that `zonewise controller --parts disruption` runs"
-        )
+        if self._is_silent:
+            return (
+                f"the budget controller is not running: its lease {self._lease} was not renewed for"
+                f" {self._silent_seconds_now:.0f} s; see that `zonewise controller --parts disruption` runs"
+            )
+        if not self._heard:
+            return f"whether the budget controller runs is not known yet, a moment after the start: lease {self._lease}"
+        return ""
 
-    def _heard(self, change: Change[Lease]) -> None:
+    @property
+    def _is_silent(self) -> bool:
+        return self._silent_seconds_now > self._silent_seconds
+
+    @property
+    def _silent_seconds_now(self) -> float:
+        return self._clock() - self._since
+
+    def _changed(self, change: Change[Lease]) -> None:
         """A lease that its holder gave back, or that was deleted, is nobody's renewal."""
-        if change.new is not None and change.new.spec.holder_identity:
-            self._heard_at = self._clock()
+        if change.old is None or change.new is None or not change.new.spec.holder_identity:
+            return
+        if change.new.spec.renew_time != change.old.spec.renew_time:
+            self._since, self._heard = self._clock(), True

@@ -17,13 +17,14 @@ from zonewise import log
 from zonewise.disruption import policies
 from zonewise.disruption.book import Book
 from zonewise.disruption.guard import Guard
-from zonewise.disruption.leader import LEASE, LeaderWatch
+from zonewise.disruption.leader import LEASE, SILENT_SECONDS, LeaderWatch
 from zonewise.disruption.publisher import Publisher
 from zonewise.disruption.reports import Reports
 from zonewise.disruption.rollouts import RolloutController
 from zonewise.disruption.scaledown import ScaleDownController
 from zonewise.disruption.sources import Sources
 from zonewise.disruption.workloads import WorkloadSources
+from zonewise.errors import ZonewiseError
 from zonewise.kube.access import Access
 from zonewise.kube.cache import trouble_of
 from zonewise.kube.client import Client
@@ -42,6 +43,7 @@ Run = Callable[[], Awaitable[None]]
 REPORTING_CONTROLLER: Final = "zonewise.dev/disruption"
 _REGISTRATION: Final = "zonewise-registration"
 _POLICIES_SINCE: Final = (1, 30)
+_LOOK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,18 @@ def _controllers(client: Client, sources: Sources, workloads: WorkloadSources, r
     publisher = Publisher(sources, workloads, Book(client, sources.budgets), Reports(client, recorder))
     rollouts = RolloutController(client, sources, workloads, publisher, recorder)
     scale_down = ScaleDownController(client, sources, workloads, publisher, recorder)
-    return [workloads.run, publisher.run, rollouts.run, scale_down.run]
+    return [workloads.run, publisher.run, rollouts.run, scale_down.run, lambda: _while_seeing(sources, workloads)]
+
+
+async def _while_seeing(*seen: Sources | WorkloadSources) -> None:
+    """Ends who holds the lease and sees nothing: webhooks go by his numbers for as long as he renews it."""
+    blind_seconds = 0.0
+    while blind_seconds < SILENT_SECONDS:
+        await asyncio.sleep(_LOOK_SECONDS)
+        blind_seconds = blind_seconds + _LOOK_SECONDS if any(each.blind for each in seen) else 0.0
+    raise ZonewiseError(
+        f"what the budgets count could not be watched for {SILENT_SECONDS:g} s: the lease is given back"
+    )
 
 
 async def _together(runs: Sequence[Run]) -> None:

@@ -10,9 +10,11 @@ from zonewise.disruption.guard import Guard
 from zonewise.disruption.leader import LeaderWatch
 from zonewise.disruption.pods import PodFacts
 from zonewise.kube.errors import NotFound
+from zonewise.kube.reflector import Change
 from zonewise.kube.review import Operation, Review
-from zonewise.objects import LEASES, NODES, PODS, Key, Pod, Resource
+from zonewise.objects import LEASES, NODES, PODS, Key, Lease, Pod, Resource
 from zonewise.objects.apps import REPLICA_SETS
+from zonewise.objects.coordination import LeaseSpec
 from zonewise.objects.policy import (
     POD_DISRUPTION_BUDGETS,
     TOPOLOGY_DISRUPTION_BUDGETS,
@@ -32,6 +34,13 @@ async def paper_guard(paper: Paper) -> Guard:
     return guard
 
 
+def renew(paper: Paper) -> None:
+    lease = paper.caches.of(LEASES, LEASE.namespace, fields=f"metadata.name={LEASE.name}")
+    told = [Lease(spec=LeaseSpec(holder_identity="leader", renew_time=str(number))) for number in range(2)]
+    lease.publish(lease._reflector.listed("1"))
+    lease.publish([Change(LEASE, *told)])
+
+
 async def test_what_a_budget_refused_goes_with_it() -> None:
     paper = Paper("a", lambda: 1000.0)
     guard = await paper_guard(paper)
@@ -41,6 +50,7 @@ async def test_what_a_budget_refused_goes_with_it() -> None:
     frozen["status"]["observedGeneration"] = 2
     paper.server.budget = frozen
     paper.change(TOPOLOGY_DISRUPTION_BUDGETS, msgspec.convert(frozen, TopologyDisruptionBudget))
+    renew(paper)
     eviction = Eviction(delete_options=DeleteOptions(preconditions=Preconditions(uid="uid-0")))
     asked = Review(uid="1", operation=Operation.CREATE, namespace="shop", name="db-0", object=eviction)
     assert not (await guard.review_eviction(asked)).allowed
@@ -58,8 +68,7 @@ async def test_a_webhook_that_does_not_hear_of_changes_is_not_ready(kind: Resour
     guard = await paper_guard(paper)
     feed(paper.caches, REPLICA_SETS, [])
     assert "leases" in str(guard.trouble())
-    lease = paper.caches.of(LEASES, LEASE.namespace, fields=f"metadata.name={LEASE.name}")
-    lease.publish(lease._reflector.listed("1"))
+    renew(paper)
     assert guard.trouble() is None
     paper.caches.of(kind).problem = "no answer"
     assert "no answer" in str(guard.trouble())

@@ -20,7 +20,7 @@ from unit.disruption.build import (
     workloads,
 )
 from zonewise.disruption.budget import Budget, Enforcement, Reach
-from zonewise.disruption.judgement import Case, Judgements, Verdict, judge_all
+from zonewise.disruption.judgement import Case, Judgements, Verdict, hangs_on_numbers, judge_all
 from zonewise.disruption.ledger import MOST_ENTRIES, Entry, ledger_of
 from zonewise.disruption.pods import Controller, Owner, Workload
 from zonewise.disruption.reason import Code
@@ -86,6 +86,15 @@ def test_numbers_of_an_older_spec_allow_nothing() -> None:
 def test_what_could_not_be_counted_allows_nothing() -> None:
     status = failed(FULL.status(ACROSS), 1, "no access to scales", NOW)
     assert one(Case(ACROSS, status)) == (Verdict.DENY, Code.SYNC_FAILED)
+
+
+@pytest.mark.parametrize(("enforcement", "hangs"), [("Enforce", True), ("DryRun", False)])
+def test_a_dry_run_needs_nobody_who_counts(enforcement: str, hangs: bool) -> None:
+    """It refuses nothing, also while the controller is away."""
+    world, limited = FULL.unready("b0"), budget(EXISTS, maxUnavailable=1, enforcement=enforcement)
+    judged = judge_all([Case(limited, world.status(limited))], world.pods["b0"], world.atlas)
+    assert judged.verdict is Verdict.ALLOW
+    assert hangs_on_numbers(judged.each, [limited]) is hangs
 
 
 def test_a_domain_that_is_new_to_the_leader_allows_nothing_yet() -> None:
