@@ -192,15 +192,15 @@ class LateApi:
 
         receiving = asyncio.create_task(receive())
         try:
-            while True:
-                came_at, chunk = await chunks.get()
-                await asyncio.sleep(max(0.0, came_at + self.lag_seconds - time.monotonic()))
-                if not chunk:
-                    break
-                await told.write(chunk)
+            with suppress(ConnectionError):  # who listened was killed
+                while True:
+                    came_at, chunk = await chunks.get()
+                    await asyncio.sleep(max(0.0, came_at + self.lag_seconds - time.monotonic()))
+                    if not chunk:
+                        break
+                    await told.write(chunk)
         finally:
             receiving.cancel()
-            await asyncio.gather(receiving, return_exceptions=True)
         return told
 
 

@@ -6,6 +6,7 @@ import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -105,6 +106,8 @@ async def test_fifty_evictions_at_once_through_webhooks_that_are_behind(bed: Bed
         apis = [await stack.enter_async_context(LateApi(bed.plane, lag)) for lag in (0.0, 2.0, MOST_LAG_SECONDS)]
         late = {number: api.kubeconfig(bed.folder) for number, api in enumerate(apis)}
         apps = [f"web{number}" for number in range(BURSTS)]
+        for place in product(ZONES, range(2, 2 + BURSTS // 5)):  # room for them all
+            await bed.make_node(*place)
         for app in apps:
             await bed.replica_set(app, 54, pod_annotations={GONE_AFTER: "600s"})
             await guard(bed, app)
@@ -321,4 +324,4 @@ async def test_names_that_come_back(bed: Bed) -> None:
                 answers.update(await asyncio.gather(*(evict(bed, name) for name in names)))
             await bed.until_ready("db", 9)
         assert not watcher.violations
-        assert set(answers) <= {"gone", "429 budget"}
+        assert {answer for answer in answers if "not found" not in answer} <= {"gone", "429 budget"}
