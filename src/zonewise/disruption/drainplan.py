@@ -19,6 +19,7 @@ from zonewise.disruption.ledger import Ledger, Source
 from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, gives_up
 from zonewise.disruption.purse import BudgetPurse, World
 from zonewise.disruption.status import Published, Recollection, published, recollect
+from zonewise.disruption.stock import SEVERAL
 from zonewise.disruption.waves import Candidate, Pick, Wave, next_wave
 from zonewise.objects import Key, key_of
 from zonewise.objects.policy import PodDisruptionBudget
@@ -36,7 +37,10 @@ BEHIND: Final = Reason("BehindAnotherNode", "kubectl drain never comes to this n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """As read from a live cluster. `statuses` are what budgets publish, by their keys."""
+    """As read from a live cluster. `statuses` are what budgets publish, by their keys.
+
+    `guards` says of a namespace whether evictions are asked about there: budgets elsewhere hold nothing.
+    """
 
     pods: Sequence[PodFacts]
     nodes: Mapping[str, Mapping[str, str]]
@@ -46,6 +50,7 @@ class Cluster:
     stock: Sequence[PodDisruptionBudget] = ()
     stock_selects: Callable[[PodDisruptionBudget, PodFacts], bool] = lambda _pdb, _pod: False
     workloads: Workloads = field(default_factory=dict)
+    guards: Callable[[str], bool] = lambda _namespace: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,18 @@ def plan_drain(cluster: Cluster, nodes: Sequence[str]) -> DrainPlan:
         here = [pod for pod in cluster.pods if pod.node == node and not pod.terminating]
         passed_over += [Staying(pod, (reason,)) for pod in here if (reason := _passed_over(pod))]
         leaving = [pod for pod in here if _passed_over(pod) is None]
-        if never:
+        if any(_is_asked_for_ever(stays) for stays in never):
             never += [Staying(pod, (BEHIND,)) for pod in leaving]
         else:
             drained, left = stage.drain(node, leaving)
             waves += drained
             never += left
     return DrainPlan(tuple(waves), tuple(never), tuple(passed_over))
+
+
+def _is_asked_for_ever(stays: Staying) -> bool:
+    """After a 429 kubectl drain asks again; any other refusal makes it give the node up and go on to the next."""
+    return any(reason.code != SEVERAL for reason in stays.reasons)
 
 
 def _passed_over(pod: PodFacts) -> Reason | None:
@@ -112,7 +122,8 @@ class _Stage:
         here = [pod for pod in cluster.pods if pod.node in self._drained]
         namespaces = {pod.namespace for pod in here}
         self._pods = {pod.uid: pod for pod in cluster.pods if pod.namespace in namespaces}
-        self._budgets = [budget for budget in cluster.budgets if any(_selects(budget, pod) for pod in here)]
+        guarding = [budget for budget in cluster.budgets if cluster.guards(budget.key.namespace)]
+        self._budgets = [budget for budget in guarding if any(_selects(budget, pod) for pod in here)]
         self._recounts: dict[Key, PodDisruptionBudget] = {}
         self._ledgers: dict[Key, Ledger] = {key: status.ledger for key, status in cluster.statuses.items()}
         self._before: dict[Key, Recollection] = {}

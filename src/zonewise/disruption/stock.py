@@ -18,6 +18,7 @@ from zonewise.topology import Reason
 _NOT_OBSERVED_SECONDS: Final = 10
 
 CANNOT_EVICT: Final = "Cannot evict pod as it would violate the pod's disruption budget."
+SEVERAL: Final = "SeveralStockBudgets"
 TOO_MANY: Final = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
 
 
@@ -62,7 +63,7 @@ def refusal(
 def _several(budgets: Sequence[PodDisruptionBudget]) -> Reason:
     names = ", ".join(str(key_of(budget)) for budget in budgets)
     return Reason(
-        "SeveralStockBudgets",
+        SEVERAL,
         f"the API server evicts no pod that several PodDisruptionBudgets select: {names}; leave one of them",
     )
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from zonewise.disruption import status
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.drainplan import Cluster
+from zonewise.disruption.guarded import is_guarded, read_guarding
 from zonewise.disruption.pods import PodFacts
 from zonewise.disruption.sources import Sources
 from zonewise.disruption.workloads import WorkloadSources
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client import Client
-from zonewise.kube.errors import NotFound
+from zonewise.kube.errors import Forbidden, NotFound
 from zonewise.kube.informers import Caches
-from zonewise.objects import key_of
+from zonewise.objects import NAMESPACES, key_of
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 
 _SYNC_SECONDS: Final = 60.0
@@ -26,6 +27,7 @@ _SCALES_SECONDS: Final = 2.0
 
 async def survey(client: Client) -> Cluster:
     await _require_budgets(client)
+    guards = await _guards(client)
     caches = Caches(client)
     sources = Sources(caches)
     workloads = WorkloadSources(client, caches, sources)
@@ -33,7 +35,7 @@ async def survey(client: Client) -> Cluster:
         await _synced(caches, sources, workloads)
         pods = [facts for key in sources.pods.keys() if (facts := sources.facts(key)) is not None]  # noqa: SIM118 - no dict
         await _read_scales(workloads, [pod for pod in pods if sources.budgets_of(pod)])
-        return _cluster(sources, workloads, pods)
+        return _cluster(sources, workloads, pods, guards)
 
 
 async def _require_budgets(client: Client) -> None:
@@ -44,6 +46,16 @@ async def _require_budgets(client: Client) -> None:
         raise ZonewiseError(
             "the cluster does not know TopologyDisruptionBudgets: `zonewise install --only disruption` defines them"
         ) from None
+
+
+async def _guards(client: Client) -> Callable[[str], bool]:
+    guarding = await read_guarding(client)
+    try:
+        listed = (await client.list(NAMESPACES)).items
+    except Forbidden:
+        listed = []
+    labels = {namespace.metadata.name: namespace.metadata.labels for namespace in listed}
+    return lambda namespace: is_guarded(guarding, namespace, labels.get(namespace, {}))
 
 
 async def _synced(caches: Caches, sources: Sources, workloads: WorkloadSources) -> None:
@@ -73,7 +85,9 @@ async def _read_scales(workloads: WorkloadSources, pods: Sequence[PodFacts]) -> 
     await asyncio.gather(reading, return_exceptions=True)
 
 
-def _cluster(sources: Sources, workloads: WorkloadSources, pods: Sequence[PodFacts]) -> Cluster:
+def _cluster(
+    sources: Sources, workloads: WorkloadSources, pods: Sequence[PodFacts], guards: Callable[[str], bool]
+) -> Cluster:
     parsed = {key_of(written): (sources.budget(key_of(written)), written) for written in sources.budgets}
     readable = {key: (budget, written) for key, (budget, written) in parsed.items() if isinstance(budget, Budget)}
     return Cluster(
@@ -85,4 +99,5 @@ def _cluster(sources: Sources, workloads: WorkloadSources, pods: Sequence[PodFac
         stock=list(sources.pdbs),
         stock_selects=lambda pdb, pod: pdb.metadata.namespace == pod.namespace and pdb in sources.pdbs_of(pod),
         workloads=workloads.wanted,
+        guards=guards,
     )

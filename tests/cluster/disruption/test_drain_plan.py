@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from disruption_bed import ZONES, Bed
+from disruption_bed import STOCK_BUDGETS, ZONES, Bed
 from disruption_kwok import READY_AFTER
 from disruption_processes import zonewise
 from lab_machine import ZONEWISE
 from waiting import eventually
+from zonewise.kube.patch import MergePatch
+from zonewise.objects import NAMESPACES
 from zonewise.topology import ZONE
 
 pytestmark = pytest.mark.xdist_group("disruption")
@@ -61,6 +63,20 @@ async def test_a_drain_takes_the_waves_that_were_planned(bed: Bed) -> None:
         assert "0 pods leave in 0 waves" in said
         assert "is frozen by maxUnavailable 0" in said
         assert "raise the limit" in said
+
+        unguarded = MergePatch({"metadata": {"labels": {"zonewise.dev/disruption": "unguarded"}}})
+        await bed.client.patch(NAMESPACES, bed.namespace, unguarded)
+        assert "leave in 1 wave, 0 never" in await plan(bed, bed.node(ZONES[1]))
+
+        for name in ("one", "two"):
+            await bed.budget(name, resource=STOCK_BUDGETS, selector=selector, maxUnavailable=1)
+        nodes = [bed.node(zone, number) for zone in ZONES[1:] for number in (0, 1)]
+        refused = json.loads(await plan(bed, *nodes, "-o", "json", code=1))["never"]
+        assert {pod["reasons"][0]["code"] for pod in refused} == {"SeveralStockBudgets"}
+        bed.audit.restart()
+        await bed.drain(*nodes, code=1)
+        tried = {call.name for call in bed.audit.calls(user="admin") if call.verb == "evict" and call.code == 500}
+        assert tried == {pod["name"] for pod in refused}, "it goes on to the next node"
     assert "no node nowhere" in await plan(bed, "nowhere", code=1)
 
 

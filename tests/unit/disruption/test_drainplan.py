@@ -51,6 +51,12 @@ def test_what_is_frozen_never_goes_and_nothing_behind_it() -> None:
     assert reasons == {"b-1": "Frozen", "b-2": "Frozen", "c-1": "BehindAnotherNode", "c-2": "BehindAnotherNode"}
 
 
+def test_where_nobody_asks_about_evictions_a_budget_holds_nothing() -> None:
+    plan = plan_drain(replace(cluster(BY_ZONE), guards=lambda namespace: namespace != "shop"), ["b1"])
+    assert waves(plan) == [["b-1", "b-2"]]
+    assert not any(leaving.charges for leaving in plan.waves[0].pods)
+
+
 def test_what_is_disrupted_now_comes_first() -> None:
     busy = cluster(OVERALL)
     charged = ledger_of([Entry(uid="uid-c-0", name="c-0", domain="all", owner="deployment")])
@@ -118,6 +124,20 @@ def test_a_stock_budget_makes_waves_too() -> None:
 def test_two_stock_budgets_on_a_pod_are_more_than_the_api_server_takes() -> None:
     two = cluster(stock=[stock("one", 1, 8), stock("two", 1, 8)], stock_selects=lambda _pdb, _pod: True)
     assert {staying.reasons[0].code for staying in plan_drain(two, ["a1"]).never} == {"SeveralStockBudgets"}
+
+
+def test_at_what_is_no_429_kubectl_gives_the_node_up_and_goes_on() -> None:
+    """Not where a budget of ours holds the pod before the API server finds the two."""
+    torn = Controller("ReplicaSet", "torn", "rs-torn")
+    pdbs = [stock("one", 1, 8), stock("two", 1, 8)]
+    two = cluster(
+        more=(pod("torn", "b1", torn),), stock=pdbs, stock_selects=lambda _pdb, known: known.controller == torn
+    )
+    plan = plan_drain(two, ["b1", "c1"])
+    assert waves(plan) == [["b-1", "b-2"], ["c-1", "c-2"]]
+    assert [staying.pod.name for staying in plan.never] == ["torn"]
+    held = plan_drain(replace(two, budgets=[BY_ZONE]), ["b1", "c1"])
+    assert {staying.reasons[0].code for staying in held.never} == {"Frozen", "BehindAnotherNode"}
 
 
 def test_a_surge_that_never_gets_ready_holds_no_drain() -> None:
