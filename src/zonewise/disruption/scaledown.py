@@ -107,7 +107,7 @@ class ScaleDownController:
             return None
         pods = self._sources.pods_of(workload.metadata.uid)
         if not self._planner.is_guarded(pods):
-            self._forget(key)
+            await self._withdraw(key, workload, pods)
             return None
         demand = self._demand(workload, pods)
         if not demand.revoked and not demand.most:
@@ -118,6 +118,14 @@ class ScaleDownController:
         self._hear_of_grants(progress, pods, list(budgets.values()))
         await asyncio.gather(*(self._revoke(pod, progress) for pod in demand.revoked))
         return await self._go_on(key, workload, demand, budgets, progress) if demand.most else None
+
+    async def _withdraw(self, key: WorkloadKey, workload: Shrinking, pods: list[PodFacts]) -> None:
+        """Nobody needs a grant any more; what was granted would count as about to leave, and stay charged, for ever."""
+        granted = [pod for pod in pods if pod.granted and not pod.terminating]
+        if granted:
+            progress = self._progress_of(key, workload)
+            await asyncio.gather(*(self._revoke(pod, progress) for pod in granted))
+        self._forget(key)
 
     def _rest(self, key: WorkloadKey, workload: Shrinking) -> float | None:
         """A ReplicaSet whose Deployment rolls out will shrink on soon, and its next wave carries the new numbers."""

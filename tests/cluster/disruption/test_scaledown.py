@@ -83,13 +83,16 @@ async def test_big_zones_give_first_a_frozen_one_gives_nothing_and_unused_grants
     grant = Apply(
         {"metadata": {"uid": unused.metadata.uid, "annotations": {GRANTED: unused.metadata.uid}}}, FIELD_MANAGER
     )
-    await bed.client.patch(PODS, unused.metadata.name, grant, bed.namespace)
 
     async def revoked() -> bool:
         seen: Pod = await bed.client.get(PODS, unused.metadata.name, bed.namespace)
         return GRANTED not in seen.metadata.annotations
 
+    await bed.client.patch(PODS, unused.metadata.name, grant, bed.namespace)
     await eventually(revoked, "nobody has to go, so nobody may")
+    await bed.client.patch(BUDGETS, "web", MergePatch({"spec": {"applyTo": ["Evictions"]}}), bed.namespace)
+    await bed.client.patch(PODS, unused.metadata.name, grant, bed.namespace)
+    await eventually(revoked, "its controller need not ask any more")
 
 
 async def has_only(bed: Bed, app: str, expected: dict[str, int]) -> bool:
