@@ -157,11 +157,6 @@ class Budget:
             return Place("", covered=False)
         return Place("/".join(value or "" for value in values), covered)
 
-    def domain_of(self, node_labels: Mapping[str, str], node_name: str = "") -> str | None:
-        """The domain that a node with these labels is in, or None where the budget does not apply."""
-        place = self.place(node_labels, node_name)
-        return place.domain if place.covered else None
-
 
 def _parse(written: TopologyDisruptionBudget) -> Budget:
     spec, problems = written.spec, list[str]()

@@ -80,7 +80,6 @@ PLACES: dict[str, tuple[Budget, dict[str, str], Place]] = {
 @pytest.mark.parametrize(("limited", "labels", "place"), PLACES.values(), ids=PLACES)
 def test_where_a_node_falls(limited: Budget, labels: dict[str, str], place: Place) -> None:
     assert limited.place(labels, "node-1") == place
-    assert limited.domain_of(labels, "node-1") == (place.domain if place.covered else None)
 
 
 def test_a_node_can_be_meant_by_name() -> None:
@@ -91,7 +90,7 @@ def test_a_node_can_be_meant_by_name() -> None:
             "nodeSelectorTerm": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]},
         }
     )
-    assert [one.domain_of({}, name) for name in ("node-1", "node-2")] == ["pool", None]
+    assert [one.place({}, name).covered for name in ("node-1", "node-2")] == [True, False]
 
 
 def test_defaults() -> None:
