@@ -108,7 +108,9 @@ class Situation:
 def explain(seen: Situation) -> Account:
     atlas = Atlas(seen.nodes)
     peers = [peer for peer in seen.pods if peer.replica_set and peer.replica_set == seen.pod.replica_set]
-    others = peers if gives_up(sum(peer.stays for peer in peers), seen.replicas) else ()
+    charged = {uid for case in seen.cases for uid in case.status.ledger}
+    staying = sum(peer.stays and not (peer.active and peer.uid in charged) for peer in peers)
+    others = peers if gives_up(staying, seen.replicas) else ()
     judged = judge_all(seen.cases, seen.pod, atlas, others, owner=seen.owner_uid)
     by_name = {case.budget.key: case for case in seen.cases}
     stock = refusal(seen.pod, list(seen.stock))

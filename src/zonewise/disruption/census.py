@@ -16,11 +16,13 @@ from typing import Final
 from zonewise.disruption.budget import EVERYWHERE, POOL, Budget, Place
 from zonewise.disruption.ledger import Ledger
 from zonewise.disruption.numbers import Filling, Numbers, Tally, work_out
-from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, owner_of
+from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workload, Workloads, comes_back, is_beyond
 
 MOST_DEPARTURES: Final = 2000
 
 _UNMANAGED: Final = ""
+_ORDERED: Final = "StatefulSet"
+"""The kind whose pods go and come back by their ordinals."""
 
 Places = Mapping[tuple[str, Place], int]
 """The slots that an owner (by uid) had in a place when last counted; the leader hands each count to the next."""
@@ -81,18 +83,31 @@ def count(
 
 @dataclass(slots=True)
 class _Group:
-    """The pods of one owner. `owing` are places where one is seen leaving or known to have left."""
+    """The pods of one owner. `owing` are places where one is seen leaving or known to have left.
+
+    `beyond`: pods that a StatefulSet gives up by their ordinals. They are no part of the rest: it may lack others meanwhile.
+    """
 
     desired: int
+    ordinals: range | None = None
     active: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     owing: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    beyond: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+
+    @classmethod
+    def of(cls, workload: Workload | None) -> _Group:
+        return cls(0) if workload is None else cls(workload.desired, workload.ordinals)
 
 
 @dataclass(slots=True)
 class _Heads:
-    """How many pods one controller has on one node; `example` is one of them. Unscheduled ones share a node of none."""
+    """How many pods one controller has on one node; `example` is one of them. Unscheduled ones share a node of none.
+
+    Those that a StatefulSet gives up by their ordinals, `beyond`, are counted apart.
+    """
 
     example: PodFacts
+    beyond: bool = False
     matched: int = 0
     terminating: int = 0
     healthy: int = 0
@@ -120,15 +135,21 @@ class _Slots:
 def _look_at(budget: Budget, pods: Iterable[PodFacts], atlas: Atlas, workloads: Workloads, ledger: Ledger) -> _Crowd:
     """The only pass over the pods. It counts by controller and node, which are few, and looks up the rest for those."""
     crowd = _Crowd()
-    heads: dict[tuple[str, str], _Heads] = {}
+    heads: dict[tuple[str, str, bool], _Heads] = {}
     for pod in pods:
         if pod.stage is Stage.ENDED:
             continue
         controller = pod.controller
-        at = ("" if controller is None else controller.uid, pod.node)
+        beyond = (
+            controller is not None
+            and controller.kind == _ORDERED
+            and (workload := workloads.get(controller.uid)) is not None
+            and is_beyond(pod.name, workload.ordinals)
+        )
+        at = ("" if controller is None else controller.uid, pod.node, beyond)
         here = heads.get(at)
         if here is None:
-            here = heads[at] = _Heads(pod)
+            here = heads[at] = _Heads(pod, beyond)
         here.matched += 1
         if pod.uid in ledger:
             crowd.present[pod.uid] = pod
@@ -144,7 +165,9 @@ def _look_at(budget: Budget, pods: Iterable[PodFacts], atlas: Atlas, workloads: 
 def _add(crowd: _Crowd, here: _Heads, budget: Budget, atlas: Atlas, workloads: Workloads) -> None:
     workload = workloads.get(here.example.controller_uid)
     owner = workload.owner.uid if workload is not None else _UNMANAGED
-    group = crowd.groups.setdefault(owner, _Group(workload.desired if workload is not None else 0))
+    group = crowd.groups.get(owner)
+    if group is None:
+        group = crowd.groups[owner] = _Group.of(workload)
     crowd.matched += here.matched
     if workload is not None and workload.own is not None:
         uid = here.example.controller_uid
@@ -152,10 +175,10 @@ def _add(crowd: _Crowd, here: _Heads, budget: Budget, atlas: Atlas, workloads: W
     if not here.example.node:
         return
     place = atlas.place(budget, here.example)
-    if here.terminating:
+    if here.terminating and not here.beyond:
         group.owing[place] += here.terminating
     if here.matched > here.terminating:
-        group.active[place] += here.matched - here.terminating
+        (group.beyond if here.beyond else group.active)[place] += here.matched - here.terminating
     if here.healthy and atlas.has(here.example.node):
         crowd.healthy[place] += here.healthy
 
@@ -164,7 +187,7 @@ def _add_owners_without_pods(crowd: _Crowd, workloads: Workloads, places: Places
     """An owner whose pods have all left still wants them back."""
     for owner, _ in places:
         if owner not in crowd.groups and (workload := workloads.get(owner)) is not None:
-            crowd.groups[owner] = _Group(workload.desired)
+            crowd.groups[owner] = _Group.of(workload)
 
 
 def _add_gone_entries(crowd: _Crowd, ledger: Ledger, places: Places) -> None:
@@ -172,7 +195,9 @@ def _add_gone_entries(crowd: _Crowd, ledger: Ledger, places: Places) -> None:
     for uid, entry in ledger.items():
         place = Place(entry.domain, covered=True)
         group = crowd.groups.get(entry.owner)
-        if uid not in crowd.present and group is not None and (entry.owner, place) not in places:
+        if uid in crowd.present or group is None or is_beyond(entry.name, group.ordinals):
+            continue
+        if (entry.owner, place) not in places:
             group.owing[place] += 1
 
 
@@ -182,8 +207,9 @@ def _leave_out_replaced(crowd: _Crowd, slots_before: Mapping[str, int]) -> None:
     """
     active: dict[Place, int] = defaultdict(int)
     for group in crowd.groups.values():
-        for place, pods in group.active.items():
-            active[place] += pods
+        for pods in (group.active, group.beyond):
+            for place, number in pods.items():
+                active[place] += number
     for group in crowd.groups.values():
         for place, owed in group.owing.items():
             if place.covered:
@@ -209,8 +235,8 @@ def _settle(owner: str, group: _Group, before: Mapping[Place, int], slots: _Slot
         missing = 0
     else:
         missing = max(0, group.desired - active)
-        if active > group.desired:
-            slots.surplus[owner] = active - group.desired
+        if surplus := max(0, active - group.desired) + sum(group.beyond.values()):
+            slots.surplus[owner] = surplus
     gaps = _gaps(group, before, missing) if missing else {}
     owed = _certain(gaps, missing) if only_certain else gaps
     slots.unplaced += max(0, missing - sum(owed.values()))
@@ -218,6 +244,8 @@ def _settle(owner: str, group: _Group, before: Mapping[Place, int], slots: _Slot
         here = group.active.get(place, 0)
         slots.places[owner, place] = here + gaps.get(place, 0)
         slots.by_place[place] += here + owed.get(place, 0)
+    for place, leaving in group.beyond.items():
+        slots.by_place[place] += leaving
 
 
 def _gaps(group: _Group, before: Mapping[Place, int], missing: int) -> dict[Place, int]:
@@ -236,13 +264,19 @@ def _certain(gaps: Mapping[Place, int], missing: int) -> dict[Place, int]:
 def _let_charges_take_surplus(
     budget: Budget, crowd: _Crowd, atlas: Atlas, workloads: Workloads, ledger: Ledger, slots: _Slots
 ) -> None:
-    """A charged pod counts as gone where its owner has too many, unless its controller replaces it; oldest charges first."""
+    """A charged pod counts as gone where its owner has too many, unless its controller makes it, or another, again.
+
+    Oldest charges first.
+    """
     excess = dict(crowd.excess)
     for uid in ledger:
         pod = crowd.present.get(uid)
         if pod is None or not pod.active:
             continue
-        owner, controller = owner_of(pod, workloads), pod.controller_uid
+        controller, workload = pod.controller_uid, workloads.get(pod.controller_uid)
+        if workload is None or comes_back(pod.name, workload.ordinals):
+            continue
+        owner = workload.owner.uid
         if slots.surplus.get(owner, 0) > 0 and excess.get(controller, 1) > 0:
             slots.surplus[owner] -= 1
             slots.by_place[atlas.place(budget, pod)] -= 1
@@ -267,7 +301,11 @@ def _tally(budget: Budget, crowd: _Crowd, slots: _Slots) -> Tally:
     return Tally(
         expected=_expected(budget, crowd),
         uncovered=sum(
-            count for group in crowd.groups.values() for place, count in group.active.items() if not place.covered
+            count
+            for group in crowd.groups.values()
+            for pods in (group.active, group.beyond)
+            for place, count in pods.items()
+            if not place.covered
         ),
         unmanaged=sum(unmanaged.active.values()) if unmanaged else 0,
         unplaced=unplaced,

@@ -23,7 +23,7 @@ from zonewise.disruption import status
 from zonewise.disruption.book import LOST, Book, Page
 from zonewise.disruption.budget import Reach
 from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
-from zonewise.disruption.ledger import Entry, Source
+from zonewise.disruption.ledger import Entry, Ledger, Source
 from zonewise.disruption.pause import Pause
 from zonewise.disruption.pods import Atlas, PodFacts
 from zonewise.disruption.reason import Code
@@ -60,9 +60,19 @@ class Request:
     reservation: str = ""
     """The time of the charge that who asks has made for it: better look for that than write another."""
     others: tuple[Case, ...] = ()
-    replaced: bool = False
-    """Its ReplicaSet wants as many pods as it has, so it makes another."""
+    replaced: Callable[[Ledger], bool] = lambda _ledger: False
+    """Whether its controller makes another, with the pods of this ledger gone: each of a batch takes from what is left."""
     peers: Callable[[], Sequence[PodFacts]] = tuple
+
+    def is_replaced(self, now: Published) -> bool:
+        """Only looked at where an owner has too many: otherwise all are."""
+        return bool(now.numbers.tally.surplus) and self.replaced(now.ledger)
+
+    def others_to_take(self, now: Published) -> Sequence[PodFacts]:
+        """The pods of its ReplicaSet, if one of them can be had in its place."""
+        if not now.numbers.any_surplus or (self.reach is Reach.EVICTIONS and self.is_replaced(now)):
+            return ()
+        return self.peers()
 
     def entry(self, domain: str) -> Entry:
         return Entry(
@@ -193,8 +203,8 @@ def _judge_one(page: Page, now: Published, slip: _Slip) -> tuple[Answer, Publish
     if slip.kind is _Kind.CHECK:
         return Answer(Outcome.ALLOWED, judgement), now
     if judgement.verdict is Verdict.CHARGE:
-        entry = request.entry(judgement.domain)
-        return Answer(Outcome.CHARGED, judgement), status.charged(page.budget, now, [entry], replaced=request.replaced)
+        entry, replaced = request.entry(judgement.domain), request.is_replaced(now)
+        return Answer(Outcome.CHARGED, judgement), status.charged(page.budget, now, [entry], replaced=replaced)
     return Answer(Outcome.ALLOWED, judgement), _shared(now, request)
 
 
@@ -223,7 +233,7 @@ def _reserved(entry: Entry, request: Request) -> bool:
 def _judged(page: Page, now: Published, request: Request) -> Judgement:
     case = Case(page.budget, now)
     others = tuple(case if other.budget.key == page.key else other for other in request.others)
-    peers = request.peers() if now.numbers.any_surplus and not request.replaced else ()
+    peers = request.others_to_take(now)
     return judge(case, request.pod, request.atlas, peers, request.reach, others, request.owner)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.judgement import Case
 from zonewise.disruption.ledger import Ledger, Source
-from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, gives_up
+from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, comes_back, gives_up, ordinal
 from zonewise.disruption.purse import BudgetPurse, World
 from zonewise.disruption.status import Published, Recollection, published, recollect
 from zonewise.disruption.stock import SEVERAL
@@ -180,9 +180,12 @@ class _Stage:
     def _peers(self, pod: PodFacts) -> list[PodFacts]:
         return [peer for peer in self._pods.values() if peer.controller_uid == pod.controller_uid]
 
-    def _is_replaced(self, pod: PodFacts) -> bool:
+    def _is_replaced(self, pod: PodFacts, ledger: Ledger) -> bool:
         workload = self._cluster.workloads.get(pod.controller_uid)
-        return not gives_up(sum(peer.stays for peer in self._peers(pod)), workload.own if workload else None)
+        if workload is None or workload.ordinals is not None:
+            return workload is not None and comes_back(pod.name, workload.ordinals)
+        staying = sum(peer.stays and not (peer.active and peer.uid in ledger) for peer in self._peers(pod))
+        return not gives_up(staying, workload.own)
 
     def _selecting(self, pod: PodFacts) -> list[Key]:
         return [budget.key for budget in self._budgets if _selects(budget, pod)]
@@ -238,6 +241,8 @@ class _Stage:
         workload = self._cluster.workloads.get(pod.controller_uid)
         if workload is None:
             return True
+        if workload.ordinals is not None and ordinal(pod.name) >= 0:
+            return comes_back(pod.name, workload.ordinals)
         wanted = workload.desired if workload.own is None else workload.own
         return sum(peer.active for peer in self._peers(pod)) < wanted
 

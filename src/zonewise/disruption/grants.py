@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from zonewise.disruption.pods import PodFacts, Stage
+from zonewise.disruption.pods import PodFacts, Stage, ordinal
 from zonewise.disruption.steering import Domain, Member, Order, shrinking
-from zonewise.disruption.updates import ordinal
 from zonewise.objects.apps import DaemonSet, ReplicaSet, StatefulSet
 from zonewise.topology import NodeSelector
 

@@ -174,8 +174,7 @@ class Guard:
         if not budgets:
             return Verdict.allow()
         request = await self._request(wish, budgets)
-        surplus = not request.replaced and any(case.status.numbers.any_surplus for case in request.others)
-        peers = request.peers() if surplus else ()
+        peers = next(filter(None, (request.others_to_take(case.status) for case in request.others)), ())
         first = judge_all(request.others, wish.pod, request.atlas, peers, wish.reach, request.owner)
         if all(_settled(judgement) for judgement in first.each):
             if not looked and any(judgement.reason.code in _SAID_BY_SPEC for judgement in first.each):
@@ -213,7 +212,7 @@ class Guard:
             dry_run=wish.dry_run,
             reservation=wish.reservation,
             others=tuple(page.case for page in pages),
-            replaced=wish.reach is Reach.EVICTIONS and self._sources.is_replaced(wish.pod),
+            replaced=lambda ledger: self._sources.is_replaced(wish.pod, ledger),
             peers=lambda: self._sources.pods_of(wish.pod.replica_set),
         )
 

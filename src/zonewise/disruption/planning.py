@@ -78,6 +78,7 @@ class Planner:
             selecting=lambda pod: [budget.key for budget in self.sources.budgets_of(pod)],
             stock=self.sources.pdbs_of,
             peers=lambda pod: self.sources.pods_of(pod.controller_uid),
+            replaced=self.sources.is_replaced,
         )
         return BudgetPurse(world, cases, request, source, micro_time(utc_now()), unlimited_left)
 

@@ -58,11 +58,15 @@ class Owner(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """`own`: how many the direct controller itself wants, where that is for its owner to say: a Deployment's ReplicaSet."""
+    """`own`: how many the direct controller itself wants, where that is for its owner to say: a Deployment's ReplicaSet.
+
+    `ordinals`: those that a StatefulSet wants. It makes a pod of these again, whatever becomes of the others.
+    """
 
     owner: Owner
     desired: int
     own: int | None = None
+    ordinals: range | None = None
 
 
 Workloads = Mapping[str, Workload]
@@ -156,6 +160,22 @@ def gives_up(staying: int, replicas: int | None) -> bool:
     of the Deployment never gets ready, its old ReplicaSet gives nothing up, though there are pods too many.
     """
     return replicas is None or staying > replicas
+
+
+def ordinal(name: str) -> int:
+    """-1 for a name that no StatefulSet gave."""
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() else -1
+
+
+def comes_back(name: str, ordinals: range | None) -> bool:
+    """Whether a StatefulSet that wants these makes the pod of this name again: it is none of those it has too many."""
+    return ordinals is not None and ordinal(name) in ordinals
+
+
+def is_beyond(name: str, ordinals: range | None) -> bool:
+    """Whether a StatefulSet that wants these gives up the pod of this name, and never makes it again."""
+    return ordinals is not None and ordinal(name) >= 0 and ordinal(name) not in ordinals
 
 
 class Atlas:

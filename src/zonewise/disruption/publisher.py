@@ -179,7 +179,8 @@ class Publisher:
             peers = self._sources.pods_of(pod.replica_set) if case.status.numbers.any_surplus else ()
             judgement = judge(case, pod, self._sources.atlas, peers, reach, self._all_cases(case, pod), entry.owner)
             if judgement.verdict is Verdict.CHARGE:
-                case = Case(case.budget, status.charged(case.budget, case.status, [entry]))
+                replaced = self._sources.is_replaced(pod, case.status.ledger)
+                case = Case(case.budget, status.charged(case.budget, case.status, [entry], replaced=replaced))
             if judgement.verdict is not Verdict.DENY:
                 held.add(entry.uid)
         return held, case.status

@@ -12,8 +12,8 @@ from typing import Final
 
 from zonewise import topology
 from zonewise.disruption.budget import Reach
-from zonewise.disruption.judgement import Case, Judgements, Verdict, judge_all
-from zonewise.disruption.ledger import Entry, Source
+from zonewise.disruption.judgement import Case, Judgements, Verdict, judge
+from zonewise.disruption.ledger import Entry, Ledger, Source
 from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, owner_of
 from zonewise.disruption.reason import Code
 from zonewise.disruption.status import charged
@@ -39,8 +39,8 @@ class World:
     selecting: Callable[[PodFacts], Sequence[Key]]
     stock: Callable[[PodFacts], Sequence[PodDisruptionBudget]] = lambda _pod: ()
     peers: Callable[[PodFacts], Iterable[PodFacts]] = lambda _pod: ()
-    replaced: Callable[[PodFacts], bool] = lambda _pod: False
-    """Whether its ReplicaSet makes another, because it gives up none."""
+    replaced: Callable[[PodFacts, Ledger], bool] = lambda _pod, _ledger: False
+    """Whether its controller makes another for it, with the pods of this ledger gone."""
 
 
 @dataclass(slots=True)
@@ -66,10 +66,17 @@ class BudgetPurse:
         return self._charge(pod, judgements)
 
     def _judge(self, pod: PodFacts) -> Judgements:
-        cases = [self.cases[key] for key in self.world.selecting(pod) if key in self.cases]
-        owner = owner_of(pod, self.world.workloads)
-        peers = () if self.world.replaced(pod) else self.world.peers(pod)
-        return judge_all(cases, pod, self.world.atlas, peers, self.request, owner)
+        cases = [self.cases[key] for key in sorted(self.world.selecting(pod)) if key in self.cases]
+        owner, atlas = owner_of(pod, self.world.workloads), self.world.atlas
+        each = (judge(case, pod, atlas, self._peers(pod, case), self.request, cases, owner) for case in cases)
+        return Judgements(tuple(each))
+
+    def _peers(self, pod: PodFacts, case: Case) -> Sequence[PodFacts]:
+        """Those that could go in its place: none, where it is evicted and comes back."""
+        if not case.status.numbers.any_surplus:
+            return ()
+        evicted = self.request is Reach.EVICTIONS
+        return () if evicted and self.world.replaced(pod, case.status.ledger) else tuple(self.world.peers(pod))
 
     def _charge(self, pod: PodFacts, judgements: Judgements) -> Payment:
         owner = owner_of(pod, self.world.workloads)
@@ -79,7 +86,8 @@ class BudgetPurse:
             entry = Entry(
                 uid=pod.uid, name=pod.name, domain=judgement.domain, owner=owner, time=self.time, source=self.source
             )
-            after = charged(case.budget, case.status, [entry], replaced=self.world.replaced(pod))
+            replaced = self.world.replaced(pod, case.status.ledger)
+            after = charged(case.budget, case.status, [entry], replaced=replaced)
             self.cases[judgement.budget] = replace(case, status=after)
             entries[judgement.budget] = entry
         return Payment(Outcome.CHARGED if entries else Outcome.FREE, entries)

@@ -1,4 +1,4 @@
-"""What budgets are counted and judged from, as last heard: pods, nodes, budgets, stock budgets, ReplicaSets.
+"""What budgets are counted and judged from, as last heard: pods, nodes, budgets, stock budgets, ReplicaSets, StatefulSets.
 
 Stands between the watch caches and everything that counts, guards or plans: turns pods into facts once, knows who
 selects whom, and says which budgets and which workloads a change concerns. The heartbeats of nodes, and what pods
@@ -13,13 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from zonewise import log
 from zonewise.disruption.budget import Budget, BudgetError
+from zonewise.disruption.ledger import Ledger
 from zonewise.disruption.membership import Membership
-from zonewise.disruption.pods import Atlas, PodFacts, gives_up
+from zonewise.disruption.pods import Atlas, PodFacts, comes_back, gives_up
 from zonewise.kube.cache import Cache
 from zonewise.kube.informers import Caches
 from zonewise.kube.reflector import Change
 from zonewise.objects import NODES, PODS, Key, Metadata, Node, OwnerReference, Pod
-from zonewise.objects.apps import DEPLOYMENTS, REPLICA_SETS, ReplicaSet
+from zonewise.objects.apps import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, ReplicaSet, StatefulSet
 from zonewise.objects.policy import (
     POD_DISRUPTION_BUDGETS,
     TOPOLOGY_DISRUPTION_BUDGETS,
@@ -57,6 +58,7 @@ class Sources:
         self.budgets: Cache[TopologyDisruptionBudget] = caches.of(TOPOLOGY_DISRUPTION_BUDGETS)
         self.pdbs: Cache[PodDisruptionBudget] = caches.of(POD_DISRUPTION_BUDGETS)
         self.replica_sets: Cache[ReplicaSet] = caches.of(REPLICA_SETS)
+        self.stateful_sets: Cache[StatefulSet] = caches.of(STATEFUL_SETS)
         self._facts: dict[Key, PodFacts] = {}
         self._by_uid: dict[str, Key] = {}
         self._by_controller: dict[str, dict[Key, None]] = {}
@@ -100,7 +102,7 @@ class Sources:
 
     @property
     def watches(self) -> tuple[Cache[Any], ...]:
-        return (self.pods, self.nodes, self.budgets, self.pdbs, self.replica_sets)
+        return (self.pods, self.nodes, self.budgets, self.pdbs, self.replica_sets, self.stateful_sets)
 
     @property
     def blind(self) -> bool:
@@ -134,11 +136,23 @@ class Sources:
         """Those whose direct controller it is."""
         return [self._facts[key] for key in self._by_controller.get(controller_uid, _NONE)]
 
-    def is_replaced(self, pod: PodFacts) -> bool:
-        """Whether its ReplicaSet makes another when it is evicted. Others are not asked: they have an order of their own."""
+    def is_replaced(self, pod: PodFacts, ledger: Ledger) -> bool:
+        """Whether its ReplicaSet, once the charged pods are gone, makes another for it, or its StatefulSet the same."""
+        controller = pod.controller
+        if controller is None:
+            return False
+        if controller.kind == STATEFUL_SETS.kind:
+            found = self.stateful_sets.get(Key(pod.namespace, controller.name))
+            ordinals = ordinals_of(found) if found is not None and found.metadata.uid == controller.uid else None
+            return comes_back(pod.name, ordinals)
         known = self.replica_set(pod.replica_set) if pod.replica_set else None
-        # Of a count that is kept: a guard asks with every eviction.
-        return known is not None and not gives_up(self._staying.get(pod.replica_set, 0), known.spec.replicas)
+        if known is None:
+            return False
+        staying, replicas = self._staying.get(pod.replica_set, 0), known.spec.replicas
+        if not gives_up(staying, replicas) or gives_up(staying - len(ledger), replicas):
+            return not gives_up(staying, replicas)  # as mostly: then nobody need look at a long ledger, pod after pod
+        charged = [charged for uid in ledger if (charged := self.facts_of(uid)) is not None and charged.active]
+        return not gives_up(staying - sum(each.replica_set == pod.replica_set for each in charged), replicas)
 
     def controllers_under(self, budget: Key) -> set[str]:
         return {pod.controller_uid for pod in self.pods_selected_by(budget) if pod.controller}
@@ -278,6 +292,12 @@ def owner_uid_of(pod: PodFacts, sources: Sources) -> str:
 
 def controller_of(metadata: Metadata) -> OwnerReference | None:
     return next((owner for owner in metadata.owner_references if owner.controller), None)
+
+
+def ordinals_of(stateful_set: StatefulSet) -> range:
+    """Those it wants; pods of others it gives up."""
+    first = stateful_set.spec.ordinals.start if stateful_set.spec.ordinals else 0
+    return range(first, first + stateful_set.spec.replicas)
 
 
 def _owner_uid(replica_set: ReplicaSet) -> str:

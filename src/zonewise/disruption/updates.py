@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zonewise.disruption.budget import Amount
-from zonewise.disruption.pods import PodFacts, Stage
+from zonewise.disruption.pods import PodFacts, Stage, ordinal
 from zonewise.errors import ZonewiseError
 from zonewise.objects import Metadata
 from zonewise.objects.apps import ControllerRevision, DaemonSet, StatefulSet
@@ -39,6 +39,8 @@ class Update:
     available: int
     kept: int = 0
     """Pods of an older revision that a partition keeps."""
+    early: int = 0
+    """Old pods of a DaemonSet that surges whose successors, beside them on their nodes, are not ready yet."""
     most: int | None = None
     """How many may go at once by the workload's own strategy."""
 
@@ -76,9 +78,14 @@ def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> Update:
 
 def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], revision: str) -> Update:
     members = list(pods)
-    old = tuple(pod for pod in members if _is_stale(pod, revision))
+    stale = tuple(pod for pod in members if _is_stale(pod, revision))
     desired, available = workload.status.desired_number_scheduled, _available(members)
-    return Update(revision, old, desired, available, most=_most(workload, desired, available))
+    if not _surges(workload, desired):
+        return Update(revision, stale, desired, available, most=_most(workload, desired, available))
+    serving = [pod for pod in members if pod.ready and not pod.terminating]
+    served = {pod.node for pod in serving if pod.revision == revision}
+    old = tuple(pod for pod in stale if pod.node in served)
+    return Update(revision, old, desired, len({pod.node for pod in serving}), early=len(stale) - len(old))
 
 
 def newest_revision(workload: DaemonSet, revisions: Iterable[ControllerRevision]) -> str:
@@ -112,14 +119,15 @@ def partition_of(metadata: Metadata) -> int:
     return int(written)
 
 
-def ordinal(name: str) -> int:
-    """-1 for a name that no StatefulSet gave."""
-    digits = name.rpartition("-")[2]
-    return int(digits) if digits.isascii() and digits.isdigit() else -1
-
-
 def _is_stale(pod: PodFacts, revision: str) -> bool:
     return bool(revision) and pod.revision != revision and not pod.terminating and pod.stage is not Stage.ENDED
+
+
+def _surges(workload: DaemonSet, desired: int) -> bool:
+    """Whether stock makes the new pod of a node first: then the old one goes for it, and none is away meanwhile."""
+    strategy = workload.spec.update_strategy
+    written = strategy.rolling_update.max_surge if strategy.type == _ROLLING and strategy.rolling_update else None
+    return written is not None and Amount.parse(written).of(desired) > 0
 
 
 def _most(workload: DaemonSet, desired: int, available: int) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from zonewise.disruption.pods import Owner, PodFacts, Workload, Workloads
 from zonewise.disruption.scales import Scaled, Scales
-from zonewise.disruption.sources import Sources, WorkloadHandler, WorkloadKey, controller_of
+from zonewise.disruption.sources import Sources, WorkloadHandler, WorkloadKey, controller_of, ordinals_of
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
 from zonewise.kube.informers import Caches
@@ -116,7 +116,8 @@ class WorkloadSources:
         self._forget_former(change)
         if change.new is not None:
             uid = change.new.metadata.uid
-            self._want(uid, Workload(Owner(resource.kind, change.key.name, uid), number(change.new)))
+            owner = Owner(resource.kind, change.key.name, uid)
+            self._want(uid, Workload(owner, number(change.new), ordinals=_ordinals(change.new)))
         self._touch(WorkloadKey(resource.kind, change.key))
 
     def _deployment_changed(self, change: Change[Deployment]) -> None:
@@ -174,6 +175,10 @@ _BUILT_IN = frozenset(
 
 def _replicas(workload: Deployment | ReplicaSet | StatefulSet) -> int:
     return workload.spec.replicas
+
+
+def _ordinals(workload: Deployment | ReplicaSet | StatefulSet | DaemonSet) -> range | None:
+    return ordinals_of(workload) if isinstance(workload, StatefulSet) else None
 
 
 def _scheduled(workload: DaemonSet) -> int:

@@ -8,7 +8,7 @@ import pytest
 from zonewise.disruption.grants import of_daemon_set as grants_of_daemon_set
 from zonewise.disruption.grants import of_replica_set, rank
 from zonewise.disruption.grants import of_stateful_set as grants_of
-from zonewise.disruption.pods import REVISION, PodFacts
+from zonewise.disruption.pods import REVISION, PodFacts, ordinal
 from zonewise.disruption.updates import (
     UpdateError,
     is_complete,
@@ -16,7 +16,6 @@ from zonewise.disruption.updates import (
     newest_revision,
     of_daemon_set,
     of_stateful_set,
-    ordinal,
     ranks,
 )
 from zonewise.objects.apps import ControllerRevision, DaemonSet, ReplicaSet, StatefulSet
@@ -125,6 +124,19 @@ def test_a_daemon_set_that_updates_itself_keeps_its_own_limit(workload: DaemonSe
     update = of_daemon_set(workload, pods("old new old new", db_1={"ready": False}), "new")
     assert names(update.old) == ["db-0", "db-2"]
     assert update.most == most
+
+
+def test_a_daemon_set_that_surges_loses_an_old_pod_for_a_ready_new_one_on_its_node() -> None:
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "30%", "maxUnavailable": 0}}
+    written = {"spec": {"updateStrategy": strategy}, "status": {"desiredNumberScheduled": 3}}
+    members = pods(
+        "old old old new new",
+        **{f"db_{number}": {"node": node} for number, node in enumerate("abca")},
+        db_4={"node": "b", "ready": False},
+    )
+    update = of_daemon_set(msgspec.convert(written, DaemonSet), members, "new")
+    assert names(update.old) == ["db-0"]
+    assert (update.early, update.most, update.available) == (2, None, 3)
 
 
 def revision(number: int, name: str, owner: str = "ds") -> ControllerRevision:
