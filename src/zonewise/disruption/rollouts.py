@@ -1,8 +1,9 @@
 """Updates StatefulSets and DaemonSets by eviction, in waves over domains: plan, reserve, act.
 
-For workloads with the strategy OnDelete that say `zonewise.dev/update: Evict`. `updates` says which pods are old,
-`waves` which of them may go together now; their places in all ledgers are then taken by one write per budget, and only
-then they are evicted. All that is remembered stands in the cluster: whoever leads next goes on with the same wave.
+For workloads with the strategy OnDelete that say `zonewise.dev/update: Evict`, and DaemonSets with RollingUpdate whose own
+controller a budget holds. `updates` says which pods are old, `waves` which of them may go together now; their places in
+all ledgers are then taken by one write per budget, and only then they are evicted. All that is remembered stands in the
+cluster: whoever leads next goes on with the same wave.
 """
 
 from __future__ import annotations
@@ -258,6 +259,9 @@ class RolloutController:
             if progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
                 self._queue.release(key)
             return _STUCK_SECONDS if self._queue.holds(key) else None
+        if update.early:  # the next successor that is ready wakes us
+            self._queue.release(key)
+            return None
         completed = progress.completed_version
         if isinstance(workload, StatefulSet) and is_complete(workload, update) and _version(workload) >= completed:
             completed = _version(await self._complete(workload))

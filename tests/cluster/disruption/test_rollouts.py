@@ -66,10 +66,15 @@ async def test_a_daemon_set_is_updated_in_waves_whether_it_asks_or_its_guard_mak
     """Its own rolling update takes pods at random: a guard that lets one of each zone go would hold it up for ever."""
     await bed.daemon_set("asks", annotations=EVICT, pod_annotations=SOON)
     await bed.daemon_set("guarded", update="RollingUpdate", pod_annotations=SOON)
+    await bed.daemon_set("surges", update="RollingUpdate", pod_annotations=SOON)
+    surge = {"spec": {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}}
+    await bed.client.patch(DAEMON_SETS, "surges", MergePatch(surge), bed.namespace)
     await bed.until_ready("asks", 6)
     await bed.until_ready("guarded", 6)
+    await bed.until_ready("surges", 6)
     await guard(bed, "asks")
     await guard(bed, "guarded")
+    await guard(bed, "surges")
     floors = dict.fromkeys(ZONES, 1)
     async with watching(bed, "asks", floors) as asking, watching(bed, "guarded", floors) as guarded:
         await bed.new_version(DAEMON_SETS, "asks")
@@ -78,6 +83,10 @@ async def test_a_daemon_set_is_updated_in_waves_whether_it_asks_or_its_guard_mak
         await until_image(bed, "guarded", 6)
     assert not asking.violations + guarded.violations
     assert dict(asking.lowest) == floors
+    async with watching(bed, "surges", dict.fromkeys(ZONES, 2)) as surging:
+        await bed.new_version(DAEMON_SETS, "surges")
+        await until_image(bed, "surges", 6)
+    assert not surging.violations, "the new pod comes first"
     assert refusals(bed) == []
 
 
