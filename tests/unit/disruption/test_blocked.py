@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from unit.disruption.paper import BUDGET, DB, Paper, pod
+from unit.disruption.paper import BUDGET, DB, Paper, feed, pod
 from zonewise.disruption.ledger import Entry, Source
 from zonewise.disruption.pods import PodFacts
+from zonewise.disruption.rollouts import _Progress
 from zonewise.disruption.sources import WorkloadKey
 from zonewise.objects import NODES, PODS, Key, Resource
-from zonewise.objects.apps import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS
+from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS
 
 HOUR = 3600.0
 WEB = WorkloadKey("ReplicaSet", Key("shop", "web"))
@@ -108,3 +109,22 @@ def test_one_pod_that_a_budget_selects_makes_a_guarded_workload(apps: tuple[str,
     paper = Paper("a", lambda: 1000.0)
     pods = [msgspec.convert(pod(number, "a", app), PODS.view) for number, app in enumerate(apps)]
     assert paper.rollouts._planner.is_guarded(map(PodFacts.of, pods)) is guarded
+
+
+async def test_an_update_that_waits_for_a_surge_is_not_over() -> None:
+    """All nodes have a ready pod, and none of the old ones may go yet."""
+    paper = Paper("abc", lambda: 1000.0)
+    await paper.publisher._reconcile(BUDGET)
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    written = {
+        "metadata": {"name": "db", "namespace": "shop", "uid": "db", "generation": 1, "resourceVersion": "1"},
+        "spec": {"updateStrategy": strategy},
+        "status": {"observedGeneration": 1, "desiredNumberScheduled": 3},
+    }
+    feed(paper.caches, DAEMON_SETS, [written])
+    key = WorkloadKey("DaemonSet", Key("shop", "db"))
+    progress = paper.rollouts._progress[key] = _Progress("db", waves=1, generation=1, revision="new")
+    paper.server.tried.clear()
+    await paper.rollouts._reconcile(key)
+    assert paper.rollouts._progress[key] is progress
+    assert not paper.server.tried
