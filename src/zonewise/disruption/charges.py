@@ -21,7 +21,7 @@ from prometheus_client import Counter, Histogram
 from zonewise import log
 from zonewise.disruption import status
 from zonewise.disruption.book import LOST, Book, Page
-from zonewise.disruption.budget import Reach
+from zonewise.disruption.budget import Enforcement, Reach
 from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
 from zonewise.disruption.ledger import Entry, Ledger, Source
 from zonewise.disruption.pause import Pause
@@ -205,7 +205,20 @@ def _judge_one(page: Page, now: Published, slip: _Slip) -> tuple[Answer, Publish
     if judgement.verdict is Verdict.CHARGE:
         entry, replaced = request.entry(judgement.domain), request.is_replaced(now)
         return Answer(Outcome.CHARGED, judgement), status.charged(page.budget, now, [entry], replaced=replaced)
+    if judgement.reason.code is Code.NOT_RUNNING and request.pod.pending and not request.pod.terminating:
+        return _start_noted(page, now, request, judgement)
     return Answer(Outcome.ALLOWED, judgement), _shared(now, request)
+
+
+def _start_noted(page: Page, now: Published, request: Request, judgement: Judgement) -> tuple[Answer, Published]:
+    """A pod that starts may go, but API servers try again half a second later when it changed meanwhile, and may then
+    take one that is ready.
+    """
+    place = request.atlas.place(page.budget, request.pod)
+    enforced = page.budget.enforcement is Enforcement.ENFORCE
+    if not enforced or not place.covered or request.pod.uid in now.ledger:
+        return Answer(Outcome.ALLOWED, judgement), now
+    return Answer(Outcome.CHARGED, judgement), status.noted(now, request.entry(place.domain))
 
 
 def _refunded(now: Published, request: Request) -> Published:

@@ -44,7 +44,7 @@ DEADLINE_SECONDS: Final = 4.0
 _READ_SECONDS: Final = 2.0
 _BUSY_SECONDS: Final = 2
 _NO_LEADER_SECONDS: Final = 10
-_LEAVING_SECONDS: Final = 1
+_IN_BETWEEN_SECONDS: Final = 1
 _CAUSE: Final = "DisruptionBudget"
 
 _FRESH_NAMES: Final = frozenset({"ReplicaSet", "ReplicationController", "DaemonSet", "Job"})
@@ -125,8 +125,8 @@ class Guard:
                 return _not_there(key)
             if uid not in {"", pod.uid}:
                 return Verdict.allow()  # the API server will say what is to be said of another pod of this name
-            if pod.terminating and not _is_the_one(pod, uid) and self._guarding(pod):
-                return _leaving(pod)
+            if _in_between(pod) and not _is_the_one(pod, uid) and self._guarding(pod):
+                return _come_again(pod)
         reservation = body.metadata.annotations.get(RESERVED, "")
         wish = _Wish(pod, Reach.EVICTIONS, Source.EVICTION, dry_run, reservation)
         return await (self._decide(wish) if certain else self._decide_on_name(wish))
@@ -156,8 +156,8 @@ class Guard:
         now = reading.result()
         if now is None:
             return _not_there(wish.pod.key)
-        if now.terminating:
-            return _leaving(now)
+        if _in_between(now):
+            return _come_again(now)
         return verdict if now.uid == wish.pod.uid else await self._decide(replace(wish, pod=now))
 
     async def _read_pod(self, key: Key) -> PodFacts | None:
@@ -176,7 +176,8 @@ class Guard:
         request = await self._request(wish, budgets)
         peers = next(filter(None, (request.others_to_take(case.status) for case in request.others)), ())
         first = judge_all(request.others, wish.pod, request.atlas, peers, wish.reach, request.owner)
-        if all(_settled(judgement) for judgement in first.each):
+        may_become_ready = wish.pod.pending and wish.pod.node and wish.reach is Reach.EVICTIONS and not wish.dry_run
+        if not may_become_ready and all(_settled(judgement) for judgement in first.each):
             if not looked and any(judgement.reason.code in _SAID_BY_SPEC for judgement in first.each):
                 await asyncio.gather(*(self._book.read(budget.key) for budget in budgets))
                 return await self._decide(wish, looked=True)
@@ -291,10 +292,16 @@ def _not_there(key: Key) -> Verdict:
     return Verdict.deny(f'pods "{key.name}" not found', code=404)
 
 
-def _leaving(pod: PodFacts) -> Verdict:
+def _in_between(pod: PodFacts) -> bool:
+    """One that leaves, or has no node yet: whoever asked by its name may have meant another."""
+    return pod.terminating or (pod.pending and not pod.node)
+
+
+def _come_again(pod: PodFacts) -> Verdict:
     """The API server tries again for as long as a pod changes under it, and by then the next one may have the name."""
-    said = f"Pod {pod.key} is leaving already, and the next one has its name"
-    return _refuse(f"{said}: wait until it is gone", [said], _LEAVING_SECONDS)
+    what = "is leaving already" if pod.terminating else "has no node yet"
+    said = f"Pod {pod.key} {what}, and others have the same name before and after it"
+    return _refuse(f"{said}: ask again in a moment", [said], _IN_BETWEEN_SECONDS)
 
 
 def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Verdict:

@@ -132,6 +132,11 @@ def charged(budget: Budget, status: Published, entries: Iterable[Entry], *, repl
     return replace(status, numbers=numbers, ledger=add(status.ledger, new)) if new else status
 
 
+def noted(status: Published, entry: Entry) -> Published:
+    """In the ledger alone: who is not healthy takes nothing from the numbers, but must not be counted if it becomes so."""
+    return status if entry.uid in status.ledger else replace(status, ledger=add(status.ledger, [entry]))
+
+
 def refunded(status: Published, uids: Collection[str]) -> Published:
     """The status without these charges. The numbers stay low until the leader counts again: only it may raise them."""
     return replace(status, ledger=refund(status.ledger, uids))

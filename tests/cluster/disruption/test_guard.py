@@ -236,8 +236,18 @@ async def test_a_name_that_the_next_pod_will_have(led: Bed) -> None:
         assert (verdict.allowed, verdict.code, verdict.retry_after_seconds) == (False, 429, 1)
         assert "is leaving already" in verdict.message
         assert (await guard.evict("web-0", uid=leaving.metadata.uid)).allowed
+        await led.cordon()
+        await led.client.delete(PODS, "web-1", led.namespace, grace_seconds=0)
+        await eventually(lambda: is_waiting(led, "web-1"))
+        verdict = await guard.evict("web-1")
+        assert (verdict.allowed, verdict.code) == (False, 429)
+        assert "has no node yet" in verdict.message
         verdict = await guard.evict("web-9")
         assert (verdict.allowed, verdict.code, verdict.message) == (False, 404, 'pods "web-9" not found')
+
+
+async def is_waiting(bed: Bed, name: str) -> bool:
+    return any(pod.metadata.name == name and not pod.spec.node_name for pod in await bed.pods("web"))
 
 
 def is_terminating(guard: Replica, pod: Key) -> bool:

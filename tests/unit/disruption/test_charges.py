@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from unit.disruption.charge_store import OTHER, WEB, ask, fresh, outcomes, reque
 from zonewise.disruption import status
 from zonewise.disruption.charges import MOST_ATTEMPTS, Answer, Charges, Outcome
 from zonewise.disruption.ledger import Entry, Source
+from zonewise.disruption.pods import Stage
 from zonewise.kube.errors import ApiError, Conflict, Forbidden, Unreachable
 
 RESERVED = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment", time="now", source=Source.ROLLOUT)
@@ -65,6 +68,20 @@ async def test_a_reservation_not_heard_of_costs_a_read_and_no_write() -> None:
     kept.stored["web"] = status.charged(WEB, kept.stored["web"], [RESERVED])
     assert outcomes(await ask(kept, request(world, "a0", reservation="now"))) == [Outcome.ALLOWED]
     assert (kept.writes, kept.reads) == (0, 1)
+
+
+async def test_a_pod_that_starts_goes_and_is_never_counted_again() -> None:
+    """It takes nothing from the numbers; but if an API server is slow it is ready by the time it goes."""
+    kept, world = store()
+    starting = msgspec.structs.replace(world.pods["a0"], ready=False, stage=Stage.PENDING)
+    world = world.with_pods(starting)
+    kept.stored["web"] = before = fresh(world)
+    asked = request(world, "a0")
+    assert outcomes(await ask(kept, asked, asked)) == [Outcome.CHARGED, Outcome.ALLOWED]
+    assert kept.stored["web"] == replace(before, ledger={"uid-a0": kept.stored["web"].ledger["uid-a0"]})
+    ready = world.with_pods(msgspec.structs.replace(starting, ready=True, stage=Stage.RUNNING))
+    assert ready.status(WEB).numbers.domains["a"].healthy == 3
+    assert ready.charged("a0").status(WEB).numbers.domains["a"].healthy == 2
 
 
 @pytest.mark.parametrize("error", [Conflict("lost"), Unreachable("no answer")], ids=["conflict", "unreachable"])
