@@ -2,84 +2,24 @@
 
 Webhooks read, judge and write; the leader looks, counts and writes; either may die in between. The judge of all this
 knows only how many pods each zone should have: whenever a pod is promised away, enough of the others serve.
+
+A ReplicaSet makes pods while it has too few, wherever they are missing. A StatefulSet makes those of its ordinals again,
+each in its own zone, whatever it has beyond them.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import msgspec
 
-from unit.disruption.build import EXISTS, NOW, OLD, STATEFUL, budget
-from zonewise.disruption.budget import Budget
+from unit.disruption.build import NOW, STATEFUL
+from unit.disruption.small_parts import BUDGETS, OWNERS, ZONES, Flight, Leader, Met, Stored
 from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
-from zonewise.disruption.ledger import Entry, Sightings, tend
+from zonewise.disruption.ledger import Entry, tend
 from zonewise.disruption.numbers import level_down
-from zonewise.disruption.pods import Atlas, Controller, Owner, PodFacts, Stage, Workload
-from zonewise.disruption.status import Published, Recollection, charged, published, recollect
+from zonewise.disruption.pods import Atlas, Controller, PodFacts, Stage, Workload, ordinal
+from zonewise.disruption.status import Published, charged, published, recollect
 from zonewise.topology import ZONE
-
-ZONES = "abc"
-ANSWERED_SECONDS = 60.0
-"""No API server works on a request for longer."""
-BEHIND_SECONDS = 30.0
-"""No leader's cache is behind for longer: its lease would be another's."""
-
-BUDGETS = {
-    "one per zone": budget(EXISTS, maxUnavailable=1),
-    "two per zone": budget(EXISTS, maxUnavailable=2),
-    "half of each zone": budget(EXISTS, maxUnavailable="50%"),
-    "a zone at a time": budget(EXISTS, maxUnavailable="100%", maxDisruptedDomains=1),
-    "one must stay in each": budget(EXISTS, minAvailable=1),
-    "one of all": budget(maxUnavailable=1),
-}
-OWNERS = {STATEFUL: Owner("StatefulSet", "db", "sts"), OLD: Owner("ReplicaSet", "web-old", "rs-old")}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """The budget as the API server has it; every write makes a new version."""
-
-    budget: Budget
-    status: Published
-    version: int = 1
-
-
-@dataclass
-class Flight:
-    """A request that a webhook has judged CHARGE on some version."""
-
-    pod: PodFacts
-    domain: str
-    seen: Stored
-    committed_at: float | None = None
-
-
-@dataclass
-class Leader:
-    """What one leader has in memory."""
-
-    pods: dict[str, PodFacts]
-    nodes: dict[str, dict[str, str]]
-    desired: int
-    looked_at: float
-    bound: int
-    before: Recollection = field(default_factory=Recollection)
-    sightings: Sightings = field(default_factory=dict)
-    draft: tuple[int, Published] | None = None
-
-
-@dataclass(frozen=True)
-class Met:
-    """The pods of each zone that a leader met when it could know nothing of those before it.
-
-    That is so after an edit that changes what a domain is, or one between two leaders. `nameless` are missing and none
-    is seen leaving for them, when so many pods had been `bound`: these count everywhere until they are back. Of the
-    rest it is a guess which zone lacks them, by the pods that are seen leaving, and some of those may be replaced already.
-    """
-
-    pods: Counter[str]
-    nameless: int
-    bound: int
 
 
 class SmallCluster:
@@ -92,12 +32,14 @@ class SmallCluster:
         self.met: Met | None = None
         self.shrunk = self.mixed = False
         self.pods: dict[str, PodFacts] = {}
-        for zone in ZONES:
-            for number in range(per_zone):
+        self.homes = dict(enumerate(ZONES * per_zone))
+        for number in range(per_zone):
+            for zone in ZONES:
                 self.add(f"{zone}{number % 2}", ready=True)
         self.flights: list[Flight] = []
         self.stored = Stored(BUDGETS[spec], Published())
         self.history = [self.stored]
+        self.told = set[str]()
         self.new_leader()
         self.lead()
 
@@ -106,9 +48,10 @@ class SmallCluster:
     def add(self, node: str = "", *, ready: bool = False) -> None:
         self.number += 1
         uid = f"uid-{self.number}"
+        name = f"db-{self.lacking[0]}" if self.ordered else uid
         stage = Stage.RUNNING if node else Stage.PENDING
         self.pods[uid] = PodFacts(
-            uid=uid, name=uid, namespace="shop", node=node, controller=self.controller, ready=ready, stage=stage
+            uid=uid, name=name, namespace="shop", node=node, controller=self.controller, ready=ready, stage=stage
         )
 
     def change(self, uid: str, **facts: object) -> None:
@@ -124,8 +67,37 @@ class SmallCluster:
         self.share_out()
 
     @property
+    def ordered(self) -> bool:
+        return self.controller == STATEFUL
+
+    @property
+    def lacking(self) -> list[int]:
+        """Ordinals that the StatefulSet wants and no pod has: one that is terminating still has its name."""
+        taken = {ordinal(pod.name) for pod in self.pods.values()}
+        return [number for number in range(self.desired) if number not in taken]
+
+    @property
+    def kept(self) -> Counter[str]:
+        """How many of the ordinals that the StatefulSet wants belong to each zone."""
+        return Counter(self.homes[number] for number in range(self.desired))
+
+    def comes_back(self, pod: PodFacts) -> bool:
+        return self.ordered and ordinal(pod.name) < self.desired
+
+    def nodes_for(self, uid: str) -> list[str]:
+        """Those of a zone that lacks one, and of a StatefulSet that one."""
+        held, home = self.held, self.homes[ordinal(self.pods[uid].name)] if self.ordered else None
+        return [
+            node
+            for node, labels in self.nodes.items()
+            if (held[labels[ZONE]] < self.shares[labels[ZONE]] if home is None else labels[ZONE] == home)
+        ]
+
+    @property
     def unreplaced(self) -> bool:
         """Whether the controller has a pod to make."""
+        if self.ordered:
+            return bool(self.lacking)
         return sum(not pod.terminating for pod in self.pods.values()) < self.desired
 
     @property
@@ -145,10 +117,17 @@ class SmallCluster:
     @property
     def whole(self) -> bool:
         """Every zone has what it should."""
+        if self.ordered:
+            return self.serving() == self.kept and len(self.pods) == self.desired
         return self.serving() == Counter(self.shares) and len(self.pods) == sum(self.shares.values())
 
     def share_out(self) -> None:
-        """While there are enough pods none is missing, wherever they are: no zone is owed more than it has."""
+        """While there are enough pods none is missing, wherever they are: no zone is owed more than it has.
+
+        A StatefulSet's are missed one by one.
+        """
+        if self.ordered:
+            return
         ledger = self.stored.status.ledger
         held = Counter(self._zone(pod) for pod in self.pods.values() if pod.active and pod.uid not in ledger)
         if held.total() == self.desired:
@@ -157,14 +136,21 @@ class SmallCluster:
             self.shares = {zone: min(share, held[zone]) for zone, share in self.shares.items()}
 
     def shrink(self, less: int) -> None:
+        shares = self.kept if self.ordered else self.shares
         self.desired, self.shrunk = max(0, self.desired - less), True
-        level = level_down(self.shares.values(), self.desired)
+        level = level_down(shares.values(), self.desired)
+        if self.ordered:
+            shares = self.kept
+            self.shares = {zone: shares[zone] if level is None else min(shares[zone], level) for zone in ZONES}
+            return
         self.shares = {zone: share if level is None else min(share, level) for zone, share in self.shares.items()}
         self.share_out()
 
     def relabel(self, node: str, zone: str) -> None:
         """What the zones should have is then what they have."""
         self.nodes = {**self.nodes, node: {ZONE: zone}}
+        if self.ordered:
+            self.homes |= {ordinal(pod.name): self._zone(pod) for pod in self.pods.values()}
         self.shares = {name: self.serving()[name] for name in ZONES}
 
     @property
@@ -209,7 +195,10 @@ class SmallCluster:
         disrupted = self._disrupted()
         time = f"{NOW} {self.stored.version}"  # no two charges of a pod have the same
         entry = Entry(uid=flight.pod.uid, name=flight.pod.name, domain=flight.domain, owner=self.owner.uid, time=time)
-        self._store(replace(self.stored, status=charged(self.stored.budget, self.stored.status, [entry])))
+        back = self.comes_back(flight.pod)
+        self._store(
+            replace(self.stored, status=charged(self.stored.budget, self.stored.status, [entry], replaced=back))
+        )
         flight.committed_at = self.now
         if flight.pod.uid in self.pods:
             self._judge_promise(flight.domain, disrupted)
@@ -232,31 +221,37 @@ class SmallCluster:
     # The leader.
 
     def new_leader(self) -> None:
-        self.leader = Leader(dict(self.pods), dict(self.nodes), self.desired, self.now, self.bound)
+        pods, nodes, disrupted = dict(self.pods), dict(self.nodes), self._disrupted()
+        self.leader = Leader(pods, nodes, self.desired, self.now, self.bound, disrupted)
 
     def look(self) -> None:
         leader = self.leader
         leader.pods, leader.nodes = dict(self.pods), dict(self.nodes)
         leader.desired, leader.looked_at, leader.bound = self.desired, self.now, self.bound
+        leader.disrupted = self._disrupted()
 
     def count(self) -> None:
         leader, stored = self.leader, self.stored
         before = recollect(stored.budget, stored.status, leader.before)
         self._note_what_is_forgotten(forgotten=before.rule != leader.before.rule and not before.ledger_tells)
         tended = tend(stored.status.ledger, leader.sightings, leader.pods, self.now)
-        workload = {self.owner.uid: Workload(self.owner, leader.desired)}
+        ordinals = range(leader.desired) if self.ordered else None
+        workload = {self.owner.uid: Workload(self.owner, leader.desired, ordinals=ordinals)}
         atlas = Atlas(leader.nodes)
         census = before.count(stored.budget, leader.pods.values(), atlas, workload, tended.ledger)
         leader.sightings, leader.before = tended.sightings, replace(before, places=census.places)
-        leader.draft = (stored.version, published(stored.budget, census, tended.ledger, (), NOW))
+        after = published(stored.budget, census, tended.ledger, (), NOW)
+        leader.draft = (stored.version, after, leader.disrupted)
 
     def write(self) -> None:
         if self.leader.draft is None:
             return
-        version, status = self.leader.draft
+        version, status, disrupted = self.leader.draft
         self.leader.draft = None
-        if version == self.stored.version and status != self.stored.status:
-            self._store(replace(self.stored, status=status))
+        if version == self.stored.version:
+            self.told = disrupted
+            if status != self.stored.status:
+                self._store(replace(self.stored, status=status))
 
     def lead(self) -> None:
         self.look()
@@ -266,7 +261,10 @@ class SmallCluster:
     # The judge.
 
     def _judge_promise(self, zone: str, disrupted: set[str]) -> None:
-        """`disrupted` were so before. A zone that is whole must wait for others, one that is not need not."""
+        """`disrupted` were so before. A zone that is whole must wait for others, one that is not need not.
+
+        Nor need one that became whole since the leader told.
+        """
         self._note_what_is_mixed()
         self._judge_shares()
         serving, floor = self.serving(promised=False), self._floor(zone)
@@ -274,7 +272,7 @@ class SmallCluster:
         assert left >= floor, f"{left} left in {zone}, promised {floor}"
         most = self.stored.budget.max_disrupted_domains
         known = self.met is None and not self.mixed
-        if most is not None and zone not in disrupted and known:
+        if most is not None and zone not in disrupted | self.told and known:
             assert len(disrupted) < most, f"{zone} is whole, and {disrupted} are not"
 
     def _judge_shares(self) -> None:
@@ -296,29 +294,37 @@ class SmallCluster:
         return budget.desired(share)
 
     def _disrupted(self) -> set[str]:
-        serving = self.serving(promised=False)
-        return {zone for zone, share in self.shares.items() if serving[zone] < share}
+        serving, shares = self.serving(promised=False), Counter(self.shares)
+        if self.ordered:
+            ledger = self.stored.status.ledger
+            beyond = [pod for pod in self.pods.values() if not self.comes_back(pod) and pod.uid not in ledger]
+            shares = self.kept + Counter(self._zone(pod) for pod in beyond if pod.active)
+        return {zone for zone, share in shares.items() if serving[zone] < share}
 
     def _note_what_is_mixed(self) -> None:
         """`shrunk`: since a scale-down. `mixed`: since then, more pods were away or promised than were too many.
 
         Which of them are too many, and which will be missed, changes as they go, for what leaves first is not replaced.
         So until all is whole shares may move from zone to zone, but all of them together stay what is wanted.
+        With a StatefulSet everybody knows which are which.
         """
         ledger = self.stored.status.ledger
         staying = sum(pod.active and pod.uid not in ledger for pod in self.pods.values())
-        self.mixed = self.shrunk and (self.mixed or staying < self.desired)
+        self.mixed = self.shrunk and not self.ordered and (self.mixed or staying < self.desired)
 
     def _note_what_is_forgotten(self, *, forgotten: bool) -> None:
         """Until none is missing, no zone can be promised more than `met` says, nor is it known which ones are whole."""
         self._note_what_is_mixed()
         leader = self.leader
-        met = Counter(leader.nodes[pod.node][ZONE] for pod in leader.pods.values() if pod.active)
-        if self.shrunk and met.total() == len(leader.pods) == self.desired and not self.stored.status.ledger:
+        members = [pod for pod in leader.pods.values() if not self.ordered or self.comes_back(pod)]
+        met = Counter(leader.nodes[pod.node][ZONE] for pod in members if pod.active)
+        stored = self.stored.status
+        over = not stored.ledger and not stored.numbers.tally.surplus
+        if self.shrunk and met.total() == len(leader.pods) == self.desired and over:
             self.shrunk = self.mixed = False
             self.shares = {zone: met[zone] for zone in ZONES}
         if met.total() >= leader.desired:
             self.met = None
         elif forgotten:
-            leaving = sum(pod.terminating for pod in leader.pods.values())
+            leaving = sum(pod.terminating for pod in members)
             self.met = Met(met, max(0, leader.desired - met.total() - leaving), leader.bound)

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from unit.disruption.small_cluster import ANSWERED_SECONDS, BEHIND_SECONDS, BUDGETS, OWNERS, ZONES, SmallCluster
+from unit.disruption.small_cluster import SmallCluster
+from unit.disruption.small_parts import ANSWERED_SECONDS, BEHIND_SECONDS, BUDGETS, OWNERS, ZONES
 from zonewise.disruption.pods import Controller
-from zonewise.topology import ZONE
 
 
 class Machine(RuleBasedStateMachine):
@@ -89,13 +89,10 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(pod.pending for pod in self.cluster.pods.values()))
     @rule(data=st.data())
     def scheduler_binds(self, data: st.DataObject) -> None:
-        """To a zone that lacks one."""
         cluster = self.cluster
         waiting = data.draw(st.sampled_from(sorted(uid for uid, pod in cluster.pods.items() if pod.pending)))
-        held = cluster.held
-        lacking = [node for node, labels in cluster.nodes.items() if held[labels[ZONE]] < cluster.shares[labels[ZONE]]]
-        if lacking:
-            cluster.bind(waiting, data.draw(st.sampled_from(lacking)))
+        if nodes := cluster.nodes_for(waiting):
+            cluster.bind(waiting, data.draw(st.sampled_from(nodes)))
 
     @precondition(lambda self: any(pod.active and not pod.ready for pod in self.cluster.pods.values()))
     @rule(data=st.data())
