@@ -15,6 +15,7 @@ from zonewise.disruption.budget import Budget, BudgetError, Place
 from zonewise.disruption.judgement import Case, Judgement, Verdict, hangs_on_numbers, judge_all
 from zonewise.disruption.ledger import Entry
 from zonewise.disruption.pods import Atlas, PodFacts, gives_up
+from zonewise.disruption.reason import Code
 from zonewise.disruption.stock import Refusal, refusal
 from zonewise.objects.policy import PodDisruptionBudget
 
@@ -135,6 +136,9 @@ def _refusals(seen: Situation, judged: Sequence[Judgement], stock: Refusal | Non
     """Each with what would change it, in the order in which the guard asks."""
     if not seen.guarded:
         judged = ()
+    if seen.pod.in_between and any(each.reason.code is not Code.NOT_ENFORCED for each in judged):
+        yield seen.pod.in_between, "ask again in a moment, or name its uid"
+        return
     if seen.leader.trouble and hangs_on_numbers(judged, (case.budget for case in seen.cases)):
         yield seen.leader.trouble, "start `zonewise controller --parts disruption`"
     for each in judged:

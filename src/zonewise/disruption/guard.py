@@ -47,8 +47,6 @@ _NO_LEADER_SECONDS: Final = 10
 _IN_BETWEEN_SECONDS: Final = 1
 _CAUSE: Final = "DisruptionBudget"
 
-_FRESH_NAMES: Final = frozenset({"ReplicaSet", "ReplicationController", "DaemonSet", "Job"})
-"""Controllers that give every pod a name of its own; with the others the next pod may have the same."""
 _SAID_BY_SPEC: Final = frozenset({Code.NOT_ENFORCED, Code.NOT_APPLIED, Code.NOT_COVERED})
 """What lets pods go uncharged until somebody edits the budget, of which we may not have heard yet."""
 _PASSING: Final = {Code.NOT_OBSERVED: _BUSY_SECONDS, Code.DOMAIN_NOT_COUNTED: _BUSY_SECONDS}
@@ -125,7 +123,7 @@ class Guard:
                 return _not_there(key)
             if uid not in {"", pod.uid}:
                 return Verdict.allow()  # the API server will say what is to be said of another pod of this name
-            if _in_between(pod) and not _is_the_one(pod, uid) and self._guarding(pod):
+            if pod.in_between and not uid and self._guarding(pod):
                 return _come_again(pod)
         reservation = body.metadata.annotations.get(RESERVED, "")
         wish = _Wish(pod, Reach.EVICTIONS, Source.EVICTION, dry_run, reservation)
@@ -156,7 +154,7 @@ class Guard:
         now = reading.result()
         if now is None:
             return _not_there(wish.pod.key)
-        if _in_between(now):
+        if now.in_between:
             return _come_again(now)
         return verdict if now.uid == wish.pod.uid else await self._decide(replace(wish, pod=now))
 
@@ -262,7 +260,7 @@ class Guard:
 
 def _is_the_one(pod: PodFacts, uid: str) -> bool:
     """Whether no other pod can have its name by now."""
-    return uid == pod.uid if uid else pod.controller is not None and pod.controller.kind in _FRESH_NAMES
+    return uid == pod.uid if uid else not pod.name_comes_back
 
 
 def _doubtful(pod: PodFacts, uid: str) -> bool:
@@ -292,16 +290,8 @@ def _not_there(key: Key) -> Verdict:
     return Verdict.deny(f'pods "{key.name}" not found', code=404)
 
 
-def _in_between(pod: PodFacts) -> bool:
-    """One that leaves, or has no node yet: whoever asked by its name may have meant another."""
-    return pod.terminating or (pod.pending and not pod.node)
-
-
 def _come_again(pod: PodFacts) -> Verdict:
-    """The API server tries again for as long as a pod changes under it, and by then the next one may have the name."""
-    what = "is leaving already" if pod.terminating else "has no node yet"
-    said = f"Pod {pod.key} {what}, and others have the same name before and after it"
-    return _refuse(f"{said}: ask again in a moment", [said], _IN_BETWEEN_SECONDS)
+    return _refuse(f"{pod.in_between}: ask again in a moment", [pod.in_between], _IN_BETWEEN_SECONDS)
 
 
 def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Verdict:

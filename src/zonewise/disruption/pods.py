@@ -76,6 +76,9 @@ A controller that is missing here wants an unknown number of pods; they count as
 """
 
 
+_FRESH_NAMES: Final = frozenset({"ReplicaSet", "ReplicationController", "DaemonSet", "Job"})
+
+
 class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`leaving`: chosen to be deleted though not yet terminating, by an eviction under way or by a grant."""
 
@@ -113,6 +116,25 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def key(self) -> Key:
         return Key(self.namespace, self.name)
+
+    @property
+    def name_comes_back(self) -> bool:
+        """Whether the next pod may have the same name: some controllers give every pod one of its own."""
+        return self.controller is None or self.controller.kind not in _FRESH_NAMES
+
+    @property
+    def in_between(self) -> str:
+        """Why whoever asks for it by its name may get another; empty where that can't be.
+
+        An API server tries an eviction again for as long as the pod changes under it, and by then the next one may have the name.
+        """
+        if not self.name_comes_back:
+            return ""
+        if self.terminating:
+            return f"pod {self.key} is leaving already, and the next one has its name"
+        if self.pending and not self.node:
+            return f"pod {self.key} has no node yet, and one before it had its name"
+        return ""
 
     @property
     def pending(self) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from printed import described
-from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, World, budget, pod, spread
+from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, STATEFUL, World, budget, pod, spread
 from zonewise.cli.explain_eviction import _json, _lines
 from zonewise.disruption.accounts import Account, LeaderAccount, Situation, explain
 from zonewise.disruption.budget import Budget, BudgetError
@@ -62,6 +62,9 @@ def test_every_unavailable_pod_has_its_reason() -> None:
     }
 
 
+ORDERED = spread("3/3/3", controller=STATEFUL)
+
+
 @pytest.mark.parametrize(
     ("account", "allowed", "sentence"),
     [
@@ -69,6 +72,12 @@ def test_every_unavailable_pod_has_its_reason() -> None:
         (told(FULL, "b0"), True, "may be evicted: no TopologyDisruptionBudget selects it"),
         (told(FULL, "a0", BY_ZONE), True, "may be evicted: budget shop/by-zone does not cover node node-a"),
         (told(FULL, "b0", BY_ZONE, guarded=False), True, "may be evicted: no guard is registered for its namespace"),
+        (told(FULL.terminating("b0"), "b0", ACROSS), True, "may be evicted: pod shop/b0 is terminating"),
+        (
+            told(ORDERED.terminating("b0"), "b0", ACROSS),
+            False,
+            "may not be evicted now: pod shop/b0 is leaving already",
+        ),
         (told(FULL, "b0", ACROSS, leader=NOBODY), False, "may not be evicted now: the budget controller never ran"),
         (told(FULL, "a0", BY_ZONE, leader=NOBODY), True, "may be evicted: budget shop/by-zone does not cover"),
         (told(FULL.unready("b0"), "b0", ACROSS, leader=NOBODY), False, "may not be evicted now: the budget controller"),
