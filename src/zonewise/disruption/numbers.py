@@ -138,10 +138,6 @@ def _only_change(budget: Budget, numbers: Numbers, tally: Tally, domain: str) ->
     return None if level is None or level != _level(numbers.tally) else min(tally.domains[domain].slots, level)
 
 
-def nothing_allowed(numbers: Numbers) -> Numbers:
-    return replace(numbers, domains={name: replace(domain, allowed=0) for name, domain in numbers.domains.items()})
-
-
 def _domain(budget: Budget, tally: Tally, name: str, filling: Filling, target: int) -> DomainNumbers:
     desired = budget.desired(target)
     spare = spared(budget, tally, filling.healthy, desired)

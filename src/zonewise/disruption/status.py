@@ -22,7 +22,6 @@ from zonewise.disruption.numbers import (
     Numbers,
     Tally,
     charge,
-    nothing_allowed,
     work_out,
 )
 from zonewise.disruption.pods import Atlas, PodFacts, Workloads
@@ -107,17 +106,6 @@ def recollect(budget: Budget, status: Published, known: Recollection) -> Recolle
         slots = {name: domain.slots for name, domain in status.numbers.domains.items()}
         return Recollection(rule, places_of(status.departures), ledger_tells=True, slots=slots)
     return Recollection(rule)
-
-
-def failed(before: Published, generation: int, problem: str, now: str) -> Published:
-    """What the leader says when it can't count: nothing is allowed, charges and departures stay."""
-    condition = StatusCondition(type=DISRUPTION_ALLOWED, status="False", reason=SYNC_FAILED, message=problem)
-    return replace(
-        before,
-        observed_generation=generation,
-        numbers=nothing_allowed(before.numbers),
-        conditions=_dated((condition,), before.conditions, generation, now),
-    )
 
 
 def charged(budget: Budget, status: Published, entries: Iterable[Entry], *, replaced: bool = False) -> Published:

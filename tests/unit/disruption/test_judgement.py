@@ -10,7 +10,6 @@ from unit.disruption.build import (
     EXISTS,
     NAKED,
     NODES,
-    NOW,
     OVERALL,
     STATEFUL,
     World,
@@ -24,7 +23,8 @@ from zonewise.disruption.judgement import Case, Judgements, Verdict, hangs_on_nu
 from zonewise.disruption.ledger import MOST_ENTRIES, Entry, ledger_of
 from zonewise.disruption.pods import Controller, Owner, Workload
 from zonewise.disruption.reason import Code
-from zonewise.disruption.status import failed
+from zonewise.disruption.status import DISRUPTION_ALLOWED, SYNC_FAILED
+from zonewise.objects.policy import StatusCondition
 from zonewise.topology import ZONE
 
 FULL = spread("3/3/3")
@@ -84,8 +84,8 @@ def test_numbers_of_an_older_spec_allow_nothing() -> None:
 
 
 def test_what_could_not_be_counted_allows_nothing() -> None:
-    status = failed(FULL.status(ACROSS), 1, "no access to scales", NOW)
-    assert one(Case(ACROSS, status)) == (Verdict.DENY, Code.SYNC_FAILED)
+    failed = StatusCondition(type=DISRUPTION_ALLOWED, status="False", reason=SYNC_FAILED, message="can't be read")
+    assert one(Case(ACROSS, replace(FULL.status(ACROSS), conditions=(failed,)))) == (Verdict.DENY, Code.SYNC_FAILED)
 
 
 @pytest.mark.parametrize(("enforcement", "hangs"), [("Enforce", True), ("DryRun", False)])

@@ -20,7 +20,6 @@ from zonewise.disruption.status import (
     allowed_by_domain,
     charged,
     document,
-    failed,
     published,
     read,
     recollect,
@@ -92,13 +91,6 @@ def test_conditions_keep_their_time_until_their_status_changes() -> None:
     frozen = published(BY_ZONE, full.census(BY_ZONE), {}, first.conditions, LATER)
     (denied,) = frozen.conditions
     assert (denied.status, denied.reason, denied.last_transition_time) == ("False", "InsufficientPods", LATER)
-
-
-def test_a_failure_allows_nothing_and_forgets_nothing() -> None:
-    status = spread("3/3/3").charged("a0").gone("b0").status(ACROSS)
-    broken = failed(status, 2, "spec.selector: write it", NOW)
-    assert (broken.numbers.allowed, broken.ledger, broken.departures) == (0, status.ledger, status.departures)
-    assert again(ACROSS, broken).failure == "spec.selector: write it"
 
 
 LEFT = spread("3/3/3").charged("b0").gone("b0")
