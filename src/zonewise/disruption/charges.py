@@ -205,14 +205,14 @@ def _judge_one(page: Page, now: Published, slip: _Slip) -> tuple[Answer, Publish
     if judgement.verdict is Verdict.CHARGE:
         entry, replaced = request.entry(judgement.domain), request.is_replaced(now)
         return Answer(Outcome.CHARGED, judgement), status.charged(page.budget, now, [entry], replaced=replaced)
-    if judgement.reason.code is Code.NOT_RUNNING and request.pod.pending and not request.pod.terminating:
-        return _start_noted(page, now, request, judgement)
+    if judgement.reason.code in {Code.NOT_READY, Code.NOT_RUNNING} and request.pod.stays:
+        return _noted(page, now, request, judgement)
     return Answer(Outcome.ALLOWED, judgement), _shared(now, request)
 
 
-def _start_noted(page: Page, now: Published, request: Request, judgement: Judgement) -> tuple[Answer, Published]:
-    """A pod that starts may go, but API servers try again half a second later when it changed meanwhile, and may then
-    take one that is ready.
+def _noted(page: Page, now: Published, request: Request, judgement: Judgement) -> tuple[Answer, Published]:
+    """It goes because it is not ready, but may be by the time it goes: API servers take a while, and try again half a second later when
+    it changed meanwhile.
     """
     place = request.atlas.place(page.budget, request.pod)
     enforced = page.budget.enforcement is Enforcement.ENFORCE

@@ -70,10 +70,11 @@ async def test_a_reservation_not_heard_of_costs_a_read_and_no_write() -> None:
     assert (kept.writes, kept.reads) == (0, 1)
 
 
-async def test_a_pod_that_starts_goes_and_is_never_counted_again() -> None:
+@pytest.mark.parametrize("stage", [Stage.PENDING, Stage.RUNNING])
+async def test_a_pod_that_is_not_ready_goes_and_is_never_counted_again(stage: Stage) -> None:
     """It takes nothing from the numbers; but if an API server is slow it is ready by the time it goes."""
     kept, world = store()
-    starting = msgspec.structs.replace(world.pods["a0"], ready=False, stage=Stage.PENDING)
+    starting = msgspec.structs.replace(world.pods["a0"], ready=False, stage=stage)
     world = world.with_pods(starting)
     kept.stored["web"] = before = fresh(world)
     asked = request(world, "a0")
