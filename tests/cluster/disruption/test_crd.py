@@ -95,10 +95,11 @@ async def test_stories_are_taken_as_they_were_written(cluster: ControlPlane, cli
     await asyncio.to_thread(kubectl, cluster, "-n", crd, "create", "--validate=strict", "-f", "-", sent=sent)
     found = {known.metadata.name: known for known in (await client.list(TOPOLOGY_DISRUPTION_BUDGETS, crd)).items}
     only_bar, across, overall = (Budget.parse(found[f"story-{number}"]) for number in (1, 2, 3))
-    places = {zone: only_bar.domain_of({ZONE: zone}) for zone in ("foo", "bar")}
-    assert (places, only_bar.frozen) == ({"foo": "foo", "bar": None}, True)
-    assert [across.domain_of({ZONE: zone}) for zone in ("foo", "bar")] == ["foo", "bar"]
-    assert [overall.domain_of({ZONE: zone}) for zone in ("foo", "bar")] == ["all", "all"]
+    foo, bar = ({ZONE: name} for name in ("foo", "bar"))
+    assert (only_bar.place(foo), only_bar.frozen) == (Place("foo", covered=True), True)
+    assert not only_bar.place(bar).covered
+    assert [across.place(node) for node in (foo, bar)] == [Place("foo", covered=True), Place("bar", covered=True)]
+    assert {overall.place(node) for node in (foo, bar)} == {Place("all", covered=True)}
     spec = found["story-1"].spec
     assert (spec.enforcement, spec.apply_to) == ("Enforce", ("Evictions", "ControllerDeletes"))
 
