@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -59,6 +59,8 @@ class Request:
     dry_run: bool = False
     reservation: str = ""
     """The time of the charge that who asks has made for it: better look for that than write another."""
+    versions: Mapping[Key, str] | None = None
+    """Of the budgets, when the pod was seen not to be ready after them."""
     others: tuple[Case, ...] = ()
     replaced: Callable[[Ledger], bool] = lambda _ledger: False
     """Whether its controller makes another, with the pods of this ledger gone: each of a batch takes from what is left."""
@@ -215,6 +217,8 @@ def _noted(page: Page, now: Published, request: Request, judgement: Judgement) -
     it changed meanwhile.
     """
     place = request.atlas.place(page.budget, request.pod)
+    if request.versions is not None and request.versions.get(page.key) != page.version:
+        return Answer(Outcome.BUSY), now  # somebody counted, or charged, since it was looked at
     enforced = page.budget.enforcement is Enforcement.ENFORCE
     if not enforced or not place.covered or request.pod.uid in now.ledger:
         return Answer(Outcome.ALLOWED, judgement), now

@@ -45,6 +45,7 @@ _READ_SECONDS: Final = 2.0
 _BUSY_SECONDS: Final = 2
 _NO_LEADER_SECONDS: Final = 10
 _IN_BETWEEN_SECONDS: Final = 1
+_LOOKS: Final = 3
 _CAUSE: Final = "DisruptionBudget"
 
 _SAID_BY_SPEC: Final = frozenset({Code.NOT_ENFORCED, Code.NOT_APPLIED, Code.NOT_COVERED})
@@ -186,7 +187,29 @@ class Guard:
             refused = await self._refused_by_stock(wish.pod)
             if refused is not None:
                 return _as_stock(refused)
+        if wish.reach is Reach.EVICTIONS and wish.pod.stays and not wish.pod.ready and not wish.dry_run:
+            return await self._let_unready_go(wish, budgets)
         return self._conclude(wish, await self._charges.ask(request, [budget.key for budget in budgets]))
+
+    async def _let_unready_go(self, wish: _Wish, budgets: Sequence[Budget]) -> Verdict:
+        """What goes for not being ready must be seen so after the count it is judged by: that may have found it ready."""
+        answers: Sequence[Answer] = ()
+        for _ in range(_LOOKS):
+            pages = await asyncio.gather(*(self._book.read(budget.key) for budget in budgets))
+            pod = await self._read_pod(wish.pod.key)
+            if pod is None:
+                return _not_there(wish.pod.key)
+            if pod.in_between:
+                return _come_again(pod)
+            wish = replace(wish, pod=pod)
+            if pod.ready or not pod.stays:
+                return await self._decide(wish)
+            versions = {page.key: page.version for page in pages if page is not None}
+            request = replace(await self._request(wish, budgets), versions=versions)
+            answers = await self._charges.ask(request, [budget.key for budget in budgets])
+            if all(answer.outcome is not Outcome.BUSY for answer in answers):
+                break
+        return self._conclude(wish, answers)
 
     async def _refused_by_stock(self, pod: PodFacts) -> Refusal | None:
         """From the watch where that allows; a refusal is looked at twice, and then said by us in its place.
