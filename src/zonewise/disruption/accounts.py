@@ -14,7 +14,7 @@ import msgspec
 from zonewise.disruption.budget import Budget, BudgetError, Place
 from zonewise.disruption.judgement import Case, Judgement, Verdict, hangs_on_numbers, judge_all
 from zonewise.disruption.ledger import Entry
-from zonewise.disruption.pods import Atlas, PodFacts, gives_up
+from zonewise.disruption.pods import Atlas, PodFacts, gives_up, staying
 from zonewise.disruption.reason import Code
 from zonewise.disruption.stock import Refusal, refusal
 from zonewise.objects.policy import PodDisruptionBudget
@@ -110,8 +110,7 @@ def explain(seen: Situation) -> Account:
     atlas = Atlas(seen.nodes)
     peers = [peer for peer in seen.pods if peer.replica_set and peer.replica_set == seen.pod.replica_set]
     charged = {uid for case in seen.cases for uid in case.status.ledger}
-    staying = sum(peer.stays and not (peer.active and peer.uid in charged) for peer in peers)
-    others = peers if gives_up(staying, seen.replicas) else ()
+    others = peers if gives_up(staying(peers, charged), seen.replicas) else ()
     judged = judge_all(seen.cases, seen.pod, atlas, others, owner=seen.owner_uid)
     by_name = {case.budget.key: case for case in seen.cases}
     stock = refusal(seen.pod, list(seen.stock))

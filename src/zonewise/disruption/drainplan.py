@@ -16,7 +16,7 @@ import msgspec
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.judgement import Case
 from zonewise.disruption.ledger import Ledger, Source
-from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, comes_back, gives_up, ordinal
+from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, comes_back, gives_up, ordinal, staying
 from zonewise.disruption.purse import BudgetPurse, World
 from zonewise.disruption.status import Published, Recollection, published, recollect
 from zonewise.disruption.stock import SEVERAL
@@ -184,8 +184,7 @@ class _Stage:
         workload = self._cluster.workloads.get(pod.controller_uid)
         if workload is None or workload.ordinals is not None:
             return workload is not None and comes_back(pod.name, workload.ordinals)
-        staying = sum(peer.stays and not (peer.active and peer.uid in ledger) for peer in self._peers(pod))
-        return not gives_up(staying, workload.own)
+        return not gives_up(staying(self._peers(pod), ledger), workload.own)
 
     def _selecting(self, pod: PodFacts) -> list[Key]:
         return [budget.key for budget in self._budgets if _selects(budget, pod)]

@@ -6,7 +6,7 @@ where a pod stands under a budget.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -188,6 +188,11 @@ def ordinal(name: str) -> int:
     """-1 for a name that no StatefulSet gave."""
     digits = name.rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdigit() else -1
+
+
+def staying(peers: Iterable[PodFacts], charged: Container[str]) -> int:
+    """How many of a ReplicaSet's pods it has once those that are charged (by uid) have gone."""
+    return sum(peer.stays and not (peer.active and peer.uid in charged) for peer in peers)
 
 
 def comes_back(name: str, ordinals: range | None) -> bool:

@@ -149,8 +149,9 @@ class Sources:
         if known is None:
             return False
         staying, replicas = self._staying.get(pod.replica_set, 0), known.spec.replicas
-        if not gives_up(staying, replicas) or gives_up(staying - len(ledger), replicas):
-            return not gives_up(staying, replicas)  # as mostly: then nobody need look at a long ledger, pod after pod
+        gives = gives_up(staying, replicas)
+        if not gives or gives_up(staying - len(ledger), replicas):
+            return not gives  # as mostly: then nobody need look at a long ledger, pod after pod
         charged = [charged for uid in ledger if (charged := self.facts_of(uid)) is not None and charged.active]
         return not gives_up(staying - sum(each.replica_set == pod.replica_set for each in charged), replicas)
 
