@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import pytest
 import yaml
 
+from zonewise.cli.main import cli
 from zonewise.disruption.pods import GRANTED
 from zonewise.errors import UsageError
 from zonewise.install import components, removal
@@ -51,6 +53,27 @@ def test_words_are_replaced_everywhere() -> None:
                 assert {image for image in images if "sig-storage" not in image} == {values.image}
             if document["kind"] == "Deployment":
                 assert document["spec"]["replicas"] == 3
+
+
+def test_programs_look_where_they_are_installed() -> None:
+    """A flag that is not given means our own namespace."""
+    for component, mode in FORMS:
+        for document in documents([component], mode, Values(image="zonewise", namespace="here")):
+            if document["kind"] in WORKLOADS:
+                for container in pod_spec(document)["containers"]:
+                    if container["image"] == "zonewise":
+                        said = flags(container["args"])
+                        elsewhere = {name: value for name, value in said.items() if "zonewise-system" in str(value)}
+                        assert not elsewhere, document["metadata"]["name"]
+
+
+def flags(arguments: list[str]) -> Json:
+    """What a program makes of its arguments, with the defaults of those that were left out."""
+    command: click.Command = cli
+    left = list(arguments)
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), left.pop(0)) or pytest.fail(f"no such: {arguments}")
+    return command.make_context("program", left).params
 
 
 def test_what_is_printed_is_what_is_applied() -> None:
@@ -99,8 +122,9 @@ def test_workloads_are_fit_for_production(workload: Json) -> None:
     assert container["readinessProbe"]
     assert container["resources"]["requests"]
     security = spec.get("securityContext", {}) | container["securityContext"]
-    if named == "zonewise-csi-node":
-        return  # maps devices for others: it can't do with less
+    if named == "zonewise-csi-node":  # maps devices for others: it can't do with less
+        assert security == {"runAsUser": 0, "runAsNonRoot": False, "privileged": True}
+        return
     assert security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
     assert security["capabilities"]["drop"] == ["ALL"]
