@@ -7,8 +7,9 @@ sends the same again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import Counter
 
@@ -19,7 +20,6 @@ from zonewise.disruption.status import Published
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
 from zonewise.kube.errors import ApiError, Conflict, DeadlineExceeded, NotFound, ServerTimeout, Unreachable
-from zonewise.kube.patch import MergePatch
 from zonewise.kube.reflector import Change
 from zonewise.objects import Key, key_of
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, TopologyDisruptionBudget
@@ -85,14 +85,11 @@ class Book:
 
     async def write(self, page: Page, after: Published) -> Page:
         """Raises one of LOST when it may not be stored, NotFound when the budget is gone."""
-        version = {"resourceVersion": page.written.metadata.resource_version}
-        patch = MergePatch({"metadata": version, "status": status.document(after)})
         key = page.key
         try:
-            written = await self._client.patch(
+            written = await self._client.update(
                 TOPOLOGY_DISRUPTION_BUDGETS,
-                key.name,
-                patch,
+                status_only(page.written, status.document(after)),
                 key.namespace,
                 subresource="status",
                 deadline_seconds=CALL_SECONDS,
@@ -118,6 +115,13 @@ class Book:
     def _heard(self, change: Change[TopologyDisruptionBudget]) -> None:
         if change.new is None:
             self._pages.pop(change.key, None)
+
+
+def status_only(written: TopologyDisruptionBudget, document: Mapping[str, Any]) -> dict[str, Any]:
+    """All that an API server takes of an update of the status; the rest stays as stored. A patch would cost it half as much again."""
+    metadata = written.metadata
+    version = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+    return {"metadata": {"name": metadata.name, **version}, "status": document}
 
 
 def _same_spec(budget: Budget, written: TopologyDisruptionBudget) -> bool:

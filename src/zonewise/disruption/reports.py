@@ -12,7 +12,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge
 
 from zonewise import log
-from zonewise.disruption.book import Page
+from zonewise.disruption.book import Page, status_only
 from zonewise.disruption.budget import Budget, BudgetError
 from zonewise.disruption.ledger import Entry
 from zonewise.disruption.numbers import Numbers
@@ -22,8 +22,7 @@ from zonewise.kube.client import Client
 from zonewise.kube.errors import NotFound
 from zonewise.kube.events import Recorder, Severity, reference_to
 from zonewise.kube.lease import utc_now
-from zonewise.kube.patch import MergePatch
-from zonewise.objects import Key, key_of, micro_time
+from zonewise.objects import Key, micro_time
 from zonewise.objects.apps import STATEFUL_SETS
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, StatusCondition, TopologyDisruptionBudget
 
@@ -109,12 +108,14 @@ class Reports:
             "observedGeneration": written.metadata.generation,
             "disruptionsAllowed": 0,
             "domains": [],
+            "charges": written.status.charges,
             "conditions": [condition],
         }
-        patch = MergePatch({"metadata": {"resourceVersion": written.metadata.resource_version}, "status": said})
-        key = key_of(written)
+        body = status_only(written, said)
         try:
-            await self._client.patch(TOPOLOGY_DISRUPTION_BUDGETS, key.name, patch, key.namespace, subresource="status")
+            await self._client.update(
+                TOPOLOGY_DISRUPTION_BUDGETS, body, written.metadata.namespace, subresource="status"
+            )
         except NotFound:
             return
         self._recorder.record(

@@ -44,13 +44,16 @@ class PaperServer:
         return msgspec.convert(self.budget, resource.view)
 
     async def patch(self, resource: Resource[Any], name: str, patch: Any, *_: Any, **__: Any) -> Any:
+        assert resource is PODS
         self.calls.append(self.clock())
-        if resource is PODS:
-            return self.annotated(name, patch.body["metadata"]["annotations"])
+        return self.annotated(name, patch.body["metadata"]["annotations"])
+
+    async def update(self, resource: Resource[Any], body: dict[str, Any], *_: Any, **__: Any) -> Any:
         assert resource is TOPOLOGY_DISRUPTION_BUDGETS
+        self.calls.append(self.clock())
         metadata = self.budget["metadata"]
         version = str(int(metadata["resourceVersion"]) + 1)
-        changed = {"metadata": metadata | {"resourceVersion": version}, "status": patch.body["status"]}
+        changed = {"metadata": metadata | {"resourceVersion": version}, "status": body["status"]}
         self.budget = msgspec.json.decode(msgspec.json.encode(self.budget | changed))
         return msgspec.convert(self.budget, resource.view)
 
