@@ -14,10 +14,10 @@ import rbd
 import storage_driver
 from storage_driver import MIB, Driver, Refused
 from waiting import eventually
-from zonewise.ceph import ids, journal
+from zonewise.ceph import ids, journal, journalpools
 from zonewise.ceph.cluster import Cluster, Clusters
 from zonewise.ceph.config import Configuration
-from zonewise.ceph.doctor import Code, Doctor, Finding, journal_pools
+from zonewise.ceph.doctor import Code, Doctor, Finding
 from zonewise.ceph.errors import CsiError
 from zonewise.ceph.ids import Thing
 from zonewise.ceph.journal import Journal, State
@@ -171,7 +171,6 @@ def test_a_journal_in_a_pool_with_a_word_of_its_own_is_found(ceph_admin: Cluster
     handle.wait_for_latest_osdmap()
     try:
         ceph_admin.ioctx(name("notes"), journal.NAMESPACE).write_full("journal", b"")
-        found, _ = journal_pools(ceph_admin)
-        assert name("notes") in found
+        assert name("notes") in journalpools.look(ceph_admin).found
     finally:
         handle.delete_pool(name("notes"))

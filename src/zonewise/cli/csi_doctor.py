@@ -40,8 +40,9 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
 
     Exits with 1 when something is wrong and was not repaired, or a pool is away and could not be looked at.
     """
+    from zonewise.ceph import journalpools
     from zonewise.ceph.cephfs import CephFs
-    from zonewise.ceph.doctor import Doctor, Repair, journal_pools
+    from zonewise.ceph.doctor import Doctor, Repair
     from zonewise.ceph.errors import CsiError
     from zonewise.ceph.ids import Kind
     from zonewise.ceph.journalaccount import FindingAccount
@@ -50,7 +51,8 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
     rows = []
     away = False
     for cluster in clusters(config, only):
-        seen = Doctor(cluster, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, *journal_pools(cluster))
+        journals = journalpools.look(cluster)
+        seen = Doctor(cluster, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, journals.found, journals.unseen)
         for finding in list(seen.examine(time.time(), older_than)):
             became = Repair()
             if repair and finding.can_be_repaired:
