@@ -1,8 +1,9 @@
 """How soon a changed count must be published: what takes a promise back at once, the rest in company. Pure.
 
-Webhooks promise pods away by what was published. A number that falls makes a promise wrong, so it is written at once; it
-can't fall often. One that rises only lets somebody wait, and what nobody judges by, such as a confirmation, waits longer.
-While a rollout of ours is at work on a budget its next reservation carries the new count anyway.
+Webhooks promise pods away by what was published. A number that falls makes a promise wrong, as does a domain that now has
+fewer healthy pods than it must: that is written at once, and can't be often. A number that rises only lets somebody wait,
+and what nobody judges by, such as a confirmation, waits longer. While a rollout of ours is at work on a budget its next
+reservation carries the new count anyway.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from zonewise.disruption.numbers import DomainNumbers
 from zonewise.disruption.status import Published
 
 SOON_SECONDS: Final = 1.0
@@ -22,7 +24,7 @@ class Urgency(Enum):
     NOTHING = "nothing changed"
     LAZY = "only the books changed"
     SOON = "numbers changed"
-    NOW = "a number fell"
+    NOW = "a promise is wrong"
 
 
 def urgency(before: Published, after: Published) -> Urgency:
@@ -52,6 +54,12 @@ def due_at(urgent: Urgency, *, noticed_at: float, written_at: float, held: bool)
 
 def _falls(before: Published, after: Published) -> bool:
     now = after.numbers.domains
-    return any(
-        domain.allowed > (now[name].allowed if name in now else 0) for name, domain in before.numbers.domains.items()
-    )
+    return any(_promises_less(domain, now.get(name)) for name, domain in before.numbers.domains.items())
+
+
+def _promises_less(before: DomainNumbers, after: DomainNumbers | None) -> bool:
+    """Also where nothing may leave before or after: pods that are not ready go uncharged while enough others are healthy."""
+    if after is None:
+        return before.allowed > 0
+    had_enough = before.healthy >= before.desired
+    return before.allowed > after.allowed or (had_enough and after.healthy < after.desired)

@@ -9,6 +9,8 @@ WHOLE = spread("3/3/3")
 CASES: dict[str, tuple[World, World, Urgency]] = {
     "the same": (WHOLE, spread("3/3/3"), Urgency.NOTHING),
     "a pod is lost": (WHOLE, WHOLE.unready("a0"), Urgency.NOW),
+    "one more, where none may leave": (WHOLE.unready("a0"), WHOLE.unready("a0", "a1"), Urgency.NOW),
+    "and yet another": (WHOLE.unready("a0", "a1"), WHOLE.unready("a0", "a1", "a2"), Urgency.SOON),
     "a pod is back": (WHOLE.unready("a0"), WHOLE, Urgency.SOON),
     "one lost, one back": (WHOLE.unready("a0"), WHOLE.unready("b0"), Urgency.NOW),
     "a domain is gone": (WHOLE, spread("3/3"), Urgency.NOW),
