@@ -155,9 +155,6 @@ class Sources:
         charged = [charged for uid in ledger if (charged := self.facts_of(uid)) is not None and charged.active]
         return not gives_up(staying - sum(each.replica_set == pod.replica_set for each in charged), replicas)
 
-    def controllers_under(self, budget: Key) -> set[str]:
-        return {pod.controller_uid for pod in self.pods_selected_by(budget) if pod.controller}
-
     def replica_set(self, uid: str) -> ReplicaSet | None:
         key = self._replica_sets.get(uid)
         return self.replica_sets.get(key) if key else None
