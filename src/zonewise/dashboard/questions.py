@@ -45,6 +45,7 @@ class Replicas(msgspec.Struct, frozen=True, tag="replicas", forbid_unknown_field
 
 
 Change = SetPolicy | LoseZone | AddNodes | Replicas
+_ORDER: Final = (SetPolicy, LoseZone, AddNodes, Replicas)
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,7 +74,7 @@ def answer(question: Question, today: Situation, hints: HintsForm) -> Answer:
     """Raises ZonewiseError where the question names what is not there."""
     chosen = _chosen(question)
     planned = today
-    for change in question.changes:
+    for change in _in_order(question):
         planned = _changed(planned, change, chosen)
     found = compare(today, planned, chosen, _traffic(question), hints)
     differing = sorted((row for row in found.rows if row.differs), key=_weight)
@@ -83,7 +84,7 @@ def answer(question: Question, today: Situation, hints: HintsForm) -> Answer:
         planned=found.planned,
         rows=tuple(differing[:MOST_ROWS]),
         left_out=max(0, len(differing) - MOST_ROWS),
-        command=command(question),
+        command=command(question, hints),
     )
 
 
@@ -123,15 +124,20 @@ def _traffic(question: Question) -> Traffic | None:
     return Traffic(question.gb, {}, question.price) if question.gb else None
 
 
-def command(question: Question) -> str:
+def _in_order(question: Question) -> list[Change]:
+    """As `zonewise plan` makes them, whose options stand in no order: an answer is that of its command."""
+    return sorted(question.changes, key=lambda change: _ORDER.index(type(change)))
+
+
+def command(question: Question, hints: HintsForm) -> str:
     """Empty for one Service alone, which only labels could name in a terminal."""
     if question.service:
         return ""
-    return shlex.join(["zonewise", "plan", *_words(question)])
+    return shlex.join(["zonewise", "plan", *_words(question, hints)])
 
 
-def _words(question: Question) -> Iterator[str]:
-    for change in question.changes:
+def _words(question: Question, hints: HintsForm) -> Iterator[str]:
+    for change in _in_order(question):
         match change:
             case SetPolicy(policy, value):
                 yield from ("--set", f"{policy}={value}")
@@ -146,4 +152,11 @@ def _words(question: Question) -> Iterator[str]:
     if question.selector:
         yield from ("-l", question.selector)
     if question.gb:
-        yield from ("--gb", f"{question.gb:g}", "--price", f"{question.price:g}")
+        yield from ("--gb", _decimal(question.gb), "--price", _decimal(question.price))
+    if hints is not HintsForm.STABLE:
+        yield from ("--hints", hints.value)
+
+
+def _decimal(number: float) -> str:
+    """Without an exponent, which `plan` does not read."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")

@@ -32,6 +32,21 @@ def test_several_changes_at_once() -> None:
     )
 
 
+def test_changes_are_made_in_the_order_of_the_command() -> None:
+    """Scaled after the zone is lost: in the order in which they were added the lost zone would take endpoints along."""
+    question = asked(
+        '{"changes": [{"type": "replicas", "service": "shop", "number": 9}, {"type": "lose-zone", "zone": "a"}]}'
+    )
+    found = answer(question, situation(shop=EVEN), HintsForm.STRICT)
+    assert found.command == "zonewise plan --lose-zone a --replicas shop=9 --hints strict"
+    assert (found.changes, found.planned.endpoints) == (("zone a lost (2 nodes)", "default/shop scaled to 9"), 9)
+
+
+def test_large_numbers_are_written_out() -> None:
+    question = Question(gb=12_500_000.5, price=0.00001)
+    assert command(question, HintsForm.STABLE) == "zonewise plan --gb 12500000.5 --price 0.00001"
+
+
 def test_one_service_is_chosen_by_name() -> None:
     question = asked(
         '{"changes": [{"type": "set", "policy": "same-zone", "value": "Prefer"}], "service": "default/shop"}'
@@ -42,7 +57,7 @@ def test_one_service_is_chosen_by_name() -> None:
 
 def test_a_command_is_safe_to_paste() -> None:
     question = Question(namespace="$(rm -rf x)", selector="a='b'")
-    assert command(question) == """zonewise plan -n '$(rm -rf x)' -l 'a='"'"'b'"'"''"""
+    assert command(question, HintsForm.STABLE) == """zonewise plan -n '$(rm -rf x)' -l 'a='"'"'b'"'"''"""
 
 
 @pytest.mark.parametrize(
