@@ -15,7 +15,7 @@ from zonewise.dashboard import dumped
 from zonewise.dashboard.board import Board
 from zonewise.dashboard.doors import Door, LoopbackDoor, ReviewedDoor, is_loopback
 from zonewise.dashboard.dumped import Objects
-from zonewise.dashboard.scraping import Scraper
+from zonewise.dashboard.scraping import Measure, Scraper
 from zonewise.dashboard.server import Server, serve
 from zonewise.dashboard.sources import Sources
 from zonewise.kube.access import Access
@@ -27,6 +27,7 @@ from zonewise.kube.listening import listen
 from zonewise.kube.serving import install, server_context, utc_now
 from zonewise.planning.situation import Situation
 from zonewise.routing import HintsForm
+from zonewise.seeing import survey
 
 _log = log.get_logger(__name__)
 RELOAD_SECONDS: Final = 60.0
@@ -68,7 +69,9 @@ async def show_cluster(access: Access, settings: Settings, health: Health, say: 
         board = Board(about)
         sources = Sources(caches, board, settings.hints, settings.home)
         door: Door = LoopbackDoor() if settings.local else ReviewedDoor(client.limited("reviews", qps=20, burst=40))
-        scraper = Scraper(sources.nodes, settings.proxy_port, board, settings.scrape_seconds)
+        scraper = Scraper(
+            sources.nodes, settings.proxy_port, board, settings.scrape_seconds, _through(client, settings)
+        )
         group.create_task(caches.run(), name="watches")
         group.create_task(_scrape(sources, scraper), name="traffic")
         server = Server(board, sources.situation, door, settings.hints)
@@ -79,6 +82,14 @@ async def show_cluster(access: Access, settings: Settings, health: Health, say: 
 def _source(access: Access) -> str:
     """Which cluster, without the place of a file on this machine: others may look, too."""
     return access.origin.partition(" of ")[0] or access.server
+
+
+def _through(client: Client, settings: Settings) -> Measure | None:
+    """Only for whoever looks from their own machine: in the cluster proxies are reached, and such rights are given to none."""
+    if not is_loopback(settings.address):
+        return None
+    asking = client.limited("traffic", qps=50, burst=100)
+    return lambda: survey.measure(asking)
 
 
 async def _scrape(sources: Sources, scraper: Scraper) -> None:

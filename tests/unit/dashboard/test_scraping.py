@@ -14,7 +14,8 @@ from zonewise.dashboard.rows import ProxiesRow
 from zonewise.dashboard.scraping import Scraper, addresses_of
 from zonewise.dashboard.server import serve
 from zonewise.kube.listening import listen
-from zonewise.objects import Node
+from zonewise.objects import Key, Node
+from zonewise.seeing.traffic import Measured, Path
 
 LINES = 3_000
 
@@ -25,6 +26,33 @@ def nodes(*addresses: str) -> list[Node]:
 
 def test_nodes_that_share_an_address_share_a_proxy() -> None:
     assert addresses_of(nodes("127.0.0.1", "127.0.0.1", "", "127.0.0.2")) == {"127.0.0.1", "127.0.0.2"}
+
+
+async def test_where_no_node_answers_the_proxies_are_asked_another_way() -> None:
+    looks = 0
+
+    async def through() -> Measured:
+        nonlocal looks
+        looks += 1
+        path = Path(Key("shop", "web"), "a", "a")
+        return (
+            Measured({"node-0": {path: 1000.0 + looks}}, proxies=2, problem="one is away") if looks > 1 else Measured()
+        )
+
+    board = Board({})
+    scraping = asyncio.create_task(Scraper(nodes("127.0.0.9"), 1, board, 0.01, through).run())
+    try:
+        await eventually(lambda: "proxies" in board.tables)
+        row = board.tables["proxies"]["all"]
+        assert isinstance(row, ProxiesRow)
+        assert row.trouble == "127.0.0.9:1 can't be reached; through the API server: no Zonewise proxy runs"
+        await eventually(lambda: any("shop/web" in one.services for one in board.history.recent))
+    finally:
+        scraping.cancel()
+        await asyncio.gather(scraping, return_exceptions=True)
+    carried = [one.services["shop/web"] for one in board.history.recent if "shop/web" in one.services]
+    assert set(carried) == {(1, 0)}, "what it counted before we came is not ours"
+    assert board.tables["proxies"]["all"] == ProxiesRow(nodes=2, answering=1, trouble="one is away")
 
 
 async def test_long_answers_are_read_to_their_end() -> None:
