@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli import completion
+from zonewise.cli import completion, printing
 from zonewise.cli.options import cluster_options
 from zonewise.errors import UsageError
 
@@ -84,7 +84,10 @@ def dns(**options: Any) -> None:
             return await inquire(client, inquiry)
 
     account = asyncio.run(find_out())
-    click.echo(_json(account) if options["output"] == "json" else "\n".join(_lines(account)))
+    if options["output"] == "json":
+        printing.echo_data(account, "json")
+    else:
+        click.echo("\n".join(_lines(account)))
     sys.exit(0 if account.is_answered else 1)
 
 
@@ -110,12 +113,6 @@ def _inquiry(options: dict[str, Any], namespace: str) -> Inquiry:
         options["from_ip"] or "",
         options["locate"] == "pods",
     )
-
-
-def _json(account: Account) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(account), indent=2).decode()
 
 
 def _lines(account: Account) -> Iterator[str]:

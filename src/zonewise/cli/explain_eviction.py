@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli import completion
+from zonewise.cli import completion, printing
 from zonewise.cli.options import cluster_options
 
 if TYPE_CHECKING:
@@ -63,14 +63,11 @@ def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str,
             return await inquire(client, key, places, datetime.now(UTC))
 
     account = asyncio.run(find_out())
-    click.echo(_json(account) if output == "json" else "\n".join(_lines(account)))
+    if output == "json":
+        printing.echo_data(account, output)
+    else:
+        click.echo("\n".join(_lines(account)))
     sys.exit(0 if account.allowed else 1)
-
-
-def _json(account: Account) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(account), indent=2).decode()
 
 
 def _lines(account: Account) -> Iterator[str]:
