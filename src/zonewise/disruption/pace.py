@@ -43,7 +43,9 @@ class Pace:
     _closed_until: dict[Place, float] = field(default_factory=dict)
     _refusals: deque[float] = field(default_factory=_recent)
     _in_a_row: int = 0
-    _last_refused: dict[Place, str] = field(default_factory=dict)
+    _count: int = 0
+    _places: dict[Place, int] = field(default_factory=dict)
+    _pods: dict[str, int] = field(default_factory=dict)
 
     def started(self, now: float) -> None:
         """A wave goes out."""
@@ -76,25 +78,30 @@ class Pace:
         self._in_a_row = 0
         self._failures.pop(place, None)
         self._closed_until.pop(place, None)
-        self._last_refused.pop(place, None)
+        self._places.pop(place, None)
 
     def refused(self, place: Place, uid: str, now: float, retry_after_seconds: float = 0.0) -> None:
         failures = self._failures.get(place, 0)
         wait = min(LONGEST_SECONDS, FIRST_SECONDS * _GROWTH ** min(failures, 16))
         self._failures[place] = failures + 1
         self._closed_until[place] = now + max(wait, retry_after_seconds)
-        self._last_refused[place] = uid
         self._refusals.append(now)
         self._in_a_row += 1
+        self._count += 1
+        self._places[place] = self._pods[uid] = self._count
 
     @property
     def is_doubtful(self) -> bool:
         """Nothing has gone since the last refusal: ask before anything is reserved."""
         return self._in_a_row > 0
 
-    def avoid(self) -> Collection[str]:
-        """The pod of each place that was refused last: another goes first, if there is one."""
-        return set(self._last_refused.values())
+    def turn(self, place: Place) -> int:
+        """When to come to it: after all that were not refused, the one refused longest ago first."""
+        return self._places.get(place, 0)
+
+    def turn_of_pod(self, uid: str) -> int:
+        """The same among the pods of a place, where it is remembered though others went."""
+        return self._pods.get(uid, 0)
 
     def is_probing(self, place: Place) -> bool:
         """Whether to try only one pod there: the last was refused."""

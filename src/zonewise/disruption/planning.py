@@ -91,12 +91,12 @@ class Planner:
         return picks
 
     def candidate(
-        self, pod: PodFacts, budgets: Sequence[Budget], rank: tuple[int | str, ...], purse: BudgetPurse
+        self, pod: PodFacts, budgets: Sequence[Budget], rank: tuple[int | str, ...], purse: BudgetPurse, turn: int
     ) -> Candidate:
         """Its domain is that of the first budget that splits, or its zone."""
         places = tuple(self.sources.atlas.place(budget, pod) for budget in budgets)
         charged = any(pod.uid in case.status.ledger for case in purse.cases.values())
-        return Candidate(pod, self.domain(pod, budgets), rank, places, first=charged)
+        return Candidate(pod, self.domain(pod, budgets), rank, places, charged, turn)
 
     def domain(self, pod: PodFacts, budgets: Sequence[Budget]) -> Domain:
         for budget in budgets:

@@ -185,10 +185,13 @@ class RolloutController:
         purse = self._planner.purse(splitting, Reach.EVICTIONS, Source.ROLLOUT, 1 if update.is_whole else 0)
         if purse is None:
             return None
-        ranked = ranks(update.old, self._planner.cordoned(update.old), progress.pace.avoid())
-        candidates = [self._planner.candidate(pod, splitting, ranked[pod.uid], purse) for pod in update.old]
         pace, now = progress.pace, self._clock()
-        limits = Limits(update.most, closed=lambda domain: pace.is_closed(domain, now), single=pace.is_probing)
+        ranked = ranks(update.old, self._planner.cordoned(update.old))
+        candidates = [
+            self._planner.candidate(pod, splitting, ranked[pod.uid], purse, pace.turn_of_pod(pod.uid))
+            for pod in update.old
+        ]
+        limits = Limits(update.most, lambda domain: pace.is_closed(domain, now), pace.is_probing, pace.turn)
         return next_wave(candidates, purse, limits=limits)
 
     def _wait(
@@ -214,12 +217,16 @@ class RolloutController:
 
     async def _evict_all(self, picks: list[Pick], progress: _Progress, kind: str) -> None:
         """One by one until the first goes, then all others together: who refuses one would refuse them all."""
-        waiting = list(picks)
+        waiting, passed_over = list(picks), {pick.candidate.uid for pick in picks}
         while waiting:
             pick = waiting.pop(0)
-            if self._is_open(pick, progress) and await self._evict(pick, progress, kind):
-                break
+            if self._is_open(pick, progress):
+                passed_over.remove(pick.candidate.uid)
+                if await self._evict(pick, progress, kind):
+                    break
         open_ones = [pick for pick in waiting if self._is_open(pick, progress)]
+        if passed_over := passed_over - {pick.candidate.uid for pick in open_ones}:
+            self._reservations.give_back(passed_over)
         ended = await asyncio.gather(*(self._evict(pick, progress, kind) for pick in open_ones), return_exceptions=True)
         for error in ended:
             if isinstance(error, BaseException):

@@ -178,7 +178,9 @@ class ScaleDownController:
             return None
         cordoned = self._planner.cordoned(demand.pods)
         candidates = [
-            self._planner.candidate(pod, selecting, rank(pod, cordoned=cordoned[pod.node]), purse)
+            self._planner.candidate(
+                pod, selecting, rank(pod, cordoned=cordoned[pod.node]), purse, pace.turn_of_pod(pod.uid)
+            )
             for pod in demand.pods
         ]
         peers, now = self._peers(demand.pods[0], selecting), self._clock()
@@ -187,7 +189,7 @@ class ScaleDownController:
             purse,
             demand.order,
             levels=levels(peers, self._domains(peers, selecting), demand.unasked),
-            limits=Limits(demand.most, closed=lambda domain: pace.is_closed(domain, now), single=pace.is_probing),
+            limits=Limits(demand.most, lambda domain: pace.is_closed(domain, now), pace.is_probing, pace.turn),
         )
 
     def _peers(self, pod: PodFacts, budgets: list[Budget]) -> list[PodFacts]:

@@ -8,7 +8,7 @@ domain first, which keeps the spread. The stock controller obeys once the chosen
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -36,6 +36,10 @@ class Ranked(Protocol):
     def ready(self) -> bool: ...
     @property
     def rank(self) -> tuple[int | str, ...]: ...
+    @property
+    def turn(self) -> int:
+        """Above 0 if it was refused: higher than that of those refused before it."""
+        ...
 
 
 R = TypeVar("R", bound=Ranked)
@@ -44,22 +48,30 @@ R = TypeVar("R", bound=Ranked)
 class Queue(Generic[R]):
     """The pods of one workload that may go, one after the other; `went` says which of them do."""
 
-    def __init__(self, pods: Iterable[R], order: Order, levels: Mapping[Domain, int] | None = None) -> None:
-        """`levels` are the workload's pods in each domain, those that stay included."""
+    def __init__(
+        self,
+        pods: Iterable[R],
+        order: Order,
+        levels: Mapping[Domain, int] | None = None,
+        turn: Callable[[Domain], int] = lambda _domain: 0,
+    ) -> None:
+        """`levels` are the workload's pods in each domain, those that stay included. `turn` is that of a domain's pods."""
         self._order = order
         self._levels = Counter(levels or {})
         self._waiting: dict[Domain, deque[R]] = {}
         if order is Order.AS_GIVEN:
             self._first = deque(pods)
             return
-        ranked = sorted(pods, key=lambda pod: (pod.domain, pod.rank))
-        self._first = deque(pod for pod in ranked if not pod.ready)
+        ranked = sorted(pods, key=lambda pod: (turn(pod.domain), pod.domain, pod.turn, pod.ready, pod.rank))
+        self._first = deque[R]()
         for pod in ranked:
-            if pod.ready:
+            if pod.ready or pod.turn or turn(pod.domain):
                 self._waiting.setdefault(pod.domain, deque()).append(pod)
+            else:
+                self._first.append(pod)
 
     def next(self) -> R | None:
-        """Pods that aren't ready first: nobody misses them."""
+        """Pods that aren't ready first: nobody misses them. Not if somebody refused them: that would hold all others."""
         if self._first:
             return self._first.popleft()
         domain = self._next_domain()

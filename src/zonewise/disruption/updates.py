@@ -144,7 +144,6 @@ def _available(pods: Iterable[PodFacts]) -> int:
     return sum(pod.ready and not pod.terminating for pod in pods)
 
 
-def ranks(pods: Iterable[PodFacts], cordoned: Mapping[str, bool], avoid: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """By uid: the highest ordinal first; on cordoned nodes last, for a drain will take them anyway; refused ones after."""
-    refused = set(avoid)
-    return {pod.uid: (int(pod.uid in refused), int(cordoned.get(pod.node, False)), -ordinal(pod.name)) for pod in pods}
+def ranks(pods: Iterable[PodFacts], cordoned: Mapping[str, bool]) -> dict[str, tuple[int, ...]]:
+    """By uid: the highest ordinal first; on cordoned nodes last, for a drain will take them anyway."""
+    return {pod.uid: (int(cordoned.get(pod.node, False)), -ordinal(pod.name)) for pod in pods}

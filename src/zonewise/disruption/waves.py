@@ -28,6 +28,8 @@ class Candidate:
     alike: Hashable = None
     first: bool = False
     """It costs nothing: it is charged already, or doesn't serve."""
+    turn: int = 0
+    """Others refused it: it comes after those of its domain that were not, or longer ago."""
 
     @property
     def uid(self) -> str:
@@ -85,11 +87,15 @@ class Wave:
 
 
 class Limits(NamedTuple):
-    """`most`: pods at once. `closed`: a domain that is left alone now. `single`: one from which only one is tried."""
+    """`most`: pods at once. `closed`: a domain that is left alone now. `single`: one from which only one is tried.
+
+    `turn`: domains that refused come after the others, the higher the later.
+    """
 
     most: int | None = None
     closed: Callable[[Domain], bool] = lambda _domain: False
     single: Callable[[Domain], bool] = lambda _domain: False
+    turn: Callable[[Domain], int] = lambda _domain: 0
 
 
 BACKING_OFF: Final = Reason("BackingOff", "its domain refused a pod a moment ago: it is tried again later")
@@ -106,7 +112,7 @@ def next_wave(
     limits: Limits = _NO_LIMITS,
 ) -> Wave:
     """In a fixed order the first that is held holds all behind it."""
-    queue = Queue(candidates, order, levels)
+    queue = Queue(candidates, order, levels, limits.turn)
     picks: list[Pick] = []
     held: list[Held] = []
     why_not: dict[Hashable, tuple[Reason, ...]] = {}

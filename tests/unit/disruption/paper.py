@@ -1,9 +1,9 @@
 """A leader on paper: its caches are fed by hand, and the API server does what a test needs, which no other could be made to.
 
-Controllers and publisher are the real ones. The server keeps one budget and the pods' annotations, and refuses evictions.
+Controllers and publisher are the real ones. The server keeps budgets and the pods' annotations, and refuses evictions.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from zonewise.disruption.rollouts import RolloutController
 from zonewise.disruption.scaledown import ScaleDownController
 from zonewise.disruption.sources import Sources, WorkloadKey
 from zonewise.disruption.workloads import WorkloadSources
-from zonewise.kube.errors import TooManyRequests
+from zonewise.kube.errors import ApiError, TooManyRequests
 from zonewise.kube.informers import Caches
 from zonewise.kube.reflector import Change
 from zonewise.objects import NODES, PODS, Key, Pod, Resource, key_of
@@ -27,9 +27,10 @@ DB, BUDGET = WorkloadKey("StatefulSet", Key("shop", "db")), Key("shop", "db")
 
 
 class PaperServer:
-    def __init__(self, budget: dict[str, Any], clock: Callable[[], float]) -> None:
-        self.budget = budget
+    def __init__(self, budgets: Iterable[dict[str, Any]], clock: Callable[[], float]) -> None:
+        self.budgets = {each["metadata"]["name"]: each for each in budgets}
         self.clock = clock
+        self.answer: Callable[[str], ApiError | None] = lambda _name: TooManyRequests("not now", status=429)
         self.calls: list[float] = []
         self.tried: list[str] = []
         self.version = 1
@@ -37,11 +38,12 @@ class PaperServer:
     async def evict(self, name: str, *_: Any, **__: Any) -> None:
         self.calls.append(self.clock())
         self.tried.append(name)
-        raise TooManyRequests("not now", status=429)
+        if (refusal := self.answer(name)) is not None:
+            raise refusal
 
-    async def get(self, resource: Resource[Any], *_: Any, **__: Any) -> Any:
+    async def get(self, resource: Resource[Any], name: str, *_: Any, **__: Any) -> Any:
         assert resource is TOPOLOGY_DISRUPTION_BUDGETS
-        return msgspec.convert(self.budget, resource.view)
+        return msgspec.convert(self.budgets[name], resource.view)
 
     async def patch(self, resource: Resource[Any], name: str, patch: Any, *_: Any, **__: Any) -> Any:
         assert resource is PODS
@@ -51,11 +53,12 @@ class PaperServer:
     async def update(self, resource: Resource[Any], body: dict[str, Any], *_: Any, **__: Any) -> Any:
         assert resource is TOPOLOGY_DISRUPTION_BUDGETS
         self.calls.append(self.clock())
-        metadata = self.budget["metadata"]
+        name = body["metadata"]["name"]
+        metadata = self.budgets[name]["metadata"]
         version = str(int(metadata["resourceVersion"]) + 1)
         changed = {"metadata": metadata | {"resourceVersion": version}, "status": body["status"]}
-        self.budget = msgspec.json.decode(msgspec.json.encode(self.budget | changed))
-        return msgspec.convert(self.budget, resource.view)
+        self.budgets[name] = msgspec.json.decode(msgspec.json.encode(self.budgets[name] | changed))
+        return msgspec.convert(self.budgets[name], resource.view)
 
     def annotated(self, name: str, _annotations: dict[str, str]) -> Pod:
         """Somebody takes them off again before anybody hears of it: all that is seen is another version."""
@@ -75,11 +78,11 @@ def feed(caches: Caches, resource: Resource[Any], written: Iterable[dict[str, An
     cache.publish(reflector.listed("1"))
 
 
-def pod(number: int, zone: str, app: str = "db") -> dict[str, Any]:
+def pod(number: int, zone: str, app: str = "db", *, ready: bool = True) -> dict[str, Any]:
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "db", "controller": True}
     labels = {"app": app, "controller-revision-hash": "old"}
     name = {"name": f"db-{number}", "namespace": "shop", "uid": f"uid-{number}", "resourceVersion": "1"}
-    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
     return {
         "metadata": {**name, "labels": labels, "ownerReferences": [owner]},
         "spec": {"nodeName": zone},
@@ -98,11 +101,11 @@ def replica_pod(name: str, version: int = 1, *, ready: bool = True) -> dict[str,
     }
 
 
-def budget() -> dict[str, Any]:
+def budget(name: str = "db", most: int = 1) -> dict[str, Any]:
     term = {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]}
-    name = {"name": "db", "namespace": "shop", "uid": "budget", "generation": 1, "resourceVersion": "1"}
+    metadata = {"name": name, "namespace": "shop", "uid": f"budget {name}", "generation": 1, "resourceVersion": "1"}
     selector = {"matchLabels": {"app": "db"}}
-    return {"metadata": name, "spec": {"selector": selector, "maxUnavailable": 1, "nodeSelectorTerm": term}}
+    return {"metadata": metadata, "spec": {"selector": selector, "maxUnavailable": most, "nodeSelectorTerm": term}}
 
 
 def stateful_set() -> dict[str, Any]:
@@ -116,10 +119,18 @@ def stateful_set() -> dict[str, Any]:
 
 
 class Paper:
-    """The leader of one StatefulSet of six pods under one budget."""
+    """The leader of one StatefulSet of six pods, under one budget unless told otherwise."""
 
-    def __init__(self, zones: str, clock: Callable[[], float]) -> None:
-        server: Any = PaperServer(budget(), clock)
+    def __init__(
+        self,
+        zones: str,
+        clock: Callable[[], float],
+        *,
+        unready: Collection[int] = (),
+        budgets: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        budgets = budgets or (budget(),)
+        server: Any = PaperServer(budgets, clock)
         silence: Any = Silence()
         caches = self.caches = Caches(server)
         self.server: PaperServer = server
@@ -132,8 +143,9 @@ class Paper:
         feed(caches, NODES, [{"metadata": {"name": zone, "labels": {ZONE: zone}}} for zone in zones])
         feed(caches, STATEFUL_SETS, [stateful_set()])
         feed(caches, POD_DISRUPTION_BUDGETS, [])
-        feed(caches, TOPOLOGY_DISRUPTION_BUDGETS, [budget()])
-        feed(caches, PODS, [pod(number, zones[number % len(zones)]) for number in range(6)])
+        feed(caches, TOPOLOGY_DISRUPTION_BUDGETS, budgets)
+        pods = [pod(number, zones[number % len(zones)], ready=number not in unready) for number in range(6)]
+        feed(caches, PODS, pods)
         self.workloads = workloads
 
     def shrink(self, replicas: int, *names: str, unready: Collection[str] = ()) -> None:
@@ -141,6 +153,10 @@ class Paper:
         written = {"name": "web", "namespace": "shop", "uid": "web", "generation": 1, "resourceVersion": "1"}
         feed(self.caches, REPLICA_SETS, [{"metadata": written, "spec": {"replicas": replicas}}])
         feed(self.caches, PODS, [replica_pod(name, ready=name not in unready) for name in names])
+
+    def charged(self, budget: Key = BUDGET) -> set[str]:
+        page = self.book.newest(budget)
+        return set(page.status.ledger) if page is not None else set()
 
     def hear(self) -> None:
         """Of the pods as they are now."""

@@ -44,11 +44,11 @@ def renew(paper: Paper) -> None:
 async def test_what_a_budget_refused_goes_with_it() -> None:
     paper = Paper("a", lambda: 1000.0)
     guard = await paper_guard(paper)
-    frozen = msgspec.json.decode(msgspec.json.encode(paper.server.budget))
+    frozen = msgspec.json.decode(msgspec.json.encode(paper.server.budgets[BUDGET.name]))
     frozen["spec"]["maxUnavailable"] = 0
     frozen["metadata"] |= {"generation": 2, "resourceVersion": "50"}
     frozen["status"]["observedGeneration"] = 2
-    paper.server.budget = frozen
+    paper.server.budgets[BUDGET.name] = frozen
     paper.change(TOPOLOGY_DISRUPTION_BUDGETS, msgspec.convert(frozen, TopologyDisruptionBudget))
     renew(paper)
     eviction = Eviction(delete_options=DeleteOptions(preconditions=Preconditions(uid="uid-0")))

@@ -54,14 +54,22 @@ def test_the_server_may_ask_for_more_time() -> None:
 def test_what_went_opens_its_domain_and_forgets_the_refusals() -> None:
     pace = Pace()
     pace.refused("a", "1", 0.0)
-    assert pace.avoid() == {"1"}
+    assert pace.turn("a") > pace.turn("b")
     assert pace.is_probing("a")
     assert pace.is_doubtful
     pace.went("a")
     assert not pace.is_doubtful
     assert not pace.is_closed("a", 0.0)
     assert not pace.is_probing("a")
-    assert not pace.avoid()
+    assert not pace.turn("a")
+
+
+def test_a_refused_pod_stays_behind_others_though_one_of_its_domain_went() -> None:
+    pace = Pace()
+    pace.refused("a", "1", 0.0)
+    pace.refused("a", "2", 1.0)
+    pace.went("a")
+    assert pace.turn_of_pod("3") < pace.turn_of_pod("1") < pace.turn_of_pod("2")
 
 
 def test_no_domain_waits_longer_than_five_minutes_while_others_go_on() -> None:

@@ -18,6 +18,7 @@ class Pod:
     domain: Domain
     ready: bool = True
     rank: tuple[int | str, ...] = ()
+    turn: int = 0
 
 
 def spread(*counts: int) -> list[Pod]:
@@ -72,6 +73,17 @@ def test_pods_that_stay_count_too() -> None:
 def test_unready_pods_go_first_and_then_one_domain_after_the_other() -> None:
     pods = [Pod("b1", B), Pod("a2", A, rank=(-2,)), Pod("c1", C, ready=False), Pod("a7", A, rank=(-7,))]
     assert [pod.uid for pod in leave(pods, 4, Order.BY_DOMAIN)] == ["c1", "a7", "a2", "b1"]
+
+
+def test_who_was_refused_comes_after_the_others_of_its_domain_ready_or_not() -> None:
+    pods = [Pod("a1", A, ready=False, turn=1), Pod("a2", A), Pod("b1", B, turn=3), Pod("b2", B, turn=2)]
+    assert [pod.uid for pod in leave(pods, 4, Order.BY_DOMAIN)] == ["a2", "a1", "b2", "b1"]
+
+
+def test_domains_that_refused_come_last_with_all_that_is_not_ready_in_them() -> None:
+    pods = [Pod("a1", A), Pod("a2", A, ready=False), Pod("b1", B), Pod("c1", C), Pod("c2", C, ready=False)]
+    queue = Queue(pods, Order.BY_DOMAIN, turn=lambda domain: {A: 2, B: 1}.get(domain, 0))
+    assert [pod.uid for pod in iter(queue.next, None)] == ["c2", "c1", "b1", "a2", "a1"]
 
 
 def test_a_fixed_order_is_followed() -> None:
