@@ -20,6 +20,19 @@ def node(name: str, zone: str) -> Node:
     )
 
 
+OURS = {"service.kubernetes.io/service-proxy-name": "zonewise"}
+
+
+def labelled(of: Service, labels: dict[str, str]) -> Service:
+    return msgspec.structs.replace(
+        of, metadata=msgspec.structs.replace(of.metadata, labels={**of.metadata.labels, **labels})
+    )
+
+
+def headless(of: Service) -> Service:
+    return msgspec.structs.replace(of, spec=msgspec.structs.replace(of.spec, cluster_ip="None"))
+
+
 def service(name: str, namespace: str = "default", **annotations: str) -> Service:
     return msgspec.convert(
         {

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from plan_world import node, service, slice_of
+from plan_world import OURS, node, service, slice_of
+from plan_world import labelled as with_labels
 from zonewise.objects import Lease, Node
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import Deployment
@@ -61,7 +62,7 @@ def labelled(name: str, zone: str, **labels: str) -> Node:
 
 
 def seen() -> Seen:
-    web, hard = service("web"), service("hard", **{SAME_ZONE: "Require"})
+    web, hard = service("web"), with_labels(service("hard", **{SAME_ZONE: "Require"}), OURS)
     soft, gone = service("soft", **{SAME_ZONE: "Prefer"}), service("gone")
     hook = service("zonewise-webhook", "zonewise-system")
     return Seen(

@@ -117,11 +117,11 @@ def test_status_and_doctor_of_a_cluster_without_zonewise(say: Say) -> None:
     found = read(out)
     assert (code, found["installed"], found["unread"]) == (1, False, [])
     assert {zone["name"]: zone["nodes"] for zone in found["zones"]} == {"eu-1a": 2, "eu-1b": 2, "eu-1c": 3}
-    assert [trouble["code"] for trouble in found["troubles"]] == ["ServicesCutOff", "ServicesNotInForce"]
+    assert [trouble["code"] for trouble in found["troubles"]] == ["ServicesNotInForce"]
     code, out, _ = say("doctor -o json")
     by_code = {each["code"]: each for each in read(out)["findings"]}
-    assert code == 1, "a Service has clients that it cuts off"
-    assert {"Server", "Clock", "Labels", "InstallRights", "NotInstalled", "CutOff", "NeedsProxy"} <= by_code.keys()
+    assert (code, "CutOff" in by_code) == (0, False), "kube-proxy carries them all, and cuts nobody off"
+    assert {"Server", "Clock", "Labels", "InstallRights", "NotInstalled", "NotInForce", "NeedsProxy"} <= by_code.keys()
     assert by_code["Clock"]["level"] == by_code["InstallRights"]["level"] == "Fine"
 
 
@@ -144,6 +144,43 @@ def test_what_runs_is_seen_and_what_it_may_not_do(shop: ControlPlane, say: Say) 
         assert (right["level"], "watch nodes" in right["objects"]) == ("Wrong", True)
     finally:
         shop.request("DELETE", f"{path}/zonewise-dns")
+
+
+@pytest.fixture(scope="module")
+def reader(shop: ControlPlane) -> Path:
+    """Who may read what routing depends on, and no workloads."""
+    kinds = {"": ["nodes", "namespaces", "services"], "discovery.k8s.io": ["endpointslices"]}
+    rules = [{"apiGroups": [group], "resources": plurals, "verbs": ["get", "list"]} for group, plurals in kinds.items()]
+    path, role = "/apis/rbac.authorization.k8s.io/v1", {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+    shop.request("POST", f"{path}/clusterroles", {"metadata": {"name": "reader"}, "rules": rules})
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader"}
+    binding = {"metadata": {"name": "reader"}, "roleRef": {**role, "name": "reader"}, "subjects": [subject]}
+    shop.request("POST", f"{path}/clusterrolebindings", binding)
+    return shop.add_user("reader", "reader")
+
+
+def test_a_proxy_in_kube_proxys_place_is_seen_by_every_command(shop: ControlPlane, reader: Path, say: Say) -> None:
+    labels = {"app.kubernetes.io/name": "zonewise-proxy"}
+    container = {"name": "c", "image": "i", "args": ["proxy", "--all-services"]}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    metadata = {"name": "zonewise-proxy", "labels": labels}
+    path = "/apis/apps/v1/namespaces/shop/daemonsets"
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    shop.request("POST", path, {"metadata": metadata, "spec": spec})
+
+    def told(kubeconfig: Path | None = None) -> tuple[list[str], int, str]:
+        """Whom plan says to be cut off, and what explain says."""
+        rows = read(say("plan -n shop -o json", kubeconfig)[1])["rows"]
+        (cut_off,) = [row["today"]["outlook"]["cutOff"] for row in rows if row["today"]["outlook"]["name"] == "db"]
+        code, out, _ = say("explain service shop/db -o json", kubeconfig)
+        return cut_off, code, read(out)["carrier"]
+
+    try:
+        assert told() == (["eu-1c-0", "eu-1c-1", "eu-1c-2"], 1, "ZonewiseProxy")
+        assert "ServicesCutOff" in {each["code"] for each in read(say("status -o json")[1])["troubles"]}
+        assert told(reader) == ([], 0, "KubeProxy"), "who may not look takes it for kube-proxy, and is answered"
+    finally:
+        shop.request("DELETE", f"{path}/zonewise-proxy")
 
 
 ACCOUNTS = {

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.options import cluster_options, health_option, log_options
+from zonewise.cli import dumps
+from zonewise.cli.options import cluster_options, health_option, hints_option, log_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ Examples:
   zonewise dashboard --address 0.0.0.0            for others: over TLS, for whom the API server lets
 """
 )
-@click.option(
-    "-f", "--file", "file", metavar="DUMP", help="Show a dump, YAML or JSON, in place of a cluster; - for stdin."
-)
+@dumps.file_option
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where to serve the page.")
 @click.option(
     "--port",
@@ -51,13 +50,7 @@ Examples:
 @click.option("--home", metavar="NAMESPACE", default="", help="Where Zonewise runs: look for its leases there only.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="The page's certificate; read again when it changes.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key.")
-@click.option(
-    "--hints",
-    type=click.Choice(["stable", "strict"]),
-    default="stable",
-    show_default=True,
-    help="How automatic hints are computed, as the controller is told.",
-)
+@hints_option
 @health_option(HEALTH_PORT, " On a loopback address always so.")
 @cluster_options
 @log_options
@@ -106,8 +99,8 @@ def _main(options: dict[str, Any], settings: Settings) -> Main:
     if file is not None:
         from zonewise.dashboard import dumped
 
-        source = "stdin" if file == "-" else file
-        found = dumped.read(_bytes(file), source)
+        source = dumps.source_of(file)
+        found = dumped.read(dumps.bytes_of(file), source)
         return lambda health: program.show_dump(found, source, settings, health, _say)
     from zonewise.kube import kubeconfig
 
@@ -126,12 +119,3 @@ def _listen(options: dict[str, Any], settings: Settings) -> Listen:
 
 def _say(address: str) -> None:
     click.echo(f"dashboard: {address}  (Ctrl-C ends it)")
-
-
-def _bytes(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file} can't be read: {error.strerror}") from error

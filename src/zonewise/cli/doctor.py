@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli import dumps, printing
-from zonewise.cli.options import cluster_options
+from zonewise.cli.options import cluster_options, hints_option
 
 if TYPE_CHECKING:
     from zonewise.seeing.facts import Facts
@@ -32,6 +32,7 @@ Examples:
 )
 @click.option("--pre", is_flag=True, help="Before install: nothing that only an installed Zonewise has.")
 @click.option("-q", "--quiet", is_flag=True, help="Only what is wrong or worth knowing.")
+@hints_option
 @dumps.file_option
 @printing.output_option
 @cluster_options
@@ -41,9 +42,11 @@ def doctor(**options: Any) -> None:
 
     Reads only; the API server is asked what you and the components may do. The exit code is 1 where something is wrong.
     """
+    from zonewise.routing import HintsForm
     from zonewise.seeing.checks import diagnose
 
-    found = diagnose(_facts(options), datetime.now(UTC), before_install=options["pre"])
+    hints = HintsForm(options["hints"])
+    found = diagnose(_facts(options), datetime.now(UTC), hints, before_install=options["pre"])
     if options["output"] in {"json", "yaml"}:
         printing.echo_data(found, options["output"])
     else:

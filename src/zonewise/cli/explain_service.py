@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli import completion, dumps, printing
-from zonewise.cli.options import cluster_options
+from zonewise.cli.options import carrier_options, cluster_options, hints_option
 from zonewise.cli.printing import Cell
 from zonewise.errors import UsageError
 
@@ -32,7 +32,7 @@ Examples:
   zonewise explain service catalog -n shop                         who gets which endpoints, zone by zone
   zonewise explain service shop/catalog --from-node worker-7       the clients of one node
   zonewise explain service shop/catalog --from-pod shop/web-0      one client
-  kubectl get nodes,namespaces,services,endpointslices -A -o yaml | zonewise explain service shop/catalog -f -
+  zonewise explain service shop/catalog -f dump.yaml               of a dump; - for stdin
 """
 )
 @click.argument("name", metavar="NAME", shell_complete=completion.service_names)
@@ -46,7 +46,8 @@ Examples:
     "-n", "--namespace", shell_complete=completion.namespace_names, default="", help="Of the Service, and of the pod."
 )
 @dumps.file_option
-@click.option("--all-services", is_flag=True, help="The Zonewise proxy runs in kube-proxy's place.")
+@hints_option
+@carrier_options
 @printing.output_option
 @cluster_options
 def service(**options: Any) -> None:
@@ -91,6 +92,8 @@ def _found(options: dict[str, Any]) -> ServiceExplanation:
 
 def _inquiry(options: dict[str, Any], usual: str) -> Inquiry:
     from zonewise.objects import Key
+    from zonewise.planning.carrier import Told
+    from zonewise.routing import HintsForm
     from zonewise.seeing.inquiry import Inquiry
 
     def key(text: str, namespace: str) -> Key:
@@ -102,7 +105,8 @@ def _inquiry(options: dict[str, Any], usual: str) -> Inquiry:
         service=service,
         pod=key(options["from_pod"], service.namespace) if options["from_pod"] else None,
         node=options["from_node"] or "",
-        all_services=options["all_services"],
+        told=Told(options["all_services"], options["zonewise_dns"]),
+        hints=HintsForm(options["hints"]),
     )
 
 

@@ -36,6 +36,36 @@ def log_options(command: F) -> F:
     return _with(command, _LOGGING)
 
 
+def hints_option(command: F) -> F:
+    """`hints`, for `zonewise.routing.HintsForm`: who foresees must go by what the controller goes by."""
+    return click.option(
+        "--hints",
+        type=click.Choice(["stable", "strict"]),
+        default="stable",
+        show_default=True,
+        help="How automatic hints are computed, as the controller is told.",
+    )(command)
+
+
+_CARRIERS = (
+    click.option(
+        "--all-services/--no-all-services",
+        default=None,
+        help="The Zonewise proxy runs in kube-proxy's place, or does not. [default: as its DaemonSet says]",
+    ),
+    click.option(
+        "--zonewise-dns/--stock-dns",
+        default=None,
+        help="Who answers for headless Services. [default: Zonewise's server where it is installed]",
+    ),
+)
+
+
+def carrier_options(command: F) -> F:
+    """Who carries Services: `all_services` and `zonewise_dns`, for `zonewise.planning.carrier.Told`."""
+    return _with(command, _CARRIERS)
+
+
 def health_option(default: int, but: str = "") -> Callable[[F], F]:
     """`health_port`, for `zonewise.kube.process.Listen`; `but` says where it does not count."""
     return click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli import completion, dumps, printing
-from zonewise.cli.options import cluster_options
+from zonewise.cli.options import carrier_options, cluster_options, hints_option
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Examples:
   zonewise plan --lose-zone eu-1a                                 who is overloaded, who is cut off
   zonewise plan --add-nodes eu-1c=3 --replicas shop=12            several changes at once
   zonewise plan --gb 10000 --price 0.02 --sort cost --limit 20    in money, the dearest
-  kubectl get nodes,namespaces,services,endpointslices -A -o yaml > dump.yaml; zonewise plan -f dump.yaml
+  zonewise plan -f dump.yaml                                      a dump, with no cluster
 """
 )
 @dumps.file_option
@@ -66,13 +66,8 @@ Examples:
     "--gb", multiple=True, metavar="[SERVICE=]GB", help="Traffic of a month: of all Services together, or of one."
 )
 @click.option("--price", type=click.FloatRange(0), help="Of a gigabyte that leaves its zone. [default: 0.02]")
-@click.option(
-    "--hints",
-    type=click.Choice(["stable", "strict"]),
-    default="stable",
-    show_default=True,
-    help="How automatic hints are computed, as the controller is told.",
-)
+@hints_option
+@carrier_options
 @click.option(
     "--mode",
     type=click.Choice(["overlay", "own"]),
@@ -100,6 +95,8 @@ def plan(**options: Any) -> None:
     a dump, changes nothing, and needs neither root nor Zonewise in the cluster. Changes are made in the order of this
     help; --set concerns the Services that -n and -l choose.
     """
+    import msgspec
+
     from zonewise.planning.comparison import compare
     from zonewise.routing import HintsForm
 
@@ -110,36 +107,44 @@ def plan(**options: Any) -> None:
     )
     if not found.rows:
         raise ZonewiseError(f"{_source(options)}: no Service with a selector is chosen; look at -n and -l")
+    shown = [row for row in found.rows if row.differs or not options["changed_only"]]
     match options["output"]:
         case "json" | "yaml" as form:
-            printing.echo_data(found, form)
+            printing.echo_data(msgspec.structs.replace(found, rows=tuple(shown)), form)
         case style:
-            shown = [row for row in found.rows if row.differs or not options["changed_only"]]
             shown.sort(key=_ORDERS[options["sort"]])
             click.echo("\n".join(_lines(found, shown, options["limit"] or len(shown), wide=style == "wide")))
 
 
 def _situation(options: dict[str, Any]) -> Situation:
+    from zonewise.planning.carrier import Told, carriers_of
+
     own = options["mode"] == "own" if options["mode"] else None
+    told = Told(options["all_services"], options["zonewise_dns"])
     if options["file"] is None:
         from zonewise.kube import kubeconfig
         from zonewise.planning import live
 
-        return live.read(kubeconfig.find(options["kubeconfig"], options["context"]), own=own)
+        return live.read(kubeconfig.find(options["kubeconfig"], options["context"]), own=own, told=told)
     from zonewise import dump
     from zonewise.objects import Pod
-    from zonewise.planning.situation import KINDS, gather
+    from zonewise.planning.situation import KINDS, gather, require
 
     source, data = _source(options), dumps.bytes_of(options["file"])
     objects = dump.read(data, source, KINDS)
-    for kind in ("Node", "Service"):
-        if not objects[kind]:
-            raise UsageError(
-                f"{source}: no {kind} in it; dump `kubectl get nodes,namespaces,services,endpointslices -A -o yaml`"
-            )
+    require(objects, source, "Node", "Service")
     # Pods are most of a dump, and say nothing that slices don't.
     pods = [] if objects["EndpointSlice"] else dump.read(data, source, {"Pod": Pod})["Pod"]
-    return gather(objects["Node"], objects["Service"], objects["EndpointSlice"], pods, objects["Namespace"], own=own)
+    carriers = told.over(carriers_of([*objects["Deployment"], *objects["DaemonSet"]]))
+    return gather(
+        objects["Node"],
+        objects["Service"],
+        objects["EndpointSlice"],
+        pods,
+        objects["Namespace"],
+        own=own,
+        carriers=carriers,
+    )
 
 
 def _source(options: dict[str, Any]) -> str:
@@ -249,8 +254,8 @@ def _cells(row: Row, *, with_cost: bool, wide: bool) -> Iterator[str]:
     today, planned = row.today.outlook, row.planned.outlook
     yield str(row.key)
     yield _step(today.policy, planned.policy)
-    yield _step(_percent(today.in_zone), _percent(planned.in_zone))
-    yield _step(_percent(today.worst_overload), _percent(planned.worst_overload))
+    yield _step(printing.percent(today.in_zone), printing.percent(planned.in_zone))
+    yield _step(printing.percent(today.worst_overload), printing.percent(planned.worst_overload))
     yield _step(str(today.endpoints), str(planned.endpoints))
     yield _step(str(today.slices), str(planned.slices))
     if with_cost:
@@ -279,7 +284,7 @@ def _why(row: Row, *, wide: bool) -> Iterator[str]:
 def _sum(found: Comparison) -> str:
     def said(total: Total) -> str:
         cost = f", {total.cost:,.2f} a month" if total.cost is not None else ""
-        return f"{_percent(total.in_zone)} in zone, worst overload {_percent(total.worst_overload)}, slices: {total.slices}{cost}"
+        return f"{printing.percent(total.in_zone)} in zone, worst overload {printing.percent(total.worst_overload)}, slices: {total.slices}{cost}"
 
     differ = sum(row.differs for row in found.rows)
     services = f"{found.today.services} Service{'s' if found.today.services != 1 else ''}"
@@ -290,7 +295,3 @@ def _sum(found: Comparison) -> str:
 
 def _step(today: str, planned: str) -> str:
     return today if today == planned else f"{today} → {planned}"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"

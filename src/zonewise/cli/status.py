@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli import dumps, printing
-from zonewise.cli.options import cluster_options
+from zonewise.cli.options import cluster_options, hints_option
 from zonewise.cli.printing import Cell
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ Examples:
 @click.option(
     "--traffic/--no-traffic", default=True, help="Ask the node proxies what they measured.", show_default=True
 )
+@hints_option
 @dumps.file_option
 @printing.output_option
 @cluster_options
@@ -56,7 +57,7 @@ def status(**options: Any) -> None:
     said. The exit code is 1 where something wants looking at.
     """
     if options["file"] is not None:
-        found = _of_dump(options["file"])
+        found = _of_dump(options["file"], options["hints"])
         _show(found, options["output"], {}, 0.0)
         sys.exit(1 if found.troubles else 0)
     from zonewise.kube import kubeconfig
@@ -71,6 +72,7 @@ def status(**options: Any) -> None:
 async def _live(access: Any, options: Mapping[str, Any]) -> int:
     from zonewise.kube.client import Client
     from zonewise.kube.errors import ApiError
+    from zonewise.routing import HintsForm
     from zonewise.seeing import survey
     from zonewise.seeing.status import assemble
 
@@ -87,7 +89,7 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
                 click.echo(f"{error}; looking again", err=True)  # it was there, and may come back
                 await asyncio.sleep(options["every"])
                 continue
-            found = assemble(seen, datetime.now(UTC))
+            found = assemble(seen, datetime.now(UTC), HintsForm(options["hints"]))
             fresh = seen.traffic.since(before.traffic) if before else {}
             if options["watch"] and sys.stdout.isatty() and options["output"] in {"text", "wide"}:
                 click.clear()
@@ -98,11 +100,13 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
             await asyncio.sleep(options["every"])
 
 
-def _of_dump(file: str) -> Status:
+def _of_dump(file: str, hints: str) -> Status:
+    from zonewise.routing import HintsForm
     from zonewise.seeing.dumped import KINDS, seen_in
     from zonewise.seeing.status import assemble
 
-    return assemble(seen_in(dumps.read(file, KINDS), dumps.source_of(file)), datetime.now(UTC))
+    seen = seen_in(dumps.read(file, KINDS), dumps.source_of(file))
+    return assemble(seen, datetime.now(UTC), HintsForm(hints))
 
 
 def _show(found: Status, form: str, fresh: Bytes, seconds: float) -> None:

@@ -10,21 +10,19 @@ from zonewise.dashboard import tables
 from zonewise.dashboard.board import Board
 from zonewise.dashboard.tables import World
 from zonewise.objects import Pod, View
-from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
+from zonewise.objects.apps import StatefulSet
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
+from zonewise.planning.carrier import carriers_of
 from zonewise.planning.outlook import look
-from zonewise.planning.situation import KINDS, Situation, gather
+from zonewise.planning.situation import KINDS, Situation, gather, require
 from zonewise.routing import HintsForm
-from zonewise.seeing.status import serves_all
 
 _KINDS: dict[str, type[View]] = {
     **KINDS,
     "Pod": Pod,
     "TopologyDisruptionBudget": TopologyDisruptionBudget,
-    "Deployment": Deployment,
     "StatefulSet": StatefulSet,
-    "DaemonSet": DaemonSet,
     "PersistentVolume": PersistentVolume,
 }
 
@@ -35,24 +33,26 @@ Objects = Mapping[str, Sequence[Any]]
 
 def read(data: bytes, source: str) -> Objects:
     """`source` names the dump in errors."""
-    return dump.read(data, source, _KINDS)
+    found = dump.read(data, source, _KINDS)
+    require(found, source, "Node")
+    return found
 
 
 def show(found: Objects, board: Board, hints: HintsForm) -> Situation:
-    everything = serves_all(found["DaemonSet"])
+    carriers = carriers_of([*found["Deployment"], *found["DaemonSet"]])
     situation = gather(
         found["Node"],
         found["Service"],
         found["EndpointSlice"],
         found["Pod"],
         found["Namespace"],
-        all_services=everything,
+        carriers=carriers,
     )
     workloads = [*found["Deployment"], *found["StatefulSet"], *found["DaemonSet"]]
     world = World(situation, found["TopologyDisruptionBudget"], workloads, found["PersistentVolume"])
     written = {served.key: served.service for served in situation.services}
     rows = {
-        str(outlook.key): tables.service(outlook, written[outlook.key], all_services=everything)
+        str(outlook.key): tables.service(outlook, written[outlook.key], carriers.of(written[outlook.key]))
         for outlook in look(situation, lambda _: True, hints)
     }
     board.show({**tables.but_services(world), "services": rows, "notices": {}})

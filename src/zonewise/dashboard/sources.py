@@ -40,10 +40,11 @@ from zonewise.objects.admissionregistration import (
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
+from zonewise.planning.carrier import NAME_LABEL, carriers_of
 from zonewise.planning.outlook import look
 from zonewise.planning.situation import Situation, gather
 from zonewise.routing import HintsForm
-from zonewise.seeing.status import COMPONENTS, CONFIGURATIONS, NAME_LABEL, Seen, serves_all
+from zonewise.seeing.status import COMPONENTS, CONFIGURATIONS, Seen
 from zonewise.seeing.status import LEASES as DUTIES
 from zonewise.slices.names import service_key
 from zonewise.slices.relevance import names_drain, routing_matters
@@ -152,20 +153,21 @@ class Sources:
         changed, everything = self._changed, self._all_changed
         self._changed, self._all_changed = set(), False
         self._woken.clear()
-        _, _, daemon_sets = self._workloads
-        proxied = serves_all(daemon_sets)
-        situation = gather(self.nodes, self._services, self._slices, namespaces=self._namespaces, all_services=proxied)
+        deployments, _, daemon_sets = self._workloads
+        carriers = carriers_of([*deployments, *daemon_sets])
+        situation = gather(self.nodes, self._services, self._slices, namespaces=self._namespaces, carriers=carriers)
         workloads = [workload for cache in self._workloads for workload in cache]
         world = World(situation, list(self._budgets), workloads, list(self._volumes))
         services = {key_of(served.service): served.service for served in situation.services}
         before = self._situation
         everything = everything or situation.own != before.own  # then slices are counted otherwise
-        everything = everything or proxied != before.all_services
+        everything = everything or carriers != before.carriers
         again = services.keys() if everything else changed & services.keys()
         situation.recall(before, services.keys() - again)
         for keys in _cut(sorted(again)):
             for found in look(situation, _is_in(keys), self._hints):
-                self._rows[str(found.key)] = tables.service(found, services[found.key], all_services=proxied)
+                written = services[found.key]
+                self._rows[str(found.key)] = tables.service(found, written, carriers.of(written))
             await asyncio.sleep(0)
         self._rows = {str(key): self._rows[str(key)] for key in services if str(key) in self._rows}
         self._situation = situation

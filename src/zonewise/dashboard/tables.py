@@ -24,12 +24,12 @@ from zonewise.objects import Namespace, Service, key_of
 from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
+from zonewise.planning.carrier import Carrier
 from zonewise.planning.outlook import Outlook
 from zonewise.planning.situation import Situation
 from zonewise.routing import DRAIN_ZONE
 from zonewise.seeing import storage
 from zonewise.seeing.budgets import budget_status
-from zonewise.seeing.dataplane import Carrier, carrier_of
 from zonewise.seeing.status import Seen, assemble, state_of
 from zonewise.slices.names import STATE
 from zonewise.slices.state import read_state
@@ -84,8 +84,7 @@ def nodes(situation: Situation) -> dict[str, NodeRow]:
     }
 
 
-def service(found: Outlook, written: Service, *, all_services: bool = False) -> ServiceRow:
-    """`all_services`: the Zonewise proxy runs in kube-proxy's place."""
+def service(found: Outlook, written: Service, carrier: Carrier) -> ServiceRow:
     said = read_state(written.metadata.annotations.get(STATE))
     return ServiceRow(
         namespace=found.namespace,
@@ -101,7 +100,7 @@ def service(found: Outlook, written: Service, *, all_services: bool = False) -> 
         slices=found.slices,
         cut_off=len(found.cut_off),
         headless=written.spec.cluster_ip == "None",
-        our_proxy=carrier_of(written, all_services=all_services) is Carrier.ZONEWISE_PROXY,
+        our_proxy=carrier is Carrier.ZONEWISE_PROXY,
         since=said.since if said and (said.policy, said.active) == (found.policy, found.active) else "",
         parts=tuple(Part(zone=one.zone, consumers=one.consumers, endpoints=one.endpoints) for one in found.assignment),
         losses=found.losses,

@@ -71,9 +71,11 @@ def compare(
     hints: HintsForm = HintsForm.STABLE,
 ) -> Comparison:
     """`zones` are the planned ones, with their client nodes."""
-    before = _sides(look(today, chosen, hints), traffic)
+    outlooks = look(today, chosen, hints)
+    gb = share_traffic(outlooks, traffic.gb, traffic.by_service) if traffic else {}
+    before = _sides(outlooks, traffic, gb)
     planned.recall(today, _unchanged(today, planned))
-    after = _sides(look(planned, chosen, hints), traffic) if planned.changed else before
+    after = _sides(look(planned, chosen, hints), traffic, gb) if planned.changed else before
     rows = tuple(Row(side, after[key]) for key, side in before.items())
     return Comparison(
         zones=planned.cluster.demand(ZONE),
@@ -92,10 +94,10 @@ def _unchanged(today: Situation, planned: Situation) -> set[Key]:
     return {served.key for served, then in pairs if then is served}
 
 
-def _sides(outlooks: list[Outlook], traffic: Traffic | None) -> dict[Key, Side]:
+def _sides(outlooks: list[Outlook], traffic: Traffic | None, gb: Mapping[Key, float]) -> dict[Key, Side]:
+    """`gb` is of today on both sides: who scales one Service sends no more to it, and no less to another."""
     if traffic is None:
         return {found.key: Side(found) for found in outlooks}
-    gb = share_traffic(outlooks, traffic.gb, traffic.by_service)
     money = price(outlooks, gb, traffic.price_per_gb)
     return {found.key: Side(found, money.get(found.key)) for found in outlooks}
 

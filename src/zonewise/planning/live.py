@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 from zonewise.kube.access import Access
 from zonewise.kube.client import Client
-from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICES
+from zonewise.kube.errors import Forbidden, NotFound
+from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICES, Resource
+from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS
+from zonewise.planning.carrier import CARRYING, UNTOLD, Carriers, Told, carriers_of
 from zonewise.planning.situation import Situation, gather
 
-
-def read(access: Access, *, own: bool | None = None) -> Situation:
-    return asyncio.run(_read(access, own))
+T = TypeVar("T")
 
 
-async def _read(access: Access, own: bool | None) -> Situation:
+def read(access: Access, *, own: bool | None = None, told: Told = UNTOLD) -> Situation:
+    return asyncio.run(_read(access, own, told))
+
+
+async def _read(access: Access, own: bool | None, told: Told) -> Situation:
     async with Client(access, wait_for_server=False) as client:
-        nodes, services, slices, namespaces = await asyncio.gather(
-            client.list(NODES), client.list(SERVICES), client.list(ENDPOINT_SLICES), client.list(NAMESPACES)
+        nodes, services, slices, namespaces, carriers = await asyncio.gather(
+            client.list(NODES),
+            client.list(SERVICES),
+            client.list(ENDPOINT_SLICES),
+            client.list(NAMESPACES),
+            read_carriers(client),
         )
-    return gather(nodes.items, services.items, slices.items, namespaces=namespaces.items, own=own)
+    return gather(
+        nodes.items,
+        services.items,
+        slices.items,
+        namespaces=namespaces.items,
+        own=own,
+        carriers=told.over(carriers),
+    )
+
+
+async def read_carriers(client: Client) -> Carriers:
+    """Who may not read workloads takes none of Zonewise's to be there."""
+    daemon_sets, deployments = await asyncio.gather(_ours(client, DAEMON_SETS), _ours(client, DEPLOYMENTS))
+    return carriers_of([*daemon_sets, *deployments])
+
+
+async def _ours(client: Client, resource: Resource[T]) -> list[T]:
+    try:
+        return (await client.list(resource, selector=CARRYING)).items
+    except (Forbidden, NotFound):
+        return []

@@ -1,33 +1,37 @@
 """What comes of a situation: for every Service its policy, its assignment, and what that does to traffic and cost. Pure.
 
-The decision is the controllers' own, from the same slices, so what is foreseen here is what they will write. Traffic is
-taken to come evenly from all client nodes, and a Service's share of it to be that of its endpoints, unless told.
+The decision is the controllers' own, from the same slices, so what is foreseen here is what they will write, and what
+whoever carries the Service makes of that. Traffic is taken to come evenly from all client nodes, and a Service's share of
+it to be that of its endpoints, unless told.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from zonewise.objects import EndpointSlice, Key, Service
 from zonewise.planning import slicecount
+from zonewise.planning.carried import carried
+from zonewise.planning.carrier import Carrier
 from zonewise.planning.situation import Served, Situation, is_own
 from zonewise.routing import Cluster, Decision, HintsForm, drained_zones
 from zonewise.routing.load import names
-from zonewise.routing.stockproxy import PROXY_NAME_LABEL
 from zonewise.routing.tiers import EVERYONE
 from zonewise.slices.families import Family
 from zonewise.slices.overlay import is_stock, recalled
 from zonewise.slices.routed import Routed, route
-from zonewise.slices.state import STOCK_DNS_LOSS, State, forecasts_of, state_of
+from zonewise.slices.state import State, state_of
 from zonewise.topology import ZONE
 
 EVERY_CLIENT: Final = "*"
 PRICE_PER_GB: Final = 0.02
 """Dollars, as the large clouds ask: 0.01 for what leaves a zone and 0.01 for what enters one."""
+_PROGRAMS: Final[Mapping[Carrier, str]] = {Carrier.KUBE_PROXY: "kube-proxy", Carrier.STOCK_DNS: "stock DNS"}
+RUN_DNS: Final = "run `zonewise dns`, which gives each client its own: zonewise install --only dns"
 
 
 class Assignment(msgspec.Struct, frozen=True, rename="camel"):
@@ -39,7 +43,11 @@ class Assignment(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of one Service. Shares are of 1; `losses` are what stock proxies will not do of it, `cut_off` nodes without any."""
+    """Of one Service. Shares are of 1; `losses` are what stock proxies will not do of it, `cut_off` nodes without any.
+
+    `astray` are nodes whose clients reach what the rule keeps from them, as stock programs carry the Service: then it is
+    not in force.
+    """
 
     namespace: str
     name: str
@@ -57,6 +65,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     assignment: tuple[Assignment, ...]
     losses: tuple[str, ...]
     complaints: tuple[str, ...]
+    astray: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -77,30 +86,51 @@ def _foreseen(served: Served, situation: Situation, hints: HintsForm) -> Outlook
 
 
 def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
-    cluster = situation.cluster
+    cluster, carrier = situation.cluster, situation.carriers.of(served.service)
     found = {family: routed(served, family, situation, hints) for family in served.by_family}
     decisions = {family.value: each.decision for family, each in found.items()}
     expressions = {family.value: each.expression for family, each in found.items()}
-    forecasts = forecasts_of(decisions.values(), cluster)
+    made = [
+        carried(each.decision, each.expression, cluster, carrier) for each in found.values() if each.decision.endpoints
+    ]
+    forecasts = [each.forecast for each in made]
     state = state_of(served.service, decisions, expressions, forecasts, now="")
+    astray = tuple(sorted({name for each in made for name in each.astray}))
     return Outlook(
         namespace=served.key.namespace,
         name=served.key.name,
         policy=state.policy,
         source=state.source,
-        active=state.active,
+        active=state.active and not astray,
         code=state.code,
-        sentence=state.sentence,
-        remedy=state.remedy,
+        sentence=_sentence(state, carrier, astray),
+        remedy=_remedy(state, carrier, astray, found.values()),
         endpoints=state.endpoints,
         in_zone=min((each.in_zone for each in forecasts), default=0.0),
         worst_overload=max((each.worst_overload for each in forecasts), default=0.0),
         cut_off=tuple(sorted({name for each in forecasts for name in each.cut_off})),
         slices=sum(_slices(served, family, each, own=situation.own) for family, each in found.items()),
         assignment=tuple(_assignments(decisions.values(), cluster)),
-        losses=_losses(served.service, state, all_services=situation.all_services),
+        losses=() if carrier.is_ours else state.losses,
         complaints=state.complaints,
+        astray=astray,
     )
+
+
+def _sentence(state: State, carrier: Carrier, astray: Sequence[str]) -> str:
+    """What was decided, and for whom it is not so."""
+    if not astray:
+        return state.sentence
+    nodes = "1 node" if len(astray) == 1 else f"{len(astray)} nodes"
+    return f"{state.sentence}; but {_PROGRAMS[carrier]} lets the clients of {nodes} reach others, too"
+
+
+def _remedy(state: State, carrier: Carrier, astray: Sequence[str], found: Iterable[Routed]) -> str:
+    if not astray:
+        return state.remedy
+    more = [loss.remedy for each in found for loss in each.expression.losses]
+    told = dict.fromkeys((state.remedy, *([RUN_DNS] if carrier.is_dns else more)))
+    return "; ".join(remedy for remedy in told if remedy)
 
 
 def routed(served: Served, family: Family, situation: Situation, hints: HintsForm = HintsForm.STABLE) -> Routed:
@@ -113,12 +143,6 @@ def routed(served: Served, family: Family, situation: Situation, hints: HintsFor
     if any(map(is_stock, slices)) and not any(map(is_own, slices)):  # there it is the overlay that remembers
         memory = recalled(served.service, served.endpoints(family), situation.cluster)
     return route(served.service, served.by_family[family], slices, situation.cluster, hints, drained, memory)
-
-
-def _losses(service: Service, state: State, *, all_services: bool) -> tuple[str, ...]:
-    """The Zonewise proxy loses nothing; in kube-proxy's place it serves whoever names no other. Headless ones are DNS's."""
-    ours = all_services and PROXY_NAME_LABEL not in service.metadata.labels and STOCK_DNS_LOSS not in state.losses
-    return () if ours else state.losses
 
 
 def _of_family(slices: Iterable[EndpointSlice], family: Family) -> list[EndpointSlice]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from zonewise.errors import UsageError
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Key, Namespace, Node, Pod, Service, View, key_of
+from zonewise.objects.apps import DaemonSet, Deployment
+from zonewise.planning.carrier import STOCK, Carriers
 from zonewise.routing import Cluster, HintsForm
 from zonewise.slices.families import Family, families_of
 from zonewise.slices.metadata import CONSUMER
@@ -24,8 +27,21 @@ KINDS: Final[Mapping[str, type[View]]] = {
     "Namespace": Namespace,
     "Service": Service,
     "EndpointSlice": EndpointSlice,
+    "Deployment": Deployment,
+    "DaemonSet": DaemonSet,
 }
-"""What is read of a dump: nodes and Services must be there, slices or pods; namespaces tell of drained zones."""
+"""What is read of a dump: nodes and Services must be there, slices or pods; namespaces tell of drained zones, workloads of
+what carries Services.
+"""
+DUMP: Final = "kubectl get nodes,namespaces,services,endpointslices,deployments,daemonsets -A -o yaml"
+"""What prints such a dump."""
+
+
+def require(objects: Mapping[str, Sequence[Any]], source: str, *kinds: str) -> None:
+    """Refuses a dump without any object of one of `kinds`; `source` names it."""
+    for kind in kinds:
+        if not objects[kind]:
+            raise UsageError(f"{source}: no {kind} in it; dump `{DUMP}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +65,7 @@ class Served:
 class Situation:
     """`changed` is empty for the cluster as it is, else what was changed in words.
 
-    `own` where the Zonewise controller writes the slices (mode own), not the stock one; `all_services` where the Zonewise
-    proxy runs in kube-proxy's place.
+    `own` where the Zonewise controller writes the slices (mode own), not the stock one; `carriers` tells who carries what.
     """
 
     nodes: tuple[Node, ...]
@@ -58,7 +73,7 @@ class Situation:
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     own: bool = False
-    all_services: bool = False
+    carriers: Carriers = STOCK
     foreseen: dict[tuple[Key, HintsForm], Outlook] = field(default_factory=dict, repr=False, compare=False)
     """What `outlook` found already: it is asked for more than once, and costs most of all."""
 
@@ -80,7 +95,7 @@ def gather(
     namespaces: Iterable[Namespace] = (),
     *,
     own: bool | None = None,
-    all_services: bool = False,
+    carriers: Carriers = STOCK,
 ) -> Situation:
     """Endpoints are those of the slices, or where there are none, of the pods.
 
@@ -95,7 +110,7 @@ def gather(
     if own is None:
         own = any(is_own(found) for each in served for found in each.slices)
     told = {found.metadata.name: found for found in namespaces}
-    return Situation(known, tuple(served), told, own=own, all_services=all_services)
+    return Situation(known, tuple(served), told, own=own, carriers=carriers)
 
 
 def is_own(found: EndpointSlice) -> bool:

@@ -225,13 +225,12 @@ def _changed(
     services: tuple[Served, ...] | None = None,
 ) -> Situation:
     """A new value: what the old one had computed of its nodes does not hold for it."""
-    return Situation(
-        situation.nodes if nodes is None else nodes,
-        situation.services if services is None else services,
-        situation.namespaces,
-        (*situation.changed, words),
-        situation.own,
-        situation.all_services,
+    return replace(
+        situation,
+        nodes=situation.nodes if nodes is None else nodes,
+        services=situation.services if services is None else services,
+        changed=(*situation.changed, words),
+        foreseen={},
     )
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from zonewise.planning.carrier import Carrier
 from zonewise.routing.account import EndpointAccount, PolicyAccount, TierAccount
-from zonewise.seeing.dataplane import Carrier
 
 
 class Share(msgspec.Struct, frozen=True, rename="camel"):

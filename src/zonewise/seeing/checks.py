@@ -14,12 +14,13 @@ from typing import Final
 from cryptography import x509
 
 from zonewise.objects import Key
+from zonewise.routing import HintsForm
 from zonewise.routing.stockproxy import PROXY_NAME_LABEL
 from zonewise.seeing.clusterchecks import check_cluster, check_data_plane, check_nodes
 from zonewise.seeing.facts import Facts
 from zonewise.seeing.findings import Diagnosis, Finding, Group, Level, counted
 from zonewise.seeing.report import ServiceState, ServiceStatus, Status
-from zonewise.seeing.status import CONFIGURATIONS, DNS, assemble
+from zonewise.seeing.status import CONFIGURATIONS, assemble
 from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER, service_key
 from zonewise.slices.state import OUR_PROXY, STOCK_DNS_LOSS
 
@@ -27,9 +28,11 @@ SOON: Final = timedelta(days=7)
 _NAMED: Final = 3
 
 
-def diagnose(facts: Facts, now: datetime, *, before_install: bool = False) -> Diagnosis:
+def diagnose(
+    facts: Facts, now: datetime, hints: HintsForm = HintsForm.STABLE, *, before_install: bool = False
+) -> Diagnosis:
     """`before_install` looks at nothing that only an installed Zonewise has."""
-    status = assemble(facts.seen, now)
+    status = assemble(facts.seen, now, hints)
     findings = [*check_cluster(facts, now), *check_nodes(facts), *check_data_plane(facts)]
     if not before_install:
         findings += check_zonewise(facts, status, now)
@@ -160,7 +163,7 @@ def check_services(facts: Facts, status: Status) -> Iterator[Finding]:
 
 
 def _losses(status: Status) -> Iterator[Finding]:
-    """What stock components won't do of what is asked. Headless Services are no proxy's: our DNS server does what they ask."""
+    """What stock components won't do of what is asked. Headless Services are no proxy's, but DNS's."""
     lossy = [service for service in status.services if service.outlook.losses]
     headless = [service for service in lossy if STOCK_DNS_LOSS in service.outlook.losses]
     others = [service for service in lossy if service not in headless]
@@ -169,7 +172,7 @@ def _losses(status: Status) -> Iterator[Finding]:
         words = f"{{ask}} what stock proxies can't do: {_quoted(first.losses[0])}"
         fix = f"kubectl label service -n {first.namespace} {first.name} {PROXY_NAME_LABEL}={OUR_PROXY}"
         yield _about("NeedsProxy", Level.NOTE, others, words, fix)
-    if headless and not any(component.name == DNS and component.healthy for component in status.components):
+    if headless:
         words = "{ask} what stock DNS can't do: it gives the clients of a headless Service every endpoint"
         yield _about("NeedsDNS", Level.NOTE, headless, words, "zonewise install --only dns")
 

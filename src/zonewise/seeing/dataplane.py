@@ -1,7 +1,7 @@
 """What the clients of one node really get from a Service's slices, by whoever carries its traffic there. Pure.
 
-Three carry it: the Zonewise proxy (Services that are labelled for it), a stock kube-proxy (the others), and DNS
-(headless Services, whose clients choose by themselves). Each is asked by its own functions.
+Three carry it: the Zonewise proxy (Services that are labelled for it), a stock kube-proxy (the others), and DNS, ours or
+a stock one (headless Services, whose clients choose by themselves). Each is asked by its own functions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, TypeVar
 
 import msgspec
@@ -17,25 +16,14 @@ import msgspec
 from zonewise.dns.catalog import ready_by_family
 from zonewise.dns.views import decisions
 from zonewise.objects import EndpointSlice, Node, Service, ServicePort
-from zonewise.proxy.rules import PROXY_NAME
+from zonewise.planning.carrier import Carrier
 from zonewise.proxy.targets import ALL, CONSUMER, SHARED, Place, find_targets, is_stranded
 from zonewise.routing import Choice, Cluster, Code, Decision, Reason, choose, drained_zones
 from zonewise.routing.stockproxy import LATEST_MINOR, PROXY_NAME_LABEL, stock_choice, traffic_policies
-from zonewise.slices.families import is_headless
 
 T = TypeVar("T", Service, EndpointSlice)
 
 _MINOR: Final = re.compile(r"v?1\.(\d+)")
-
-
-class Carrier(StrEnum):
-    """`Other`: labelled for a proxy that is not ours, whose ways nobody here knows. `Nobody`: an alias of a name elsewhere."""
-
-    ZONEWISE_PROXY = "ZonewiseProxy"
-    KUBE_PROXY = "KubeProxy"
-    DNS = "DNS"
-    OTHER = "Other"
-    NOBODY = "Nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +57,14 @@ class Scene:
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
-def carrier_of(service: Service, *, all_services: bool = False) -> Carrier:
-    """`all_services`: the Zonewise proxy runs in kube-proxy's place."""
-    if service.spec.type == "ExternalName":
-        return Carrier.NOBODY
-    if is_headless(service):
-        return Carrier.DNS
-    match service.metadata.labels.get(PROXY_NAME_LABEL):
-        case None:
-            return Carrier.ZONEWISE_PROXY if all_services else Carrier.KUBE_PROXY
-        case str(name) if name == PROXY_NAME:
-            return Carrier.ZONEWISE_PROXY
-        case _:
-            return Carrier.OTHER
-
-
 def given(scene: Scene, front: Front, node: Node, carrier: Carrier) -> Given:
     match carrier:
         case Carrier.ZONEWISE_PROXY | Carrier.OTHER:
             return _by_our_proxy(scene, front, node)
         case Carrier.DNS:
             return _by_dns(scene, front, node)
+        case Carrier.STOCK_DNS:
+            return by_stock_dns(scene, front)
         case _:
             return by_kube_proxy(scene, front, node)
 

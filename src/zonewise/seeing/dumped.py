@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from zonewise.errors import UsageError
 from zonewise.objects import EndpointSlice, Namespace, Node, Service, View
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
-from zonewise.seeing.status import COMPONENTS, CONFIGURATIONS, NAME_LABEL, Seen
+from zonewise.planning.carrier import NAME_LABEL
+from zonewise.planning.situation import require
+from zonewise.seeing.status import COMPONENTS, CONFIGURATIONS, Seen
+from zonewise.seeing.traffic import Measured
 
 KINDS: Final[Mapping[str, type[View]]] = {
     "Node": Node,
@@ -32,10 +34,7 @@ KINDS: Final[Mapping[str, type[View]]] = {
 
 def seen_in(objects: Mapping[str, Sequence[Any]], source: str) -> Seen:
     """`objects` by kind, as `dump.read` gives them."""
-    if not objects["Node"]:
-        raise UsageError(
-            f"{source}: no Node in it; dump `kubectl get nodes,namespaces,services,endpointslices,deployments -A -o yaml`"
-        )
+    require(objects, source, "Node")
     registered = [*objects["MutatingWebhookConfiguration"], *objects["ValidatingWebhookConfiguration"]]
     return Seen(
         server=source,
@@ -48,6 +47,7 @@ def seen_in(objects: Mapping[str, Sequence[Any]], source: str) -> Seen:
         webhooks=[each for each in registered if each.metadata.name in CONFIGURATIONS],
         budgets=objects["TopologyDisruptionBudget"],
         volumes=objects["PersistentVolume"],
+        traffic=Measured(problem="a dump has none"),
     )
 
 

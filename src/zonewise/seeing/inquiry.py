@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zonewise.errors import UsageError, ZonewiseError
+from zonewise.errors import ZonewiseError
 from zonewise.kube.client import Client
 from zonewise.kube.errors import Forbidden, NotFound
 from zonewise.objects import (
@@ -26,6 +26,10 @@ from zonewise.objects import (
     Service,
     key_of,
 )
+from zonewise.planning import live
+from zonewise.planning.carrier import UNTOLD, Carriers, Told, carriers_of
+from zonewise.planning.situation import require
+from zonewise.routing import HintsForm
 from zonewise.seeing import service as service_
 from zonewise.seeing.accounts import ServiceExplanation
 from zonewise.slices.names import service_key
@@ -38,7 +42,8 @@ class Inquiry:
     service: Key
     pod: Key | None = None
     node: str = ""
-    all_services: bool = False
+    told: Told = UNTOLD
+    hints: HintsForm = HintsForm.STABLE
 
 
 async def inquire(client: Client, inquiry: Inquiry) -> ServiceExplanation:
@@ -48,11 +53,14 @@ async def inquire(client: Client, inquiry: Inquiry) -> ServiceExplanation:
     except NotFound:
         known = [key_of(each) for each in (await client.list(SERVICES)).items]
         raise ZonewiseError(_missing(key, known)) from None
-    nodes, slices = await asyncio.gather(
-        client.list(NODES), client.list(ENDPOINT_SLICES, key.namespace, selector=f"{SERVICE_NAME}={key.name}")
+    nodes, slices, namespace, carriers = await asyncio.gather(
+        client.list(NODES),
+        client.list(ENDPOINT_SLICES, key.namespace, selector=f"{SERVICE_NAME}={key.name}"),
+        _namespace(client, key.namespace),
+        live.read_carriers(client),
     )
-    namespace = await _namespace(client, key.namespace)
-    return _explain(inquiry, service, slices.items, nodes.items, namespace, await _home(client, inquiry.pod))
+    home = await _home(client, inquiry.pod)
+    return _explain(inquiry, service, slices.items, nodes.items, namespace, home, carriers)
 
 
 async def _namespace(client: Client, name: str) -> list[Namespace]:
@@ -79,14 +87,11 @@ def from_dump(objects: Mapping[str, Sequence[Any]], source: str, inquiry: Inquir
     service = next((each for each in services if key_of(each) == inquiry.service), None)
     if service is None:
         raise ZonewiseError(f"{source}: {_missing(inquiry.service, map(key_of, services))}")
-    if not objects["Node"] or not objects["EndpointSlice"]:
-        raise UsageError(
-            f"{source}: nodes and slices are needed too; dump"
-            " `kubectl get nodes,namespaces,services,endpointslices -A -o yaml`"
-        )
+    require(objects, source, "Node", "EndpointSlice")
     slices = [each for each in objects["EndpointSlice"] if service_key(each) == inquiry.service]
     home = _home_in(objects.get("Pod", ()), source, inquiry.pod) if inquiry.pod else ""
-    return _explain(inquiry, service, slices, objects["Node"], objects["Namespace"], home)
+    carriers = carriers_of([*objects["Deployment"], *objects["DaemonSet"]])
+    return _explain(inquiry, service, slices, objects["Node"], objects["Namespace"], home, carriers)
 
 
 def _home_in(pods: Iterable[Pod], source: str, pod: Key) -> str:
@@ -109,6 +114,7 @@ def _explain(
     nodes: Sequence[Node],
     namespaces: Sequence[Namespace],
     home: str,
+    carriers: Carriers,
 ) -> ServiceExplanation:
     node = home or inquiry.node
     names = [each.metadata.name for each in nodes]
@@ -119,7 +125,14 @@ def _explain(
         )
     who = f"pod {inquiry.pod} on node {node}" if inquiry.pod else f"node {node}" if node else ""
     return service_.explain(
-        service, slices, nodes, namespaces, client=who, node=node, all_services=inquiry.all_services
+        service,
+        slices,
+        nodes,
+        namespaces,
+        client=who,
+        node=node,
+        carriers=inquiry.told.over(carriers),
+        hints=inquiry.hints,
     )
 
 

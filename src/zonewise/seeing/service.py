@@ -12,16 +12,17 @@ from typing import Final
 import msgspec
 
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Namespace, Node, Service, ServicePort
-from zonewise.planning.outlook import routed
+from zonewise.planning.carrier import STOCK, Carrier, Carriers
+from zonewise.planning.outlook import RUN_DNS, routed
 from zonewise.planning.situation import Situation, served_by
 from zonewise.proxy.targets import offered
-from zonewise.routing import EVERYONE, Cluster, Code, Decision, Reason, account
+from zonewise.routing import EVERYONE, Cluster, Code, Decision, HintsForm, Reason, account
 from zonewise.routing.account import EndpointAccount
 from zonewise.routing.endpoints import is_draining, is_ready
 from zonewise.routing.policy import read_policy, value_of
 from zonewise.seeing import dataplane
 from zonewise.seeing.accounts import ClientAccount, FrontAccount, ServiceExplanation, Share, StockAccount
-from zonewise.seeing.dataplane import Carrier, Front, Given, Scene
+from zonewise.seeing.dataplane import Front, Given, Scene
 from zonewise.slices.routed import Routed
 from zonewise.slices.state import State, forecasts_of, state_of
 from zonewise.topology import ZONE
@@ -36,7 +37,8 @@ _FALLBACKS: Final = {
 _CARRIED: Final[Mapping[Carrier, str]] = {
     Carrier.ZONEWISE_PROXY: "the Zonewise proxy on each node",
     Carrier.KUBE_PROXY: "kube-proxy, by the hints in the slices",
-    Carrier.DNS: "DNS, with the addresses themselves: clients choose",
+    Carrier.DNS: "the Zonewise DNS server, with the addresses themselves: clients choose",
+    Carrier.STOCK_DNS: "stock DNS, with the addresses themselves: clients choose",
     Carrier.OTHER: "another proxy; told here is what Zonewise's would do",
     Carrier.NOBODY: "DNS, as an alias of a name elsewhere",
 }
@@ -55,25 +57,27 @@ def explain(
     *,
     client: str = "",
     node: str = "",
-    all_services: bool = False,
+    carriers: Carriers = STOCK,
+    hints: HintsForm = HintsForm.STABLE,
 ) -> ServiceExplanation:
     """For clients on `node`, who are called `client`; for those of all nodes without one."""
     served = served_by(service, slices)
     situation = Situation(tuple(nodes), (served,), {each.metadata.name: each for each in namespaces})
-    made = {family.value: routed(served, family, situation) for family in served.by_family}
+    made = {family.value: routed(served, family, situation, hints) for family in served.by_family}
     state = _state(service, made, situation.cluster)
     said = {name: each.metadata.annotations for name, each in situation.namespaces.items()}
     scene = Scene(service, served.slices, situation.cluster, said)
-    carrier = dataplane.carrier_of(service, all_services=all_services)
+    carrier = carriers.of(service)
     fronts = tuple(_fronts(scene, carrier, made, node))
     reading = read_policy(service)
+    losses = () if carrier.is_ours else state.losses
     stale = _stale(scene, made) if carrier is Carrier.KUBE_PROXY else ""
     policy = account.of_policy([each.decision for each in made.values()])
     assert policy is not None, "a Service has a family"
     return ServiceExplanation(
         namespace=service.metadata.namespace,
         name=service.metadata.name,
-        type="Headless" if carrier is Carrier.DNS else service.spec.type,
+        type="Headless" if carrier.is_dns else service.spec.type,
         client=client,
         verdict=_verdict(fronts, carrier, client, service),
         asks=f"{reading.source}: {value_of(service, reading.source)}" if reading.source else "",
@@ -83,9 +87,9 @@ def explain(
         carrier=carrier,
         carried=_CARRIED[carrier],
         fronts=fronts,
-        losses=state.losses if carrier is not Carrier.ZONEWISE_PROXY else (),
+        losses=losses,
         stale=stale,
-        remedies=tuple(_remedies(fronts, made.values(), carrier, stale)),
+        remedies=tuple(_remedies(fronts, made.values(), carrier, losses, stale)),
     )
 
 
@@ -102,7 +106,7 @@ def _fronts(scene: Scene, carrier: Carrier, made: Mapping[str, Routed], node: st
     present = {found.address_type for found in scene.slices}
     for family in [name for name in made if name in present] or list(made)[:1]:
         told: dict[tuple[ClientAccount, ...], tuple[list[str], Front]] = {}
-        for port in scene.service.spec.ports or _UNNAMED[: carrier is Carrier.DNS]:
+        for port in scene.service.spec.ports or _UNNAMED[: carrier.is_dns]:
             front = Front(port, family)
             clients = tuple(_clients(scene, front, carrier, made[family].decision, node))
             told.setdefault(clients, ([], front))[0].append(str(front))
@@ -122,7 +126,7 @@ def _offering(slices: Iterable[EndpointSlice], front: Front, carrier: Carrier) -
     found = {
         endpoint.addresses[0]: endpoint
         for each in slices
-        if each.address_type == front.family and (carrier is Carrier.DNS or any(offered(each, front.port)))
+        if each.address_type == front.family and (carrier.is_dns or any(offered(each, front.port)))
         for endpoint in each.endpoints or ()
         if endpoint.addresses
     }
@@ -210,7 +214,7 @@ def _homes(scene: Scene, addresses: Iterable[str]) -> dict[str, str | None]:
 
 
 def _stock(scene: Scene, front: Front, node: Node, carrier: Carrier, given: Given) -> StockAccount:
-    headless = carrier is Carrier.DNS
+    headless = carrier.is_dns
     stock = dataplane.by_stock_dns(scene, front) if headless else dataplane.by_kube_proxy(scene, front, node)
     return StockAccount(
         program="stock DNS" if headless else f"kube-proxy 1.{dataplane.minor_of(node)}",
@@ -272,8 +276,22 @@ def _verdict(fronts: Sequence[FrontAccount], carrier: Carrier, client: str, serv
     if carrier is Carrier.NOBODY:
         return f"an alias of {service.spec.external_name}: whoever serves that name serves this one"
     if not fronts:
-        return "has no port, so nothing is carried" if carrier is not Carrier.DNS else "has no endpoint"
-    front = fronts[0]
+        return "has no port, so nothing is carried" if not carrier.is_dns else "has no endpoint"
+    worst = min(fronts, key=_how_well)
+    said = _verdict_on(worst, client)
+    if all(_verdict_on(front, client) == said for front in fronts):
+        return said
+    return f"{', '.join(worst.ports)} over {worst.family}: {said}"
+
+
+def _how_well(front: FrontAccount) -> tuple[float, float]:
+    """How many of the clients reach anything, and how much of their traffic stays in its zone."""
+    whole = sum(len(each.nodes) for each in front.clients) or 1
+    reached = sum(len(each.nodes) for each in front.clients if each.gets)
+    return reached / whole, sum(each.in_zone * len(each.nodes) for each in front.clients) / whole
+
+
+def _verdict_on(front: FrontAccount, client: str) -> str:
     if not front.ready and not any(each.gets for each in front.clients):
         return "no endpoint is ready"
     return _verdict_for(front, front.clients[0]) if client else _verdict_for_all(front)
@@ -331,11 +349,14 @@ def _names(hints: EndpointHints | None) -> tuple[frozenset[str], frozenset[str]]
     return frozenset(hint.name for hint in hints.for_zones), frozenset(hint.name for hint in hints.for_nodes)
 
 
-def _remedies(fronts: Iterable[FrontAccount], made: Iterable[Routed], carrier: Carrier, stale: str) -> Iterator[str]:
+def _remedies(
+    fronts: Iterable[FrontAccount], made: Iterable[Routed], carrier: Carrier, losses: Sequence[str], stale: str
+) -> Iterator[str]:
     found = [_WRITE_THEM] if stale else []
+    found += [RUN_DNS] if carrier is Carrier.STOCK_DNS and losses else []
     found += [client.remedy for front in fronts for client in front.clients]
     for each in made:
         reasons: Sequence[Reason] = (*each.decision.reasons, *each.decision.complaints)
-        losses = each.expression.losses if carrier is Carrier.KUBE_PROXY else ()
-        found += [reason.remedy for reason in (*reasons, *losses)]
+        unsaid = each.expression.losses if carrier is Carrier.KUBE_PROXY else ()
+        found += [reason.remedy for reason in (*reasons, *unsaid)]
     yield from dict.fromkeys(remedy for remedy in found if remedy)

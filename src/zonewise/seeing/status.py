@@ -16,8 +16,10 @@ from zonewise.objects.admissionregistration import RegisteredWebhook, WebhookCon
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
+from zonewise.planning.carrier import DNS, NAME_LABEL, PROXY, carriers_of
 from zonewise.planning.outlook import Outlook, look
 from zonewise.planning.situation import Situation, gather
+from zonewise.routing import HintsForm
 from zonewise.routing.endpoints import is_ready as endpoint_ready
 from zonewise.seeing import storage
 from zonewise.seeing.budgets import budget_status
@@ -37,9 +39,6 @@ from zonewise.seeing.traffic import Measured, Shared, by_service, flows
 from zonewise.slices.names import service_key
 from zonewise.topology import capacity_of, is_ready, region_of, zone_of
 
-NAME_LABEL: Final = "app.kubernetes.io/name"
-PROXY: Final = "zonewise-proxy"
-DNS: Final = "zonewise-dns"
 COMPONENTS: Final = (
     "zonewise-controller",
     "zonewise-webhook",
@@ -84,12 +83,13 @@ class Seen:
     unread: Sequence[str] = ()
 
 
-def assemble(seen: Seen, now: datetime) -> Status:
-    everything = serves_all(seen.daemon_sets)
-    situation = gather(seen.nodes, seen.services, seen.slices, namespaces=seen.namespaces, all_services=everything)
+def assemble(seen: Seen, now: datetime, hints: HintsForm = HintsForm.STABLE) -> Status:
+    """`hints` is what the controller is told of them."""
+    carriers = carriers_of([*seen.deployments, *seen.daemon_sets])
+    situation = gather(seen.nodes, seen.services, seen.slices, namespaces=seen.namespaces, carriers=carriers)
     zones = tuple(_zones(situation))
     measured = by_service(seen.traffic.total(), (zone.name for zone in zones if zone.name))
-    services = tuple(_service(found, measured) for found in look(situation, lambda _service: True))
+    services = tuple(_service(found, measured) for found in look(situation, lambda _service: True, hints))
     components = tuple(sorted(_components(seen), key=lambda found: (found.namespace, found.name)))
     leaders = tuple(_leader(lease, now) for lease in sorted(seen.leases, key=lambda lease: lease.metadata.name))
     webhooks = tuple(_webhooks(seen))
@@ -121,16 +121,6 @@ def assemble(seen: Seen, now: datetime) -> Status:
     )
 
 
-def serves_all(daemon_sets: Iterable[DaemonSet]) -> bool:
-    """Whether the node proxy runs in kube-proxy's place, as far as its DaemonSet tells."""
-    return any(
-        "--all-services" in " ".join((*container.command, *container.args)).split()
-        for found in daemon_sets
-        if found.metadata.labels.get(NAME_LABEL) == PROXY
-        for container in found.spec.template.spec.containers
-    )
-
-
 def _zones(situation: Situation) -> Iterator[Zone]:
     by_zone: dict[str, list[Node]] = {}
     for node in situation.nodes:
@@ -157,6 +147,8 @@ def state_of(outlook: Outlook) -> ServiceState:
             return ServiceState.UNSERVED
         case Outlook(cut_off=cut_off) if cut_off:
             return ServiceState.CUT_OFF
+        case Outlook(astray=astray) if astray:
+            return ServiceState.NOT_IN_FORCE
         case Outlook(policy="none", active=False):
             return ServiceState.NOT_ASKED
         case Outlook(active=True):

@@ -18,9 +18,10 @@ from zonewise.objects.admissionregistration import (
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
+from zonewise.planning.carrier import NAME_LABEL, PROXY
 from zonewise.seeing import status
 from zonewise.seeing.report import Status
-from zonewise.seeing.status import COMPONENTS, NAME_LABEL, PROXY, Seen
+from zonewise.seeing.status import COMPONENTS, Seen
 from zonewise.seeing.traffic import METRIC, Bytes, Measured, read_bytes
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ async def read(client: Client, *, traffic: bool = True) -> Seen:
 
 
 async def _nothing_measured() -> Measured:
-    return Measured()
+    return Measured(problem="not asked for")
 
 
 async def measure(client: Client) -> Measured:

@@ -56,10 +56,13 @@ class Measured:
         return dict(found)
 
     def since(self, before: Measured) -> dict[Path, float]:
-        """What came since; a proxy that was not there then, or started again, has counted all of it since."""
+        """What came since; a proxy that started again has counted all of it since.
+
+        Of one that was not heard then nothing is known to be recent: it may have counted for weeks.
+        """
         found: dict[Path, float] = defaultdict(float)
-        for node, counted in self.by_node.items():
-            earlier = before.by_node.get(node, {})
+        for node in self.by_node.keys() & before.by_node.keys():
+            counted, earlier = self.by_node[node], before.by_node[node]
             restarted = any(counted.get(path, 0.0) < carried for path, carried in earlier.items())
             for path, carried in counted.items():
                 found[path] += carried if restarted else carried - earlier.get(path, 0.0)

@@ -17,6 +17,7 @@ from network.proxy.test_topology import COUNTS, THREE_ZONES, planned
 from unit.proxy.build import cluster, endpoint, node, service, slice_of
 from zonewise.lab import namespaces
 from zonewise.objects import EndpointSlice, Service
+from zonewise.planning.carrier import Carriers
 from zonewise.proxy.kernel import Kernel
 from zonewise.proxy.plane import clean_up
 from zonewise.proxy.targets import ALL, CONSUMER, SHARED, Place
@@ -61,7 +62,7 @@ class Case:
 
     def explained(self) -> ServiceExplanation:
         nodes = tuple(self.cluster.nodes.values())
-        return explain(self.asked, self.slices, nodes, client="here", node=self.at, all_services=True)
+        return explain(self.asked, self.slices, nodes, client="here", node=self.at, carriers=Carriers(all_services=True))
 
 
 def policies(chance: Random) -> dict[str, str]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from plan_world import node, service, situation, slice_of
+from plan_world import OURS, headless, labelled, node, service, situation, slice_of
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.objects import SERVICE_NAME, Key, Pod, key_of
+from zonewise.objects import SERVICE_NAME, Key, Pod, Service, ServicePort, key_of
 from zonewise.planning import whatif
+from zonewise.planning.carrier import STOCK, Carriers
 from zonewise.planning.comparison import Comparison, Traffic, compare
 from zonewise.planning.outlook import Assignment, Outlook, look
 from zonewise.planning.situation import Situation, gather
 from zonewise.routing import Cluster
 from zonewise.routing.policy import SAME_ZONE
+from zonewise.seeing.service import explain
 from zonewise.slices.metadata import CONSUMER
 from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER
 from zonewise.slices.overlay import overlay
 
 EVEN = {"a": 4, "b": 4, "c": 4}
+REQUIRE = ("same-zone", "Require")
 
 
 def every(_: object) -> bool:
@@ -121,11 +124,76 @@ def test_hints_that_were_laid_over_stock_slices_are_remembered() -> None:
     assert outlook(whatif.lose_zone(gather(nodes, [asking], [bare]), "a")).code == "BelowStart"
 
 
-def test_a_hard_rule_without_endpoints_cuts_nodes_off_and_needs_our_proxy() -> None:
-    hard = whatif.set_policy(situation(shop={"a": 4, "b": 4}), "same-zone", "Require", every)
-    assert outlook(hard).cut_off == ("c0", "c1")
-    assert outlook(hard).losses
-    assert outlook(hard).assignment == (Assignment("a", ("a",), 4), Assignment("b", ("b",), 4))
+def hard(*, service_: Service | None = None, carriers: Carriers = STOCK, rule: tuple[str, str] = REQUIRE) -> Outlook:
+    """Of a Service that zone c has no endpoint of."""
+    nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
+    shop = service_ or service("shop")
+    found = gather(nodes, [shop], [slice_of(shop, {"a": 4, "b": 4})], carriers=carriers)
+    return outlook(whatif.set_policy(found, *rule, every))
+
+
+CUTTING = {
+    "labelled for our proxy": {"service_": labelled(service("shop"), OURS)},
+    "our proxy in kube-proxy's place": {"carriers": Carriers(all_services=True)},
+    "headless, by our DNS": {"service_": headless(service("shop")), "carriers": Carriers(dns=True)},
+}
+
+
+@pytest.mark.parametrize("name", CUTTING)
+def test_a_hard_rule_without_endpoints_cuts_nodes_off_where_ours_carry_it(name: str) -> None:
+    found = hard(**CUTTING[name])  # type: ignore[arg-type]
+    assert (found.cut_off, found.astray, found.losses) == (("c0", "c1"), (), ())
+    assert (found.active, found.in_zone) == (True, 1.0)
+    assert found.assignment == (Assignment("a", ("a",), 4), Assignment("b", ("b",), 4))
+
+
+def test_a_hard_rule_is_soft_where_kube_proxy_carries_it() -> None:
+    """Clients in c get all eight: a third of the traffic comes from there, and none of it stays."""
+    found = hard()
+    assert (found.cut_off, found.astray, found.active) == ((), ("c0", "c1"), False)
+    assert found.in_zone == pytest.approx(2 / 3)
+    assert found.losses
+    assert found.sentence.endswith("but kube-proxy lets the clients of 2 nodes reach others, too")
+    assert "label the Service for the Zonewise proxy" in found.remedy
+
+
+def test_what_hints_cannot_say_kube_proxy_does_not_do() -> None:
+    """No hint names a rack, so everybody gets everything."""
+    found = hard(rule=("topology-keys", '["rack", "*"]'))
+    assert (found.in_zone, found.cut_off) == (pytest.approx(1 / 3), ())
+    kept = hard(rule=("topology-keys", '["topology.kubernetes.io/zone", "*"]'))
+    assert (kept.in_zone, kept.astray, kept.active) == (pytest.approx(2 / 3), (), True)
+
+
+def test_stock_dns_gives_everybody_everything() -> None:
+    found = hard(service_=headless(service("shop")))
+    assert (found.cut_off, found.astray) == ((), ("a0", "a1", "b0", "b1", "c0", "c1"))
+    assert (found.active, found.in_zone) == (False, pytest.approx(1 / 3))
+    assert found.sentence.endswith("but stock DNS lets the clients of 6 nodes reach others, too")
+    assert "zonewise dns" in found.remedy
+    asks_nothing = hard(service_=headless(service("shop")), rule=("same-zone", ""))
+    assert (asks_nothing.astray, asks_nothing.losses) == ((), ())
+
+
+@pytest.mark.parametrize("value", ["Require", "Prefer"])
+def test_what_is_foreseen_of_kube_proxy_is_what_explain_says_once_hints_are_written(value: str) -> None:
+    asking = service("shop", **{SAME_ZONE: value})
+    nodes = [*(node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)), node("x", "")]
+    bare = slice_of(asking, {"a": 7, "b": 7})
+    bare.metadata.labels[MANAGED_BY] = STOCK_MANAGER
+    laid = overlay(asking, [bare], Cluster.of(nodes)).hints[key_of(bare)]
+    endpoints = tuple(
+        msgspec.structs.replace(each, hints=said) for each, said in zip(bare.endpoints or (), laid, strict=True)
+    )
+    slices = [msgspec.structs.replace(bare, endpoints=endpoints)]
+    ported = msgspec.structs.replace(
+        asking, spec=msgspec.structs.replace(asking.spec, ports=(ServicePort(name="http", port=80),))
+    )
+    (front,) = explain(ported, slices, nodes).fronts
+    foreseen = outlook(gather(nodes, [ported], slices))
+    told = sum(client.in_zone * len(client.nodes) for client in front.clients) / len(nodes)
+    assert foreseen.in_zone == pytest.approx(told)
+    assert foreseen.cut_off == tuple(name for client in front.clients if not client.gets for name in client.nodes)
 
 
 def test_added_nodes_send_traffic() -> None:
@@ -206,6 +274,14 @@ def test_cost_is_what_crosses_zones_times_the_price() -> None:
     assert shop.today.money.cost == pytest.approx(600 * 2 / 3 * 0.02)
     assert shop.planned.money.cost == 0
     assert found.today.cost == pytest.approx(900 * 2 / 3 * 0.02)
+
+
+def test_who_scales_one_service_pays_no_more_for_another() -> None:
+    today = situation(shop=EVEN, bank=EVEN)
+    found = compare(today, whatif.scale(today, "shop", 24), every, Traffic(gb=900, price_per_gb=0.02))
+    rows = {row.key.name: row for row in found.rows}
+    assert (rows["bank"].differs, rows["shop"].differs) == (False, True)
+    assert found.planned.cost == pytest.approx(found.today.cost)
 
 
 def test_traffic_told_of_one_service_holds() -> None:

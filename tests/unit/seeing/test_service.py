@@ -11,8 +11,8 @@ import pytest
 
 from unit.proxy.build import ZONE, cluster, endpoint, node, service, slice_of
 from zonewise.objects import EndpointSlice, Service
+from zonewise.planning.carrier import STOCK, Carrier, Carriers
 from zonewise.seeing.accounts import ServiceExplanation
-from zonewise.seeing.dataplane import Carrier
 from zonewise.seeing.service import explain
 
 SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
@@ -35,6 +35,7 @@ class Case:
     nodes: Mapping[str, str] = field(default_factory=dict)
     stock: Mapping[str, str] | None = None
     carrier: Carrier = Carrier.KUBE_PROXY
+    carriers: Carriers = STOCK
 
 
 CASES = {
@@ -78,6 +79,22 @@ CASES = {
         spec={"clusterIP": "None"},
         stock={"a": "1234", "b": "1234", "c": "1234"},
         carrier=Carrier.DNS,
+        carriers=Carriers(dns=True),
+    ),
+    "headless, by stock DNS": Case(
+        {"a": "1234", "b": "1234", "c": "1234"},
+        "38 % of traffic stays in its zone",
+        annotations={"zonewise.dev/topology-keys": f'["{ZONE}"]'},
+        spec={"clusterIP": "None"},
+        carrier=Carrier.STOCK_DNS,
+    ),
+    "required, by our proxy in kube-proxy's place": Case(
+        {"a": "12", "b": "3", "c": "4"},
+        "every client stays in its zone",
+        {SAME_ZONE: "Require"},
+        stock={"a": "1234", "b": "1234", "c": "1234"},
+        carrier=Carrier.ZONEWISE_PROXY,
+        carriers=Carriers(all_services=True),
     ),
 }
 
@@ -94,7 +111,7 @@ def asked(case: Case) -> tuple[Service, list[EndpointSlice]]:
 
 def told(case: Case, at: str = "") -> ServiceExplanation:
     nodes = cluster(**{name: node(name, zone) for name, zone in case.nodes.items()}).nodes.values()
-    return explain(*asked(case), list(nodes), client=at and f"node {at}", node=at)
+    return explain(*asked(case), list(nodes), client=at and f"node {at}", node=at, carriers=case.carriers)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -141,6 +158,13 @@ def test_steps_of_the_rule_are_told_in_order() -> None:
     ]
 
 
+def test_what_stock_dns_does_not_do_our_server_would() -> None:
+    by_stock, by_ours = told(CASES["headless, by stock DNS"]), told(CASES["headless, by our DNS"])
+    assert (len(by_stock.losses), by_ours.losses) == (1, ())
+    assert any("zonewise dns" in remedy for remedy in by_stock.remedies)
+    assert not any("zonewise dns" in remedy for remedy in by_ours.remedies)
+
+
 def test_hints_that_nobody_wrote_yet_are_missed() -> None:
     case = Case({}, annotations={SAME_ZONE: "Require"})
     assert told(case).stale.startswith("the slices do not say so yet: 4 of 4")
@@ -164,6 +188,25 @@ def test_older_kube_proxies_are_told_apart() -> None:
     ]
     client = explain(made, slices, nodes, client="here", node="a1").fronts[0].clients[0]
     assert (client.gets, client.code, client.stock.program) == (4, "ProxyIgnoresHints", "kube-proxy 1.29")
+
+
+def dual(ipv6_homes: Mapping[str, str], at: str = "") -> ServiceExplanation:
+    """A Service of two families that our proxy carries, whose IPv6 endpoints are at home elsewhere."""
+    made, slices = asked(
+        Case({}, annotations={SAME_ZONE: "Require"}, labels=OURS, spec={"ipFamilies": ["IPv4", "IPv6"]})
+    )
+    sixes = slice_of(*(endpoint(address, home) for address, home in ipv6_homes.items()))
+    named = msgspec.structs.replace(sixes.metadata, name="web-6")
+    slices.append(msgspec.structs.replace(sixes, address_type="IPv6", metadata=named))
+    return explain(made, slices, list(cluster().nodes.values()), client=at and f"node {at}", node=at)
+
+
+def test_the_worst_of_several_ports_and_families_is_the_answer() -> None:
+    only_in_a = {"fd00::1": "a1"}
+    assert dual(only_in_a).verdict == "http/TCP over IPv6: clients in b, c reach no endpoint"
+    assert dual(only_in_a, "b1").verdict == "http/TCP over IPv6: reaches none of 1 endpoints"
+    alike = {f"fd00::{address[-1]}": home for address, home in HOMES.items()}
+    assert dual(alike).verdict == "every client stays in its zone"
 
 
 def test_an_alias_is_carried_by_nobody() -> None:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from plan_world import node
-from seen_world import NOW, labelled, lease, made, seen, webhook, workload
+from plan_world import node, service, slice_of
+from seen_world import NOW, SAME_ZONE, labelled, lease, made, seen, webhook, workload
 from zonewise.objects import Key, Node
 from zonewise.objects.apps import DaemonSet
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
+from zonewise.routing import HintsForm
 from zonewise.seeing import storage, traffic
 from zonewise.seeing.report import ServiceState
 from zonewise.seeing.status import Seen, assemble
@@ -34,6 +35,22 @@ def test_services_are_counted_by_what_became_of_them() -> None:
         ("b", 2, 8000),
         ("c", 2, 8000),
     ]
+
+
+def test_a_hard_rule_that_kube_proxy_carries_cuts_nobody_off() -> None:
+    """It gives the clients of c every endpoint: nobody is cut off, and the rule is not in force."""
+    asking = service("hard", **{SAME_ZONE: "Require"})
+    found = assemble(replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 1, "b": 1})]), NOW)
+    assert [trouble.code for trouble in found.troubles] == ["WebhookDown", "ServicesNotInForce"]
+    assert (found.services[0].state, found.services[0].outlook.cut_off) == (ServiceState.NOT_IN_FORCE, ())
+
+
+def test_automatic_hints_are_told_as_the_controller_computes_them() -> None:
+    """The strict rule counts only endpoints that say they are ready, as the stock controller does."""
+    asking = service("auto", **{"service.kubernetes.io/topology-mode": "Auto"})
+    given = replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 10, "b": 1, "c": 1})])
+    sentences = {form: assemble(given, NOW, form).services[0].outlook.sentence for form in HintsForm}
+    assert sentences[HintsForm.STABLE] != sentences[HintsForm.STRICT]
 
 
 def test_what_does_not_run_is_a_trouble() -> None:
@@ -125,11 +142,21 @@ def test_why_proxies_do_not_tell(name: str) -> None:
     assert found.remedy.startswith(remedy)
 
 
-def test_what_came_since_knows_restarts_and_newcomers() -> None:
-    path = Path(WEB, "a", "b")
+def test_what_came_since_knows_restarts() -> None:
+    path, other = Path(WEB, "a", "b"), Path(WEB, "a", "a")
     before = Measured({"goes on": {path: 100.0}, "restarts": {path: 100.0}})
-    after = Measured({"goes on": {path: 130.0}, "restarts": {path: 20.0}, "comes": {path: 5.0}})
-    assert after.since(before) == {path: 30 + 20 + 5}
+    after = Measured({"goes on": {path: 130.0, other: 7.0}, "restarts": {path: 20.0}})
+    assert after.since(before) == {path: 30 + 20, other: 7}
+
+
+def test_a_proxy_that_was_not_heard_once_brings_no_burst() -> None:
+    """What it counted since it started is not what came since the last look."""
+    path = Path(WEB, "a", "b")
+    heard, missed = {"a0": {path: 1e12}, "b0": {path: 10.0}}, {"b0": {path: 11.0}}
+    again = Measured({"a0": {path: 1e12 + 5}, "b0": {path: 13.0}})
+    assert again.since(Measured(missed)) == {path: 2.0}
+    assert Measured(missed).since(Measured(heard)) == {path: 1.0}
+    assert again.since(Measured({"a0": {path: 1e12}, "b0": {path: 12.0}})) == {path: 5.0 + 1.0}
 
 
 def volume(name: str, zone: str) -> PersistentVolume:

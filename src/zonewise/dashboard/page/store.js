@@ -120,12 +120,9 @@ export function measured(key) {
   return stayed + crossed ? stayed / (stayed + crossed) : null;
 }
 
-/** What stock components won't do of what a Service asks. Where our DNS server runs, headless ones get all of it. */
+/** What stock components won't do of what a Service asks. Headless ones are no proxy's. */
 export function losses(row) {
-  if (!row.losses.length) return row.losses;
-  const ours = ["Deployment", "DaemonSet"].some((kind) => store.tables.components.get(`${kind} zonewise-dns`)?.good);
-  if (row.headless) return ours ? [] : row.losses;
-  return row.losses.map((text) => `stock proxies can't: ${text}`);
+  return row.headless ? row.losses : row.losses.map((text) => `stock proxies can't: ${text}`);
 }
 
 /** Shares by bucket for a chart: [{at, share, bytes}], in order of time. */
