@@ -101,7 +101,8 @@ async def show_dump(found: Objects, source: str, settings: Settings, health: Hea
     board = Board({"source": source, "live": False, "version": __version__, "login": False})
     situation: Situation = dumped.show(found, board, settings.hints)
     health.started()
-    await _serve(Server(board, lambda: situation, LoopbackDoor(), settings.hints), settings, say)
+    server = Server(board, lambda: situation, LoopbackDoor(), settings.hints, "-" if source == "stdin" else source)
+    await _serve(server, settings, say)
 
 
 async def _serve(server: Server, settings: Settings, say: Say) -> None:

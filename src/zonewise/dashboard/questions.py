@@ -70,8 +70,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     command: str
 
 
-def answer(question: Question, today: Situation, hints: HintsForm) -> Answer:
-    """Raises ZonewiseError where the question names what is not there."""
+def answer(question: Question, today: Situation, hints: HintsForm, file: str = "") -> Answer:
+    """Of the dump `file`, if there is one. Raises ZonewiseError where the question names what is not there."""
     chosen = _chosen(question)
     planned = today
     for change in _in_order(question):
@@ -84,7 +84,7 @@ def answer(question: Question, today: Situation, hints: HintsForm) -> Answer:
         planned=found.planned,
         rows=tuple(differing[:MOST_ROWS]),
         left_out=max(0, len(differing) - MOST_ROWS),
-        command=command(question, hints),
+        command=command(question, hints, file),
     )
 
 
@@ -129,11 +129,11 @@ def _in_order(question: Question) -> list[Change]:
     return sorted(question.changes, key=lambda change: _ORDER.index(type(change)))
 
 
-def command(question: Question, hints: HintsForm) -> str:
+def command(question: Question, hints: HintsForm, file: str = "") -> str:
     """Empty for one Service alone, which only labels could name in a terminal."""
     if question.service:
         return ""
-    return shlex.join(["zonewise", "plan", *_words(question, hints)])
+    return shlex.join(["zonewise", "plan", *(["-f", file] if file else []), *_words(question, hints)])
 
 
 def _words(question: Question, hints: HintsForm) -> Iterator[str]:

@@ -74,12 +74,19 @@ def page_files() -> dict[str, File]:
 
 class Server:
     def __init__(
-        self, board: Board, situation: Callable[[], Situation], door: Door, hints: HintsForm = HintsForm.STABLE
+        self,
+        board: Board,
+        situation: Callable[[], Situation],
+        door: Door,
+        hints: HintsForm = HintsForm.STABLE,
+        file: str = "",
     ) -> None:
+        """`file` is the dump that is shown, if it is one."""
         self._board = board
         self._situation = situation
         self._door = door
         self._hints = hints
+        self._dump = file
         self._files = page_files()
         self._viewers = 0
         self._thinking = asyncio.Lock()
@@ -160,7 +167,7 @@ class Server:
         try:
             question = msgspec.json.decode(await request.read(), type=Question)
             async with self._thinking:
-                found = await asyncio.to_thread(answer, question, self._situation(), self._hints)
+                found = await asyncio.to_thread(answer, question, self._situation(), self._hints, self._dump)
         except (ZonewiseError, msgspec.DecodeError) as error:
             return web.json_response({"error": str(error)}, status=400)
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")

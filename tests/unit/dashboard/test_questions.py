@@ -42,6 +42,12 @@ def test_changes_are_made_in_the_order_of_the_command() -> None:
     assert (found.changes, found.planned.endpoints) == (("zone a lost (2 nodes)", "default/shop scaled to 9"), 9)
 
 
+def test_the_command_of_a_dump_reads_it() -> None:
+    question = asked('{"changes": [{"type": "lose-zone", "zone": "a"}]}')
+    found = answer(question, situation(shop=EVEN), HintsForm.STABLE, "my dump.yaml")
+    assert found.command == "zonewise plan -f 'my dump.yaml' --lose-zone a"
+
+
 def test_large_numbers_are_written_out() -> None:
     question = Question(gb=12_500_000.5, price=0.00001)
     assert command(question, HintsForm.STABLE) == "zonewise plan --gb 12500000.5 --price 0.00001"
