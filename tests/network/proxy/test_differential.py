@@ -20,6 +20,7 @@ from zonewise.lab import namespaces, nodes
 from zonewise.lab.state import Lab
 
 SERVICES = 60
+ICMP_LIMITS = {"net.ipv4.icmp_msgs_per_sec": 1000, "net.ipv4.icmp_msgs_burst": 50}
 TRIES = 4
 NODE = "zone-a-1"
 HOMES = {"here-1": NODE, "here-2": NODE, "near": "zone-a-2", "far-1": "zone-b-1", "far-2": "zone-c-1"}
@@ -138,7 +139,7 @@ def _compare(lab: Lab, pods: Pods, client: Json, pairs: list[Any]) -> list[str]:
     zone = next(zone for zone in plan.zones if zone.name == plan.node(NODE).zone)
     namespaces.ip([f"route add {net} via {address} dev nodes" for net in ("198.18.0.0/15",)], zone.namespace)
     # Else the kernel tells only some of those it refuses.
-    namespaces.sysctl(plan.node(NODE).namespace, {"net.ipv4.icmp_ratelimit": 0, "net.ipv4.icmp_msgs_per_sec": 100000})
+    namespaces.sysctl(plan.node(NODE).namespace, {"net.ipv4.icmp_ratelimit": 0, **dict.fromkeys(ICMP_LIMITS, 100000)})
     inward, outward = ("cluster IP", "balancer", "external IP", "node port"), ("balancer", "external IP", "node port")
     places = {
         "pod": (pods.inside(client), inward),
@@ -167,7 +168,7 @@ def _compare(lab: Lab, pods: Pods, client: Json, pairs: list[Any]) -> list[str]:
             if ours != stock:
                 differences.append(f"{place} -> {kind} of {number}: ours {ours}, stock {stock}; {case}")
     namespaces.ip(["route del 198.18.0.0/15"], zone.namespace)
-    namespaces.sysctl(plan.node(NODE).namespace, {"net.ipv4.icmp_ratelimit": 1000})
+    namespaces.sysctl(plan.node(NODE).namespace, {"net.ipv4.icmp_ratelimit": 1000, **ICMP_LIMITS})
     print(f"compared {dict(compared)}")
     assert compared.total() >= 300
     assert set(compared) == set(places)
