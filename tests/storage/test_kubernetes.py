@@ -23,6 +23,7 @@ from storage_driver import MOUNT
 from storage_driver import Client as Csi
 from waiting import eventually
 from zonewise.ceph.domains import DRIVER, PREFIX, takeover_key
+from zonewise.ceph.registration import REJOINING
 from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.kube.errors import ApiError, Forbidden
@@ -39,6 +40,7 @@ CONFIG = "zonewise-csi-config"
 CONTROLLERS = (
     "persistentvolume-binder-controller,serviceaccount-controller,node-lifecycle-controller,taint-eviction-controller"
 )
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "other", "uid": "0c8a5a6e-0000-0000-0000-000000000000"}
 QUICK = ("--auto-takeover", "--takeover-after", "1", "--giveback-after", "1", "--lease-seconds", "3")
 
 
@@ -244,6 +246,11 @@ async def only_its_own(site: Deployed, bed: Bed, nodes: Mapping[str, str]) -> No
             (other, {"metadata": {"labels": {takeover_key("zone", "z"): "active"}}}),
             (own, {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
             (own, {"metadata": {"labels": {bed.zone_label: "zone-b"}}}),
+            (own, {"metadata": {"annotations": {"zonewise.dev/drain-zone": "true"}}}),
+            (own, {"metadata": {"annotations": {"kwok.x-k8s.io/node": None}}}),
+            (own, {"metadata": {"annotations": {REJOINING: "{}"}}}),
+            (own, {"metadata": {"finalizers": ["example.com/never"]}}),
+            (own, {"metadata": {"ownerReferences": [OWNER]}}),
             (own, {"spec": {"unschedulable": True}}),
             (own, {"spec": {"taints": []}, "metadata": {"labels": {bed.zone_label: None}}}),
         ):
@@ -254,6 +261,14 @@ async def only_its_own(site: Deployed, bed: Bed, nodes: Mapping[str, str]) -> No
             whole["spec"]["drivers"] = [{"name": change_name, "nodeID": "n", "topologyKeys": []}]
             with pytest.raises(ApiError):
                 await plugin.update(CSI_NODES.whole(), whole, dry_run=True)
+        whole = await bed.client.get(CSI_NODES.whole(), own)
+        whole["metadata"].setdefault("annotations", {})[REJOINING] = "{}"
+        await plugin.update(CSI_NODES.whole(), whole, dry_run=True)
+        for change in ({"annotations": {"example.com/note": ""}}, {"finalizers": ["example.com/never"]}):
+            with pytest.raises(Forbidden):
+                await plugin.update(
+                    CSI_NODES.whole(), {**whole, "metadata": {**whole["metadata"], **change}}, dry_run=True
+                )
 
 
 def rights(site: Deployed) -> None:
