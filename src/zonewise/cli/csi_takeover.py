@@ -105,8 +105,8 @@ async def _write(
             found = None
         data = found.data if found else {}
         before = read(data, names)
-        gone = [_entry(before, source) for source in removed]
-        changes = edited(data, added, gone)
+        gone = [_entry(before, source, names) for source in removed]
+        changes = edited(data, {_spelled(before, source, names): targets for source, targets in added.items()}, gone)
         said = read({**data, **changes}, names)
         if found is None:
             body = {"metadata": {"name": place.name}, "data": changes}
@@ -118,10 +118,27 @@ async def _write(
     return said
 
 
-def _entry(said: TakeoverMap, written: str) -> str:
-    """As the map has it, found by its value alone too where that is enough."""
-    known = list(said.written())
-    found = [entry for entry in known if entry == written or entry.partition("=")[2] == written]
+def _entry(said: TakeoverMap, written: str, names: Sequence[str]) -> str:
+    """As the map has it, where there is one that can be meant."""
+    found = _meant(said, written, names)
     if len(found) != 1:
-        raise ZonewiseError(f"{written!r} is not the name of one takeover; there are: {', '.join(known) or 'none'}")
+        known = ", ".join(said.written()) or "none"
+        raise ZonewiseError(f"{written!r} is not the name of one takeover; there are: {known}")
     return found[0]
+
+
+def _spelled(said: TakeoverMap, written: str, names: Sequence[str]) -> str:
+    """As the map has it, so that it is said anew and not twice."""
+    found = _meant(said, written, names)
+    return found[0] if len(found) == 1 else written
+
+
+def _meant(said: TakeoverMap, written: str, names: Sequence[str]) -> list[str]:
+    """Entries of the same value, whose label is the same or left out by either."""
+    from zonewise.ceph.domains import short_name
+
+    label, _, value = written.rpartition("=")
+    name = short_name(label)
+    if label and name not in names:
+        return []
+    return [str(each) for each in said.entries if each.value == value and (not name or each.name in {"", name})]

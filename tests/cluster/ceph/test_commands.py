@@ -76,6 +76,17 @@ def test_people_write_the_map_without_breaking_it(commands: Commands) -> None:
     assert commands.said()["topology-takeover"] == {}
 
 
+def test_an_entry_is_found_however_its_domain_is_written(commands: Commands) -> None:
+    """`explain volume` says the label, which the map may leave out."""
+    assert "  zone-a is taken over by zone-b" in commands.run("csi", "takeover", "zone-a", "zone-b")
+    assert "  zone-a is taken over by all" in commands.run("csi", "takeover", "zone=zone-a", "all")
+    assert commands.said()["topology-takeover"] == {"zone-a": ["all"]}
+    assert "there are: zone-a" in commands.run("csi", "giveback", "rack=zone-a", code=1)
+    assert "no takeover" in commands.run("csi", "giveback", "zone=zone-a")
+    assert "zone=zone-a is taken over by all" in commands.run("csi", "takeover", f"{commands.labels}=zone-a", "all")
+    assert "no takeover" in commands.run("csi", "giveback", f"{commands.labels}=zone-a")
+
+
 def test_claims_with_and_without_a_volume_are_explained(commands: Commands, cluster: ControlPlane) -> None:
     name = f"{commands.run_name}-rbd"
     waits = {"provisioner": "ceph.zonewise.dev", "volumeBindingMode": "WaitForFirstConsumer"}
