@@ -1,6 +1,7 @@
 """Volumes on a node: what a pod writes is read back, lies in the pool of its domain, and outlives the node plugin."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,9 @@ import pytest
 from storage_driver import GIB, MIB, Refused
 from storage_node import NodeProcess, Volume, capability, command_lines, objects, running
 from waiting import eventually
-from zonewise.ceph import mounts
+from zonewise.ceph import daemons, mounts
 from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.stages import Stages
 from zonewise.lab.ceph import Ceph
 
 pytestmark = pytest.mark.xdist_group("csi-node")  # one driver for them all
@@ -277,8 +279,7 @@ def test_what_can_not_be_staged_is_refused_with_its_reason(make: Make, node: Nod
         with pytest.raises(Refused, match=words) as refused:
             asked.stage()
         assert refused.value.code == code
-        asked.unstage()
-    volume.bring()
+    volume.bring()  # although nobody unstaged what came to nothing
     with pytest.raises(Refused, match="unstage it first"):
         Volume(node, volume.volume, volume.staging.parent, volume.how).stage()
     gone = volume.id[:-4] + "ffff"
@@ -291,6 +292,105 @@ def test_what_can_not_be_staged_is_refused_with_its_reason(make: Make, node: Nod
         )
     assert refused.value.code == "NOT_FOUND"
     node.client.NodeUnstageVolume(volume_id=gone, staging_target_path=str(volume.staging.parent / "x"))
+
+
+def test_a_device_that_is_staged_and_not_published_is_in_use(make: Make, node: NodeProcess) -> None:
+    volume = make(block=True)
+    volume.stage()
+    with pytest.raises(Refused, match="unstage it first") as refused:
+        Volume(node, volume.volume, volume.staging.parent, volume.how).stage()
+    assert refused.value.code == "ALREADY_EXISTS"
+
+
+def test_what_is_not_the_volumes_is_left_where_it_is(make: Make, node: NodeProcess, tmp_path: Path) -> None:
+    known = make().id
+    file, directory, mounted = tmp_path / "file", tmp_path / "directory", tmp_path / "mounted"
+    file.touch()
+    for each in (directory, mounted):
+        each.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(mounted)], check=True)
+    try:
+        for volume in ("x", known):
+            for path in (file, directory):
+                node.client.NodeUnpublishVolume(volume_id=volume, target_path=str(path))
+                node.client.NodeUnstageVolume(volume_id=volume, staging_target_path=str(path))
+                assert path.exists()
+            with pytest.raises(Refused, match="it is left alone"):
+                node.client.NodeUnpublishVolume(volume_id=volume, target_path=str(mounted))
+            with pytest.raises(Refused, match="it is left alone"):
+                node.client.NodeUnstageVolume(volume_id=volume, staging_target_path=str(mounted))
+            assert mounts.at(str(mounted)) is not None
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+    for path in ("here", f"{tmp_path}/../file"):
+        with pytest.raises(Refused, match=r"INVALID_ARGUMENT: target_path must be an absolute path without '\.\.'"):
+            node.client.NodeUnpublishVolume(volume_id=known, target_path=path)
+        with pytest.raises(Refused, match="INVALID_ARGUMENT: staging_target_path must be"):
+            node.client.NodeUnstageVolume(volume_id=known, staging_target_path=path)
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_what_somebody_wrote_under_a_target_is_left_there(make: Make, block: bool) -> None:
+    """Nothing is mounted there any more, and what is there was not made by us."""
+    volume = make(block=block).bring()
+    mounts.unmount(str(volume.target))
+    written = volume.target if block else volume.target / "file"
+    written.write_text("precious")
+    with pytest.raises(Refused, match=r"left alone|not empty"):
+        volume.unpublish()
+    assert written.read_text() == "precious"
+    written.unlink()
+    volume.unpublish()
+
+
+@pytest.mark.parametrize(("kind", "block"), [("rbd", False), ("rbd", True), ("cephfs", False)])
+def test_a_volume_whose_record_is_lost_is_known_by_its_mount(
+    make: Make, node: NodeProcess, kind: str, block: bool
+) -> None:
+    volume = make(kind=kind, block=block).bring()
+    record = Stages(node.state).directory(volume.id) / "stage.json"
+    aside = record.with_name("aside")
+    record.rename(aside)
+    volume.unpublish()
+    assert not volume.target.exists()
+    volume.unstage()
+    assert mounts.at(str(volume.staging)) is None
+    aside.rename(record)  # its daemon and device are only known from there
+
+
+def test_a_key_that_is_wrong_is_named_before_anything_is_done(make: Make, node: NodeProcess) -> None:
+    volume = make()
+    for secrets, words in (
+        ({"userID": "admin", "userKey": "AQDAAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAAAA=="}, "refuses this user or key"),
+        ({"userID": "admin", "userKey": "no-key"}, "is no key of Ceph's"),
+    ):
+        with pytest.raises(Refused, match=words) as refused:
+            node.client.NodeStageVolume(
+                volume_id=volume.id,
+                staging_target_path=str(volume.staging),
+                volume_capability=volume.how,
+                volume_context=volume.volume.volume_context,
+                secrets=secrets,
+            )
+        assert refused.value.code == "UNAUTHENTICATED"
+        assert secrets["userKey"] not in refused.value.message
+    assert Stages(node.state).get(volume.id) is None
+
+
+async def test_a_file_system_that_hangs_is_told_and_answers_when_it_is_back(make: Make, node: NodeProcess) -> None:
+    """Whoever looks at it would hang, too."""
+    volume = make(kind="cephfs").bring()
+    carrier = daemons.pid(Stages(node.state).directory(volume.id))
+    assert carrier is not None
+    os.kill(carrier, signal.SIGSTOP)
+    try:
+        assert volume.health() == ["NoAnswer"]
+        with pytest.raises(Refused, match="UNAVAILABLE"):
+            volume.stats()
+    finally:
+        os.kill(carrier, signal.SIGCONT)
+    await eventually(lambda: not volume.health(), "it answers")
+    assert volume.stats()["BYTES"].total == 64 * MIB
 
 
 def test_the_node_says_how_it_reaches_volumes(node: NodeProcess) -> None:

@@ -93,10 +93,8 @@ class Node:
         with self._turn(request.volume_id):
             before = self._stages.get(request.volume_id)
             if before is not None and (before.path, before.access) != (request.staging_target_path, wanted):
-                raise CsiError(
-                    Code.ALREADY_EXISTS,
-                    f"volume {request.volume_id} is staged at {before.path} as {before.access.mode}: unstage it first",
-                )
+                self._give_up(before)
+                before = None
             cluster = self._clusters.connect(identity.cluster, request.secrets)
             context = dict(request.volume_context)
             stage = before or self._intend(cluster, identity, request, wanted, context.get("mounter", ""))
@@ -110,12 +108,11 @@ class Node:
         with self._turn(request.volume_id):
             stage = self._stages.get(request.volume_id)
             if stage is None or mounts.where(stage.path) != mounts.where(request.staging_target_path):
-                mounts.unmount(request.staging_target_path)  # nothing of ours, as far as we know
+                if self._targets.has_mount(request.volume_id, request.staging_target_path):
+                    mounts.unmount(request.staging_target_path)
                 return csi.NodeUnstageVolumeResponse()
             self._targets.require_none(stage)
-            self._volumes(stage).unstage(stage, self._stages.directory(stage.volume))
-            reach(Step.UNSTAGE_UNMAPPED)
-            self._stages.drop(stage.volume)
+            self._unstage(stage)
         return csi.NodeUnstageVolumeResponse()
 
     def node_publish_volume(self, request: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
@@ -202,6 +199,23 @@ class Node:
                 yield "NoAnswer", "its file system does not answer: is the Ceph cluster reachable from this node?"
             except OSError as error:
                 yield "Broken", f"its file system answers with an error: {error.strerror}"
+
+    def _unstage(self, stage: Stage) -> None:
+        self._volumes(stage).unstage(stage, self._stages.directory(stage.volume))
+        reach(Step.UNSTAGE_UNMAPPED)
+        self._stages.drop(stage.volume)
+
+    def _give_up(self, stage: Stage) -> None:
+        """A stage that came to nothing must not stand in the way of one that asks otherwise: nobody need unstage it."""
+        mounted = any(mounts.at(path) is not None for path in (stage.path, *stage.targets))
+        if mounted or (
+            stage.access.is_block and self._images.device(stage, self._stages.directory(stage.volume)) is not None
+        ):
+            raise CsiError(
+                Code.ALREADY_EXISTS,
+                f"volume {stage.volume} is staged at {stage.path} as {stage.access.mode}: unstage it first",
+            )
+        self._unstage(stage)
 
     def _intend(
         self,
@@ -300,5 +314,5 @@ def _require(request: Any, *fields: str) -> None:
             raise CsiError(Code.INVALID_ARGUMENT, f"{field} is missing")
         if "\0" in value or len(value) > _LONGEST_TEXT:
             raise CsiError(Code.INVALID_ARGUMENT, f"{field} has a zero in it, or more than {_LONGEST_TEXT} characters")
-        if field.endswith("target_path") and not value.startswith("/"):
-            raise CsiError(Code.INVALID_ARGUMENT, f"{field} must be an absolute path")
+        if field.endswith("target_path") and (not value.startswith("/") or ".." in value.split("/")):
+            raise CsiError(Code.INVALID_ARGUMENT, f"{field} must be an absolute path without '..'")

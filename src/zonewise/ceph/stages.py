@@ -37,13 +37,13 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 class Stages:
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         root.chmod(0o700)
 
     def directory(self, volume: str) -> Path:
         """Of the volume; its name is short, since a socket in it needs room in an address."""
-        return self._root / hashlib.sha256(volume.encode()).hexdigest()[:32]
+        return self.root / hashlib.sha256(volume.encode()).hexdigest()[:32]
 
     def get(self, volume: str) -> Stage | None:
         try:
@@ -69,5 +69,5 @@ class Stages:
         shutil.rmtree(directory, ignore_errors=True)
 
     def all(self) -> Iterator[Stage]:
-        for record in sorted(self._root.glob(f"*/{_RECORD}")):
+        for record in sorted(self.root.glob(f"*/{_RECORD}")):
             yield msgspec.json.decode(record.read_bytes(), type=Stage)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from zonewise.ceph import commands, mounts
+from zonewise.ceph import commands, ids, mounts, ownmounts
 from zonewise.ceph.access import Access
 from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.imagevolumes import ImageVolumes
@@ -42,21 +42,29 @@ class Targets:
         mounts.bind(source, path, read_only=read_only and not stage.access.is_block)
 
     def unpublish(self, volume: str, path: str) -> None:
-        """Fine when nothing is there. What is in a directory under the mount is never removed."""
+        """Fine when nothing of ours is there. What is under the mount is removed if it is as empty as we made it."""
+        stage = self._stages.get(volume)
+        is_noted = stage is not None and path in stage.targets
+        if not is_noted and not self.has_mount(volume, path):
+            return
         mounts.unmount(path)
         reach(Step.UNPUBLISH_UNMOUNTED)
-        target = Path(path)
-        try:
-            if stat.S_ISDIR(target.lstat().st_mode):
-                target.rmdir()
-            else:
-                target.unlink()
-        except FileNotFoundError:
-            pass
-        stage = self._stages.get(volume)
-        if stage is not None and path in stage.targets:
+        _remove_empty(path)
+        if stage is not None and is_noted:
             left = {other: mode for other, mode in stage.targets.items() if other != path}
             self._stages.put(msgspec.structs.replace(stage, targets=left))
+
+    def has_mount(self, volume: str, path: str) -> bool:
+        """Whether a volume is mounted where no record has one. Refuses what is none of ours: it stays."""
+        mount = mounts.at(path)
+        if mount is None:
+            return False
+        if ids.parse(volume) is None or ownmounts.stranger(path, self._stages.root) is not None:
+            raise CsiError(
+                Code.FAILED_PRECONDITION,
+                f"{mount.source} is mounted at {path}, which is not volume {volume}: it is left alone",
+            )
+        return True
 
     def require_none(self, stage: Stage) -> None:
         used = [target for target in stage.targets if mounts.at(target) is not None]
@@ -103,6 +111,20 @@ def _is_same(stage: Stage, source: str, path: str, mount: mounts.Mount) -> bool:
         return os.stat(path).st_rdev == os.stat(source).st_rdev  # noqa: PTH116
     staged = mounts.at(stage.path)
     return staged is not None and staged.device == mount.device
+
+
+def _remove_empty(path: str) -> None:
+    target = Path(path)
+    try:
+        found = target.lstat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(found.st_mode):
+        target.rmdir()
+    elif stat.S_ISREG(found.st_mode) and not found.st_size:
+        target.unlink()
+    else:
+        raise CsiError(Code.FAILED_PRECONDITION, f"{path} is no empty file or directory: it is left alone")
 
 
 def _make_file(path: str) -> None:
