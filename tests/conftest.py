@@ -1,6 +1,7 @@
 """The control planes that tests run against: one shared by all workers of a run, and private ones for faults."""
 
 import logging
+import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -20,6 +21,9 @@ from zonewise.lab.controlplane import ControlPlane
 # A busy machine may take its time: what hangs is ended by pytest-timeout, not by a stopwatch per example.
 settings.register_profile("zonewise", deadline=None)
 settings.load_profile("zonewise")
+
+# What a shell starts in the background ignores Ctrl-C, and so does all that it starts: tests send it, and wait for its effect.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)  # once there is a terminal to write to

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -28,12 +27,7 @@ class Machine:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         self.names |= {name for flag, name in itertools.pairwise(arguments) if flag == "--name"}
         return subprocess.Popen(
-            [ZONEWISE, "lab", *arguments],
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=_hear_interrupts,  # noqa: PLW1509 - it only sets a signal
+            [ZONEWISE, "lab", *arguments], env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     def run(self, *arguments: str, code: int = 0) -> str:
@@ -81,11 +75,6 @@ class Machine:
         assert self.claims() == []
         assert self.data() == []
         assert [namespace for name in self.names for namespace in namespaces.of_lab(name)] == []
-
-
-def _hear_interrupts() -> None:
-    """Tests that a shell started in the background, and all they start, would be deaf to them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def until(holds: Callable[[], object]) -> None:
