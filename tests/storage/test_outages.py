@@ -16,7 +16,7 @@ from storage_driver import MIB, Driver, Refused
 from waiting import eventually
 from zonewise.ceph import ids
 from zonewise.ceph.cluster import Cluster
-from zonewise.cli import csi_doctor
+from zonewise.cli import csi_doctor, csi_journal
 from zonewise.lab import ceph
 from zonewise.lab.ceph import JOURNAL_POOL, Ceph
 
@@ -65,7 +65,7 @@ async def _retried(call: Callable[[], Any]) -> Any:
 
 
 async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
-    breakable_ceph: Ceph, patient: Driver, impatient: Driver, admin: Cluster, name: Name
+    breakable_ceph: Ceph, config: Path, patient: Driver, impatient: Driver, admin: Cluster, name: Name
 ) -> None:
     there = patient.create(name("there"), preferred=["zone-a"], requisite=ZONES)
     copy = patient.create(
@@ -75,6 +75,7 @@ async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
         requisite=ZONES,
         parameters={"cloneDomain": "requested"},
     )
+    patient.client.ListVolumes()  # it has seen that the zone's pool has no journal
     breakable_ceph.zone_down("zone-a")
     await eventually(lambda: not patient.capacity("zone-a").available_capacity, "no capacity in a dead zone")
     assert patient.capacity("zone-b").available_capacity
@@ -86,6 +87,15 @@ async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
     moved = patient.create(name("new"), preferred=["zone-c"], requisite=ZONES)  # scheduled elsewhere
     listed = {entry.volume.volume_id for entry in patient.client.ListVolumes().entries}
     assert {there.volume_id, moved.volume_id} <= listed
+    may_have = "pool rbd-zone-a of cluster lab may have a journal and can't be asked: 0 of its 1 OSDs are up"
+    with pytest.raises(Refused, match=f"UNAVAILABLE: .*{may_have}"):
+        impatient.client.ListVolumes()
+    with pytest.raises(Refused, match=f"UNAVAILABLE: .*{may_have}"):
+        impatient.client.ListSnapshots()
+    printed = CliRunner().invoke(csi_journal.journal, ["--config", str(config)])
+    assert printed.exit_code == 1
+    assert may_have in printed.stderr
+    assert name("there") in printed.stdout
     assert moved.volume_context["pool"] == "rbd-zone-c"
     which = ids.parse(copy.volume_id)
     assert which is not None

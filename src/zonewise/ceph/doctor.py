@@ -18,13 +18,10 @@ from zonewise.ceph.cluster import Cluster
 from zonewise.ceph.errors import Code as Refusal
 from zonewise.ceph.errors import CsiError
 from zonewise.ceph.ids import Id, Kind, Thing
-from zonewise.ceph.journal import Entry, Journal, State, seen
+from zonewise.ceph.journal import Entry, Journal, State
+from zonewise.ceph.journalpools import APPLICATIONS
 from zonewise.ceph.model import Backend, Found
 from zonewise.ceph.provisioning import Provisioner
-
-_APPLICATIONS = {Kind.RBD: "rbd", Kind.CEPHFS: "cephfs"}
-"""What Ceph says a pool is for; one that has no word of Ceph's own may be for anything."""
-_OF_CEPH = frozenset({*_APPLICATIONS.values(), "rgw", "mgr", "mgr_devicehealth"})
 
 
 class Code(StrEnum):
@@ -180,7 +177,7 @@ class Doctor:
 
     def _pools(self, kind: Kind) -> list[str]:
         """Those that Ceph says are for this kind; looking into others would take long and find nothing."""
-        application = _APPLICATIONS[kind]
+        application = APPLICATIONS[kind]
         dump = self._cluster.mon("osd dump")
         return sorted(
             pool["pool_name"] for pool in dump["pools"] if application in pool.get("application_metadata", {})
@@ -262,34 +259,6 @@ class Doctor:
                     raise
                 if entry is not None:
                     yield entry
-
-
-def journal_pools(cluster: Cluster) -> tuple[set[str], dict[Kind, set[str]]]:
-    """Pools with a journal; and those that may have one but can't be asked: their zone is away, or this user may not look."""
-    found: set[str] = set()
-    unseen: dict[Kind, set[str]] = {kind: set() for kind in Kind}
-    dump = cluster.mon("osd dump")
-    states = cluster.states(pool["pool_name"] for pool in dump["pools"])
-    for pool in dump["pools"]:
-        name, applications = pool["pool_name"], set(pool.get("application_metadata", {}))
-        kinds = [kind for kind in Kind if _APPLICATIONS[kind] in applications or not applications & _OF_CEPH]
-        there = _seen(cluster, name) if kinds and name in states and states[name].is_serving else None
-        if there:
-            found.add(name)
-        elif there is None:
-            for kind in kinds:
-                unseen[kind].add(name)
-    return found, unseen
-
-
-def _seen(cluster: Cluster, pool: str) -> bool | None:
-    """None also where the pool does not answer, though enough of it seems to be up."""
-    try:
-        return seen(cluster, pool)
-    except CsiError as error:
-        if error.code is not Refusal.UNAVAILABLE:
-            raise
-        return None
 
 
 def _again(journal: Journal, entry: Entry) -> bool:

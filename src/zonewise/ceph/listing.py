@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from zonewise.ceph import journal
+from zonewise.ceph import journalpools
 from zonewise.ceph.cluster import Cluster, Clusters
 from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.ids import Thing
@@ -20,7 +20,7 @@ class Listing:
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
         self._lock = threading.Lock()
-        self._with_journal: dict[tuple[str, str], set[str]] = {}
+        self._has_journal: dict[tuple[str, str], dict[str, bool]] = {}
 
     def page(
         self, thing: Thing, most: int, start: str, wanted: Callable[[Entry], bool] = lambda _entry: True
@@ -54,25 +54,22 @@ class Listing:
                     yield f"{name}/{pool}/{key}", written, entry
 
     def pools(self, cluster: Cluster) -> set[str]:
-        """Pools with a journal. Those that had none are looked at again each time."""
+        """Pools with a journal; UNAVAILABLE while one can't be asked that may have one: a list without it would be believed.
+
+        One that had none when it was asked last is believed to have none while it is away: a zone's pool seldom has a journal.
+        """
         key = (cluster.name, cluster.user)
         with self._lock:
-            known = set(self._with_journal.get(key, ()))
-        there = set(cluster.pools())
-        found = (known & there) | journal_pools(cluster, there - known)
+            known = dict(self._has_journal.get(key, {}))
+        seen = journalpools.look(cluster, {pool for pool, has in known.items() if has})
+        missing = [(pool, why) for pool, why in sorted(seen.away.items()) if known.get(pool, True)]
+        if missing:
+            raise CsiError(Code.UNAVAILABLE, "; ".join(journalpools.missing(cluster, *each) for each in missing))
         with self._lock:
-            self._with_journal.setdefault(key, set()).update(found)
-        return found
-
-
-def journal_pools(cluster: Cluster, pools: set[str]) -> set[str]:
-    """Those of them that have a journal. Pools whose zone is away can't be asked, and are no good place for one."""
-    states = cluster.states(pools)
-    return (
-        {pool for pool in pools if pool in states and states[pool].is_serving and journal.exists(cluster, pool)}
-        if pools
-        else set()
-    )
+            self._has_journal.setdefault(key, {}).update(
+                {**dict.fromkeys(seen.none, False), **dict.fromkeys(seen.found, True)}
+            )
+        return seen.found
 
 
 def _parsed(token: str) -> tuple[str, str, str]:

@@ -47,16 +47,22 @@ def journal(
     """List volumes and snapshots as the journals have them: name, state, pool, domain, size, origin, id.
 
     `reserved` is what is being made, or was when its controller died; a retry goes on from there. Exits with 1 when a NAME-OR-ID is
-    nowhere.
+    nowhere, or a pool is away that may have a journal.
     """
-    found = [
-        (written, entry)
-        for cluster in clusters(config, only)
-        for written, entry in entries(cluster)
-        if (not pool or entry.pool == pool)
-        and (state is None or entry.state == state)
-        and _asked(written, entry, words)
-    ]
+    from zonewise.ceph import journalpools
+
+    found: list[tuple[Journal, Entry]] = []
+    away: list[str] = []
+    for cluster in clusters(config, only):
+        seen = journalpools.look(cluster)
+        away += [journalpools.missing(cluster, each, why) for each, why in sorted(seen.away.items())]
+        found += [
+            (written, entry)
+            for written, entry in entries(cluster, seen.found)
+            if (not pool or entry.pool == pool)
+            and (state is None or entry.state == state)
+            and _asked(written, entry, words)
+        ]
     if output == "json":
         from zonewise.ceph.journalaccount import of_entry
 
@@ -64,10 +70,12 @@ def journal(
     else:
         click.echo("\n".join(_table(found)))
     known = {entry.name for _, entry in found} | {written.id_of(entry) for written, entry in found}
-    for word in words:
-        if word not in known:
-            click.echo(f"no journal has {word!r}", err=True)
-            ctx.exit(1)
+    nowhere = [
+        f"no journal {'that could be asked ' if away else ''}has {word!r}" for word in words if word not in known
+    ]
+    for problem in (*away, *nowhere):
+        click.echo(problem, err=True)
+    ctx.exit(1 if away or nowhere else 0)
 
 
 def clusters(config: Path, only: str) -> Iterator[Cluster]:
@@ -85,17 +93,11 @@ def clusters(config: Path, only: str) -> Iterator[Cluster]:
             yield opened.own(name)
 
 
-def journal_pools(cluster: Cluster) -> set[str]:
-    from zonewise.ceph import listing
-
-    return listing.journal_pools(cluster, set(cluster.pools()))
-
-
-def entries(cluster: Cluster) -> Iterator[tuple[Journal, Entry]]:
+def entries(cluster: Cluster, pools: Iterable[str]) -> Iterator[tuple[Journal, Entry]]:
     from zonewise.ceph.ids import Thing
     from zonewise.ceph.journal import Journal
 
-    for pool in sorted(journal_pools(cluster)):
+    for pool in sorted(pools):
         written = Journal(cluster, pool)
         for thing in Thing:
             for _, entry in written.entries(thing):
