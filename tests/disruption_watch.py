@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from disruption_bed import Bed, is_available
+from waiting import eventually
 from zonewise.kube.client import Client
 from zonewise.kube.errors import Gone
 from zonewise.objects import PODS, Pod
@@ -19,11 +20,15 @@ from zonewise.objects import PODS, Pod
 
 @dataclass
 class Watcher:
-    """`whole`: what each zone had when it began; `most_unavailable_zones` had less at the same time."""
+    """`whole`: what each zone had when it began; `most_unavailable_zones` had less at the same time.
+
+    `version` is that of the newest change it has seen: versions of one kind grow in the order of its changes.
+    """
 
     floors: Mapping[str, int]
     zones: Mapping[str, str]
     pods: dict[str, Pod] = field(default_factory=dict)
+    version: int = 0
     events: int = 0
     violations: list[str] = field(default_factory=list)
     lowest: dict[str, int] = field(default_factory=dict)
@@ -32,11 +37,18 @@ class Watcher:
 
     def note(self, kind: str, pod: Pod) -> None:
         self.events += 1
+        self.version = max(self.version, _version(pod))
         if kind == "DELETED":
             self.pods.pop(pod.metadata.uid, None)
         else:
             self.pods[pod.metadata.uid] = pod
         self._judge(f"{kind} {pod.metadata.name} at version {pod.metadata.resource_version}")
+
+    def has_seen(self, pods: Sequence[Pod], version: int) -> bool:
+        """All that happened until the API server had these `pods` at `version`: their last changes, and who had left."""
+        listed = {pod.metadata.uid for pod in pods}
+        left = any(uid not in listed and _version(pod) <= version for uid, pod in self.pods.items())
+        return not left and self.version >= max(map(_version, pods), default=0)
 
     @property
     def available(self) -> Counter[str]:
@@ -54,19 +66,27 @@ class Watcher:
 
 @asynccontextmanager
 async def watching(bed: Bed, app: str, floors: Mapping[str, int]) -> AsyncIterator[Watcher]:
-    """From now on; at the end all that happened until then has been looked at."""
+    """From now on; at the end all that happened until then has been looked at, or it raises why not."""
     watcher = Watcher(floors, await bed.zone_of_nodes())
     listing = await bed.client.list(PODS, bed.namespace, selector=f"app={app}")
     watcher.pods = {pod.metadata.uid: pod for pod in listing.items}
+    watcher.version = int(listing.resource_version)
     watcher.whole = watcher.available
     following = asyncio.create_task(_follow(bed.client, bed.namespace, app, listing.resource_version, watcher))
     try:
         yield watcher
-        last = int((await bed.client.list(PODS, bed.namespace, selector=f"app={app}")).resource_version)
-        await asyncio.wait([following], timeout=0.5 if last else 0)
+        await _catch_up(bed, app, watcher, following)
     finally:
         following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        await asyncio.wait([following])
+
+
+async def _catch_up(bed: Bed, app: str, watcher: Watcher, following: asyncio.Task[None]) -> None:
+    last = await bed.client.list(PODS, bed.namespace, selector=f"app={app}")
+    version = int(last.resource_version)
+    await eventually(lambda: following.done() or watcher.has_seen(last.items, version), f"version {version} is seen")
+    if following.done():
+        following.result()  # it only ends with an error
 
 
 async def _follow(client: Client, namespace: str, app: str, version: str, watcher: Watcher) -> None:
@@ -80,3 +100,7 @@ async def _follow(client: Client, namespace: str, app: str, version: str, watche
                 version = event.object.metadata.resource_version or version
                 if event.type != "BOOKMARK":
                     watcher.note(event.type, event.object)
+
+
+def _version(pod: Pod) -> int:
+    return int(pod.metadata.resource_version)
