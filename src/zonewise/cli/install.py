@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from zonewise.install.components import Component, Document, Mode, Values
     from zonewise.kube.access import Access
+    from zonewise.kube.client import Client
 
 
 def _component_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -62,7 +63,7 @@ Examples:
 @click.option("--replicas", type=click.IntRange(1, 9), default=2, show_default=True, help="Of each Deployment.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), help="Print the manifests and apply nothing.")
 @click.option(
-    "--diff", is_flag=True, help="Print what applying would change, as the API server sees it; apply nothing."
+    "--diff", is_flag=True, help="Print what installing would change and delete, as the API server sees it; do nothing."
 )
 @click.option("--force-conflicts", is_flag=True, help="Overwrite fields that others have written.")
 @click.option("--wait", is_flag=True, help="Until every pod is ready.")
@@ -72,7 +73,8 @@ Examples:
 def install(ctx: click.Context, /, **options: Any) -> None:
     """Put Zonewise into a cluster: programs, rights, budgets and policies, by server-side apply.
 
-    Applied again it changes what differs; in another mode it also removes what that mode does not have.
+    Applied again it changes what differs. In another mode, or with another component for the same work (dns-node in the
+    place of dns), it also removes what only the former had; with --wait, once the new pods are ready.
     """
     from zonewise.install import components
 
@@ -157,24 +159,32 @@ async def _install(
     from zonewise.kube.client import Client
 
     force = options["force_conflicts"]
+    gone = components.superseded(chosen, mode, values)
     async with Client(access, wait_for_server=False) as client:
         documents = await _with_own_namespace(client, components.documents(chosen, mode, values))
         if options["diff"]:
-            differs = False
-            async for said in applying.compare(client, documents, force=force):
-                click.echo(said, nl=False)
-                differs = True
-            return 1 if differs else 0
+            return await _diff(client, documents, gone, force=force)
         async for outcome in applying.apply(client, documents, force=force):
             click.echo(outcome)
-        async for outcome in applying.remove(client, components.superseded(chosen, mode, values)):
-            click.echo(outcome)
-        if options["wait"]:
+        if options["wait"]:  # before what it replaces is gone
             await applying.until_ready(client, documents, options["timeout"])
+        async for outcome in applying.remove(client, gone):
+            click.echo(outcome)
     return 0
 
 
-async def _with_own_namespace(client: Any, documents: list[Document]) -> list[Document]:
+async def _diff(client: Client, documents: list[Document], gone: list[Document], *, force: bool) -> int:
+    from zonewise.install import applying
+
+    differs = False
+    for found in (applying.compare(client, documents, force=force), applying.compare_removed(client, gone)):
+        async for said in found:
+            click.echo(said, nl=False)
+            differs = True
+    return 1 if differs else 0
+
+
+async def _with_own_namespace(client: Client, documents: list[Document]) -> list[Document]:
     """A namespace that somebody else made is used as it is, and stays theirs."""
     from zonewise.install import applying
     from zonewise.install.components import PART_OF

@@ -77,6 +77,13 @@ async def compare(client: Client, documents: Sequence[Document], *, force: bool 
             yield said
 
 
+async def compare_removed(client: Client, documents: Sequence[Document]) -> AsyncIterator[str]:
+    """What `remove` would delete."""
+    for document in sorted(documents, key=rank, reverse=True):
+        if said := difference(shown(document), await find(client, document), None):
+            yield said
+
+
 async def remove(client: Client, documents: Sequence[Document]) -> AsyncIterator[Outcome]:
     """In the opposite order; what is not there is fine."""
     for document in sorted(documents, key=rank, reverse=True):

@@ -61,6 +61,7 @@ _EITHER: Final = (
     {Component.DNS, Component.DNS_BEHIND, Component.DNS_NODE},
 )
 """Of each of these a cluster has one."""
+_SHARED: Final = {"Namespace", "CustomResourceDefinition"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +114,20 @@ def identity(document: Document) -> tuple[str, str, str]:
 
 
 def superseded(chosen: Sequence[Component], mode: Mode, values: Values) -> list[Document]:
-    """What the other mode has and this one has not: left behind, its rights would stay."""
-    if Component.SLICES not in chosen:
-        return []
-    other = Mode.OWN if mode is Mode.OVERLAY else Mode.OVERLAY
+    """What the other mode, or another component for the same work, has and this one has not: left behind, its rights would
+    stay, or its programs without them. A namespace and a kind are others', too.
+    """
     kept = {identity(document) for document in documents(chosen, mode, values)}
-    return [found for found in documents([Component.SLICES], other, values) if identity(found) not in kept]
+    found = {identity(each): each for other, how in _replaced(chosen, mode) for each in documents([other], how, values)}
+    return [each for name, each in found.items() if name not in kept and each["kind"] not in _SHARED]
+
+
+def _replaced(chosen: Sequence[Component], mode: Mode) -> Iterator[tuple[Component, Mode]]:
+    if Component.SLICES in chosen:
+        yield Component.SLICES, Mode.OWN if mode is Mode.OVERLAY else Mode.OVERLAY
+    for group in _EITHER:
+        if group & set(chosen):
+            yield from ((each, mode) for each in Component if each in group and each not in chosen)
 
 
 def everything(components: Iterable[Component], values: Values) -> list[Document]:

@@ -92,6 +92,25 @@ def test_the_other_mode_is_superseded() -> None:
     assert components.superseded([Component.PROXY], Mode.OWN, PLAIN) == []
 
 
+def test_another_way_to_do_the_same_work_is_superseded() -> None:
+    def gone(chosen: Component) -> set[tuple[str, str, str]]:
+        return {identity(document) for document in components.superseded([chosen], Mode.OVERLAY, PLAIN)}
+
+    behind, beside, node = gone(Component.DNS_BEHIND), gone(Component.DNS), gone(Component.DNS_NODE)
+    assert ("DaemonSet", "zonewise-system", "zonewise-dns") in behind & beside
+    assert ("Deployment", "kube-system", "zonewise-dns") in behind & node
+    assert ("Deployment", "zonewise-system", "zonewise-dns") in beside & node
+    assert gone(Component.PROXY) == gone(Component.PROXY_ALL) == set(), "these differ in arguments alone"
+
+
+@pytest.mark.parametrize(("component", "mode"), FORMS)
+def test_nothing_that_others_need_is_superseded(component: Component, mode: Mode) -> None:
+    gone = {identity(document) for document in components.superseded([component], mode, PLAIN)}
+    kind = next((group for group in components._EITHER if component in group), {component})
+    for other in set(Component) - kind:
+        assert not gone & {identity(document) for document in components.everything([other], PLAIN)}, other
+
+
 def test_every_kind_is_known_and_has_its_place() -> None:
     for document in every_document():
         assert BY_KIND[document["kind"]].api_version == document["apiVersion"]
