@@ -8,7 +8,7 @@ an error in it does no harm: whatever would let a pod go without a charge is loo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -49,7 +49,7 @@ _LOOKS: Final = 3
 _CAUSE: Final = "DisruptionBudget"
 
 _SAID_BY_SPEC: Final = frozenset({Code.NOT_ENFORCED, Code.NOT_APPLIED, Code.NOT_COVERED})
-"""What lets pods go uncharged until somebody edits the budget, of which we may not have heard yet."""
+"""What lets pods go uncharged until somebody edits the budget or labels the node, of which we may not have heard yet."""
 _PASSING: Final = {Code.NOT_OBSERVED: _BUSY_SECONDS, Code.DOMAIN_NOT_COUNTED: _BUSY_SECONDS}
 """What ends by itself in a moment; the other refusals last, and clients should say so to people at once."""
 
@@ -172,14 +172,15 @@ class Guard:
         budgets = [budget for budget in self._guarding(wish.pod) if wish.reach in budget.apply_to]
         if not budgets:
             return Verdict.allow()
-        request = await self._request(wish, budgets)
+        atlas = await self._atlas(wish.pod, anew=looked)
+        request = self._request(wish, budgets, atlas)
         peers = next(filter(None, (request.others_to_take(case.status) for case in request.others)), ())
-        first = judge_all(request.others, wish.pod, request.atlas, peers, wish.reach, request.owner)
+        first = judge_all(request.others, wish.pod, atlas, peers, wish.reach, request.owner)
+        if not looked and (in_doubt := _said_by_spec(first.each)):
+            await asyncio.gather(*map(self._book.read, in_doubt))
+            return await self._decide(wish, looked=True)
         may_become_ready = wish.pod.pending and wish.pod.node and wish.reach is Reach.EVICTIONS and not wish.dry_run
         if not may_become_ready and all(_settled(judgement) for judgement in first.each):
-            if not looked and any(judgement.reason.code in _SAID_BY_SPEC for judgement in first.each):
-                await asyncio.gather(*(self._book.read(budget.key) for budget in budgets))
-                return await self._decide(wish, looked=True)
             return self._conclude(wish, [Answer(Outcome.ALLOWED, judgement) for judgement in first.each])
         if judging.hangs_on_numbers(first.each, budgets) and (trouble := self._leader.trouble()):
             return _refuse(trouble, [trouble], _BUSY_SECONDS if self._leader.undecided else _NO_LEADER_SECONDS)
@@ -189,7 +190,10 @@ class Guard:
                 return _as_stock(refused)
         if wish.reach is Reach.EVICTIONS and wish.pod.stays and not wish.pod.ready and not wish.dry_run:
             return await self._let_unready_go(wish, budgets)
-        return self._conclude(wish, await self._charges.ask(request, [budget.key for budget in budgets]))
+        answers = await self._charges.ask(request, [budget.key for budget in budgets])
+        if not looked and _said_by_spec(answer.judgement for answer in answers):
+            return await self._decide(wish, looked=True)
+        return self._conclude(wish, answers)
 
     async def _let_unready_go(self, wish: _Wish, budgets: Sequence[Budget]) -> Verdict:
         """What goes for not being ready must be seen so after the count it is judged by: that may have found it ready."""
@@ -205,7 +209,8 @@ class Guard:
             if pod.ready or not pod.stays:
                 return await self._decide(wish)
             versions = {page.key: page.version for page in pages if page is not None}
-            request = replace(await self._request(wish, budgets), versions=versions)
+            atlas = await self._atlas(pod, anew=True)
+            request = replace(self._request(wish, budgets, atlas), versions=versions)
             answers = await self._charges.ask(request, [budget.key for budget in budgets])
             if all(answer.outcome is not Outcome.BUSY for answer in answers):
                 break
@@ -222,11 +227,11 @@ class Guard:
         listed = await self._client.list(POD_DISRUPTION_BUDGETS, pod.namespace, deadline_seconds=_READ_SECONDS)
         return refusal(pod, [found for found in listed.items if selector_of(found).matches(pod.labels)])
 
-    async def _request(self, wish: _Wish, budgets: Sequence[Budget]) -> Request:
+    def _request(self, wish: _Wish, budgets: Sequence[Budget], atlas: Atlas) -> Request:
         pages = [page for budget in budgets if (page := self._book.newest(budget.key)) is not None]
         return Request(
             pod=wish.pod,
-            atlas=await self._atlas(wish.pod),
+            atlas=atlas,
             owner=owner_uid_of(wish.pod, self._sources),
             reach=wish.reach,
             source=wish.source,
@@ -238,10 +243,10 @@ class Guard:
             peers=lambda: self._sources.pods_of(wish.pod.replica_set),
         )
 
-    async def _atlas(self, pod: PodFacts) -> Atlas:
-        """A node we have not heard of may be new, or gone: that makes a difference to its pods."""
+    async def _atlas(self, pod: PodFacts, *, anew: bool) -> Atlas:
+        """A node we have not heard of may be new, or gone: that makes a difference to its pods. So may labels: `anew`."""
         atlas = self._sources.atlas
-        if not pod.node or atlas.has(pod.node):
+        if not pod.node or (atlas.has(pod.node) and not anew):
             return atlas
         try:
             node = await self._client.get(NODES, pod.node, deadline_seconds=_READ_SECONDS)
@@ -289,6 +294,11 @@ def _is_the_one(pod: PodFacts, uid: str) -> bool:
 def _doubtful(pod: PodFacts, uid: str) -> bool:
     """Whether an old word about the pod could let another, or one that is healthy by now, go without a charge."""
     return uid not in {"", pod.uid} or not pod.ready or pod.pending or not pod.active
+
+
+def _said_by_spec(judgements: Iterable[Judgement | None]) -> list[Key]:
+    """The budgets that have no say for what is written in them and on the node."""
+    return [said.budget for said in judgements if said is not None and said.reason.code in _SAID_BY_SPEC]
 
 
 def _settled(judgement: Judgement) -> bool:
