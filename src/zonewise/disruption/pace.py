@@ -1,9 +1,9 @@
 """How fast a workload's rollout goes: when the next wave may start, and when a refused one is tried again; pure.
 
 `rollouts` and `scaledown` keep one `Pace` per workload and tell it what happened; it answers with seconds to wait. A
-refusal closes the pod's domain for 1 s, four times as long with each further one, at most 5 min. When several in a row
-were refused wherever they were tried, the whole workload is blocked and asks four times an hour at most: with the first
-wave's own writes that makes no more than six calls.
+refusal closes the pod's domain for 1 s, four times as long with each further one, at most 5 min. A server that fails, as
+when a webhook is away, closes all of them. When several in a row were refused wherever they were tried, the whole workload
+is blocked and asks four times an hour at most: with the first wave's own writes that makes no more than six calls.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ _GROWTH: Final = 4.0
 _BLOCKED_AFTER: Final = 3
 """So many refusals in a row, without any pod that could go, mean that the workload is blocked."""
 _BLOCKED_SECONDS: Final = _HOUR_SECONDS / REFUSALS_AN_HOUR
+_RESTART_SECONDS: Final = 3.0
+_OUTAGE_SECONDS: Final = 30.0
+"""What is away at the first try is started again, most likely; and what is away at the second still is."""
 
 _LEAST_PATIENCE_SECONDS: Final = 1.0
 _PATIENCE: Final = 0.5
@@ -43,6 +46,7 @@ class Pace:
     _closed_until: dict[Place, float] = field(default_factory=dict)
     _refusals: deque[float] = field(default_factory=_recent)
     _in_a_row: int = 0
+    _away_until: float = float("-inf")
     _count: int = 0
     _places: dict[Place, int] = field(default_factory=dict)
     _pods: dict[str, int] = field(default_factory=dict)
@@ -85,8 +89,21 @@ class Pace:
         wait = min(LONGEST_SECONDS, FIRST_SECONDS * _GROWTH ** min(failures, 16))
         self._failures[place] = failures + 1
         self._closed_until[place] = now + max(wait, retry_after_seconds)
+        self._came_to(place, uid)
         self._refusals.append(now)
         self._in_a_row += 1
+
+    def failed(self, place: Place, uid: str, now: float, retry_after_seconds: float = 0.0) -> None:
+        """Not refused: nobody could be asked. All that were asked at once count as one."""
+        self._came_to(place, uid)
+        if now < self._away_until:
+            return
+        wait = _OUTAGE_SECONDS if self._in_a_row else _RESTART_SECONDS
+        self._away_until = now + max(wait, retry_after_seconds)
+        self._refusals.append(now)
+        self._in_a_row += 1
+
+    def _came_to(self, place: Place, uid: str) -> None:
         self._count += 1
         self._places[place] = self._pods[uid] = self._count
 
@@ -116,7 +133,7 @@ class Pace:
         return min(waits) if waits and min(waits) > 0 else None
 
     def _opens(self, place: Place) -> float:
-        return max(self._closed_until.get(place, float("-inf")), self._gate())
+        return max(self._closed_until.get(place, float("-inf")), self._away_until, self._gate())
 
     def _gate(self) -> float:
         if self._in_a_row < _BLOCKED_AFTER:

@@ -183,7 +183,7 @@ class Publisher:
                 case = Case(case.budget, status.charged(case.budget, case.status, [entry], replaced=replaced))
             if judgement.verdict is not Verdict.DENY:
                 held.add(entry.uid)
-        return held, case.status
+        return held, status.restated(case.budget, case.status, self._now())
 
     def _all_cases(self, case: Case, pod: PodFacts) -> list[Case]:
         pages = (self._newest(budget.key) for budget in self._sources.budgets_of(pod))

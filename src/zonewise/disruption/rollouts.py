@@ -41,7 +41,7 @@ from zonewise.disruption.workloadreports import Reporter
 from zonewise.disruption.workloads import WorkloadSources
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
-from zonewise.kube.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
+from zonewise.kube.errors import ApiError, NotFound, ServerError
 from zonewise.kube.events import Recorder
 from zonewise.kube.patch import JsonPatch
 from zonewise.kube.queue import Backoff
@@ -51,9 +51,6 @@ from zonewise.objects.apps import CONTROLLER_REVISIONS, DAEMON_SETS, STATEFUL_SE
 _BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
 _STUCK_SECONDS: Final = 60.0
 """How long a wave may be under way before it is told what it waits for."""
-
-_REFUSALS: Final = (TooManyRequests, Forbidden, Invalid, Conflict)
-"""A budget's answer; a webhook's; a policy's; and that of an API server which found another pod."""
 
 _WAVES: Final = Counter("zonewise_rollout_waves", "Waves of pods evicted to update their workload", ("kind",))
 _EVICTIONS: Final = Counter("zonewise_rollout_evictions", "Evictions that updates asked for", ("kind", "result"))
@@ -68,6 +65,8 @@ class _Progress:
     uid: str
     pace: Pace = field(default_factory=Pace)
     gone: set[str] = field(default_factory=set)
+    unsure: bool = False
+    """An API server failed at one of the last wave: nobody knows whether it goes, so what was charged has to run out."""
     waves: int = 0
     target: str = ""
     """The revision under way: with another one, all that was refused is tried anew."""
@@ -216,21 +215,24 @@ class RolloutController:
         await self._evict_all(picks, progress, key.kind)
 
     async def _evict_all(self, picks: list[Pick], progress: _Progress, kind: str) -> None:
-        """One by one until the first goes, then all others together: who refuses one would refuse them all."""
-        waiting, passed_over = list(picks), {pick.candidate.uid for pick in picks}
+        """One by one until the first goes, then all others together: who refuses one would refuse them all.
+
+        What stays, refused or not tried, leaves its places in the ledgers to others.
+        """
+        progress.unsure = False
+        waiting = list(picks)
         while waiting:
             pick = waiting.pop(0)
-            if self._is_open(pick, progress):
-                passed_over.remove(pick.candidate.uid)
-                if await self._evict(pick, progress, kind):
-                    break
+            if self._is_open(pick, progress) and await self._evict(pick, progress, kind):
+                break
         open_ones = [pick for pick in waiting if self._is_open(pick, progress)]
-        if passed_over := passed_over - {pick.candidate.uid for pick in open_ones}:
-            self._reservations.give_back(passed_over)
         ended = await asyncio.gather(*(self._evict(pick, progress, kind) for pick in open_ones), return_exceptions=True)
         for error in ended:
             if isinstance(error, BaseException):
                 raise error
+        staying = {pick.candidate.uid for pick in picks} - progress.gone
+        if staying and not progress.unsure:
+            self._reservations.give_back(staying)
 
     def _is_open(self, pick: Pick, progress: _Progress) -> bool:
         return not progress.pace.is_closed(pick.candidate.domain, self._clock())
@@ -242,8 +244,10 @@ class RolloutController:
             await self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run, annotations=shown)
         except NotFound:
             result = "gone"
-        except _REFUSALS as error:
-            self._refused(pick, progress, error)
+        except ApiError as error:
+            if not error.status:
+                raise  # nobody answered
+            self._refused(pick, progress, error, tried=not dry_run)
             _EVICTIONS.labels(kind, "refused").inc()
             return False
         else:
@@ -254,11 +258,12 @@ class RolloutController:
             progress.gone.add(pod.uid)
         return True
 
-    def _refused(self, pick: Pick, progress: _Progress, error: ApiError) -> None:
-        """Its place in the ledger is for another pod of the domain: the next try takes a different one."""
-        uid, domain = pick.candidate.uid, pick.candidate.domain
-        progress.pace.refused(domain, uid, self._clock(), error.retry_after_seconds)
-        self._reservations.give_back([uid])
+    def _refused(self, pick: Pick, progress: _Progress, error: ApiError, *, tried: bool) -> None:
+        """By a budget, a policy or a webhook; or for one that is away, which says nothing about this pod or domain."""
+        fails = isinstance(error, ServerError)
+        progress.unsure |= fails and tried
+        tell = progress.pace.failed if fails else progress.pace.refused
+        tell(pick.candidate.domain, pick.candidate.uid, self._clock(), error.retry_after_seconds)
         self._reporter.refused(pick.candidate.pod, error)
 
     async def _finish(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:

@@ -120,6 +120,13 @@ def charged(budget: Budget, status: Published, entries: Iterable[Entry], *, repl
     return replace(status, numbers=numbers, ledger=add(status.ledger, new)) if new else status
 
 
+def restated(budget: Budget, status: Published, now: str) -> Published:
+    """After charges, with a condition that says what the numbers say: else that would take the leader a write more."""
+    others = [known for known in status.conditions if known.type != DISRUPTION_ALLOWED]
+    stated = (_disruption_allowed(budget, status.numbers), *others)
+    return replace(status, conditions=_dated(stated, status.conditions, budget.generation, now))
+
+
 def noted(status: Published, entry: Entry) -> Published:
     """In the ledger alone: who is not healthy takes nothing from the numbers, but must not be counted if it becomes so."""
     return status if entry.uid in status.ledger else replace(status, ledger=add(status.ledger, [entry]))

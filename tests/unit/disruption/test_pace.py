@@ -51,6 +51,19 @@ def test_the_server_may_ask_for_more_time() -> None:
     assert pace.is_closed("a", 29.0)
 
 
+def test_a_failing_server_closes_everything_and_counts_once_for_all_that_were_asked() -> None:
+    pace = Pace()
+    for number, place in enumerate("abcdef"):
+        pace.failed(place, str(number), 0.1 * number)
+    assert pace.is_closed("z", 2.9)
+    assert not any(pace.is_closed(place, 3.0) for place in "abcdefz")
+    pace.failed("a", "0", 3.0)
+    assert pace.is_closed("z", 32.9)
+    assert not pace.is_closed("a", 33.0)
+    pace.failed("b", "1", 33.0)
+    assert pace.is_closed("a", 900.0), "blocked"
+
+
 def test_what_went_opens_its_domain_and_forgets_the_refusals() -> None:
     pace = Pace()
     pace.refused("a", "1", 0.0)
@@ -95,9 +108,10 @@ def test_the_time_to_come_back_is_that_of_the_first_domain_to_open() -> None:
     domains=st.integers(1, 8),
     wakes=st.lists(st.floats(0, 4 * HOUR), max_size=60),
     retry_after=st.sampled_from([0.0, 2.0, 10.0]),
+    fails=st.booleans(),
 )
 def test_a_blocked_workload_asks_four_times_an_hour_however_often_it_is_woken(
-    domains: int, wakes: list[float], retry_after: float
+    domains: int, wakes: list[float], retry_after: float, fails: bool
 ) -> None:
     pace = Pace()
     places = [f"zone-{number}" for number in range(domains)]
@@ -106,7 +120,7 @@ def test_a_blocked_workload_asks_four_times_an_hour_however_often_it_is_woken(
         for place in places:
             if not pace.is_closed(place, now):
                 calls.append(now)
-                pace.refused(place, f"pod in {place}", now, retry_after)
+                (pace.failed if fails else pace.refused)(place, f"pod in {place}", now, retry_after)
     assert calls
     assert all(sum(start <= call < start + HOUR for call in calls) <= REFUSALS_AN_HOUR for start in calls)
     assert calls[-1] > 7 * HOUR, "it still asks"
