@@ -118,6 +118,8 @@ def test_status_and_doctor_of_a_cluster_without_zonewise(say: Say) -> None:
     assert (code, found["installed"], found["unread"]) == (1, False, [])
     assert {zone["name"]: zone["nodes"] for zone in found["zones"]} == {"eu-1a": 2, "eu-1b": 2, "eu-1c": 3}
     assert [trouble["code"] for trouble in found["troubles"]] == ["ServicesNotInForce"]
+    assert found["traffic"]["problem"] == ""
+    assert read(say("status --no-traffic -o json")[1])["traffic"]["problem"] == "not asked for"
     code, out, _ = say("doctor -o json")
     by_code = {each["code"]: each for each in read(out)["findings"]}
     assert (code, "CutOff" in by_code) == (0, False), "kube-proxy carries them all, and cuts nobody off"

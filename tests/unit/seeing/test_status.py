@@ -45,6 +45,15 @@ def test_a_hard_rule_that_kube_proxy_carries_cuts_nobody_off() -> None:
     assert (found.services[0].state, found.services[0].outlook.cut_off) == (ServiceState.NOT_IN_FORCE, ())
 
 
+def test_a_drain_that_not_every_node_heeds_is_not_in_force() -> None:
+    """Though the Service asks for nothing else: kube-proxy on a node without a zone goes on using what is drained."""
+    asking = service("web", **{"zonewise.dev/drain-zone": "a"})
+    given = replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 1, "b": 1})])
+    assert assemble(given, NOW).services[0].state is ServiceState.IN_FORCE
+    (found,) = assemble(replace(given, nodes=[*given.nodes, node("x", "")]), NOW).services
+    assert (found.state, found.outlook.astray) == (ServiceState.NOT_IN_FORCE, ("x",))
+
+
 def test_automatic_hints_are_told_as_the_controller_computes_them() -> None:
     """The strict rule counts only endpoints that say they are ready, as the stock controller does."""
     asking = service("auto", **{"service.kubernetes.io/topology-mode": "Auto"})
