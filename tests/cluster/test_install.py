@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,6 +19,7 @@ from zonewise.cli.main import cli, main
 from zonewise.install.components import Component, Mode, Values, documents, identity
 from zonewise.install.kinds import ORDER
 from zonewise.install.removal import GRANTED, GRANTS_MANAGER, SLICE_MARKS
+from zonewise.install.rights import Right, rights_to_install
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 
@@ -169,12 +173,37 @@ def test_changes_are_shown_and_made_and_those_of_others_kept(site: Site, capsys:
 
 def test_the_other_mode_leaves_none_of_its_rights(site: Site) -> None:
     site.done("install", "--only", "slices", "--mode", "overlay")
-    site.done("install", "--only", "slices", "--mode", "own")
+    shown = site.run("install", "--only", "slices", "--mode", "own", "--diff")
+    assert shown.exit_code == 1
+    made = site.done("install", "--only", "slices", "--mode", "own")
+    _shows_all_that_was_deleted(shown.stdout, made)
     assert "ClusterRole zonewise-controller" in site.left()
     assert "ClusterRole zonewise-overlay-controller" not in site.left()
     assert "MutatingWebhookConfiguration zonewise-overlay" not in site.left()
     site.done("uninstall", "--yes")
     assert site.left() == []
+
+
+def test_another_way_to_serve_names_takes_the_place_of_the_former(site: Site) -> None:
+    site.done("install", "--only", "dns-node")
+    shown = site.run("install", "--only", "dns", "--diff")
+    made = site.done("install", "--only", "dns")
+    _shows_all_that_was_deleted(shown.stdout, made)
+    left = site.left()
+    assert "Deployment zonewise-dns" in left
+    assert "DaemonSet zonewise-dns" not in left
+    assert f"Namespace {SYSTEM}" in left, "others may live there"
+    assert not site.done("install", "--only", "dns", "--diff"), "what is gone is no difference"
+    site.done("uninstall", "--yes")
+    assert site.left() == []
+
+
+def _shows_all_that_was_deleted(shown: str, made: list[str]) -> None:
+    deleted = [line.removesuffix(" deleted") for line in made if line.endswith(" deleted")]
+    assert deleted
+    for name in deleted:
+        assert f"--- live/{name}\n+++ applied/{name}\n@@ -1," in shown
+    assert shown.count(" +0,0 @@") == len(deleted), "nothing else, and wholly"
 
 
 def test_what_is_shared_stays_for_the_others(site: Site) -> None:
@@ -189,6 +218,51 @@ def test_what_is_shared_stays_for_the_others(site: Site) -> None:
     assert site.left() == ["CustomResourceDefinition topologydisruptionbudgets.zonewise.dev"]
     assert site.plane.request("GET", "/api/v1/namespaces/mine")["status"]["phase"] == "Active"
     site.done("uninstall", "--yes")
+
+
+def test_the_rights_that_doctor_asks_about_are_enough_and_all_of_them_are_needed(site: Site, tmp_path: Path) -> None:
+    needed = rights_to_install(SYSTEM)
+    config = _as_somebody_with(site, needed, tmp_path)
+    done = _install_by(config)
+    assert done.returncode == 0, done.stderr
+    site.done("uninstall", "--yes")
+    for verb in dict.fromkeys(right.verb for right in needed):
+        _grant(site, [right for right in needed if right.verb != verb])
+        refused = _install_by(config)
+        assert refused.returncode == 1, f"without {verb}"
+        assert re.search(r"forbidden|does not have .* permission", refused.stderr), refused.stderr
+    site.done("uninstall", "--yes")
+    site.kubectl("delete", "clusterrole/somebody", "clusterrolebinding/somebody", "serviceaccount/somebody")
+
+
+def _install_by(config: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("zonewise")), "install", "--kubeconfig", config]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+def _as_somebody_with(site: Site, rights: Sequence[Right], folder: Path) -> str:
+    """The kubeconfig of a service account that may do this and no more."""
+    site.kubectl("create", "serviceaccount", "somebody")
+    _grant(site, rights)
+    site.kubectl(
+        "create", "clusterrolebinding", "somebody", "--clusterrole=somebody", "--serviceaccount=default:somebody"
+    )
+    cluster = {"server": site.plane.server, "certificate-authority": str(site.plane.ca_path)}
+    document = {
+        "current-context": "it",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": site.kubectl("create", "token", "somebody").strip()}}],
+        "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
+    }
+    config = folder / "somebody.config"
+    config.write_text(json.dumps(document))
+    return str(config)
+
+
+def _grant(site: Site, rights: Sequence[Right]) -> None:
+    rules = [{"apiGroups": [right.group], "resources": [right.resource], "verbs": [right.verb]} for right in rights]
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "somebody"}}
+    site.kubectl("apply", "-f", "-", given=json.dumps(role | {"rules": rules}))
 
 
 def test_nobody_is_asked_where_nobody_sits(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from zonewise.install.components import Component, Document, Mode, Values, choose, documents, identity
+from zonewise.install.components import Component, Document, Mode, Values, choose, documents, identity, superseded
 from zonewise.install.kinds import BY_KIND
 
 _WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet")
+_GRANTING = {
+    "escalate": "to make a role with rights that you don't have yourself",
+    "bind": "to give others a role with rights that you don't have yourself",
+}
+"""Kubernetes asks for these unless one has all that is granted: cluster-admin has both."""
 
 
 class Right(NamedTuple):
@@ -23,7 +28,8 @@ class Right(NamedTuple):
 
     def __str__(self) -> str:
         kind = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {kind}{f' {self.name}' if self.name else ''}{f' in {self.namespace}' if self.namespace else ''}"
+        said = f"{self.verb} {kind}{f' {self.name}' if self.name else ''}{f' in {self.namespace}' if self.namespace else ''}"
+        return f"{said} ({_GRANTING[self.verb]})" if self.verb in _GRANTING else said
 
 
 @lru_cache(maxsize=4)
@@ -43,14 +49,29 @@ def rights_of_programs(namespace: str) -> dict[str, frozenset[Right]]:
 
 
 def rights_to_install(namespace: str) -> tuple[Right, ...]:
-    """For what an install applies by default: an apply of what is not there yet both patches and creates."""
-    made = documents(choose(()), Mode.OVERLAY, Values(image="", namespace=namespace))
-    kinds = dict.fromkeys((each["kind"], each["metadata"].get("namespace", "")) for each in made)
-    return tuple(
-        Right(verb, BY_KIND[kind].group, BY_KIND[kind].plural, where)
-        for kind, where in kinds
-        for verb in ("create", "patch")
-    )
+    """For what an install does by default: it looks at every object, its apply of what is not there yet both patches and
+    creates, roles grant what whoever applies them need not have, what only the other mode has is deleted, and who makes a
+    policy must be allowed to read what it is parameterized by.
+    """
+    chosen, values = choose(()), Values(image="", namespace=namespace)
+    made, gone = documents(chosen, Mode.OVERLAY, values), superseded(chosen, Mode.OVERLAY, values)
+    needed = [(each, verb) for each in made for verb in ("get", "create", "patch")]
+    needed += [(each, verb) for each in made if each["kind"].endswith("Role") for verb in _GRANTING]
+    needed += [(each, "delete") for each in gone]
+    return tuple(dict.fromkeys([*(_to_all_of_its_kind(each, verb) for each, verb in needed), *_to_parameters(made)]))
+
+
+def _to_all_of_its_kind(document: Document, verb: str) -> Right:
+    kind, namespace, _ = identity(document)
+    return Right(verb, BY_KIND[kind].group, BY_KIND[kind].plural, namespace)
+
+
+def _to_parameters(made: Sequence[Document]) -> Iterator[Right]:
+    kinds = [each["spec"] for each in made if each["kind"] == "CustomResourceDefinition"]
+    for policy in (each for each in made if each["kind"] == "ValidatingAdmissionPolicy"):
+        for kind in kinds:
+            if kind["names"]["kind"] == policy["spec"].get("paramKind", {}).get("kind"):
+                yield from (Right(verb, kind["group"], kind["names"]["plural"]) for verb in ("get", "list"))
 
 
 def _granted(made: Iterable[Document], account: str) -> Iterator[Right]:

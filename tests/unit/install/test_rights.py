@@ -30,4 +30,20 @@ def test_who_installs_must_be_allowed_to_make_every_kind() -> None:
         "create namespaces",
         "patch deployments.apps in here",
         "create customresourcedefinitions.apiextensions.k8s.io",
+        "get mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        "get topologydisruptionbudgets.zonewise.dev",
+        "list topologydisruptionbudgets.zonewise.dev",
     } <= asked
+
+
+def test_who_installs_must_be_allowed_to_grant_and_to_delete_what_the_other_mode_granted() -> None:
+    asked = rights_to_install("here")
+    roles = "rbac.authorization.k8s.io"
+    granting = {(right.verb, right.resource) for right in asked if right.verb in {"escalate", "bind"}}
+    assert granting == {(verb, kind) for verb in ("escalate", "bind") for kind in ("roles", "clusterroles")}
+    assert {right for right in asked if right.verb == "delete"} == {
+        Right("delete", roles, "clusterroles"),
+        Right("delete", roles, "clusterrolebindings"),
+    }
+    said = str(Right("escalate", roles, "clusterroles"))
+    assert said.startswith(f"escalate clusterroles.{roles} (to make a role with rights that you don't have yourself")
