@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from deployed import SYSTEM, Deployed, audit_flags, documents, granted
+from deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
 from program import Program as Process
 from waiting import eventually
 from zonewise.kube import kubeconfig
@@ -50,10 +50,14 @@ async def test_it_uses_all_of_its_rights_and_needs_no_other(
             "POST", f"{ROLES}/clusterrolebindings", {"metadata": {"name": "l"}, "roleRef": role, "subjects": [subject]}
         )
         await eventually(lambda: _status(port, token) == 200, "who may look does")
-        await eventually(lambda: site.done(ACCOUNT) == granted("dashboard.yaml", ACCOUNT), "every right is used")
+        await eventually(lambda: _used(site) == scopes("dashboard.yaml", ACCOUNT), "every right is used")
         assert not site.refused(ACCOUNT)
     finally:
         program.remove()
+
+
+def _used(site: Deployed) -> set[Scope]:
+    return site.used("dashboard.yaml", ACCOUNT)
 
 
 async def _token(client: Client) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import disruption_bed
-from deployed import CAREFUL, SYSTEM, Deployed, documents, granted
+from deployed import CAREFUL, SYSTEM, Deployed, documents, scopes
 from disruption_bed import BUDGETS, DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS, STOCK_BUDGETS, Bed
 from disruption_guard import set_ready, status_of, until_allowed, zone_budget
 from disruption_processes import free_port, start_leader, start_webhook
@@ -95,7 +95,7 @@ async def test_leader_and_guard_as_deployed(private_cluster: Callable[..., Contr
             pass
         for account in (LEADER, GUARD):
             assert not site.refused(account)
-            assert site.done(account) == granted(MANIFEST, account)
+            assert site.used(MANIFEST, account) == scopes(MANIFEST, account)
 
 
 async def budgets(bed: Bed) -> None:

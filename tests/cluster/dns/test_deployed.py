@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 import shared_cluster
-from deployed import SYSTEM, Deployed, audit_flags, documents, granted
+from deployed import SYSTEM, Deployed, audit_flags, documents, scopes
 from dns_server import IN_ZONE, NOWHERE, ZONEWISE, Json, Server, create_nodes, create_service, slice_body, slices_path
 from dns_world import endpoint
 from program import wait_for
@@ -65,7 +65,7 @@ async def test_each_way_to_run_it_has_the_rights_it_uses(plane: Deployed, client
     try:
         assert server.told(NAME, client=IN_ZONE["zone-b"]) == ["A 10.0.21.1"]
         assert not plane.refused(ACCOUNT, namespace)
-        assert plane.done(ACCOUNT, namespace) == granted(manifest, ACCOUNT)
+        assert plane.used(manifest, ACCOUNT, namespace) == scopes(manifest, ACCOUNT)
     finally:
         server.remove()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import slice_world
-from deployed import SYSTEM, Deployed, audit_flags, documents, granted
+from deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
 from program import Program as Process
 from slice_world import ControllerProcess, World
 from waiting import eventually
@@ -29,7 +29,7 @@ from zonewise.slices.names import STATE
 from zonewise.slices.webhook import configuration
 
 CONTROLLER, WEBHOOK = "zonewise-controller", "zonewise-webhook"
-FINALIZERS = ("update", "services/finalizers")
+FINALIZERS = Scope("update", "services/finalizers")
 LEASE = ("--lease-namespace", SYSTEM, "--lease-seconds", "3")
 ROLES = Resource(
     view=View, kind="ClusterRole", plural="clusterroles", group="rbac.authorization.k8s.io", namespaced=False
@@ -89,7 +89,7 @@ async def test_the_controller_in_mode_own(private_cluster: Start, tmp_path: Path
             await ask_for_all(world)
             assert await eventually(lambda: holds(world, "web", 3))
             assert not site.refused(CONTROLLER)
-            assert site.done(CONTROLLER) == granted("own.yaml", CONTROLLER) - {FINALIZERS}
+            assert site.used("own.yaml", CONTROLLER) == scopes("own.yaml", CONTROLLER) - {FINALIZERS}
             await without_finalizers(world, site)
         finally:
             program.remove()
@@ -132,7 +132,7 @@ async def test_the_webhook_and_the_controller_in_mode_overlay(private_cluster: S
             pass
         for account in (CONTROLLER, WEBHOOK):
             assert not site.refused(account)
-            assert site.done(account) == granted("overlay.yaml", account)
+            assert site.used("overlay.yaml", account) == scopes("overlay.yaml", account)
 
 
 async def written_by_a_stranger(world: World) -> None:

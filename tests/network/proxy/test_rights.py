@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import slice_world
-from deployed import Deployed, audit_flags, documents, granted
+from deployed import Deployed, audit_flags, documents, scopes
 from fault_proxy import FaultProxy
 from network.proxy.cluster_bed import COMMAND, LABEL, Running, started
 from waiting import eventually
@@ -66,8 +66,8 @@ async def test_the_proxy_uses_all_of_its_rights_and_needs_no_other(
             await asyncio.to_thread(running.__enter__)
             try:
                 await eventually(lambda: address in _listed(node), "it serves the Service")
-                expected = granted(manifest, ACCOUNT)
-                await eventually(lambda expected=expected: site.done(ACCOUNT) == expected, "every right is used")  # type: ignore[misc]
+                expected = scopes(manifest, ACCOUNT)
+                await eventually(lambda: site.used(manifest, ACCOUNT) == expected, "every right is used")  # noqa: B023
                 assert not site.refused(ACCOUNT)
             finally:
                 await asyncio.to_thread(running.__exit__, None, None, None)
