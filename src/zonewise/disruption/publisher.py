@@ -44,6 +44,10 @@ _BLIND_SECONDS: Final = 1.0
 """How long to wait before seeing whether the watches work again; asks nobody."""
 
 
+Charge = tuple[str, str]
+"""The uid and time of an entry: with another time it is another charge of the pod, or somebody else relies on it, too."""
+
+
 @dataclass(slots=True)
 class _Memory:
     """Of one budget, between two counts."""
@@ -53,7 +57,7 @@ class _Memory:
     written_at: float = NEVER
     noticed_at: float | None = None
     holders: set[str] = field(default_factory=set)
-    given_back: set[str] = field(default_factory=set)
+    given_back: set[Charge] = field(default_factory=set)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -64,7 +68,7 @@ class Fresh:
     page: Page
     status: Published
     given_up: tuple[Entry, ...]
-    given_back: frozenset[str]
+    given_back: frozenset[Charge]
     next_seconds: float | None
 
     @property
@@ -120,25 +124,44 @@ class Publisher:
         self._queue.add(key)
 
     def give_back(self, uids: Collection[str]) -> None:
-        """These pods were reserved and somebody else refused to let them go: their entries go with the next write."""
+        """These pods were reserved for a rollout and stay: their entries go with the next write."""
         for key in self._memories:
-            page = self._newest(key)
-            if page is not None and (found := page.status.ledger.keys() & uids):
-                self._memory(key).given_back |= found
-                self._queue.add(key)
+            ledger = self._ledger(key)
+            found = [ledger[uid] for uid in ledger.keys() & uids]
+            self._give_back(key, [entry for entry in found if entry.source is Source.ROLLOUT])
 
     async def reserve(self, wishes: Mapping[Key, Sequence[Entry]]) -> set[str]:
         """Charges the entries; the uids that every budget they were meant for lets go, charged where it must be.
 
-        One write per budget. What one budget refuses is not asked of the next; if an earlier one has charged it by
-        then, the charge runs out by itself.
+        One write per budget. What one budget refuses is not asked of the next, and given back to those before it.
         """
+        held = set[str]()
+        try:
+            held = await self._reserve_all(wishes)
+        finally:
+            for key, entries in wishes.items():
+                ledger = self._ledger(key)
+                self._give_back(
+                    key, [entry for entry in entries if entry.uid not in held and ledger.get(entry.uid) == entry]
+                )
+        return held
+
+    async def _reserve_all(self, wishes: Mapping[Key, Sequence[Entry]]) -> set[str]:
         held = {entry.uid for entries in wishes.values() for entry in entries}
         for key in sorted(wishes):
             wanted = [entry for entry in wishes[key] if entry.uid in held]
             if wanted:
                 held -= {entry.uid for entry in wanted} - await self._reserve(key, wanted)
         return held
+
+    def _give_back(self, key: Key, entries: Collection[Entry]) -> None:
+        if entries:
+            self._memory(key).given_back |= {(entry.uid, entry.time) for entry in entries}
+            self._queue.add(key)
+
+    def _ledger(self, key: Key) -> Ledger:
+        page = self._newest(key)
+        return page.status.ledger if page is not None else {}
 
     async def _reserve(self, key: Key, entries: Sequence[Entry]) -> set[str]:
         memory = self._memory(key)
@@ -266,7 +289,7 @@ class Publisher:
         known_before = status.recollect(budget, before, memory.before)
         pods = self._sources.pods_selected_by(budget.key)
         given_back = frozenset(memory.given_back)
-        ledger = refund(before.ledger, _reserved(before.ledger, given_back))
+        ledger = refund(before.ledger, {uid for uid, time in given_back if _time(before.ledger, uid) == time})
         charged = {uid: pod for uid in ledger if (pod := self._sources.facts_of(uid)) is not None}
         tended = tend(ledger, memory.sightings, charged, self._clock())
         wanted = self._workloads.wanted
@@ -286,6 +309,5 @@ class Publisher:
         return micro_time(self._wall())
 
 
-def _reserved(ledger: Ledger, uids: Collection[str]) -> set[str]:
-    """Those that only we rely on: what somebody else charged, or relies on too, is not ours to give back."""
-    return {uid for uid in uids if uid in ledger and ledger[uid].source is Source.ROLLOUT}
+def _time(ledger: Ledger, uid: str) -> str | None:
+    return ledger[uid].time if uid in ledger else None

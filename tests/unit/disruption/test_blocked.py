@@ -4,6 +4,7 @@ The controller and the publisher are the real ones. The API server is on paper, 
 keeps budgets, and refuses every eviction.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -102,6 +103,27 @@ async def test_only_what_was_reserved_is_given_back(source: Source, stays: bool)
     now += 5.0
     await paper.publisher._reconcile(BUDGET)
     assert ("uid-0" in paper.charged()) is stays
+
+
+@pytest.mark.parametrize("source", [Source.ROLLOUT, Source.SCALE_DOWN])
+@pytest.mark.parametrize("relied_on", [False, True])
+async def test_what_a_second_budget_refuses_is_given_back_to_the_first(source: Source, relied_on: bool) -> None:
+    """A webhook took its last place meanwhile. What another charged to the first is not ours to give back."""
+    now, first = 1000.0, Key("shop", "cache")
+    paper = Paper("a", lambda: now, budgets=[budget("cache"), budget("db")])
+    await paper.publisher._reconcile(first)
+    await paper.publisher._reconcile(BUDGET)
+    taken = Entry(uid="uid-0", name="db-0", domain="a", owner="db", time="then", source=Source.EVICTION)
+    wanted = Entry(uid="uid-5", name="db-5", domain="a", owner="db", time="now", source=source)
+    await paper.publisher.reserve({BUDGET: [taken]})
+    if relied_on:
+        await paper.publisher.reserve({first: [replace(wanted, time="then", source=Source.EVICTION)]})
+    assert await paper.publisher.reserve({first: [wanted], BUDGET: [wanted]}) == set()
+    assert paper.charged(first) == {"uid-5"}
+    now += 5.0
+    await paper.publisher._reconcile(first)
+    assert paper.charged(first) == ({"uid-5"} if relied_on else set())
+    assert paper.charged() == {"uid-0"}
 
 
 async def test_a_grant_that_somebody_takes_away_is_not_given_all_night() -> None:
