@@ -22,6 +22,7 @@ from zonewise.disruption.budget import Budget, BudgetError, Reach
 from zonewise.disruption.judgement import Case, Verdict, judge
 from zonewise.disruption.ledger import Entry, Ledger, Sightings, Source, refund, tend
 from zonewise.disruption.pods import PodFacts
+from zonewise.disruption.reason import Code
 from zonewise.disruption.reports import Reports, order_is_fixed
 from zonewise.disruption.sources import Sources
 from zonewise.disruption.status import Published, Recollection
@@ -204,6 +205,8 @@ class Publisher:
             if judgement.verdict is Verdict.CHARGE:
                 replaced = self._sources.is_replaced(pod, case.status.ledger)
                 case = Case(case.budget, status.charged(case.budget, case.status, [entry], replaced=replaced))
+            elif judgement.reason.code is Code.ALREADY_CHARGED and entry.source is Source.SCALE_DOWN:
+                case = Case(case.budget, status.relied_on(case.status, entry))
             if judgement.verdict is not Verdict.DENY:
                 held.add(entry.uid)
         return held, status.restated(case.budget, case.status, self._now())

@@ -12,7 +12,7 @@ from typing import Final
 
 from zonewise import topology
 from zonewise.disruption.budget import Reach
-from zonewise.disruption.judgement import Case, Judgements, Verdict, judge
+from zonewise.disruption.judgement import Case, Judgement, Judgements, Verdict, judge
 from zonewise.disruption.ledger import Entry, Ledger, Source
 from zonewise.disruption.pods import Atlas, PodFacts, Stage, Workloads, owner_of
 from zonewise.disruption.reason import Code
@@ -79,18 +79,26 @@ class BudgetPurse:
         return () if evicted and self.world.replaced(pod, case.status.ledger) else tuple(self.world.peers(pod))
 
     def _charge(self, pod: PodFacts, judgements: Judgements) -> Payment:
-        owner = owner_of(pod, self.world.workloads)
-        entries: dict[Key, Entry] = {}
+        entries = {each.budget: self._entry(pod, each) for each in judgements.each if self._relies(pod, each)}
         for judgement in judgements.charges:
             case = self.cases[judgement.budget]
-            entry = Entry(
-                uid=pod.uid, name=pod.name, domain=judgement.domain, owner=owner, time=self.time, source=self.source
-            )
+            entry = self._entry(pod, judgement)
             replaced = self.world.replaced(pod, case.status.ledger)
             after = charged(case.budget, case.status, [entry], replaced=replaced)
             self.cases[judgement.budget] = replace(case, status=after)
             entries[judgement.budget] = entry
         return Payment(Outcome.CHARGED if entries else Outcome.FREE, entries)
+
+    def _entry(self, pod: PodFacts, judgement: Judgement) -> Entry:
+        owner, domain = owner_of(pod, self.world.workloads), judgement.domain
+        return Entry(uid=pod.uid, name=pod.name, domain=domain, owner=owner, time=self.time, source=self.source)
+
+    def _relies(self, pod: PodFacts, judgement: Judgement) -> bool:
+        """On a charge that its maker may take back: an eviction renews it, of a grant nobody else would hear."""
+        if self.source is not Source.SCALE_DOWN or judgement.reason.code is not Code.ALREADY_CHARGED:
+            return False
+        entry = self.cases[judgement.budget].status.ledger[pod.uid]
+        return entry.source is not Source.SCALE_DOWN and not entry.confirmed
 
     def _held_by(
         self, pod: PodFacts, judgements: Judgements, stock: Sequence[PodDisruptionBudget]

@@ -127,6 +127,12 @@ def restated(budget: Budget, status: Published, now: str) -> Published:
     return replace(status, conditions=_dated(stated, status.conditions, budget.generation, now))
 
 
+def relied_on(status: Published, entry: Entry) -> Published:
+    """Somebody else charged its pod, and can't take that back any more now that its time is another: it can only run out."""
+    renewed = replace(status.ledger[entry.uid], time=entry.time)
+    return replace(status, ledger={**status.ledger, entry.uid: renewed})
+
+
 def noted(status: Published, entry: Entry) -> Published:
     """In the ledger alone: who is not healthy takes nothing from the numbers, but must not be counted if it becomes so."""
     return status if entry.uid in status.ledger else replace(status, ledger=add(status.ledger, [entry]))

@@ -147,6 +147,23 @@ async def test_a_grant_that_somebody_takes_away_is_not_given_all_night() -> None
     assert busiest <= 6, given[:30]
 
 
+@pytest.mark.parametrize("source", [Source.EVICTION, Source.SCALE_DOWN])
+async def test_who_grants_by_the_charge_of_another_lets_nobody_take_it_back(source: Source) -> None:
+    """A webhook takes back what it charged at that very time, when another budget refuses. Our own needs no write."""
+    paper = Paper("abc", lambda: 1000.0)
+    paper.shrink(3, "a0", "a1", "b0", "b1", "c0", "c1")
+    await paper.publisher._reconcile(BUDGET)
+    before = Entry(uid="uid-b1", name="b1", domain="b", owner="web", time="then", source=source)
+    await paper.publisher.reserve({BUDGET: [before]})
+    await paper.scale_down._reconcile(WEB)
+    assert "b1" in paper.server.tried
+    page = paper.book.newest(BUDGET)
+    assert page is not None
+    after = page.status.ledger["uid-b1"]
+    assert after.source is source
+    assert (after.time == "then") is (source is Source.SCALE_DOWN)
+
+
 async def test_a_grant_not_heard_of_yet_is_waited_for() -> None:
     now = 1000.0
     paper = Paper("abc", lambda: now)
