@@ -46,9 +46,9 @@ def _members(tree: Any, rules: Any) -> dict[int, frozenset[int] | None]:
     def chosen(step: Any) -> frozenset[int] | None:
         name, _, wanted = step["item_name"].partition("~")
         found = below.get(numbers.get(name, step["item"]))
-        if found is None or not wanted:
+        if found is None or not wanted or not classes:
             return found
-        return frozenset(osd for osd in found if classes.get(osd, wanted) == wanted)
+        return frozenset(osd for osd in found if classes.get(osd) == wanted)
 
     members: dict[int, frozenset[int] | None] = {}
     for rule in rules:

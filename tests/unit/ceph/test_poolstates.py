@@ -11,10 +11,11 @@ TREE: dict[str, list[dict[str, Any]]] = {
     "nodes": [
         {"id": -1, "name": "default", "children": [-2, -3]},
         {"id": -2, "name": "zone-a", "children": [0]},
-        {"id": -3, "name": "zone-b", "children": [1, 2]},
+        {"id": -3, "name": "zone-b", "children": [1, 2, 3]},
         {"id": 0, "name": "osd.0", "device_class": "ssd"},
         {"id": 1, "name": "osd.1", "device_class": "ssd"},
         {"id": 2, "name": "osd.2", "device_class": "hdd"},
+        {"id": 3, "name": "osd.3"},
     ]
 }
 
@@ -42,7 +43,7 @@ def read(
         {"pool_name": name, "crush_rule": rule, "min_size": least, "flags_names": flags.get(name, "hashpspool")}
         for name, rule, least in asked
     ]
-    dump = {"pools": pools, "osds": [{"osd": number, "up": number in up, "in": 1} for number in range(3)]}
+    dump = {"pools": pools, "osds": [{"osd": number, "up": number in up, "in": 1} for number in range(4)]}
     space = {"all": 5, "a": 5, "b": 5} | (free or {})
     df = {"pools": [{"name": name, "stats": {"max_avail": size}} for name, size in space.items()]}
     return poolstates.read(df, dump, tree, RULES)
@@ -71,7 +72,9 @@ def test_full_by_quota_or_for_want_of_space() -> None:
     ("rule", "least", "up", "problem"),
     [
         pytest.param(3, 1, {0, 1, 2}, "", id="its one device is up"),
-        pytest.param(3, 1, {0, 2}, "0 of its 1 OSDs are up, and 1 are needed", id="only one of another class is"),
+        pytest.param(
+            3, 1, {0, 2, 3}, "0 of its 1 OSDs are up, and 1 are needed", id="only others of another or of none"
+        ),
         pytest.param(4, 1, {0, 1, 2}, "0 of its 0 OSDs are up, and 1 are needed", id="no device of its class"),
         pytest.param(5, 2, {0, 1}, "", id="of two zones, each with its own"),
         pytest.param(5, 2, {0, 2}, "1 of its 2 OSDs are up, and 2 are needed", id="of two zones, one is away"),
