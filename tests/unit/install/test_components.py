@@ -132,6 +132,15 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("workload", PROGRAMS.values(), ids=PROGRAMS)
+def test_who_may_do_everything_is_root(workload: Json) -> None:
+    """Our images run as another user, whose privileged containers have no capability in effect."""
+    spec = pod_spec(workload)
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        security = spec.get("securityContext", {}) | container.get("securityContext", {})
+        assert security.get("runAsUser") == 0 or not security.get("privileged"), container["name"]
+
+
+@pytest.mark.parametrize("workload", PROGRAMS.values(), ids=PROGRAMS)
 def test_workloads_are_fit_for_production(workload: Json) -> None:
     spec = pod_spec(workload)
     container = spec["containers"][0]
