@@ -18,6 +18,7 @@ import disruption_bed
 import shared_cluster
 from disruption_bed import (
     BUDGETS,
+    DEPLOYMENTS,
     REPLICA_SETS,
     STATEFUL_SETS,
     STOCK_BUDGETS,
@@ -42,6 +43,7 @@ LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 SEED = int(os.environ.get("ZONEWISE_SEED", "1"))
 BURSTS = 20 if LONG else 1
 ROUNDS = 100 if LONG else 2
+GRANT_ROUNDS = 20 if LONG else 2
 NAMES_TAKEN = 60 if LONG else 6
 KILLS_PER_ROUND = 3 if LONG else 2
 MOST_LAG_SECONDS = 5.0
@@ -187,6 +189,40 @@ async def test_killed_at_any_moment_while_two_nodes_are_drained(bed: Bed) -> Non
             assert watcher.events > 18
             assert not watcher.violations, f"round {number}, seed {SEED}: {watcher.violations}"
             await bed.kubectl("uncordon", *nodes)
+
+
+async def leader_killed(running: Zonewise, after_seconds: float) -> None:
+    """What it was doing is for the one that is started at once."""
+    await asyncio.sleep(after_seconds)
+    await running.kill(running.leaders[0])
+    await running.start_leader(0)
+
+
+async def test_killed_at_any_moment_while_a_deployment_rolls_out_and_scales_down(bed: Bed) -> None:
+    """Between a charge, its grant, and the delete by the Deployment's own controller."""
+    random = Random(SEED)
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 5}}
+    await bed.deployment("web", 9, strategy=strategy, pod_annotations={READY_AFTER: "300ms", GONE_AFTER: "200ms"})
+    await bed.until_ready("web", 9)
+    await guard(bed, "web")
+    async with zonewise(bed.client, bed.plane) as running:
+        await eventually(lambda: allows(bed, "web", 3), "counted")
+        (pod, *_) = await bed.in_zone("web", ZONES[0])
+        await eventually(lambda: policy_holds(bed, pod), "the API server knows the policy")
+        for number in range(GRANT_ROUNDS):
+            image = f"none:{number + 2}"
+            async with watching(bed, "web", dict.fromkeys(ZONES, 2)) as watcher:
+                await bed.new_version(DEPLOYMENTS, "web", image)
+                await leader_killed(running, random.uniform(0, 3))
+                await eventually(lambda image=image: is_updated(bed, "web", image), f"rollout {number} ends")
+                await bed.scale(DEPLOYMENTS, "web", 6)
+                await leader_killed(running, random.uniform(0, 0.5))
+                await bed.until_ready("web", 6)
+                assert await bed.ready_by_zone("web") == dict.fromkeys(ZONES, 2)
+                await bed.scale(DEPLOYMENTS, "web", 9)
+                await bed.until_ready("web", 9)
+            assert watcher.events > 18
+            assert not watcher.violations, f"round {number}, seed {SEED}: {watcher.violations}"
 
 
 async def test_webhooks_away_and_then_the_leader(bed: Bed) -> None:
