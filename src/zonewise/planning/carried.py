@@ -14,7 +14,7 @@ from zonewise.objects import Endpoint
 from zonewise.planning.carrier import Carrier
 from zonewise.routing import NODE_NAME, Cluster, Decision, Expression, Forecast, choose, forecast
 from zonewise.routing.endpoints import is_draining, is_ready
-from zonewise.routing.forecast import Gets, client_keys, foresee
+from zonewise.routing.forecast import Gets, clients_alike, foresee, served_domains
 from zonewise.routing.stockproxy import Target, TrafficPolicies, categorize
 from zonewise.topology import ZONE
 
@@ -38,15 +38,18 @@ def carried(decision: Decision, expression: Expression, cluster: Cluster, carrie
 
 
 def _by(gets: Gets, decision: Decision, expression: Expression, cluster: Cluster) -> Carried:
-    hinted = any(each.for_nodes for each in expression.hints.values())
-    keys = (*client_keys(decision), *[NODE_NAME] * hinted)
-    groups = cluster.clients_by(keys).values()
-    used = {address for alike in groups for address in gets(alike[0])}
+    hinted = {hint.name for each in expression.hints.values() for hint in each.for_nodes}
+    served = served_domains(decision)
+    groups = clients_alike(cluster, {**served, NODE_NAME: hinted | served.get(NODE_NAME, set())})
+    used = {address for _, alike in groups for address in gets(alike[0])}
     endpoints = {a: each for a, each in _all(decision).items() if a in used or a in decision.endpoints}
     astray = sorted(
-        name for alike in groups if gets(alike[0]).keys() - choose(decision, cluster, alike[0]).shares for name in alike
+        name
+        for _, alike in groups
+        if gets(alike[0]).keys() - choose(decision, cluster, alike[0]).shares
+        for name in alike
     )
-    return Carried(foresee(endpoints, cluster, keys, gets), tuple(astray))
+    return Carried(foresee(endpoints, cluster, groups, gets), tuple(astray))
 
 
 def _all(decision: Decision) -> Mapping[str, Endpoint]:

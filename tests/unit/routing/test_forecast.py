@@ -1,13 +1,17 @@
 """What decisions do to traffic, by hand-made sums."""
 
+import json
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
-from zonewise.routing import Cluster, Code, decide, forecast
-from zonewise.routing.policy import SAME_NODE, SAME_ZONE
+from zonewise.routing import Cluster, Code, choose, decide, forecast
+from zonewise.routing.policy import SAME_NODE, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
+from zonewise.topology import ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
 THREE = cluster({"a": 1, "b": 1, "c": 1})
@@ -60,3 +64,38 @@ def test_it_agrees_with_what_prefer_promised(nodes: dict[str, int], counts: dict
         foreseen = forecast(decision, where)
         assert foreseen.in_zone == pytest.approx(decision.reason.facts["in_domain"], abs=1e-4)
         assert foreseen.worst_overload == pytest.approx(decision.reason.facts["worst_overload"], abs=1e-4)
+
+
+KEYS = st.permutations(["kubernetes.io/hostname", "example.com/rack", ZONE]).flatmap(
+    lambda keys: st.integers(1, 3).map(lambda count: keys[:count])
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.sampled_from(["1", "2", ""])), min_size=1, max_size=9),
+    st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    KEYS,
+    st.booleans(),
+)
+def test_clients_taken_together_get_what_each_gets(
+    places: list[tuple[str, str]], homes: list[int], keys: list[str], soft: bool
+) -> None:
+    """Node by node, whatever their domains have in common."""
+    where = Cluster.of(
+        node(f"n{at}", zone or None, labels={"example.com/rack": rack} if rack else {})
+        for at, (zone, rack) in enumerate(places)
+    )
+    there = [endpoint(f"E{at}", f"n{home % len(places)}") for at, home in enumerate(homes)]
+    decision = decide(service({TOPOLOGY_KEYS: json.dumps([*keys, *["*"] * soft])}), there, where)
+    zones, load, met = where.homes(decision.endpoints, ZONE), Counter[str](), 0.0
+    chosen = {name: choose(decision, where, name).shares for name in where.clients}
+    for name, shares in chosen.items():
+        for address in shares:
+            load[address] += 1 / len(shares)
+            met += (zones[address] is not None and zones[address] == where.domains(ZONE).get(name)) / len(shares)
+    sending = sum(map(bool, chosen.values()))
+    foreseen = forecast(decision, where)
+    assert foreseen.cut_off == tuple(sorted(name for name, shares in chosen.items() if not shares))
+    assert foreseen.in_zone == pytest.approx(met / sending if sending else 0)
+    worst = max(load.values()) * len(there) / sending - 1 if sending else 0
+    assert foreseen.worst_overload == pytest.approx(max(0, worst), abs=1e-9)
