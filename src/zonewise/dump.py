@@ -25,8 +25,9 @@ Views = Mapping[str, type[View]]
 """The kinds to be read and what is read of them."""
 
 _REFUSED: Final = (ryml.ExceptionBasic, ryml.ExceptionParse, ryml.ExceptionVisit)
-_DOCUMENT_END: Final = re.compile(rb"^---[ \t]*\r?$", re.MULTILINE)
-_KUBECTL_LIST: Final = re.compile(rb"\s*apiVersion: v1\n(?:kind: [A-Za-z]*List\n)?items:(?=\n- )")
+_DOCUMENT_END: Final = re.compile(rb"\n---[ \t]*\r?(?=\n|\Z)")
+"""Begun with what is searched for: a `^` would be tried at every byte."""
+_KUBECTL_LIST: Final = re.compile(rb"\s*(?:---[ \t]*\r?\n)?apiVersion: v1\n(?:kind: [A-Za-z]*List\n)?items:(?=\n- )")
 _LIST_END: Final = re.compile(rb"\nkind: [A-Za-z]*List\n(?:metadata:\n(?:  .*\n?)*)?\s*\Z")
 _ITEM: Final = re.compile(rb"\n- ")
 _ITEM_KIND: Final = re.compile(rb"^  kind: (\S+)\r?$", re.MULTILINE)
@@ -85,6 +86,7 @@ def _json_objects(data: bytes | msgspec.Raw, source: str) -> Iterator[tuple[str,
 
 
 def _yaml_objects(data: bytes, source: str, views: Views) -> Iterator[tuple[str, bytes | msgspec.Raw]]:
+    quick = _Quick()
     for document in _documents(data):
         listed = _KUBECTL_LIST.match(document.text)
         if listed is None:
@@ -94,13 +96,13 @@ def _yaml_objects(data: bytes, source: str, views: Views) -> Iterator[tuple[str,
         for item in _items(document, listed.end()):
             kind = _ITEM_KIND.search(item.text)
             if kind is None or (name := kind[1].decode(errors="replace")) in views:
-                yield name if kind else "", _first(item, source)
+                yield name if kind else "", _first(quick, item, source)
 
 
 def _documents(data: bytes) -> Iterator[_Chunk]:
     start = line = 0
     for mark in _DOCUMENT_END.finditer(data):
-        yield _Chunk(data[start : mark.start()], line)
+        yield _Chunk(data[start : mark.start() + 1], line)
         line += data.count(b"\n", start, mark.end())
         start = mark.end()
     yield _Chunk(data[start:] if start else data, line)
@@ -118,21 +120,38 @@ def _items(document: _Chunk, start: int) -> Iterator[_Chunk]:
         line += text.count(b"\n")
 
 
-def _first(item: _Chunk, source: str) -> msgspec.Raw:
+def _first(quick: _Quick, item: _Chunk, source: str) -> msgspec.Raw:
     """The only element of a list of one."""
-    objects = _quickly(item.text)
+    objects = _quickly(quick, item.text)
     if objects is None:
         objects = msgspec.json.decode(next(iter(_patiently(item, source))), type=list[msgspec.Raw])
     return objects[0]
 
 
-def _quickly(text: bytes) -> list[msgspec.Raw] | None:
+class _Quick:
+    """rapidyaml, with one tree and one buffer for all items: it never frees a buffer of its own."""
+
+    def __init__(self) -> None:
+        self._tree = ryml.Tree()
+        self._buffer = bytearray(2**16)
+
+    def json(self, text: bytes) -> str:
+        self._tree.clear()
+        self._tree.clear_arena()
+        ryml.parse_in_arena(text, self._tree)
+        while True:
+            try:
+                return str(ryml.emit_json_in_place(self._tree, self._buffer, self._tree.root_id()), "utf-8")
+            except IndexError:  # it is too small
+                self._buffer = bytearray(2 * len(self._buffer))
+
+
+def _quickly(quick: _Quick, text: bytes) -> list[msgspec.Raw] | None:
     """None where only PyYAML may judge: what is broken, what rapidyaml does not resolve or can't say in JSON."""
     if b": *" in text or b": &" in text:
         return None
     try:
-        tree = ryml.parse_in_arena(text)
-        return msgspec.json.decode(ryml.emit_json(tree, tree.root_id()).encode(), type=list[msgspec.Raw])
+        return msgspec.json.decode(quick.json(text), type=list[msgspec.Raw])
     except (*_REFUSED, TypeError, UnicodeError, msgspec.DecodeError):
         return None
 

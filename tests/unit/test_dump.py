@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +65,25 @@ def test_text_that_looks_like_an_item_is_none() -> None:
     text = "- apiVersion: v1\n  kind: Node\n---\n- x: &a *b\n"
     (pod,) = dump.read(as_kubectl(thing("Pod", "p", script=text)), "d", VIEWS)["Pod"]
     assert pod.metadata.annotations == {"script": text}
+
+
+def test_an_item_may_be_large_and_the_next_one_small() -> None:
+    large = {str(number): "x" * 100 for number in range(5_000)}
+    found = dump.read(as_kubectl(thing("Pod", "p", **large), thing("Pod", "q")), "d", VIEWS)["Pod"]
+    assert [pod.metadata.annotations for pod in found] == [large, {}]
+
+
+def test_what_was_read_and_is_forgotten_takes_no_memory() -> None:
+    data = as_kubectl(*(thing("Pod", f"p{number}", text="x" * 10_000) for number in range(200)))
+    dump.read(data, "d", VIEWS)
+    before = resident_mib()
+    for _ in range(50):
+        dump.read(data, "d", VIEWS)
+    assert resident_mib() - before < 50, "100 MB were read"
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 @pytest.mark.parametrize(
