@@ -11,6 +11,7 @@ import rbd
 
 import storage_driver
 from storage_driver import GIB, MIB, PREFIX, Driver, Refused
+from waiting import eventually
 from zonewise.ceph import ids
 from zonewise.ceph.cluster import Cluster
 from zonewise.lab.ceph import JOURNAL_POOL, Ceph
@@ -114,19 +115,50 @@ def test_immediate_that_the_class_says_wins_over_a_preference(driver: Driver, ce
         driver.delete(volume.volume_id)
 
 
-def test_immediate_by_number_of_volumes_evens_pools_out(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
-    """The draw favours the empty pool; how much is a matter of pure arithmetic, tested there."""
-    two = by_zone(zone_a="rbd-zone-a", zone_b="rbd-zone-b") | {"balance": "count"}
-    made = [driver.create(name(str(number)), parameters=two, size=MIB) for number in range(6)]
-    assert {pool_of(ceph_admin, volume) for volume in made} <= {"rbd-zone-a", "rbd-zone-b"}
-    for volume in made:
-        driver.delete(volume.volume_id)
+@pytest.fixture
+def even_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two pools the likelier one is chosen; the second of two that are alike."""
+    monkeypatch.setattr("random.SystemRandom.random", lambda _self: 0.5)
 
 
-def test_immediate_by_free_space(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
-    volume = driver.create(name("v"), parameters={"balance": "space"}, size=MIB)
-    assert pool_of(ceph_admin, volume) in {f"rbd-{zone}" for zone in ZONES}
-    driver.delete(volume.volume_id)
+@pytest.mark.usefixtures("even_draw")
+def test_immediate_by_number_of_volumes_evens_pools_out(
+    ceph_cluster: Ceph, csi_config: Path, ceph_admin: Cluster, tmp_path: Path, name: Name
+) -> None:
+    """With a journal that no other test has: it is what is counted."""
+    two = by_zone(zone_a="rbd-zone-a", zone_b="rbd-zone-b") | {"pool": "rbd-zone-c"}
+    asked: dict[str, Any] = {"size": MIB, "parameters": two}
+    for fuller, emptier in (("zone-a", "zone-b"), ("zone-b", "zone-a")):
+        with storage_driver.serving(
+            tmp_path, csi_config, ceph_cluster
+        ) as driver:  # what it counted is kept for a while
+            made = [driver.create(name(f"{fuller}{number}"), preferred=[fuller], **asked) for number in range(2)]
+            made.append(driver.create(name(f"{fuller}-any"), size=MIB, parameters=two | {"balance": "count"}))
+            assert pool_of(ceph_admin, made[-1]) == f"rbd-{emptier}"
+            for volume in made:
+                driver.delete(volume.volume_id)
+
+
+@pytest.mark.usefixtures("even_draw")
+async def test_immediate_by_free_space(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+    """A pool of one copy across all zones has the space of three, whichever is named first."""
+    wide = name("wide")
+    kind = {"pool_type": "replicated", "rule": "rule-across", "size": 1}
+    ceph_admin.mon("osd pool create", pool=wide, pg_num=1, pgp_num=1, **kind)
+    ceph_admin.mon("osd pool application enable", pool=wide, app="rbd")
+    pools = [by_zone(zone_a="rbd-zone-a", zone_b=wide), by_zone(zone_b=wide, zone_a="rbd-zone-a")]
+
+    def is_known() -> bool:
+        return driver.capacity("zone-b", **pools[0]).available_capacity > 4 * GIB
+
+    try:
+        await eventually(is_known, "the pool's space is known")
+        for number, each in enumerate(pools):
+            volume = driver.create(name(str(number)), parameters=each | {"balance": "space"}, size=MIB)
+            assert volume.volume_context["pool"] == wide
+            driver.delete(volume.volume_id)
+    finally:
+        ceph_admin.mon("osd pool delete", pool=wide, pool2=wide, yes_i_really_really_mean_it=True)
 
 
 def test_a_domain_without_a_pool_is_treated_as_immediate_with_an_event(

@@ -29,8 +29,6 @@ class Why(StrEnum):
     ANY_DOMAIN = "AnyDomain"
     UNKNOWN_DOMAIN = "UnknownDomain"
     SOURCE_DOMAIN = "SourceDomain"
-    NO_ROOM = "NoRoom"
-    OUTSIDE_SOURCE_DOMAIN = "OutsideSourceDomain"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ import os
 import re
 import socket
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -77,9 +76,6 @@ class Server:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.path.unlink(missing_ok=True)
 
-    def wait(self, stopping: threading.Event) -> None:
-        stopping.wait()
-
 
 def socket_path(endpoint: str) -> Path:
     """`unix:///csi/csi.sock` or a plain absolute path."""
@@ -109,10 +105,6 @@ def _make_way(path: Path) -> None:
             return
         else:
             raise UsageError(f"{path} is served by another process: stop it, or choose another --endpoint")
-
-
-def method_names(service: str) -> Iterable[str]:
-    return [method.name for method in csi.DESCRIPTOR.services_by_name[service].methods]
 
 
 def snake(name: str) -> str:
