@@ -72,6 +72,7 @@ class Cluster:
             "log_file": "",
             "rados_osd_op_timeout": seconds,
             "rados_mon_op_timeout": seconds,
+            "rbd_default_clone_format": "2",  # the first format has to protect snapshots, and `auto` means it for a new Ceph
             "client_mount_timeout": str(math.ceil(min(CONNECT_TIMEOUT_SECONDS, self._timeout_seconds))),
             **different,
         }
@@ -118,6 +119,7 @@ class Cluster:
             return found
         with self.doing(f"opening pool {pool}"):
             opened = self._rados.open_ioctx(pool) if number is None else self._rados.open_ioctx2(number)
+            opened.set_osdmap_full_try()  # a full pool refuses what would fill it, and lets go of the rest: else both wait
             if namespace:
                 opened.set_namespace(namespace)
         if number is None:  # it was made at this moment

@@ -298,7 +298,6 @@ def _bring_up(cluster: Ceph) -> None:
     _daemon(directory, "mon", "ceph-mon", "m")
     handle = cluster.connect()
     try:
-        mon(handle, "osd set-require-min-compat-client", version="nautilus", yes_i_really_mean_it=True)  # clone v2
         _daemon(directory, "mgr", "ceph-mgr", "x")
         osds = json.loads((directory / "osds.json").read_text())
         for number, mark in osds["uuids"].items():
