@@ -68,12 +68,16 @@ class CephFs:
             return self._snap(cluster, wanted, wanted.source)
         return self._copy(cluster, wanted, wanted.source)
 
-    def remove(self, cluster: Cluster, place: Place, origin: Place | None = None) -> None:  # noqa: ARG002 - RBD's
+    def remove(self, cluster: Cluster, place: Place, origin: Place | None = None) -> None:
+        """With the snapshots that were to be copied from and never were to the end: its own, and that of its origin for it."""
         if place.parent:
             with _gone_is_fine():
                 _manage(cluster, "subvolume snapshot rm", place, sub_name=place.parent, snap_name=place.image)
         with _gone_is_fine():
+            self._clear_unfinished(cluster, place)
             self._remove_subvolume(cluster, place)
+        if origin is not None:
+            self._clear_passing(cluster, origin, COPY_PREFIX + place.image)
 
     def size(self, cluster: Cluster, place: Place) -> int | None:
         if place.parent and (snapshot := _snapshot(cluster, place)) is not None:
@@ -101,7 +105,8 @@ class CephFs:
         for filesystem in _filesystems(cluster):
             pools = dict(zip(filesystem["data_pools"], filesystem["data_pool_ids"], strict=True))
             if pool in pools:
-                yield from _found_in(cluster, Place(pool, pools[pool], "", filesystem["name"], group))
+                where = Place(pool, pools[pool], "", filesystem["name"], group)
+                yield from _found_in(cluster, where, is_first=pool == filesystem["data_pools"][0])
 
     def clear(self, cluster: Cluster, found: Found, leftover: str) -> None:
         with _gone_is_fine():
@@ -119,6 +124,10 @@ class CephFs:
 
     def purge(self, cluster: Cluster, pool: str, name: str) -> None:
         """Nothing is kept."""
+
+    def journal_named(self, cluster: Cluster, journal_pool_id: int) -> Mapping[str, str]:
+        known = (each["name"] for each in _filesystems(cluster) if each["metadata_pool_id"] == journal_pool_id)
+        return {"fsName": next(known, "")}
 
     def _ensure_group(self, cluster: Cluster, place: Place) -> None:
         which = (cluster.name, place.filesystem, place.group)
@@ -206,6 +215,16 @@ class CephFs:
             else:
                 return
 
+    def _clear_unfinished(self, cluster: Cluster, place: Place) -> None:
+        """Else they would be retained with what they are of. Of a copy that the manager is still at it says "try again": its end clears it."""
+        for snapshot in _passing(cluster, place):
+            try:
+                with _gone_is_fine():
+                    _manage(cluster, "subvolume snapshot rm", place, sub_name=place.image, snap_name=snapshot)
+            except CsiError as error:
+                if error.code is not Code.UNAVAILABLE:
+                    raise
+
     def _snap_source(self, cluster: Cluster, place: Place, subvolume: str, name: str) -> None:
         try:
             _manage(cluster, "subvolume snapshot create", place, sub_name=subvolume, snap_name=name)
@@ -284,6 +303,17 @@ def _snapshot(cluster: Cluster, place: Place) -> dict[str, Any] | None:
         raise
 
 
+def _passing(cluster: Cluster, place: Place) -> list[str]:
+    """The snapshots of a subvolume that only serve copies; none where the manager can't open it, as when it is half made itself."""
+    try:
+        listed = _manage(cluster, "subvolume snapshot ls", place, sub_name=place.image)
+    except CsiError as error:
+        if error.code not in {Code.NOT_FOUND, Code.UNAVAILABLE, Code.INVALID_ARGUMENT}:
+            raise
+        return []
+    return [each["name"] for each in listed if each["name"].startswith(COPY_PREFIX)]
+
+
 def _clone_state(cluster: Cluster, place: Place) -> str:
     """pending, in-progress, complete, failed, canceled or plain; empty when there is no such subvolume."""
     try:
@@ -301,8 +331,8 @@ def _clone_state(cluster: Cluster, place: Place) -> str:
     return str(facts["status"]["state"])
 
 
-def _found_in(cluster: Cluster, group: Place) -> Iterator[Found]:
-    """`group`: a place without a name of its own."""
+def _found_in(cluster: Cluster, group: Place, *, is_first: bool) -> Iterator[Found]:
+    """`group`: a place without a name of its own. `is_first`: in its pool is also said what the manager tells no pool of."""
     try:
         listed = _manage(cluster, "subvolume ls", group)
     except CsiError as error:
@@ -322,9 +352,10 @@ def _found_in(cluster: Cluster, group: Place) -> Iterator[Found]:
         if facts.get("data_pool", group.pool) != group.pool:
             continue
         snapshots = [each["name"] for each in _manage(cluster, "subvolume snapshot ls", place, sub_name=place.image)]
-        if facts.get("state", "complete") != "snapshot-retained":
-            leftovers = tuple(name for name in snapshots if name.startswith(COPY_PREFIX))
-            yield Found(place, *named, leftovers)
+        leftovers = tuple(name for name in snapshots if name.startswith(COPY_PREFIX))
+        is_deleted = facts.get("state", "complete") == "snapshot-retained"
+        if not is_deleted or (leftovers and is_first):
+            yield Found(place, *named, leftovers, is_deleted)
         for name in snapshots:
             thing = ids.named(name)
             if thing is not None:

@@ -90,7 +90,8 @@ class Doctor:
                     self._pass_over(self._pool_of(entry), error)
         for kind, image in images:
             yield from self._leftovers(kind, image, by_token)
-        yield from self._orphans([(kind, image) for kind, image in images if image.token not in by_token])
+        unknown = [each for each in images if each[1].token not in by_token and not each[1].is_deleted]
+        yield from self._orphans(unknown)
         for kind, backend in self._backends.items():
             for pool in self._pools(kind):
                 if pool in self.away or (kind, pool) in self.forbidden:

@@ -59,6 +59,7 @@ class Found:
     leftovers: tuple[
         str, ...
     ] = ()  # names of internal snapshots and the like that were made for copies and not removed
+    is_deleted: bool = False  # CephFS: only its snapshots are left, of which some are somebody's
 
 
 class Backend(Protocol):
@@ -85,7 +86,8 @@ class Backend(Protocol):
     def remove(self, cluster: Cluster, place: Place, origin: Place | None = None) -> None:
         """Fine when it is gone already. FAILED_PRECONDITION while somebody uses it.
 
-        `origin` is what it was copied from: if that was deleted before and kept only for this copy, it can go now.
+        `origin` is what it was copied from: if that was deleted before and kept only for this copy, it can go now. What it has of
+        an unfinished copy goes, too.
         """
         ...
 
@@ -125,6 +127,10 @@ class Backend(Protocol):
         """Remove such a one."""
         ...
 
+    def journal_named(self, cluster: Cluster, journal_pool_id: int) -> Mapping[str, str]:
+        """The parameter by which a class names the journal in this pool; its value is empty where the pool is gone."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
@@ -144,7 +150,3 @@ class Requirement:
 
     requisite: tuple[Segments, ...] = ()
     preferred: tuple[Segments, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.requisite and not self.preferred

@@ -23,7 +23,9 @@ from typing import Any
 
 from zonewise.ceph.cluster import Cluster
 
-LAYERING, EXCLUSIVE_LOCK, OBJECT_MAP, FAST_DIFF, DEEP_FLATTEN = 1, 4, 8, 16, 32
+LAYERING, EXCLUSIVE_LOCK, OBJECT_MAP, FAST_DIFF, DEEP_FLATTEN, JOURNALING = 1, 4, 8, 16, 32, 64
+FENCED = LAYERING | EXCLUSIVE_LOCK
+"""What every image has, whatever the cluster's default is: without the lock Ceph would not shut out a node that was cut off."""
 _PLAIN = LAYERING | EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | DEEP_FLATTEN
 _NAMES = {
     "layering": LAYERING,
@@ -31,7 +33,9 @@ _NAMES = {
     "object-map": OBJECT_MAP,
     "fast-diff": FAST_DIFF,
     "deep-flatten": DEEP_FLATTEN,
+    "journaling": JOURNALING,
 }
+KNOWN = sum(_NAMES.values())
 _MOST_OBJECTS = 1 << 22  # 16 TiB of 4 MiB each; librbd knows the limits of object maps
 _KNOWN_SECONDS = 5.0  # how old what is known about a pool may be
 _NO_DATA_POOL = -1
@@ -68,7 +72,7 @@ class PlainImages:
         defaults = self._defaults(cluster, io)
         if defaults is None:
             return False
-        bits = defaults.features if features is None else features
+        bits = defaults.features | FENCED if features is None else features
         if bits & OBJECT_MAP:
             bits |= FAST_DIFF  # one is not made without the other
         if not is_plain(bits) or size >> defaults.order > _MOST_OBJECTS:
@@ -162,7 +166,7 @@ def _read(cluster: Cluster, io: Any) -> Defaults | None:
     import rbd  # noqa: PLC0415
 
     said = {name: cluster.option(f"rbd_default_{name}") for name in ("format", "stripe_unit", "stripe_count", "order")}
-    features = _features(cluster.option("rbd_default_features"))
+    features = bits_said(cluster.option("rbd_default_features"))
     if said["format"] != "2" or {said["stripe_unit"], said["stripe_count"]} != {"0"} or features is None:
         return None
     if cluster.option("rbd_default_data_pool") or not 12 <= int(said["order"]) <= 25:
@@ -176,7 +180,8 @@ def _read(cluster: Cluster, io: Any) -> Defaults | None:
     return Defaults(features, int(said["order"]))
 
 
-def _features(said: str) -> int | None:
+def bits_said(said: str) -> int | None:
+    """What an option says in digits or in words; None where it is not understood."""
     if said.isdigit():
         return int(said)
     words = [word.strip() for word in said.split(",")]

@@ -25,6 +25,8 @@ class Step(StrEnum):
     DELETE_MARKED = "delete.marked"
     DELETE_REMOVED = "delete.removed"  # the image is gone, the journal has its entry
     DELETE_FORGOTTEN = "delete.forgotten"
+    PURGE_CLAIMED = "purge.claimed"  # what was kept for the copy is ours to remove, and there
+    PURGE_REMOVED = "purge.removed"  # it is gone, too
 
     EXPAND_GROWN = "expand.grown"
     EXPAND_RECORDED = "expand.recorded"
