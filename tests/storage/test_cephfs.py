@@ -9,7 +9,7 @@ import pytest
 import storage_driver
 from storage_driver import MIB, PREFIX, Refused
 from storage_node import NodeProcess, Volume, capability, objects, running
-from zonewise.ceph import doctor, journal
+from zonewise.ceph import doctor, ids, journal
 from zonewise.ceph.cephfs import CephFs
 from zonewise.ceph.cluster import Cluster
 from zonewise.ceph.ids import Kind
@@ -57,6 +57,7 @@ def test_snapshots_outlive_their_volume_and_are_restored_in_any_domain(
     written(volume, b"changed since")
     driver.delete(volume.id)
     driver.delete(volume.id)
+    assert driver.snapshot(name("s"), volume.id).snapshot_id == snapshot.snapshot_id  # a late retry
 
     pools = {zone: ceph_cluster.data_pool(zone) for zone in ceph_cluster.zones}
     for zone, parameters in (("zone-b", CEPHFS), ("zone-c", REQUESTED)):
@@ -124,6 +125,23 @@ def test_the_journal_is_with_the_file_system_and_the_doctor_finds_nothing(
         cluster.close()
     node.driver.delete(created.volume_id)
     node.driver.delete_snapshot(snapshot.snapshot_id)
+
+
+def test_what_is_left_of_a_copy_in_a_volume_that_was_deleted_is_found(
+    ceph_admin: Cluster, name: Callable[[str], str]
+) -> None:
+    """Its snapshot keeps what the volume had, and nobody has either in a journal."""
+    group = {"vol_name": FILESYSTEM, "group_name": "csi"}
+    volume, copy = (f"csi-vol-{ids.token_of(name(word), b'1234')}" for word in ("v", "c"))
+    ceph_admin.mgr("fs subvolumegroup create", **group)
+    ceph_admin.mgr("fs subvolume create", **group, sub_name=volume, size=MIB, pool_layout="fs-zone-a")
+    ceph_admin.mgr("fs subvolume snapshot create", **group, sub_name=volume, snap_name=f"csi-copy-{copy}")
+    ceph_admin.mgr("fs subvolume rm", **group, sub_name=volume, retain_snapshots=True)
+    examiner = doctor.Doctor(ceph_admin, {Kind.CEPHFS: CephFs()}, {"fs-meta"})
+    (found,) = [each for each in examiner.examine(0.0, 1e9) if volume in each.what]
+    assert (found.code, found.detail) == (doctor.Code.LEFTOVER_SNAPSHOT, f"csi-copy-{copy}")
+    assert examiner.repair(found).done
+    assert volume not in [each["name"] for each in ceph_admin.mgr("fs subvolume ls", **group)]
 
 
 @pytest.mark.parametrize(

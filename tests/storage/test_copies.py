@@ -12,8 +12,11 @@ import storage_driver
 from storage_driver import MIB, Driver, Refused
 from zonewise.ceph import ids
 from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.errors import CsiError
+from zonewise.ceph.model import Place
+from zonewise.ceph.rbd import Rbd
 from zonewise.ceph.steps import Step
-from zonewise.lab.ceph import JOURNAL_POOL
+from zonewise.lab.ceph import JOURNAL_POOL, Ceph
 
 ZONES = ["zone-a", "zone-b", "zone-c"]
 ANYWHERE: dict[str, Any] = {"requisite": ZONES}
@@ -57,6 +60,7 @@ def zone(volume: Any) -> str:
 def test_a_snapshot_keeps_what_was_there_and_its_restores_stay_in_the_domain(
     driver: Driver, ceph_admin: Cluster, name: Name
 ) -> None:
+    assert ceph_admin.mon("osd dump")["require_min_compat_client"] == "luminous"  # as a new Ceph has it
     volume = driver.create(name("v"), preferred=["zone-b"], **ANYWHERE)
     write(ceph_admin, volume, b"first")
     snapshot = driver.snapshot(name("s"), volume.volume_id)
@@ -210,6 +214,87 @@ def test_a_copy_that_another_controller_finished_is_not_undone(
         assert late.create(name("c"), volume=volume.volume_id).volume_id == made[0].volume_id
     for each in (volume, made[0]):
         driver.delete(each.volume_id)
+
+
+def test_a_retry_finds_its_copy_though_the_source_has_grown_or_is_gone(driver: Driver, name: Name) -> None:
+    volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
+    snapshot = driver.snapshot(name("s"), volume.volume_id)
+    asked: list[dict[str, Any]] = [{"volume": volume.volume_id}, {"snapshot": snapshot.snapshot_id}]
+    copies = [driver.create(name(f"c{number}"), **each) for number, each in enumerate(asked)]
+
+    def again() -> list[Any]:
+        return [driver.create(name(f"c{number}"), **each) for number, each in enumerate(asked)]
+
+    driver.expand(volume.volume_id, 128 * MIB)
+    assert again() == copies
+    assert driver.snapshot(name("s"), volume.volume_id) == snapshot
+    driver.delete(volume.volume_id)
+    assert driver.snapshot(name("s"), volume.volume_id) == snapshot
+    driver.delete_snapshot(snapshot.snapshot_id)
+    assert again() == copies
+    with pytest.raises(Refused, match=r"ALREADY_EXISTS: .*comes from"):
+        driver.create(name("c0"), snapshot=snapshot.snapshot_id)
+    for each in copies:
+        driver.delete(each.volume_id)
+
+
+def test_what_two_copies_came_from_is_removed_by_one_call(
+    driver: Driver, ceph_admin: Cluster, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two removals of one image at once can hang in librbd; here others come while one is at it, in its process and in another."""
+    volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
+    snapshots = [driver.snapshot(name(f"s{number}"), volume.volume_id) for number in range(2)]
+    driver.delete(volume.volume_id)
+    origin, gone, last = (place(each) for each in (volume, *snapshots))
+    first, second = Rbd(patience_seconds=60), Rbd(patience_seconds=60)
+    first.remove(ceph_admin, gone, origin)
+    refused: list[str] = []
+
+    def meanwhile(step: Step) -> None:
+        assert step is Step.PURGE_CLAIMED
+        monkeypatch.undo()
+        for other in (first, second):
+            with pytest.raises(CsiError, match=r"under way|is being removed by another") as error:
+                other.remove(ceph_admin, gone, origin)
+            refused.append(error.value.code)
+
+    monkeypatch.setattr("zonewise.ceph.trash.reach", meanwhile)
+    first.remove(ceph_admin, last, origin)
+    assert refused == ["ABORTED", "ABORTED"]
+    second.remove(ceph_admin, gone, origin)
+    for each in snapshots:
+        driver.delete_snapshot(each.snapshot_id)
+    there = [image for found in storage_driver.images(driver.ceph, ceph_admin).values() for image in found]
+    assert not [image for image in there if origin.image in image]
+
+
+def place(something: Any) -> Place:
+    which = ids.parse(getattr(something, "volume_id", "") or something.snapshot_id)
+    assert which is not None
+    return Place("", which.pool_id, which.image)
+
+
+def test_images_are_fenced_whatever_the_default_of_the_cluster(
+    ceph_cluster: Ceph, ceph_admin: Cluster, name: Name, tmp_path: Path
+) -> None:
+    """Without the exclusive lock Ceph would not shut out a node that was cut off and comes back."""
+    options = {**ceph_cluster.csi_config()["clusters"][0]["options"], "rbd_default_features": "1"}
+    config = storage_driver.config_file(tmp_path, ceph_cluster, options=options)
+    data = {"topologyConstrainedPools": json.dumps([{"poolName": "rbd-zone-a", "dataPool": "rbd-zone-b"}])}
+    with storage_driver.serving(tmp_path, config, ceph_cluster) as driver:
+        plain = driver.create(name("plain"), preferred=["zone-a"], **ANYWHERE)
+        by_librbd = driver.create(name("librbd"), parameters=data)
+        with image_of(ceph_admin, plain) as image:
+            image.update_features(rbd.RBD_FEATURE_EXCLUSIVE_LOCK, False)  # as drivers before this one may have made it
+        copy = driver.create(name("copy"), volume=plain.volume_id)
+        for each in (by_librbd, copy):
+            with image_of(ceph_admin, each) as image:
+                assert image.features() & rbd.RBD_FEATURE_EXCLUSIVE_LOCK
+        again = driver.create(name("again"), preferred=["zone-a"], **ANYWHERE)
+        with image_of(ceph_admin, again) as image:
+            assert image.features() == rbd.RBD_FEATURE_EXCLUSIVE_LOCK | rbd.RBD_FEATURE_LAYERING
+        for each in (plain, by_librbd, copy, again):
+            driver.delete(each.volume_id)
 
 
 def test_sources_that_are_not_there(driver: Driver, name: Name) -> None:

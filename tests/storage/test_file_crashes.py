@@ -14,7 +14,8 @@ from waiting import eventually
 from zonewise.ceph import doctor, ids
 from zonewise.ceph.cephfs import CephFs
 from zonewise.ceph.cluster import Cluster
-from zonewise.ceph.ids import Kind
+from zonewise.ceph.ids import Kind, Thing
+from zonewise.ceph.journal import Journal
 from zonewise.ceph.steps import Step
 from zonewise.lab.ceph import FILESYSTEM, Ceph
 
@@ -100,6 +101,34 @@ async def test_killed_while_creating_expanding_and_deleting(
     await through(process, DELETE, lambda: driver.delete(volume.volume_id))
     assert wrong(ceph_admin, volume.volume_id) == []
     assert left(ceph_admin, volume.volume_id) == []
+
+
+@pytest.mark.parametrize("goes_first", ["source", "copy"])
+async def test_a_copy_that_nobody_finishes_leaves_nothing_in_its_source(
+    process: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str], goes_first: str
+) -> None:
+    """Killed when the source had a snapshot for it: that would keep the source's files for ever."""
+    driver = process.driver
+    source = driver.create(name("v"), parameters=FILES, **WHERE)
+    process.again(Step.COPY_SNAPPED)
+
+    def copy() -> Any:
+        return driver.create(name("c"), volume=source.volume_id, parameters=FILES)
+
+    await eventually(lambda: _dies(process, copy), "it dies")
+    process.again()
+    if goes_first == "copy":
+        examiner = doctor.Doctor(ceph_admin, {Kind.CEPHFS: CephFs()}, {JOURNAL_POOL})
+        found = examiner.examine(time.time() + 1, 0)
+        (unfinished,) = [each for each in found if each.entry is not None and each.entry.name == name("c")]
+        assert examiner.repair(unfinished).done
+        image = source.volume_context["subvolumeName"]
+        assert ceph_admin.mgr("fs subvolume snapshot ls", **GROUP, sub_name=image) == []
+    await retried(lambda: driver.delete(source.volume_id), {"ABORTED", "UNAVAILABLE"})
+    assert left(ceph_admin, source.volume_id) == []
+    with pytest.raises(Refused, match="NOT_FOUND"):
+        copy()
+    assert Journal(ceph_admin, JOURNAL_POOL).by_name(Thing.VOLUME, name("c")) is None
 
 
 if LONG:

@@ -16,6 +16,7 @@ from storage_driver import MIB, Driver, Refused
 from waiting import eventually
 from zonewise.ceph import ids
 from zonewise.ceph.cluster import Cluster
+from zonewise.ceph.steps import Step
 from zonewise.cli import csi_doctor, csi_journal
 from zonewise.lab import ceph
 from zonewise.lab.ceph import JOURNAL_POOL, Ceph
@@ -111,11 +112,12 @@ async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
     assert storage_driver.findings(admin) == []
 
 
+@pytest.mark.parametrize("step", [Step.CREATE_RESERVED, Step.CREATE_MADE])
 async def test_a_volume_begun_in_a_zone_that_died_is_finished_in_another(
-    breakable_ceph: Ceph, config: Path, tmp_path: Path, patient: Driver, admin: Cluster, name: Name
+    breakable_ceph: Ceph, config: Path, tmp_path: Path, patient: Driver, admin: Cluster, name: Name, step: Step
 ) -> None:
-    """Its name was reserved and no more. A pod that is scheduled elsewhere must not wait for the zone to return."""
-    dying = storage_driver.Process(tmp_path, config, breakable_ceph, crash="create.reserved")
+    """A pod that is scheduled elsewhere must not wait for the zone to return. What had been made there is the doctor's."""
+    dying = storage_driver.Process(tmp_path, config, breakable_ceph, crash=step)
     with pytest.raises(Refused):
         dying.driver.create(name("v"), preferred=["zone-a"], requisite=ZONES)
     assert dying.died()
@@ -128,6 +130,42 @@ async def test_a_volume_begun_in_a_zone_that_died_is_finished_in_another(
     breakable_ceph.wait_up()
     assert patient.create(name("v"), preferred=["zone-a"], requisite=ZONES) == volume
     patient.delete(volume.volume_id)
+    left = [each.split()[0] for each in storage_driver.findings(admin)]
+    assert left == (["Orphan"] if step is Step.CREATE_MADE else [])
+    await eventually(lambda: _repaired(config), "nothing is left")  # a dead process's watch lasts half a minute
+    assert storage_driver.findings(admin) == []
+
+
+def _repaired(config: Path) -> bool:
+    return CliRunner().invoke(csi_doctor.doctor, ["--config", str(config), "--repair"]).exit_code == 0
+
+
+async def test_a_volume_begun_in_a_pool_that_is_full_by_now_gives_its_name_up(
+    breakable_ceph: Ceph, config: Path, tmp_path: Path, patient: Driver, admin: Cluster, name: Name
+) -> None:
+    """No other pool will do, so it is tried in the one that the journal says."""
+    removed, kept, last = (patient.create(name(word), preferred=["zone-c"], requisite=ZONES) for word in "rkl")
+    patient.delete(removed.volume_id)  # from then on RBD has its trash there
+    dying = storage_driver.Process(tmp_path, config, breakable_ceph, crash=Step.CREATE_RESERVED)
+    with pytest.raises(Refused):
+        dying.driver.create(name("v"), preferred=["zone-c"], requisite=ZONES)
+    assert dying.died()
+    dying.stop()
+    admin.mon("osd pool set-quota", pool="rbd-zone-c", field="max_objects", val="1")
+    try:
+        await eventually(lambda: not patient.capacity("zone-c").available_capacity, "the pool is known to be full")
+        with pytest.raises(Refused, match="RESOURCE_EXHAUSTED"):
+            patient.create(name("v"), preferred=["zone-c"], requisite=ZONES)
+        assert storage_driver.findings(admin) == []
+        patient.delete(kept.volume_id)  # how else would it become less full
+        admin.ioctx("rbd-zone-c").remove_object("rbd_trash")
+        with pytest.raises(
+            Refused, match=r"UNAVAILABLE: .*could not be removed"
+        ):  # not forgotten, though librbd finds none
+            patient.delete(last.volume_id)
+    finally:
+        admin.mon("osd pool set-quota", pool="rbd-zone-c", field="max_objects", val="0")
+    await _retried(functools.partial(patient.delete, last.volume_id))
     assert storage_driver.findings(admin) == []
 
 
@@ -202,6 +240,18 @@ def test_a_user_that_may_only_read(breakable_ceph: Ceph, patient: Driver, admin:
     secrets = _user(breakable_ceph, "reader", mon="allow r", osd="allow r")
     with pytest.raises(Refused, match="PERMISSION_DENIED"):
         patient.create(name("v"), secrets=secrets)
+    assert storage_driver.findings(admin) == []
+
+
+@pytest.mark.parametrize("pools", ["", "allow r pool=rbd-zone-a, "], ids=["nothing", "reading"])
+def test_a_user_that_may_not_make_images_leaves_no_name_behind(
+    breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name, pools: str
+) -> None:
+    """The answer is final to a provisioner: who deletes the claim then asks for no deletion of the volume."""
+    who = "journal-only" + "-reader" * bool(pools)
+    secrets = _user(breakable_ceph, who, mon="profile rbd", osd=f"{pools}allow rwx pool={JOURNAL_POOL}")
+    with pytest.raises(Refused, match="PERMISSION_DENIED"):
+        patient.create(name("v"), preferred=["zone-a"], requisite=ZONES, secrets=secrets)
     assert storage_driver.findings(admin) == []
 
 

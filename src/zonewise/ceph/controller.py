@@ -7,7 +7,6 @@ remembered by `journal`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from zonewise.ceph import access, domains, ids, journal, listing, parameters, pools
 from zonewise.ceph.cluster import Cluster, Clusters
@@ -16,8 +15,9 @@ from zonewise.ceph.exclusion import ABANDONED_AFTER_SECONDS
 from zonewise.ceph.ids import Id, Kind, Thing
 from zonewise.ceph.journal import Entry, Journal
 from zonewise.ceph.model import Backend, Requirement
+from zonewise.ceph.orders import Order
 from zonewise.ceph.parameters import Class
-from zonewise.ceph.provisioning import Order, Provisioner
+from zonewise.ceph.provisioning import Provisioner
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.log import get_logger
 
@@ -256,12 +256,12 @@ class Controller:
                 )
             if key not in known and key not in {"clusterID", "pool", "type", "fsName"} and "/" not in key:
                 raise CsiError(Code.INVALID_ARGUMENT, f"parameter {key[:80]} is none of a snapshot class")
-        base = {"clusterID": source.cluster, "type": "rbd" if source.kind is Kind.RBD else "cephfs"}
-        if source.kind is Kind.RBD:
-            base["pool"] = cluster.pool_name(source.journal_pool_id) or ""
-        else:
-            _, entry = self._provisioner(source.kind).require(cluster, source)
-            base["fsName"] = entry.filesystem
+        cluster.require_own(source)
+        base = {
+            "clusterID": source.cluster,
+            "type": "rbd" if source.kind is Kind.RBD else "cephfs",
+            **self._provisioner(source.kind).backend.journal_named(cluster, source.journal_pool_id),
+        }
         return parameters.read({**base, **known}, self._clusters.config, self._hierarchy)
 
 
@@ -321,7 +321,3 @@ def _domain_text(entry: Entry) -> str:
 
 def _unknown(text: str) -> CsiError:
     return CsiError(Code.NOT_FOUND, f"there is no {text[:160]!r}")
-
-
-def services(controller: Controller, identity: Any) -> dict[str, object]:
-    return {"Identity": identity, "Controller": controller}

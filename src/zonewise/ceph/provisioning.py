@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -25,7 +25,8 @@ from zonewise.ceph.errors import Code, CsiError
 from zonewise.ceph.exclusion import ABANDONED_AFTER_SECONDS, Busy, Claims
 from zonewise.ceph.ids import Id, Thing
 from zonewise.ceph.journal import Entry, Journal, Origin, State
-from zonewise.ceph.model import Backend, PoolState, Requirement, Source, Wanted
+from zonewise.ceph.model import Backend, PoolState, Source, Wanted
+from zonewise.ceph.orders import Order, check_same, difference, size_of
 from zonewise.ceph.parameters import Balance, Class, PoolRule
 from zonewise.ceph.pools import PoolChoice
 from zonewise.ceph.steps import Step, reach
@@ -34,20 +35,8 @@ from zonewise.log import get_logger
 log = get_logger(__name__)
 
 _COUNTS_SECONDS = 5.0
-_UNDONE = frozenset({Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.OUT_OF_RANGE})
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a call asks for. `source` is what the content comes from, or for a snapshot the volume that it is of."""
-
-    name: str
-    thing: Thing
-    storage_class: Class
-    required_bytes: int
-    limit_bytes: int = 0
-    requirement: Requirement = field(default_factory=Requirement)
-    source: Id | None = None
+_NOT_FINAL = frozenset({Code.UNAVAILABLE, Code.ABORTED})
+"""Who is answered so comes again. Whatever else is said may be the last call for a name: then nobody deletes what it has."""
 
 
 class Provisioner:
@@ -64,8 +53,13 @@ class Provisioner:
         """The entry, ready; and the choice that was made, or None when an earlier call had made it."""
         with self._busy.alone(cluster.name, order.thing, ids.name_hash(order.name)):
             journal = Journal(cluster, self.backend.journal_pool(cluster, order.storage_class))
-            source = self._source(cluster, order)
-            size = _size(order, source, self.backend)
+            if order.source is not None and (done := self._done(journal, order)) is not None:
+                return journal, done, None
+            try:
+                source = self._source(cluster, order)
+                size = size_of(order, source[1] if source is not None else None, self.backend)
+            except CsiError as error:
+                raise self._sourceless(cluster, journal, order, error) from error
             choice = self._choice(cluster, journal, order, source, size)
             entry = None if choice is None else self._planned(cluster, order, choice, source, size)
             there = journal.reserve(entry) if entry is not None else journal.by_name(order.thing, order.name)
@@ -76,8 +70,25 @@ class Provisioner:
             reach(Step.CREATE_RESERVED)
             if there is not None and there.state is State.READY:
                 return journal, there, None
-            made = self._made(cluster, journal, there or entry_or_bug(entry), order, source)
+            made = self._made(cluster, journal, there or entry_or_bug(entry), order, source, is_new=there is None)
             return journal, made, choice if there is None else None
+
+    def _done(self, journal: Journal, order: Order) -> Entry | None:
+        """A copy that is ready: its source may have grown since, or be gone."""
+        there = journal.by_name(order.thing, order.name)
+        if there is None or there.state is not State.READY:
+            return None
+        check_same(there, order, self.backend)
+        return there
+
+    def _sourceless(self, cluster: Cluster, journal: Journal, order: Order, error: CsiError) -> CsiError:
+        """What to raise where a source can't be copied from; what was begun when it could is given up."""
+        if order.source is None or error.code in _NOT_FINAL:
+            return error
+        there = journal.by_name(order.thing, order.name)
+        if there is None or there.state is not State.RESERVED or difference(there, order, self.backend):
+            return error
+        return self._undone(cluster, journal, there, error)
 
     def _source(self, cluster: Cluster, order: Order) -> tuple[Journal, Entry] | None:
         if order.source is None:
@@ -142,8 +153,7 @@ class Provisioner:
                 with suppress(CsiError):
                     self._finish_delete(journal.cluster, journal, self._marked(journal.cluster, journal, there))
             raise CsiError(Code.ABORTED, f"{order.name!r} is being deleted")
-        if difference := _difference(there, order, self.backend):
-            raise CsiError(Code.ALREADY_EXISTS, f"{order.name!r} exists, and {difference}")
+        check_same(there, order, self.backend)
         if there.state is State.READY or planned is None or there.pool_id == planned.pool_id:
             return there
         state = _state(journal.cluster, there)
@@ -161,7 +171,10 @@ class Provisioner:
         entry: Entry,
         order: Order,
         source: tuple[Journal, Entry] | None,
+        *,
+        is_new: bool,
     ) -> Entry:
+        """`is_new`: it was reserved by this call."""
         wanted = Wanted(entry.place, entry.thing, entry.size_bytes, features=order.storage_class.features)
         if source is not None and entry.origin is not None:
             of = source[1]
@@ -171,7 +184,7 @@ class Provisioner:
         try:
             size = self.backend.make(cluster, wanted)
         except CsiError as error:
-            raise self._undone(cluster, journal, entry, error) from error
+            raise self._undone(cluster, journal, entry, error, is_new=is_new) from error
         reach(Step.CREATE_MADE)
         ready = msgspec.structs.replace(entry, state=State.READY, size_bytes=size)
         if not journal.replace(entry, ready):
@@ -179,26 +192,30 @@ class Provisioner:
         reach(Step.CREATE_RECORDED)
         return ready
 
-    def _undone(self, cluster: Cluster, journal: Journal, entry: Entry, error: CsiError) -> CsiError:
+    def _undone(
+        self, cluster: Cluster, journal: Journal, entry: Entry, error: CsiError, *, is_new: bool = False
+    ) -> CsiError:
         """What can't succeed here leaves nothing behind, so that a retry may choose another pool. Returns what to raise."""
         if error.code is Code.UNAVAILABLE:
             state = _state(cluster, entry)
             if state is not None and state.is_full:
-                return CsiError(Code.RESOURCE_EXHAUSTED, f"pool {entry.pool} is full: {state.problem}")
-        elif error.code in _UNDONE:
-            with suppress(CsiError):
-                if not self._given_up(cluster, journal, entry):
+                error = CsiError(Code.RESOURCE_EXHAUSTED, f"pool {entry.pool} is full: {state.problem}")
+        if error.code not in _NOT_FINAL:
+            with suppress(CsiError):  # where even that fails the entry stays, for a retry or the doctor
+                if not self._given_up(cluster, journal, entry, is_new=is_new):
                     return CsiError(Code.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
         return error
 
-    def _given_up(self, cluster: Cluster, journal: Journal, entry: Entry) -> bool:
+    def _given_up(self, cluster: Cluster, journal: Journal, entry: Entry, *, is_new: bool) -> bool:
         """Marked before anything is removed: another controller may have finished it meanwhile, and then it is somebody's volume."""
         marked = self._claimed(entry)
         if not journal.replace(entry, marked):
             return False
         try:
             self._finish_delete(cluster, journal, marked)
-        except CsiError:
+        except CsiError as error:
+            if is_new and error.code is Code.PERMISSION_DENIED:
+                return journal.forget(marked)  # who may not remove it could not make it
             journal.replace(marked, entry)  # a retry goes on from there
             raise
         return True
@@ -327,32 +344,3 @@ def _state(cluster: Cluster, entry: Entry) -> PoolState | None:
 def entry_or_bug(entry: Entry | None) -> Entry:
     assert entry is not None, "a name is either taken or planned for"
     return entry
-
-
-def _size(order: Order, source: tuple[Journal, Entry] | None, backend: Backend) -> int:
-    least = source[1].size_bytes if source is not None else 0
-    wanted = backend.rounded(max(order.required_bytes, least)) if order.thing is Thing.VOLUME else least
-    if order.required_bytes and order.required_bytes < least and order.thing is Thing.VOLUME:
-        raise CsiError(Code.OUT_OF_RANGE, f"{order.required_bytes} bytes are asked for, and the source has {least}")
-    if order.limit_bytes and wanted > order.limit_bytes:
-        raise CsiError(Code.OUT_OF_RANGE, f"{wanted} bytes are needed, and {order.limit_bytes} the limit")
-    return wanted
-
-
-def _difference(there: Entry, order: Order, backend: Backend) -> str:
-    """In what an existing entry is not what is asked for; empty when it is."""
-    if there.kind is not backend.kind:
-        return f"is of another kind, {there.kind}"
-    source = there.origin.id if there.origin is not None else ""
-    asked = str(order.source) if order.source is not None else ""
-    if source != asked:
-        return f"comes from {source or 'nothing'}, not from {asked or 'nothing'}"
-    if order.thing is Thing.SNAPSHOT:
-        return ""
-    if there.size_bytes < order.required_bytes:
-        return f"has {there.size_bytes} bytes, fewer than the {order.required_bytes} required"
-    if order.limit_bytes and there.size_bytes > order.limit_bytes:
-        return f"has {there.size_bytes} bytes, more than the limit of {order.limit_bytes}"
-    if not pools.reachable(there.domain, order.requirement):
-        return "is not in the domains that are required"
-    return ""
