@@ -160,7 +160,8 @@ def _ask_numbers(
     domain = status.numbers.domains.get(place.domain)
     if domain is None:
         return _deny(case, place, Code.DOMAIN_NOT_COUNTED, "has not counted this domain yet", "retry in a moment")
-    if not pod.ready and 0 < domain.desired <= domain.healthy:
+    spare = spared(budget, status.numbers.tally, domain.healthy, domain.desired)
+    if not pod.ready and domain.desired > 0 and spare >= 0:
         told = (
             f"pod {pod.key} is not ready, and domain {domain.name} has {domain.healthy} healthy ones "
             f"where {domain.desired} must be"
@@ -222,7 +223,7 @@ def _too_few(case: Case, domain: DomainNumbers) -> Judgement:
         told = f"must wait: others are disrupted, and maxDisruptedDomains is {budget.max_disrupted_domains}"
         return _deny(case, place, Code.OTHER_DOMAINS_DISRUPTED, told, "wait until their pods are ready")
     told = f"needs {domain.desired} healthy pods and has {domain.healthy} currently"
-    if tally.unplaced and domain.healthy > domain.desired:
+    if tally.unplaced and budget.maximum is not None and domain.healthy >= domain.desired:
         told += f"; {_pods(tally.unplaced)} missing from a domain that is not known must be counted in each"
     return _deny(case, place, Code.TOO_FEW_HEALTHY, told, f"wait until more pods are ready, or relax {budget.limit}")
 

@@ -8,16 +8,19 @@ each in its own zone, whatever it has beyond them.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
 
 from unit.disruption.build import NOW, STATEFUL
 from unit.disruption.small_parts import BUDGETS, OWNERS, ZONES, Flight, Leader, Met, Stored
+from zonewise.disruption.budget import Budget, UnhealthyPolicy
 from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
 from zonewise.disruption.ledger import Entry, tend
 from zonewise.disruption.numbers import level_down
 from zonewise.disruption.pods import Atlas, Controller, PodFacts, Stage, Workload, ordinal
+from zonewise.disruption.reason import Code
 from zonewise.disruption.status import Published, charged, published, recollect
 from zonewise.topology import ZONE
 
@@ -27,6 +30,7 @@ class SmallCluster:
         self.now, self.number, self.bound = 0.0, 0, 0
         self.controller, self.owner = controller, OWNERS[controller]
         self.nodes = {f"{zone}{number}": {ZONE: zone} for zone in ZONES for number in range(2)}
+        self.nodes_before = [self.nodes]
         self.desired = per_zone * len(ZONES)
         self.shares = dict.fromkeys(ZONES, per_zone)
         self.met: Met | None = None
@@ -149,6 +153,7 @@ class SmallCluster:
     def relabel(self, node: str, zone: str) -> None:
         """What the zones should have is then what they have."""
         self.nodes = {**self.nodes, node: {ZONE: zone}}
+        self.nodes_before.append(self.nodes)
         if self.ordered:
             self.homes |= {ordinal(pod.name): self._zone(pod) for pod in self.pods.values()}
         self.shares = {name: self.serving()[name] for name in ZONES}
@@ -171,16 +176,26 @@ class SmallCluster:
 
     # Webhooks.
 
-    def ask(self, pod: PodFacts, age: int = 0) -> Flight | None:
-        """On a version that may be old; whatever is not proven by a write is looked up in the newest one."""
+    def ask(self, pod: PodFacts, age: int = 0, nodes_age: int = 0) -> Flight | None:
+        """On a version, and on nodes, that may be old; whatever is not proven by a write is looked up in the newest ones."""
         seen = self.history[-1 - min(age, len(self.history) - 1)]
-        judged = self._judged(seen, pod)
+        nodes = self.nodes_before[-1 - min(nodes_age, len(self.nodes_before) - 1)] if pod.ready else self.nodes
+        if self._is_elsewhere(pod, seen.budget, nodes):
+            return None
+        judged = self._judged(seen, pod, nodes)
+        if judged.reason.code is Code.NOT_COVERED:
+            seen, judged = self.stored, self._judged(self.stored, pod, self.nodes)
         if judged.verdict is Verdict.CHARGE:
             self.flights.append(Flight(pod, judged.domain, seen))
             return self.flights[-1]
-        if judged.verdict is Verdict.ALLOW and self._judged(self.stored, pod).verdict is Verdict.ALLOW:
+        if judged.verdict is Verdict.ALLOW and self._judged(self.stored, pod, self.nodes).verdict is Verdict.ALLOW:
             self.take(pod)
         return None
+
+    def _is_elsewhere(self, pod: PodFacts, budget: Budget, nodes: Mapping[str, Mapping[str, str]]) -> bool:
+        """A known limit: charged to the zone where its node was, if that is under the budget as well."""
+        before, now = Atlas(nodes).place(budget, pod), Atlas(self.nodes).place(budget, pod)
+        return before != now and before.covered and now.covered
 
     def drain(self, node: str) -> None:
         """All pods of a node are asked for, one right after the other."""
@@ -206,17 +221,18 @@ class SmallCluster:
 
     def take(self, pod: PodFacts) -> None:
         """The API server evicts it."""
-        if pod.ready and pod.active:
-            assert pod.uid in self.stored.status.ledger, f"{pod.uid} goes without a charge"
+        uncharged = pod.active and pod.uid not in self.stored.status.ledger
+        if uncharged:
+            self._judge_uncharged(pod)
         if pod.pending:
             del self.pods[pod.uid]
         else:
             self.change(pod.uid, disruption_target=True, terminating=True)
+        if uncharged:
+            self.share_out()
 
-    def _judged(self, seen: Stored, pod: PodFacts) -> Judgement:
-        return judge(
-            Case(seen.budget, seen.status), pod, Atlas(self.nodes), tuple(self.pods.values()), owner=self.owner.uid
-        )
+    def _judged(self, seen: Stored, pod: PodFacts, nodes: Mapping[str, Mapping[str, str]]) -> Judgement:
+        return judge(Case(seen.budget, seen.status), pod, Atlas(nodes), tuple(self.pods.values()), owner=self.owner.uid)
 
     # The leader.
 
@@ -267,19 +283,39 @@ class SmallCluster:
         """
         self._note_what_is_mixed()
         self._judge_shares()
-        serving, floor = self.serving(promised=False), self._floor(zone)
-        left = serving.total() if self.stored.budget.whole else serving[zone]
+        left, floor = self._left(zone), self._floor(zone)
         assert left >= floor, f"{left} left in {zone}, promised {floor}"
         most = self.stored.budget.max_disrupted_domains
         known = self.met is None and not self.mixed
         if most is not None and zone not in disrupted | self.told and known:
             assert len(disrupted) < most, f"{zone} is whole, and {disrupted} are not"
 
+    def _judge_uncharged(self, pod: PodFacts) -> None:
+        """Where the budget covers it, only one that is not ready, and only while enough of the others serve."""
+        budget = self.stored.budget
+        place = Atlas(self.nodes).place(budget, pod)
+        if not place.covered:
+            return
+        assert not pod.ready, f"{pod.uid} goes without a charge"
+        if budget.unhealthy is UnhealthyPolicy.IF_HEALTHY_BUDGET:
+            self._note_what_is_mixed()
+            left, floor = self._left(place.domain), self._floor(place.domain)
+            assert left >= floor, f"{pod.uid} is not ready, but {left} are left in {place.domain}, promised {floor}"
+
+    def _left(self, zone: str) -> int:
+        serving = self.serving(promised=False)
+        return serving.total() if self.stored.budget.whole else serving[zone]
+
     def _judge_shares(self) -> None:
         numbers = self.stored.status.numbers
-        if self.mixed and not numbers.tally.surplus and not self.stored.budget.whole:
+        if self.mixed and not numbers.tally.surplus and self._covers_all_zones:
             shares = sum(domain.target for domain in numbers.domains.values()) + numbers.tally.unplaced
             assert shares >= self.desired, f"{shares} shares, {self.desired} wanted"
+
+    @property
+    def _covers_all_zones(self) -> bool:
+        budget = self.stored.budget
+        return not budget.whole and all(budget.place({ZONE: zone}, "").covered for zone in ZONES)
 
     def _floor(self, domain: str) -> int:
         budget = self.stored.budget

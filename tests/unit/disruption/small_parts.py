@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from unit.disruption.build import EXISTS, OLD, STATEFUL, budget
+from unit.disruption.build import EXISTS, NOT_A, OLD, STATEFUL, budget
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.ledger import Sightings
 from zonewise.disruption.pods import Owner, PodFacts
@@ -22,6 +22,9 @@ BUDGETS = {
     "a zone at a time": budget(EXISTS, maxUnavailable="100%", maxDisruptedDomains=1),
     "one must stay in each": budget(EXISTS, minAvailable=1),
     "one of all": budget(maxUnavailable=1),
+    "one of each but a": budget(NOT_A, EXISTS, maxUnavailable=1),
+    "none but of a": budget(NOT_A, EXISTS, maxUnavailable=0),
+    "one per zone, and unready ones": budget(EXISTS, maxUnavailable=1, unhealthyPodEvictionPolicy="AlwaysAllow"),
 }
 OWNERS = {STATEFUL: Owner("StatefulSet", "db", "sts"), OLD: Owner("ReplicaSet", "web-old", "rs-old")}
 

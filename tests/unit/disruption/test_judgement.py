@@ -97,6 +97,15 @@ def test_a_dry_run_needs_nobody_who_counts(enforcement: str, hangs: bool) -> Non
     assert hangs_on_numbers(judged.each, [limited]) is hangs
 
 
+def test_what_is_missing_from_nobody_knows_where_counts_for_unready_pods_as_well() -> None:
+    """It may be missing from b: then b has one healthy pod less than it must."""
+    world = spread("3/3/3", 10).unready("b0")
+    (judgement,) = world.judge("b0", ACROSS).each
+    assert (judgement.verdict, judgement.reason.code) == (Verdict.DENY, Code.TOO_FEW_HEALTHY)
+    assert "1 pod missing from a domain that is not known must be counted in each" in str(judgement.reason)
+    assert world.judge("b0", budget(EXISTS, minAvailable=2)).verdict is Verdict.ALLOW, "which asks for no more than two"
+
+
 def test_a_domain_that_is_new_to_the_leader_allows_nothing_yet() -> None:
     world = FULL.with_pods(pod("d0"))
     assert one(Case(ACROSS, FULL.status(ACROSS)), "d0", world) == (Verdict.DENY, Code.DOMAIN_NOT_COUNTED)

@@ -4,6 +4,8 @@ Webhooks and leaders act, are late, or die; pods go and come back in their zone,
 relabelled, the workload is scaled, the budget is edited. `small_cluster` does it, and judges every promise.
 """
 
+import os
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -11,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from unit.disruption.small_cluster import SmallCluster
 from unit.disruption.small_parts import ANSWERED_SECONDS, BEHIND_SECONDS, BUDGETS, OWNERS, ZONES
 from zonewise.disruption.pods import Controller
+
+LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 
 
 class Machine(RuleBasedStateMachine):
@@ -25,9 +29,9 @@ class Machine(RuleBasedStateMachine):
     # Webhooks, and the API server behind them.
 
     @precondition(lambda self: self.cluster.pods)
-    @rule(data=st.data(), age=st.integers(0, 3))
-    def ask(self, data: st.DataObject, age: int) -> None:
-        self.cluster.ask(self.cluster.pods[data.draw(st.sampled_from(sorted(self.cluster.pods)))], age)
+    @rule(data=st.data(), age=st.integers(0, 3), nodes_age=st.integers(0, 2))
+    def ask(self, data: st.DataObject, age: int, nodes_age: int) -> None:
+        self.cluster.ask(self.cluster.pods[data.draw(st.sampled_from(sorted(self.cluster.pods)))], age, nodes_age)
 
     @rule(data=st.data())
     def drain(self, data: st.DataObject) -> None:
@@ -131,8 +135,8 @@ class Machine(RuleBasedStateMachine):
     # What nobody asked for: the leader hears of it before anybody else asks, or nobody could be right.
 
     @precondition(lambda self: self.cluster.serving())
-    @rule(data=st.data(), gone=st.booleans())
-    def pod_fails(self, data: st.DataObject, gone: bool) -> None:
+    @rule(data=st.data(), gone=st.booleans(), asked=st.booleans())
+    def pod_fails(self, data: st.DataObject, gone: bool, asked: bool) -> None:
         cluster = self.cluster
         ready = sorted(uid for uid, pod in cluster.pods.items() if pod.active and pod.ready)
         uid = data.draw(st.sampled_from(ready))
@@ -142,12 +146,30 @@ class Machine(RuleBasedStateMachine):
             cluster.change(uid, ready=False)
             cluster.share_out()
         cluster.lead()
+        if asked and not gone:
+            cluster.ask(cluster.pods[uid])
 
     @precondition(lambda self: self.cluster.whole and not self.cluster.stored.status.ledger)
     @rule(data=st.data(), zone=st.sampled_from(ZONES))
     def node_is_relabelled(self, data: st.DataObject, zone: str) -> None:
         self.cluster.relabel(data.draw(st.sampled_from(sorted(self.cluster.nodes))), zone)
         self.cluster.lead()
+
+    @precondition(lambda self: self.cluster.whole and not self.cluster.stored.status.ledger)
+    @rule(
+        spec=st.sampled_from(["one of each but a", "none but of a"]),
+        node=st.sampled_from(["a0", "a1"]),
+        zone=st.sampled_from(ZONES),
+    )
+    def node_is_relabelled_and_a_webhook_has_not_heard_of_it(self, spec: str, node: str, zone: str) -> None:
+        """It may join the zones that the budget covers."""
+        cluster = self.cluster
+        cluster.edit(spec)
+        cluster.lead()
+        cluster.relabel(node, zone)
+        cluster.lead()
+        for pod in [pod for pod in cluster.pods.values() if pod.node == node]:
+            cluster.ask(pod, nodes_age=1)
 
     @precondition(lambda self: self.cluster.whole)
     @rule(less=st.integers(1, 3))
@@ -191,4 +213,6 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=40, stateful_step_count=40)
+TestMachine.settings = (
+    settings(max_examples=300, stateful_step_count=80) if LONG else settings(max_examples=40, stateful_step_count=40)
+)
