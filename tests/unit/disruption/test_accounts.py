@@ -6,7 +6,8 @@ import pytest
 
 from printed import described
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, STATEFUL, World, budget, pod, spread
-from zonewise.cli.explain_eviction import _json, _lines
+from zonewise.cli import printing
+from zonewise.cli.explain_eviction import _lines
 from zonewise.disruption.accounts import Account, LeaderAccount, Situation, explain
 from zonewise.disruption.budget import Budget, BudgetError
 from zonewise.disruption.judgement import Case
@@ -115,10 +116,10 @@ def test_long_lists_are_cut_and_shares_shown() -> None:
     assert any(line.startswith("  a: 14 pods, 9 to stay, 2 healthy") for line in lines)
 
 
-def test_json_keeps_its_fields() -> None:
+def test_json_keeps_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
     broken = BudgetError(Key("shop", "bad"), ("spec: write it",))
-    printed = _json(told(FULL, "b0", ACROSS, stock=[stock(1)], unreadable=[broken]))
-    written = described("explain eviction", printed)
+    printing.echo_data(told(FULL, "b0", ACROSS, stock=[stock(1)], unreadable=[broken]), "json")
+    written = described("explain eviction", capsys.readouterr().out)
     assert written["allowed"] is True
     assert written["budgets"][0]["domain"] == {
         "name": "b",
