@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from zonewise.cli.options import cluster_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zonewise.disruption.accounts import LeaderAccount
     from zonewise.disruption.drainplan import DrainPlan, Leaving, Staying
     from zonewise.kube.access import Access
 
@@ -27,43 +29,55 @@ Examples:
 )
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=completion.node_names)
 @click.option("--plan", "plan_only", is_flag=True, help="Say what will happen; nothing is touched.")
+@click.option(
+    "--lease-namespace",
+    help="Where the controller's lease is. [default: kube-system or zonewise-system, that renewed last]",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @cluster_options
-def drain(nodes: tuple[str, ...], plan_only: bool, output: str, **options: Any) -> None:
+def drain(nodes: tuple[str, ...], plan_only: bool, lease_namespace: str | None, output: str, **options: Any) -> None:
     """Say in which order and in how many waves a drain will take the pods of NODE..., before anyone runs it.
 
     Names the budgets that hold a pod back, what will never go, and what would let it. Replacements are taken to become
-    ready, in the same zone if it has another node. Exit code 1 says that a pod will not go by itself.
+    ready, in the same zone if it has another node. Exit code 1 says that a pod will not go by itself; none
+    does that is charged to a budget while nobody leads who counts.
     """
     if not plan_only:
         raise click.UsageError("this command only plans: add --plan, and drain with `kubectl drain`")
     from zonewise.kube import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    plan = asyncio.run(_plan(access, list(dict.fromkeys(nodes))))
+    plan, leader = asyncio.run(_plan(access, list(dict.fromkeys(nodes)), lease_namespace))
+    waits = leader.trouble if plan.charges else ""
     if output == "json":
         from zonewise.disruption.drainaccount import account_of
 
-        printing.echo_data(account_of(plan), "json")
+        printing.echo_data(account_of(plan, leader), "json")
     else:
-        click.echo("\n".join(_lines(plan, nodes)))
-    sys.exit(1 if plan.never else 0)
+        click.echo("\n".join(_lines(plan, nodes, waits)))
+    sys.exit(1 if plan.never or waits else 0)
 
 
-async def _plan(access: Access, nodes: Sequence[str]) -> DrainPlan:
+async def _plan(access: Access, nodes: Sequence[str], lease_namespace: str | None) -> tuple[DrainPlan, LeaderAccount]:
     from zonewise.disruption.drainplan import plan_drain
+    from zonewise.disruption.inquiry import LEASE_NAMESPACES, read_leader
     from zonewise.disruption.survey import survey
     from zonewise.errors import ZonewiseError
     from zonewise.kube.client import Client
 
+    places = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
     async with Client(access, wait_for_server=False) as client:
-        cluster = await survey(client)
+        cluster = await survey(client, nodes)
+        leader = await read_leader(client, places, datetime.now(UTC))
     if unknown := [node for node in nodes if node not in cluster.nodes]:
         raise ZonewiseError(f"no node {', '.join(unknown)} in {access.server}; `kubectl get nodes` lists them")
-    return plan_drain(cluster, nodes)
+    return plan_drain(cluster, nodes), leader
 
 
-def _lines(plan: DrainPlan, nodes: Sequence[str]) -> Iterator[str]:
+def _lines(plan: DrainPlan, nodes: Sequence[str], waits: str) -> Iterator[str]:
+    """`waits`: what is to be done before any pod goes that is charged."""
+    if waits:
+        yield f"{waits}. Until then no pod goes that is charged to a budget\n"
     leaving = sum(len(wave.pods) for wave in plan.waves)
     yield (
         f"{', '.join(nodes)}: {_count(leaving, 'pod')} leave in {_count(len(plan.waves), 'wave')}, "
@@ -91,7 +105,7 @@ def _charges(each: Leaving) -> str:
 
 
 def _remark(each: Leaving) -> str:
-    said = [f"not before: {reason}" for reason in each.held_by[:1]] + ([str(each.remark)] if each.remark else [])
+    said = [f"not before: {reason}" for reason in each.held_by[:1]] + [str(remark) for remark in each.remarks]
     return "".join(f"\n      {line}" for line in said)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from zonewise.disruption.accounts import LeaderAccount
 from zonewise.disruption.drainplan import DrainPlan, Leaving, Staying
 from zonewise.topology import Reason
 
@@ -52,16 +53,20 @@ class WaveAccount(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DrainAccount(msgspec.Struct, frozen=True, rename="camel"):
-    """`never` are pods that no waiting would let go, `passed_over` those that a drain leaves alone."""
+    """`never` are pods that no waiting would let go, `passed_over` those that a drain leaves alone.
+
+    While the `leader` is in trouble no pod goes that is charged.
+    """
 
     waves: tuple[WaveAccount, ...]
     never: tuple[StayingPod, ...]
     passed_over: tuple[StayingPod, ...]
+    leader: LeaderAccount
 
 
-def account_of(plan: DrainPlan) -> DrainAccount:
-    waves = (WaveAccount(wave.node, wave.after_others, tuple(map(_leaving, wave.pods))) for wave in plan.waves)
-    return DrainAccount(tuple(waves), tuple(map(_staying, plan.never)), tuple(map(_staying, plan.passed_over)))
+def account_of(plan: DrainPlan, leader: LeaderAccount) -> DrainAccount:
+    waves = tuple(WaveAccount(wave.node, wave.after_others, tuple(map(_leaving, wave.pods))) for wave in plan.waves)
+    return DrainAccount(waves, tuple(map(_staying, plan.never)), tuple(map(_staying, plan.passed_over)), leader)
 
 
 def _leaving(each: Leaving) -> LeavingPod:
@@ -71,7 +76,7 @@ def _leaving(each: Leaving) -> LeavingPod:
         node=each.pod.node,
         charges=tuple(ChargeAccount(*budget, domain) for budget, domain in each.charges.items()),
         held_by=_reasons(each.held_by),
-        remark=str(each.remark) if each.remark else "",
+        remark="; ".join(map(str, each.remarks)),
     )
 
 

@@ -32,6 +32,10 @@ _STAYS_WITH_NODE: Final = {
     "Node": Reason("MirrorPod", "is a static pod of the node itself: no drain moves it"),
 }
 UNMANAGED: Final = Reason("Unmanaged", "no controller will replace it: kubectl drain takes it only with --force")
+EMPTY_DIR: Final = Reason(
+    "EmptyDir",
+    "has an emptyDir volume, whose data goes with it: kubectl drain takes no pod of the node without --delete-emptydir-data",
+)
 BEHIND: Final = Reason("BehindAnotherNode", "kubectl drain never comes to this node: the one before it keeps a pod")
 
 
@@ -40,6 +44,7 @@ class Cluster:
     """As read from a live cluster. `statuses` are what budgets publish, by their keys.
 
     `guards` says of a namespace whether evictions are asked about there: budgets elsewhere hold nothing.
+    `empty_dirs` are the pods, by uid, that have such a volume.
     """
 
     pods: Sequence[PodFacts]
@@ -51,16 +56,20 @@ class Cluster:
     stock_selects: Callable[[PodDisruptionBudget, PodFacts], bool] = lambda _pdb, _pod: False
     workloads: Workloads = field(default_factory=dict)
     guards: Callable[[str], bool] = lambda _namespace: True
+    empty_dirs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """`held_by`: what kept it from going with an earlier wave. `charges`: the budgets it is charged to, and where."""
+    """`held_by`: what kept it from going with an earlier wave. `charges`: the budgets it is charged to, and where.
+
+    `remarks`: what kubectl drain wants to be told before it takes it.
+    """
 
     pod: PodFacts
     charges: Mapping[Key, str]
     held_by: tuple[Reason, ...] = ()
-    remark: Reason | None = None
+    remarks: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,11 @@ class DrainPlan:
     waves: tuple[PlannedWave, ...]
     never: tuple[Staying, ...]
     passed_over: tuple[Staying, ...]
+
+    @property
+    def charges(self) -> bool:
+        """Whether a pod of it goes only if somebody counts: the guard lets none be charged while nobody leads."""
+        return any(each.charges for wave in self.waves for each in wave.pods)
 
 
 def plan_drain(cluster: Cluster, nodes: Sequence[str]) -> DrainPlan:
@@ -141,7 +155,7 @@ class _Stage:
             for held in wave.held:
                 held_by.setdefault(held.candidate.uid, held.reasons)
             if wave.picks:
-                leaving = tuple(_leaving(pick, held_by) for pick in wave.picks)
+                leaving = tuple(self._leaving(pick, held_by) for pick in wave.picks)
                 waves.append(PlannedWave(node, leaving, after_others))
                 self._replace([waiting.pop(pick.candidate.uid) for pick in wave.picks])
             after_others = not wave.picks
@@ -245,6 +259,13 @@ class _Stage:
         wanted = workload.desired if workload.own is None else workload.own
         return sum(peer.active for peer in self._peers(pod)) < wanted
 
+    def _leaving(self, pick: Pick, held_by: Mapping[str, tuple[Reason, ...]]) -> Leaving:
+        pod = pick.candidate.pod
+        charges = {budget: entry.domain for budget, entry in pick.payment.charges.items()}
+        keeps = pod.uid in self._cluster.empty_dirs and pod.stage is not Stage.ENDED
+        remarks = ((UNMANAGED,) if pod.controller is None else ()) + ((EMPTY_DIR,) if keeps else ())
+        return Leaving(pod, charges, held_by.get(pod.uid, ()), remarks)
+
     def _elsewhere(self, pod: PodFacts) -> str | None:
         zone = zone_of(self._cluster.nodes.get(pod.node, {}))
         free = sorted(set(self._cluster.nodes) - self._drained - self._cluster.unschedulable)
@@ -254,9 +275,3 @@ class _Stage:
 
 def _selects(budget: Budget, pod: PodFacts) -> bool:
     return budget.key.namespace == pod.namespace and budget.selects(pod.labels)
-
-
-def _leaving(pick: Pick, held_by: Mapping[str, tuple[Reason, ...]]) -> Leaving:
-    pod = pick.candidate.pod
-    charges = {budget: entry.domain for budget, entry in pick.payment.charges.items()}
-    return Leaving(pod, charges, held_by.get(pod.uid, ()), None if pod.controller else UNMANAGED)

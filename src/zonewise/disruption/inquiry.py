@@ -50,7 +50,7 @@ async def inquire(client: Client, pod: Key, lease_namespaces: Sequence[str], now
             pods=pods,
             nodes=nodes,
             stock=[known for known in stock if _selects(known, facts)],
-            leader=await _leader(client, [Key(namespace, LEASE) for namespace in lease_namespaces], now),
+            leader=await read_leader(client, lease_namespaces, now),
             replicas=replica_set.spec.replicas if replica_set else None,
             guarded=await _is_guarded(client, pod.namespace),
             unreadable=unreadable,
@@ -110,8 +110,9 @@ def _owner(controller: Controller | None, replica_set: ReplicaSet | None) -> Own
     return Owner(named.kind, named.name, named.uid)
 
 
-async def _leader(client: Client, leases: Sequence[Key], now: datetime) -> LeaderAccount:
+async def read_leader(client: Client, lease_namespaces: Sequence[str], now: datetime) -> LeaderAccount:
     """Another may be left from before the controller moved. One that may not be read may be the one in use."""
+    leases = [Key(namespace, LEASE) for namespace in lease_namespaces]
     found: list[LeaderAccount] = []
     hidden: list[Key] = []
     for lease in leases:

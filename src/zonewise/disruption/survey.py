@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from zonewise.disruption import status
 from zonewise.disruption.budget import Budget
@@ -18,15 +19,34 @@ from zonewise.errors import ZonewiseError
 from zonewise.kube.client import Client
 from zonewise.kube.errors import Forbidden, NotFound
 from zonewise.kube.informers import Caches
-from zonewise.objects import NAMESPACES, key_of
+from zonewise.objects import NAMESPACES, PODS, Metadata, Resource, View, key_of
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 
 _SYNC_SECONDS: Final = 60.0
 _SCALES_SECONDS: Final = 2.0
 
 
-async def survey(client: Client) -> Cluster:
+class _Volume(View, frozen=True):
+    empty_dir: dict[str, Any] | None = None
+
+
+class _PodSpec(View, frozen=True):
+    volumes: tuple[_Volume, ...] = ()
+
+
+class _PodWithVolumes(View, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: _PodSpec = _PodSpec()
+
+
+_PODS_WITH_VOLUMES: Final = Resource(_PodWithVolumes, PODS.kind, PODS.plural)
+"""Read of a few nodes only: no cache need keep the volumes of all pods."""
+
+
+async def survey(client: Client, drained: Iterable[str]) -> Cluster:
+    """`drained` are the nodes of which more is asked than of others."""
     await _require_budgets(client)
+    empty_dirs = await _with_empty_dirs(client, drained)
     guards = await _guards(client)
     caches = Caches(client)
     sources = Sources(caches)
@@ -35,7 +55,7 @@ async def survey(client: Client) -> Cluster:
         await _synced(caches, sources, workloads)
         pods = [facts for key in sources.pods.keys() if (facts := sources.facts(key)) is not None]  # noqa: SIM118 - no dict
         await _read_scales(workloads, [pod for pod in pods if sources.budgets_of(pod)])
-        return _cluster(sources, workloads, pods, guards)
+        return replace(_cluster(sources, workloads, pods, guards), empty_dirs=empty_dirs)
 
 
 async def _require_budgets(client: Client) -> None:
@@ -46,6 +66,16 @@ async def _require_budgets(client: Client) -> None:
         raise ZonewiseError(
             "the cluster does not know TopologyDisruptionBudgets: `zonewise install --only disruption` defines them"
         ) from None
+
+
+async def _with_empty_dirs(client: Client, nodes: Iterable[str]) -> frozenset[str]:
+    listings = [await client.list(_PODS_WITH_VOLUMES, fields=f"spec.nodeName={node}") for node in nodes]
+    pods = [pod for listing in listings for pod in listing.items]
+    return frozenset(pod.metadata.uid for pod in pods if any(map(_is_empty_dir, pod.spec.volumes)))
+
+
+def _is_empty_dir(volume: _Volume) -> bool:
+    return volume.empty_dir is not None
 
 
 async def _guards(client: Client) -> Callable[[str], bool]:

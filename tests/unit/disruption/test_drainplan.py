@@ -9,7 +9,7 @@ from unit.disruption.build import ACROSS, BY_ZONE, NEW, OLD, OVERALL, pod, workl
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.drainplan import Cluster, DrainPlan, plan_drain
 from zonewise.disruption.ledger import Entry, ledger_of
-from zonewise.disruption.pods import Atlas, Controller, PodFacts
+from zonewise.disruption.pods import Atlas, Controller, PodFacts, Stage
 from zonewise.disruption.status import Published, Recollection, published
 from zonewise.objects.policy import PodDisruptionBudget
 from zonewise.topology import ZONE
@@ -105,8 +105,18 @@ def test_daemon_pods_and_static_pods_are_passed_over_and_naked_ones_need_force()
         "log": "DaemonSetPod",
         "etcd": "MirrorPod",
     }
-    remarks = {leaving.pod.name: leaving.remark.code for leaving in plan.waves[0].pods if leaving.remark}
-    assert remarks == {"alone": "Unmanaged"}
+    assert remarks(plan) == {"alone": ["Unmanaged"]}
+
+
+def test_kubectl_must_be_told_that_the_data_of_a_pod_may_go_unless_it_has_ended() -> None:
+    others = (pod("alone", "a1", None), pod("done", "a1", OLD, stage=Stage.ENDED))
+    made = replace(cluster(more=others), empty_dirs=frozenset({"uid-a-1", "uid-alone", "uid-done"}))
+    assert remarks(plan_drain(made, ["a1"])) == {"a-1": ["EmptyDir"], "alone": ["Unmanaged", "EmptyDir"]}
+
+
+def remarks(plan: DrainPlan) -> dict[str, list[str]]:
+    leaving = [each for wave in plan.waves for each in wave.pods]
+    return {each.pod.name: [str(remark.code) for remark in each.remarks] for each in leaving if each.remarks}
 
 
 def stock(name: str, allowed: int, desired: int) -> PodDisruptionBudget:
