@@ -1,4 +1,4 @@
-"""Stock kube-proxies, in namespace nodes of three zones, go where our hints say: connections counted per endpoint.
+"""Stock kube-proxies, in namespace nodes of three zones, go where our hints say and `explain` tells: connections counted.
 
 One set of pods serves both modes: in `own` the stock EndpointSlice controller is off and ours writes the slices, in
 `overlay` it is on and our webhook and controller put hints on what it writes.
@@ -26,10 +26,12 @@ from zonewise.kube.patch import MergePatch
 from zonewise.lab.controlplane import ControlPlane
 from zonewise.lab.programs import Program
 from zonewise.lab.state import Lab
-from zonewise.objects import ENDPOINT_SLICES, SERVICES
+from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, key_of
+from zonewise.planning.carrier import Carrier
 from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.policy import SAME_ZONE
 from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
+from zonewise.seeing.service import explain
 from zonewise.slices.names import service_key
 
 PODS = {
@@ -162,11 +164,12 @@ async def _service(backends: Pods, name: str, annotations: dict[str, str]) -> st
 
 
 async def _reaches(backends: Pods, address: str, expected: Callable[[Seen], bool]) -> None:
+    """And `explain service` names them."""
     seen: Seen = {}
 
     async def holds() -> bool:
         seen.update(await _seen(backends, address))
-        return expected(seen)
+        return expected(seen) and await _explained(backends, address) == seen
 
     try:
         await eventually(holds, f"clients of every zone reach at {address} what they should")
@@ -178,6 +181,23 @@ async def _seen(backends: Pods, address: str) -> Seen:
     """Whom connections from a node of each zone reach; nobody where the proxy does not serve the address yet."""
     counted = {zone: Counter(_answers(backends.node(f"{zone}-2").namespace, address)) for zone in ZONES}
     return {zone: set(counts) for zone, counts in counted.items()}
+
+
+async def _explained(backends: Pods, address: str) -> Seen:
+    """Whom `explain service` says that kube-proxy gives to clients on the same nodes, by the slices as they are."""
+    nodes = (await backends.client.list(NODES)).items
+    services = (await backends.client.list(SERVICES, backends.namespace)).items
+    slices = (await backends.client.list(ENDPOINT_SLICES, backends.namespace)).items
+    (service,) = [each for each in services if each.spec.cluster_ip == address]
+    own = [each for each in slices if service_key(each) == key_of(service)]
+    pods = {each.addresses[0]: each.target_ref for found in own for each in found.endpoints or ()}
+    explained: Seen = {}
+    for zone in ZONES:
+        told = explain(service, own, nodes, client="here", node=f"{zone}-2")
+        assert told.carrier is Carrier.KUBE_PROXY
+        (client,) = told.fronts[0].clients
+        explained[zone] = {target.name for share in client.shares if (target := pods[share.address])}
+    return explained
 
 
 def _answers(inside: str, address: str) -> Iterator[str]:
