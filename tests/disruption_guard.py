@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from zonewise.kube import kubeconfig
 from zonewise.kube.client import Client
 from zonewise.kube.health import Health
 from zonewise.kube.informers import Caches
+from zonewise.kube.lease import utc_now
 from zonewise.kube.review import Operation, Review, UserInfo, Verdict
 from zonewise.objects import PODS, Key, Metadata, Pod
 from zonewise.objects.policy import DeleteOptions, Eviction, Preconditions
@@ -69,7 +71,11 @@ class Replica:
 
 @asynccontextmanager
 async def replica(
-    bed: Bed, user: str = "guard", config: Path | None = None, silent_seconds: float = 30.0
+    bed: Bed,
+    user: str = "guard",
+    config: Path | None = None,
+    silent_seconds: float = 30.0,
+    wall: Callable[[], datetime] = utc_now,
 ) -> AsyncIterator[Replica]:
     """A guard with watches of its own, as `user`; synced."""
     config = config or await asyncio.to_thread(user_kubeconfig, bed.plane, user)
@@ -77,7 +83,7 @@ async def replica(
         caches = Caches(client)
         sources = Sources(caches)
         leader = LeaderWatch(caches, Key(LEASE_NAMESPACE, LEASE), silent_seconds=silent_seconds)
-        guard = Guard(client, sources, Book(client, sources.budgets), leader)
+        guard = Guard(client, sources, Book(client, sources.budgets), leader, wall=wall)
         async with caches:
             await caches.wait_synced()
             await eventually(lambda: guard.trouble() is None, "it knows whether somebody leads")

@@ -317,8 +317,8 @@ async def until_refunded(bed: Bed) -> None:
     assert not charges_in(await status(bed, "web"))
 
 
-async def test_clocks_that_jump(bed: Bed) -> None:
-    """Times in the ledger are for people: nothing ages by them."""
+async def test_times_in_the_ledger_from_1970_and_2199(bed: Bed) -> None:
+    """They are for people: nothing ages by them. `test_guard` has a webhook whose clock jumps."""
     await bed.replica_set("web", 9)
     await bed.until_ready("web", 9)
     await bed.cordon()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -307,6 +308,28 @@ async def test_a_node_is_read_before_a_budget_that_did_not_cover_it_lets_a_pod_g
             await led.client.get(PODS, ready, led.namespace), WORKLOAD_CONTROLLERS[0]
         )
         assert by_its_controller.code == 403
+
+
+async def test_a_clock_that_jumps_changes_nothing(led: Bed) -> None:
+    """Of the webhook: the times that it writes are for people, nobody counts by them."""
+    await led.deployment("web", 9)
+    await led.until_ready("web", 9)
+    clock = [datetime(2026, 1, 1, tzinfo=UTC)]
+    async with replica(led, wall=lambda: clock[0]) as guard:
+        await zone_budget(led)
+        await until_allowed(led, ONE_EACH)
+        await known(guard, led, 9)
+        for zone, year in (("zone-a", 1970), ("zone-b", 2199), ("zone-c", 2026)):
+            first, second, _ = await led.in_zone("web", zone)
+            clock[0] = datetime(year, 1, 1, tzinfo=UTC)
+            assert (await guard.evict(first)).allowed
+            assert (await guard.evict(second)).code == 429
+            assert (await guard.evict(first)).allowed, "it is charged already"
+        before = charges_in(await status_of(led))
+        assert [charge.time[:4] for charge in before] == ["1970", "2199", "2026"]
+        await led.set_unready(second)
+        await until_healthy(led, 5)  # counted anew since
+        assert charges_in(await status_of(led)) == before
 
 
 async def until_healthy(bed: Bed, pods: int, name: str = "budget") -> None:
