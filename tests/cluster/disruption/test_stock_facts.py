@@ -19,6 +19,7 @@ from disruption_bed import (
     DAEMON_SETS,
     DEPLOYMENTS,
     REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
     STATEFUL_SETS,
     STOCK_BUDGETS,
     Bed,
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.xdist_group("disruption")
 
 GRANT, COST = "test/granted", "controller.kubernetes.io/pod-deletion-cost"
 OPTED_IN = "test/guarded"
-CONTROLLERS = ("replicaset-controller", "statefulset-controller", "daemon-set-controller")
+CONTROLLERS = ("replicaset-controller", "replication-controller", "statefulset-controller", "daemon-set-controller")
 POLICIES = Resource(
     dict[str, Any],
     "ValidatingAdmissionPolicy",
@@ -129,20 +130,27 @@ async def names(bed: Bed, app: str) -> set[str]:
     return {pod.metadata.name for pod in await bed.pods(app) if is_available(pod)}
 
 
-async def test_a_refused_replica_set_backs_off_and_takes_the_granted_pod_at_once(bed: Bed) -> None:
-    await bed.replica_set("web", 6)
+@pytest.mark.parametrize(
+    ("resource", "controller"),
+    [(REPLICA_SETS, "replicaset-controller"), (REPLICATION_CONTROLLERS, "replication-controller")],
+    ids=["ReplicaSet", "ReplicationController"],
+)
+async def test_a_refused_replica_set_backs_off_and_takes_the_granted_pod_at_once(
+    bed: Bed, resource: Resource[Any], controller: str
+) -> None:
+    await (bed.replica_set("web", 6) if resource is REPLICA_SETS else bed.replication_controller("web", 6))
     before = {pod.metadata.name for pod in await bed.until_ready("web", 6)}
     chosen = sorted(before)[:2]
     async with guarded(bed, chosen[0]):
-        await bed.scale(REPLICA_SETS, "web", 4)
-        await eventually(lambda: longest_pause(bed, "replicaset-controller") > 0.6, "its back-off grows")
-        assert len(denied(bed, "replicaset-controller")) < 40, "from 5 ms, doubling, for two pods"
+        await bed.scale(resource, "web", 4)
+        await eventually(lambda: longest_pause(bed, controller) > 0.6, "its back-off grows")
+        assert len(denied(bed, controller)) < 40, "from 5 ms, doubling, for two pods"
         assert await names(bed, "web") == before
         for name in chosen:
             await grant(bed, name)
         await eventually(lambda: bed.until_ready("web", 4))
         assert await names(bed, "web") == before - set(chosen)
-        taken = [call.name for call in tries(bed, "replicaset-controller") if call.code == 200]
+        taken = [call.name for call in tries(bed, controller) if call.code == 200]
         assert sorted(taken) == chosen
         assert await bed.events("FailedDelete")
 
@@ -173,12 +181,14 @@ async def test_a_refused_stateful_set_tries_the_same_ordinal_until_it_is_granted
         assert await names(bed, "web") == {"web-0", "web-1"}
 
 
-async def test_a_refused_daemon_set_tries_any_old_pod_and_finishes_when_it_may(bed: Bed) -> None:
+async def test_a_refused_daemon_set_backs_off_tries_any_old_pod_and_finishes_when_it_may(bed: Bed) -> None:
     await bed.daemon_set("agent", update="RollingUpdate")
     first = {pod.metadata.uid for pod in await bed.until_ready("agent", 6)}
     async with guarded(bed, (await bed.pods("agent"))[0].metadata.name):
         await bed.new_version(DAEMON_SETS, "agent")
         await eventually(lambda: len({call.name for call in denied(bed, "daemon-set-controller")}) > 1, "several pods")
+        await eventually(lambda: longest_pause(bed, "daemon-set-controller") > 0.6, "its back-off grows")
+        assert len(denied(bed, "daemon-set-controller")) < 40, "from 5 ms, doubling, one pod at a time"
         assert {pod.metadata.uid for pod in await bed.pods("agent")} == first
         await guard(bed, on=False)
         await eventually(lambda: renewed(bed, "agent", first, 6), "all replaced")
