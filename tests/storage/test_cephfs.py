@@ -9,6 +9,7 @@ import pytest
 import storage_driver
 from storage_driver import MIB, PREFIX, Refused
 from storage_node import NodeProcess, Volume, capability, objects, running
+from waiting import eventually
 from zonewise.ceph import doctor, ids, journal
 from zonewise.ceph.cephfs import CephFs
 from zonewise.ceph.cluster import Cluster
@@ -127,7 +128,7 @@ def test_the_journal_is_with_the_file_system_and_the_doctor_finds_nothing(
     node.driver.delete_snapshot(snapshot.snapshot_id)
 
 
-def test_what_is_left_of_a_copy_in_a_volume_that_was_deleted_is_found(
+async def test_what_is_left_of_a_copy_in_a_volume_that_was_deleted_is_found(
     ceph_admin: Cluster, name: Callable[[str], str]
 ) -> None:
     """Its snapshot keeps what the volume had, and nobody has either in a journal."""
@@ -141,7 +142,11 @@ def test_what_is_left_of_a_copy_in_a_volume_that_was_deleted_is_found(
     (found,) = [each for each in examiner.examine(0.0, 1e9) if volume in each.what]
     assert (found.code, found.detail) == (doctor.Code.LEFTOVER_SNAPSHOT, f"csi-copy-{copy}")
     assert examiner.repair(found).done
-    assert volume not in [each["name"] for each in ceph_admin.mgr("fs subvolume ls", **group)]
+
+    def is_gone() -> bool:
+        return volume not in [each["name"] for each in ceph_admin.mgr("fs subvolume ls", **group)]
+
+    await eventually(is_gone, "the manager has removed the rest")
 
 
 @pytest.mark.parametrize(
