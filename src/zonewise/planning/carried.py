@@ -6,15 +6,15 @@ have nothing for; stock DNS gives every endpoint to everybody.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from zonewise.objects import Endpoint
 from zonewise.planning.carrier import Carrier
-from zonewise.routing import NODE_NAME, Cluster, Decision, Expression, Forecast, choose, forecast
+from zonewise.routing import Cluster, Decision, Expression, Forecast, choose, forecast
 from zonewise.routing.endpoints import is_draining, is_ready
-from zonewise.routing.forecast import Gets, clients_alike, foresee, served_domains
+from zonewise.routing.forecast import Alike, Gets, clients_alike, foresee, served_domains
 from zonewise.routing.stockproxy import Target, TrafficPolicies, categorize
 from zonewise.topology import ZONE
 
@@ -38,9 +38,7 @@ def carried(decision: Decision, expression: Expression, cluster: Cluster, carrie
 
 
 def _by(gets: Gets, decision: Decision, expression: Expression, cluster: Cluster) -> Carried:
-    hinted = {hint.name for each in expression.hints.values() for hint in each.for_nodes}
-    served = served_domains(decision)
-    groups = clients_alike(cluster, {**served, NODE_NAME: hinted | served.get(NODE_NAME, set())})
+    groups = list(_parted(clients_alike(cluster, served_domains(decision)), expression))
     used = {address for _, alike in groups for address in gets(alike[0])}
     endpoints = {a: each for a, each in _all(decision).items() if a in used or a in decision.endpoints}
     astray = sorted(
@@ -50,6 +48,19 @@ def _by(gets: Gets, decision: Decision, expression: Expression, cluster: Cluster
         for name in alike
     )
     return Carried(foresee(endpoints, cluster, groups, gets), tuple(astray))
+
+
+def _parted(groups: Iterable[Alike], expression: Expression) -> Iterator[Alike]:
+    """By which endpoints are hinted for their node."""
+    by_node: dict[str, list[str]] = {}
+    for address, hints in expression.hints.items():
+        for hint in hints.for_nodes:
+            by_node.setdefault(hint.name, []).append(address)
+    for zone, names in groups:
+        parts: dict[tuple[str, ...], list[str]] = {}
+        for name in names:
+            parts.setdefault(tuple(by_node.get(name, ())), []).append(name)
+        yield from ((zone, part) for part in parts.values())
 
 
 def _all(decision: Decision) -> Mapping[str, Endpoint]:

@@ -7,7 +7,7 @@ to everything it gets in proportion to the weights.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zonewise.objects import Endpoint
@@ -75,15 +75,25 @@ def clients_alike(cluster: Cluster, served: Mapping[str, Collection[str]]) -> Se
     """
     common, few = [ZONE], dict[str, None]()
     for key, domains in served.items():
+        if key == ZONE:
+            continue
         by_domain = cluster.clients_by((key,))
         found = [name for domain in sorted(domains) for name in by_domain.get((domain,), ())]
         if len(found) * 2 < len(cluster.clients):
             few |= dict.fromkeys(found)
-        elif key != ZONE:
+        else:
             common.append(key)
     rest = ((zone, names) for (zone, *_), names in cluster.clients_by(tuple(common)).items())
     many = [(zone, [name for name in names if name not in few]) for zone, names in rest]
     apart: dict[Domains, list[str]] = {}
     for name in few:
-        apart.setdefault(tuple(cluster.domains(key).get(name) for key in (ZONE, *served)), []).append(name)
+        apart.setdefault(tuple(_served(cluster, served, name)), []).append(name)
     return [(zone, names) for zone, names in many if names] + [(zone, names) for (zone, *_), names in apart.items()]
+
+
+def _served(cluster: Cluster, served: Mapping[str, Collection[str]], client: str) -> Iterator[str | None]:
+    """Its zone, and its other domains that somebody serves."""
+    yield cluster.domains(ZONE).get(client)
+    for key, domains in served.items():
+        domain = cluster.domains(key).get(client)
+        yield domain if domain in domains else None
