@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from deployed import SYSTEM, Deployed, audit_flags, documents, granted
+from deployed import SYSTEM, Deployed, audit_flags, documents, granted, scopes
 from lab_machine import ZONEWISE
 from program import Program as Process
 from storage_bed import Bed
@@ -288,6 +288,7 @@ def rights(site: Deployed) -> None:
         own = granted_by(account)
         assert done <= own, account
         assert own - done <= repeats, account
+        assert site.used(MANIFEST, account) <= scopes(MANIFEST, account), "where, too"
     assert not site.refused(CONTROLLER)
     assert sidecars <= granted(MANIFEST, CONTROLLER)
 
