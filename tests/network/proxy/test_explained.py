@@ -62,7 +62,9 @@ class Case:
 
     def explained(self) -> ServiceExplanation:
         nodes = tuple(self.cluster.nodes.values())
-        return explain(self.asked, self.slices, nodes, client="here", node=self.at, carriers=Carriers(all_services=True))
+        return explain(
+            self.asked, self.slices, nodes, client="here", node=self.at, carriers=Carriers(all_services=True)
+        )
 
 
 def policies(chance: Random) -> dict[str, str]:
