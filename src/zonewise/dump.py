@@ -26,10 +26,8 @@ Views = Mapping[str, type[View]]
 
 _REFUSED: Final = (ryml.ExceptionBasic, ryml.ExceptionParse, ryml.ExceptionVisit)
 _DOCUMENT_END: Final = re.compile(rb"\n---[ \t]*\r?(?=\n|\Z)")
-"""Begun with what is searched for: a `^` would be tried at every byte."""
 _KUBECTL_LIST: Final = re.compile(rb"\s*(?:---[ \t]*\r?\n)?apiVersion: v1\n(?:kind: [A-Za-z]*List\n)?items:(?=\n- )")
 _LIST_END: Final = re.compile(rb"\nkind: [A-Za-z]*List\n(?:metadata:\n(?:  .*\n?)*)?\s*\Z")
-_ITEM: Final = re.compile(rb"\n- ")
 _ITEM_KIND: Final = re.compile(rb"^  kind: (\S+)\r?$", re.MULTILINE)
 
 
@@ -93,38 +91,45 @@ def _yaml_objects(data: bytes, source: str, views: Views) -> Iterator[tuple[str,
             for parsed in _patiently(document, source):
                 yield from _json_objects(parsed, source)
             continue
-        for item in _items(document, listed.end()):
-            kind = _ITEM_KIND.search(item.text)
+        for begin, text in _items(document.text, listed.end()):
+            kind = _ITEM_KIND.search(text)
             if kind is None or (name := kind[1].decode(errors="replace")) in views:
-                yield name if kind else "", _first(quick, item, source)
+                yield name if kind else "", _first(quick, document, begin, text, source)
 
 
 def _documents(data: bytes) -> Iterator[_Chunk]:
     start = line = 0
-    for mark in _DOCUMENT_END.finditer(data):
-        yield _Chunk(data[start : mark.start() + 1], line)
-        line += data.count(b"\n", start, mark.end())
-        start = mark.end()
+    for begin in _all(b"\n---", data):
+        if mark := _DOCUMENT_END.match(data, begin):
+            yield _Chunk(data[start : begin + 1], line)
+            line += data.count(b"\n", start, mark.end())
+            start = mark.end()
     yield _Chunk(data[start:] if start else data, line)
 
 
-def _items(document: _Chunk, start: int) -> Iterator[_Chunk]:
+def _all(sought: bytes, data: bytes, start: int = 0, stop: int | None = None) -> Iterator[int]:
+    """Where it stands: on hundreds of megabytes ten times as fast as a regular expression."""
+    at = data.find(sought, start, stop)
+    while at >= 0:
+        yield at
+        at = data.find(sought, at + 1, stop)
+
+
+def _items(text: bytes, start: int) -> Iterator[tuple[int, bytes]]:
     """An item begins where a line does: whatever stands in one is indented."""
-    end = _LIST_END.search(document.text, max(start, len(document.text) - 4096))
-    stop = end.start() if end else len(document.text)
-    begins = [mark.start() + 1 for mark in _ITEM.finditer(document.text, start, stop)]
-    line = document.line + document.text.count(b"\n", 0, begins[0])
+    end = _LIST_END.search(text, max(start, len(text) - 4096))
+    stop = end.start() if end else len(text)
+    begins = [at + 1 for at in _all(b"\n- ", text, start, stop)]
     for begin, until in zip(begins, [*begins[1:], stop], strict=True):
-        text = document.text[begin:until]
-        yield _Chunk(text, line)
-        line += text.count(b"\n")
+        yield begin, text[begin:until]
 
 
-def _first(quick: _Quick, item: _Chunk, source: str) -> msgspec.Raw:
+def _first(quick: _Quick, document: _Chunk, begin: int, item: bytes, source: str) -> msgspec.Raw:
     """The only element of a list of one."""
-    objects = _quickly(quick, item.text)
+    objects = _quickly(quick, item)
     if objects is None:
-        objects = msgspec.json.decode(next(iter(_patiently(item, source))), type=list[msgspec.Raw])
+        chunk = _Chunk(item, document.line + document.text.count(b"\n", 0, begin))
+        objects = msgspec.json.decode(next(iter(_patiently(chunk, source))), type=list[msgspec.Raw])
     return objects[0]
 
 
