@@ -53,13 +53,17 @@ def due_at(urgent: Urgency, *, noticed_at: float, written_at: float, held: bool)
 
 
 def _falls(before: Published, after: Published) -> bool:
-    now = after.numbers.domains
-    return any(_promises_less(domain, now.get(name)) for name, domain in before.numbers.domains.items())
+    now, missing = after.numbers.domains, (before.numbers.tally.unplaced, after.numbers.tally.unplaced)
+    return any(_promises_less(domain, now.get(name), missing) for name, domain in before.numbers.domains.items())
 
 
-def _promises_less(before: DomainNumbers, after: DomainNumbers | None) -> bool:
-    """Also where nothing may leave before or after: pods that are not ready go uncharged while enough others are healthy."""
+def _promises_less(before: DomainNumbers, after: DomainNumbers | None, missing: tuple[int, int]) -> bool:
+    """Also where nothing may leave before or after: pods that are not ready go uncharged while enough others are healthy.
+
+    Whether what is `missing` from nobody knows where counts for that is the budget's matter: either way is looked at.
+    """
     if after is None:
         return before.allowed > 0
-    had_enough = before.healthy >= before.desired
-    return before.allowed > after.allowed or (had_enough and after.healthy < after.desired)
+    spare, spare_now = before.healthy - before.desired, after.healthy - after.desired
+    short_now = spare >= 0 > spare_now or spare - missing[0] >= 0 > spare_now - missing[1]
+    return before.allowed > after.allowed or short_now

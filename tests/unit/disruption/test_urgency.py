@@ -6,11 +6,13 @@ from unit.disruption.build import ACROSS, World, spread
 from zonewise.disruption.urgency import HELD_SECONDS, LAZY_SECONDS, NEVER, SOON_SECONDS, Urgency, due_at, urgency
 
 WHOLE = spread("3/3/3")
+HELD = WHOLE.unready("a0", "b0", "c0")
 CASES: dict[str, tuple[World, World, Urgency]] = {
     "the same": (WHOLE, spread("3/3/3"), Urgency.NOTHING),
     "a pod is lost": (WHOLE, WHOLE.unready("a0"), Urgency.NOW),
     "one more, where none may leave": (WHOLE.unready("a0"), WHOLE.unready("a0", "a1"), Urgency.NOW),
     "and yet another": (WHOLE.unready("a0", "a1"), WHOLE.unready("a0", "a1", "a2"), Urgency.SOON),
+    "one never came up, where none may leave": (HELD, HELD.scaled(10), Urgency.NOW),
     "a pod is back": (WHOLE.unready("a0"), WHOLE, Urgency.SOON),
     "one lost, one back": (WHOLE.unready("a0"), WHOLE.unready("b0"), Urgency.NOW),
     "a domain is gone": (WHOLE, spread("3/3"), Urgency.NOW),
