@@ -1,0 +1,1 @@
+"""`zonewise plan` on the dump of a large cluster."""

@@ -1,0 +1,205 @@
+"""The dump of a large cluster, as `kubectl get -A -o yaml` or `-o json` prints it: everything that a plan must read past.
+
+A few objects of each kind are written out whole; all others are these with other names, places and addresses put in, for
+a dump is half a gigabyte and a writer of YAML takes minutes for that.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from bench.kube.pods import pod
+
+ZONES = tuple(f"eu-1{letter}" for letter in "abcdef")
+NAMESPACES = 40
+SAMPLES = 25
+_POLICIES: tuple[dict[str, str], ...] = (
+    {},
+    {"endpointslice.kubernetes.io/same-zone": "Prefer"},
+    {"endpointslice.kubernetes.io/same-zone": "Require"},
+    {"service.kubernetes.io/topology-mode": "Auto"},
+    {"zonewise.dev/topology-keys": '["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]'},
+)
+_NAMED = ("NAME", "NAMESPACE", "APP", "NODE", "ZONE", "ADDRESS")
+
+
+class Size(NamedTuple):
+    nodes: int
+    services: int
+    pods: int
+
+
+class Place(NamedTuple):
+    """What is put in for the words of `_NAMED`: xNODEx, or xNODE7x for that of a slice's eighth endpoint."""
+
+    name: str
+    namespace: str
+    app: str
+    node: str
+    zone: str
+    address: str
+
+
+Form = Callable[[list[Any]], str]
+
+
+def write(path: Path, size: Size, *, slices: bool, form: str = "yaml") -> None:
+    """With EndpointSlices, or with pods alone to tell who serves."""
+    begin, between, end = _FRAMES[form]
+    with path.open("w") as file:
+        file.write(begin)
+        for index, text in enumerate(_texts(size, _FORMS[form], slices=slices)):
+            file.write(f"{between if index else ''}{text}")
+        file.write(end)
+
+
+def _yaml(items: list[Any]) -> str:
+    return yaml.dump(items, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), width=10_000)
+
+
+def _json(items: list[Any]) -> str:
+    return json.dumps(items, indent=4)[2:-2]
+
+
+_FORMS: dict[str, Form] = {"yaml": _yaml, "json": _json}
+_FRAMES = {
+    "yaml": ("apiVersion: v1\nitems:\n", "", 'kind: List\nmetadata:\n  resourceVersion: ""\n'),
+    "json": ('{"apiVersion": "v1", "items": [\n', ",\n", '], "kind": "List", "metadata": {"resourceVersion": ""}}\n'),
+}
+
+
+def _texts(size: Size, form: Form, *, slices: bool) -> Iterator[str]:
+    nodes = [form([_node()])]
+    services = [form([_service(policy)]) for policy in _POLICIES]
+    pods = [form([_pod(index)]) for index in range(SAMPLES)]
+    yield from (_put(nodes, index, _of_node(index)) for index in range(size.nodes))
+    yield from (_put(services, index, _of_service(index)) for index in range(size.services))
+    if slices:
+        yield from _slices(size, form)
+    yield from (_put(pods, index, _of_pod(index, size)) for index in range(size.pods))
+
+
+def _slices(size: Size, form: Form) -> Iterator[str]:
+    served = cache(lambda count: form([_slice(count)]))
+    for index in range(size.services):
+        pods = range(index, size.pods, size.services)
+        text = _put([served(len(pods))], 0, _of_service(index))
+        for number, each in enumerate(pods):
+            text = _put([text], 0, _of_pod(each, size), str(number))
+        yield text
+
+
+def _put(templates: list[str], index: int, place: Place, number: str = "") -> str:
+    text = templates[index % len(templates)]
+    for word, value in zip(_NAMED, place, strict=True):
+        text = text.replace(f"x{word}{number}x", value)
+    return text
+
+
+def _of_node(index: int) -> Place:
+    return Place(f"node-{index}", "", "", f"node-{index}", ZONES[index % len(ZONES)], "")
+
+
+def _of_service(index: int) -> Place:
+    name, address = f"web-{index}", f"10.96.{index >> 8}.{index & 255}"
+    return Place(name, f"team-{index % NAMESPACES}", name, "", "", address)
+
+
+def _of_pod(index: int, size: Size) -> Place:
+    service = index % size.services
+    node = (index * 2_654_435_761 >> 8) % size.nodes  # anywhere, and the same each time
+    address = f"10.{128 + (index >> 16)}.{index >> 8 & 255}.{index & 255}"
+    return Place(
+        f"web-{service}-{index}",
+        f"team-{service % NAMESPACES}",
+        f"web-{service}",
+        f"node-{node}",
+        ZONES[node % len(ZONES)],
+        address,
+    )
+
+
+def _pod(index: int) -> dict[str, Any]:
+    """kubectl leaves out who wrote which field."""
+    made = pod(index, random.Random(index))
+    metadata, labels = made["metadata"], made["metadata"]["labels"]
+    del metadata["managedFields"]
+    metadata |= {"name": "xNAMEx", "namespace": "xNAMESPACEx", "labels": labels | {"app": "xAPPx"}}
+    made["spec"]["nodeName"] = "xNODEx"
+    made["status"] |= {"podIP": "xADDRESSx", "podIPs": [{"ip": "xADDRESSx"}]}
+    return made
+
+
+def _node() -> dict[str, Any]:
+    capacity = {"cpu": "16", "memory": "65536Mi", "pods": "110", "ephemeral-storage": "101430960Ki"}
+    labels = {"kubernetes.io/hostname": "xNODEx", "topology.kubernetes.io/zone": "xZONEx", "kubernetes.io/os": "linux"}
+    images = [
+        {"names": [f"registry.example/app-{each}:v1.{each}"], "sizeBytes": 1_000_000 + each} for each in range(50)
+    ]
+    conditions = [
+        {"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": f"Kubelet{kind}"}
+        for kind, status in (("MemoryPressure", "False"), ("DiskPressure", "False"), ("Ready", "True"))
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "xNAMEx", "labels": labels, "uid": "0" * 32, "resourceVersion": "1"},
+        "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"], "providerID": "example://xNAMEx"},
+        "status": {
+            "allocatable": capacity,
+            "capacity": dict(capacity),
+            "conditions": conditions,
+            "images": images,
+            "nodeInfo": {"kubeletVersion": "v1.34.0", "osImage": "Linux", "architecture": "amd64"},
+        },
+    }
+
+
+def _service(policy: dict[str, str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "xNAMEx", "namespace": "xNAMESPACEx", "annotations": policy, "labels": {"app": "xAPPx"}},
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": "xADDRESSx",
+            "clusterIPs": ["xADDRESSx"],
+            "ipFamilies": ["IPv4"],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}],
+            "selector": {"app": "xAPPx"},
+        },
+        "status": {"loadBalancer": {}},
+    }
+
+
+def _slice(endpoints: int) -> dict[str, Any]:
+    managed = "endpointslice-controller.k8s.io"
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": "xNAMEx-abcde",
+            "namespace": "xNAMESPACEx",
+            "labels": {"kubernetes.io/service-name": "xNAMEx", "endpointslice.kubernetes.io/managed-by": managed},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": [_endpoint(number) for number in range(endpoints)],
+    }
+
+
+def _endpoint(number: int) -> dict[str, Any]:
+    return {
+        "addresses": [f"xADDRESS{number}x"],
+        "conditions": {"ready": True, "serving": True, "terminating": False},
+        "nodeName": f"xNODE{number}x",
+        "zone": f"xZONE{number}x",
+        "targetRef": {"kind": "Pod", "name": f"xNAME{number}x", "namespace": f"xNAMESPACE{number}x"},
+    }
