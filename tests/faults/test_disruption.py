@@ -202,7 +202,10 @@ async def test_killed_at_any_moment_while_a_deployment_rolls_out_and_scales_down
     """Between a charge, its grant, and the delete by the Deployment's own controller."""
     random = Random(SEED)
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 5}}
-    await bed.deployment("web", 9, strategy=strategy, pod_annotations={READY_AFTER: "300ms", GONE_AFTER: "200ms"})
+    soon = {READY_AFTER: "300ms", GONE_AFTER: "200ms"}
+    (even,) = bed.template("web")["spec"]["topologySpreadConstraints"]
+    spread = [even | {"matchLabelKeys": ["pod-template-hash"]}]  # else the new ones fill what the old ones leave
+    await bed.deployment("web", 9, strategy=strategy, pod_annotations=soon, pod_topologySpreadConstraints=spread)
     await bed.until_ready("web", 9)
     await guard(bed, "web")
     async with zonewise(bed.client, bed.plane) as running:
