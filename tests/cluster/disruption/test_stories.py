@@ -116,11 +116,11 @@ async def is_new(bed: Bed, zone: str, old: set[str]) -> bool:
 
 
 async def nine_pods(bed: Bed, kind: str = "deployment") -> set[str]:
-    """Three in each zone; gives their uids."""
+    """Three in each zone, and three of each version of a Deployment, whatever of the others is still there; gives their uids."""
     apart = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     labels = {"labelSelector": {"matchLabels": {"app": "foo"}}}
     template = bed.template("foo")["spec"]["topologySpreadConstraints"]
-    spread = [*template, apart | labels]
+    spread = [each | {"matchLabelKeys": ["pod-template-hash"]} for each in (*template, apart | labels)]
     if kind == "deployment":
         await bed.deployment(
             "foo", 9, strategy=THREE_AT_ONCE, pod_annotations=SLOW, pod_topologySpreadConstraints=spread
