@@ -136,7 +136,8 @@ class Deployed:
         return (call for call, code in self._calls(account, namespace) if code < 400 or code in {404, 409})
 
     def _calls(self, account: str, namespace: str) -> Iterator[tuple[Scope, int]]:
-        for line in (self.folder / "audit.log").read_text().splitlines():
+        whole, _, _being_written = (self.folder / "audit.log").read_text().rpartition("\n")
+        for line in whole.splitlines():
             call = json.loads(line)
             said = call.get("objectRef")
             if said and call["user"].get("username") == f"system:serviceaccount:{namespace}:{account}":
