@@ -25,6 +25,9 @@ _RESTART_SECONDS: Final = 3.0
 _OUTAGE_SECONDS: Final = 30.0
 """What is away at the first try is started again, most likely; and what is away at the second still is."""
 
+_MOST_OUTRUN: Final = 5
+"""So many times in a row, it is no coincidence: whoever counts sees something that we don't."""
+
 _LEAST_PATIENCE_SECONDS: Final = 1.0
 _PATIENCE: Final = 0.5
 
@@ -46,6 +49,7 @@ class Pace:
     _closed_until: dict[Place, float] = field(default_factory=dict)
     _refusals: deque[float] = field(default_factory=_recent)
     _in_a_row: int = 0
+    _outrun: int = 0
     _away_until: float = float("-inf")
     _count: int = 0
     _places: dict[Place, int] = field(default_factory=dict)
@@ -79,19 +83,28 @@ class Pace:
         return max(0.0, self._possible_since + patience - now)
 
     def went(self, place: Place) -> None:
-        self._in_a_row = 0
+        self._in_a_row = self._outrun = 0
         self._failures.pop(place, None)
         self._closed_until.pop(place, None)
         self._places.pop(place, None)
 
     def refused(self, place: Place, uid: str, now: float, retry_after_seconds: float = 0.0) -> None:
+        self._close(place, uid, now, retry_after_seconds)
+        self._refusals.append(now)
+        self._in_a_row += 1
+
+    def outrun(self, place: Place, uid: str, now: float, retry_after_seconds: float = 0.0) -> None:
+        """Our own budgets said no to a mere question: others, as a drain, took meanwhile what we had seen free."""
+        self._outrun += 1
+        tell = self.refused if self._outrun > _MOST_OUTRUN else self._close
+        tell(place, uid, now, retry_after_seconds)
+
+    def _close(self, place: Place, uid: str, now: float, retry_after_seconds: float) -> None:
         failures = self._failures.get(place, 0)
         wait = min(LONGEST_SECONDS, FIRST_SECONDS * _GROWTH ** min(failures, 16))
         self._failures[place] = failures + 1
         self._closed_until[place] = now + max(wait, retry_after_seconds)
         self._came_to(place, uid)
-        self._refusals.append(now)
-        self._in_a_row += 1
 
     def failed(self, place: Place, uid: str, now: float, retry_after_seconds: float = 0.0) -> None:
         """Not refused: nobody could be asked. All that were asked at once count as one."""

@@ -25,6 +25,7 @@ GUARDING: Final = "zonewise.dev/disruption"
 UNGUARDED: Final = "unguarded"
 EVICTIONS: Final = "evictions"
 DELETES: Final = "deletes"
+EVICTION_WEBHOOK: Final = f"{EVICTIONS}.zonewise.dev"
 EVICTION_TIMEOUT_SECONDS: Final = 10
 """Twice what we take at most: on a busy machine connections wait, too, and who is not answered may be charged."""
 DELETE_TIMEOUT_SECONDS: Final = 5
@@ -184,7 +185,7 @@ def webhook_configuration(
         "admissionReviewVersions": ["v1"],
     }
     evictions = {
-        "name": f"{EVICTIONS}.zonewise.dev",
+        "name": EVICTION_WEBHOOK,
         "clientConfig": dict(client_configs[EVICTIONS]),
         "rules": [{**_PODS_DELETED, "resources": ["pods/eviction"], "operations": ["CREATE"]}],
         "failurePolicy": "Fail",

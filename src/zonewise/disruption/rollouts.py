@@ -20,6 +20,7 @@ from zonewise.disruption.budget import Budget, Reach
 from zonewise.disruption.ledger import RESERVED, Source
 from zonewise.disruption.pace import Pace
 from zonewise.disruption.planning import UNCOUNTED_SECONDS, Planner, Reservations
+from zonewise.disruption.policies import EVICTION_WEBHOOK
 from zonewise.disruption.sources import Sources, WorkloadKey
 from zonewise.disruption.updates import (
     EVICT,
@@ -41,7 +42,7 @@ from zonewise.disruption.workloadreports import Reporter
 from zonewise.disruption.workloads import WorkloadSources
 from zonewise.kube.cache import Cache
 from zonewise.kube.client import Client
-from zonewise.kube.errors import ApiError, NotFound, ServerError
+from zonewise.kube.errors import ApiError, NotFound, ServerError, TooManyRequests
 from zonewise.kube.events import Recorder
 from zonewise.kube.patch import JsonPatch
 from zonewise.kube.queue import Backoff
@@ -260,9 +261,9 @@ class RolloutController:
 
     def _refused(self, pick: Pick, progress: _Progress, error: ApiError, *, tried: bool) -> None:
         """By a budget, a policy or a webhook; or for one that is away, which says nothing about this pod or domain."""
-        fails = isinstance(error, ServerError)
+        fails, pace = isinstance(error, ServerError), progress.pace
         progress.unsure |= fails and tried
-        tell = progress.pace.failed if fails else progress.pace.refused
+        tell = pace.failed if fails else pace.outrun if not tried and _is_our_own(error) else pace.refused
         tell(pick.candidate.domain, pick.candidate.uid, self._clock(), error.retry_after_seconds)
         self._reporter.refused(pick.candidate.pod, error)
 
@@ -314,6 +315,11 @@ def _reserved(pick: Pick) -> dict[str, str]:
     """Shows webhooks that the charge they find is ours, of just now. An older one they renew, lest it runs out meanwhile."""
     times = [entry.time for entry in pick.payment.charges.values()]  # all of one plan, so all the same
     return {RESERVED: times[0]} if times else {}
+
+
+def _is_our_own(error: ApiError) -> bool:
+    """Whether our budgets refused: an API server names the webhook that did."""
+    return isinstance(error, TooManyRequests) and EVICTION_WEBHOOK in error.message
 
 
 def _version(workload: StatefulSet) -> int:

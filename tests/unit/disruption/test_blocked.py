@@ -14,6 +14,7 @@ import pytest
 from unit.disruption.paper import BUDGET, DB, Paper, budget, feed, pod
 from zonewise.disruption.ledger import UNCONFIRMED_SECONDS, Entry, Source
 from zonewise.disruption.pods import PodFacts
+from zonewise.disruption.policies import EVICTION_WEBHOOK
 from zonewise.disruption.rollouts import _Progress
 from zonewise.disruption.sources import WorkloadKey
 from zonewise.kube.errors import BadRequest, ServerError, TooManyRequests
@@ -57,6 +58,19 @@ async def test_a_night_of_refusals(refusal: str, zones: str, unready: tuple[int,
     assert {int(name[-1]) % len(zones) for name in server.tried[-len(zones) :]} == set(range(len(zones))), "everywhere"
     busiest = max(sum(start <= call < start + HOUR for call in server.calls) for start in server.calls)
     assert busiest <= 6, server.calls[:30]
+
+
+async def test_a_webhook_that_died_and_drains_beside_it_block_no_update() -> None:
+    """The death makes it ask before it reserves; that a drain took the place meanwhile is answered by our own budgets."""
+    now, ours = 1000.0, f'admission webhook "{EVICTION_WEBHOOK}" denied the request: one is away'
+    paper = Paper("abc", lambda: now)
+    answers = [REFUSALS["a webhook that is away"], *[TooManyRequests(ours, status=429)] * 4]
+    paper.server.answer = lambda _name: answers.pop(0)
+    await paper.publisher._reconcile(BUDGET)
+    while answers:
+        await paper.rollouts._reconcile(DB)
+        now += 5.0
+        assert now < 1060.0, "blocked"
 
 
 async def test_what_was_reserved_beside_a_refused_pod_and_not_tried_is_given_back() -> None:

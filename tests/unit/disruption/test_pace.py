@@ -64,6 +64,22 @@ def test_a_failing_server_closes_everything_and_counts_once_for_all_that_were_as
     assert pace.is_closed("a", 900.0), "blocked"
 
 
+def test_who_is_outrun_after_a_failure_waits_for_its_domain_only() -> None:
+    """Drains take what was free; an update that a webhook's death made doubtful must not be blocked for that."""
+    pace = Pace()
+    pace.failed("a", "0", 0.0)
+    for number, place in enumerate("abcab"):
+        pace.outrun(place, str(number), 4.0)
+    assert pace.is_doubtful
+    assert not any(pace.is_closed(place, 9.0) for place in "abc")
+    pace.outrun("c", "5", 9.0)
+    pace.outrun("c", "6", 30.0)
+    assert pace.is_closed("z", 900.0), "again and again: blocked"
+    pace.went("a")
+    pace.outrun("b", "7", 1000.0)
+    assert not pace.is_closed("a", 1000.0)
+
+
 def test_what_went_opens_its_domain_and_forgets_the_refusals() -> None:
     pace = Pace()
     pace.refused("a", "1", 0.0)
