@@ -48,9 +48,11 @@ class Upstream:
         class TcpServer(socketserver.ThreadingTCPServer):
             daemon_threads = True
 
-        self.udp = socketserver.ThreadingUDPServer(("127.0.0.1", 0), Udp)
-        self.port = self.udp.server_address[1]
-        self.tcp = TcpServer(("127.0.0.1", self.port), Tcp)
+        self.tcp = TcpServer(
+            ("127.0.0.1", 0), Tcp
+        )  # of its ports many are taken beside other tests, of UDP's hardly any
+        self.port = self.tcp.server_address[1]
+        self.udp = socketserver.ThreadingUDPServer(("127.0.0.1", self.port), Udp)
         for server in (self.udp, self.tcp):
             threading.Thread(target=server.serve_forever, daemon=True).start()
 
