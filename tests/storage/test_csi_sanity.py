@@ -42,8 +42,9 @@ if os.environ.get("ZONEWISE_FAULTS") == "long":
     KINDS.append(("rbd", "block"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def node(breakable_ceph: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One for each kind: csi-sanity waits for ever for a driver that died with the kind before."""
     directory = tmp_path_factory.mktemp("sanity")
     config = storage_driver.config_file(directory, breakable_ceph)
     with running(NodeProcess(directory, config, breakable_ceph)) as process:
