@@ -118,7 +118,7 @@ class Book:
 
 
 def status_only(written: TopologyDisruptionBudget, document: Mapping[str, Any]) -> dict[str, Any]:
-    """All that an API server takes of an update of the status; the rest stays as stored. A patch would cost it half as much again."""
+    """All that an API server takes of an update of the status; the rest stays as stored. A patch costs it up to half as much again."""
     metadata = written.metadata
     version = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
     return {"metadata": {"name": metadata.name, **version}, "status": document}
