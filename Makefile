@@ -27,10 +27,10 @@ help: ## show this list
 .PHONY: setup setup-lab
 setup-lab: .venv/.synced
 	@$(BIN)/python -m compileall -q src
-	@$(BIN)/python -m zonewise.lab.setup
+	@$(BIN)/python -m zonewise.lab.build.setup
 setup: setup-lab ## install what everything needs: packages, the lab's control plane, CoreDNS and csi-sanity (built once, cached)
 	@$(BIN)/python -m bench.dns.coredns
-	@$(BIN)/python -m zonewise.lab.csisanity
+	@$(BIN)/python -m zonewise.lab.build.csi_sanity
 
 .PHONY: test
 test: setup lint ## every check and every test, with coverage of the ground
@@ -57,7 +57,7 @@ test-network: setup ## only what moves packets: real namespaces and a real kerne
 
 .PHONY: test-storage
 test-storage: setup-lab ## only what stores: against a real Ceph, with csi-sanity for RBD and CephFS (root)
-	@$(BIN)/python -m zonewise.lab.csisanity
+	@$(BIN)/python -m zonewise.lab.build.csi_sanity
 	@ZONEWISE_FAULTS=long $(PYTEST) -n $(WORKERS) --dist loadgroup tests/storage
 
 .PHONY: test-faults
@@ -67,7 +67,7 @@ test-faults: setup ## what is killed, stalled and cut off, as often and as long 
 .PHONY: fuzz-dns
 fuzz-dns: .venv/.synced ## packets that nobody would send, 10 million unless RUNS says otherwise, for the DNS server
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/uv pip install --quiet --group fuzz
-	@$(BIN)/python tests/dns_fuzz.py
+	@$(BIN)/python tests/support/dns/fuzz.py
 
 .PHONY: lint
 lint: .venv/.synced ## format, style, types, and which room may import which
@@ -97,11 +97,11 @@ reference: .venv/.synced ## write docs/reference.md anew from the code
 .PHONY: test-chart
 test-chart: .venv/.synced ## the Helm chart, rendered by Helm itself (built once, some minutes)
 	@test -x build/helm/helm || GOBIN=$(CURDIR)/build/helm go install helm.sh/helm/v3/cmd/helm@v3.19.0
-	@$(BIN)/python tests/chart_with_helm.py build/helm/helm
+	@$(BIN)/python tests/support/install/helm_chart.py build/helm/helm
 
 .PHONY: up
 up: setup ## a three-zone cluster on this machine, with an application, Zonewise and its dashboard in it
-	@$(BIN)/zonewise lab up --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph)
+	@$(BIN)/zonewise lab up --demo --zonewise $$($(BIN)/python -m zonewise.lab.ceph.cluster)
 
 .PHONY: down
 down: ## end that cluster and leave nothing behind

@@ -10,13 +10,13 @@ import pytest
 import structlog
 from hypothesis import settings
 
-import shared_cluster
-from verdicts import Verdicts
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.lab import ceph
-from zonewise.lab.ceph import Ceph
-from zonewise.lab.controlplane import ControlPlane
+from support.lab import shared_cluster
+from support.rerun import Verdicts
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.lab.ceph import cluster as ceph
+from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 # A busy machine may take its time: what hangs is ended by pytest-timeout, not by a stopwatch per example.
 settings.register_profile("zonewise", deadline=None)

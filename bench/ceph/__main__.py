@@ -16,8 +16,8 @@ from statistics import median
 
 from bench.ceph.contestants import CLI, LIBRBD, OURS, CommandLine, Contestant, Librbd, Ours, Timed, ours, timed
 from bench.report import Row, publish, show
-from zonewise.lab import ceph
-from zonewise.lab.ceph import JOURNAL_POOL, Ceph
+from zonewise.lab.ceph import cluster as ceph
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
 
 PARALLEL = (1, 8, 32)
 CALLS = 64
@@ -73,12 +73,12 @@ def _each(runs: list[Timed]) -> float:
 
 def journal_rows(config: Path, cluster: Ceph) -> list[Row]:
     """In this process, so that the journal's own count can be read."""
-    from zonewise.ceph import journal, provisioning
-    from zonewise.ceph.cluster import Clusters
+    from zonewise.ceph.backend.cluster import Clusters
+    from zonewise.ceph.backend.rbd import Rbd
     from zonewise.ceph.config import Configuration
-    from zonewise.ceph.controller import Controller
-    from zonewise.ceph.ids import Kind
-    from zonewise.ceph.rbd import Rbd
+    from zonewise.ceph.controller import journal, provisioner
+    from zonewise.ceph.controller.service import Controller
+    from zonewise.ceph.decide.ids import Kind
     from zonewise.ceph.spec import csi_pb2 as csi
 
     used: list[journal.Journal] = []
@@ -93,8 +93,8 @@ def journal_rows(config: Path, cluster: Ceph) -> list[Row]:
         used.clear()
         return total
 
-    before = provisioning.Journal
-    provisioning.Journal = Counted  # type: ignore[misc,assignment] # for the count
+    before = provisioner.Journal
+    provisioner.Journal = Counted  # type: ignore[misc,assignment] # for the count
     clusters = Clusters(Configuration(config), 60)
     try:
         controller = Controller(clusters, {Kind.RBD: Rbd()})
@@ -111,7 +111,7 @@ def journal_rows(config: Path, cluster: Ceph) -> list[Row]:
             controller.delete_volume(csi.DeleteVolumeRequest(volume_id=made.volume_id, secrets=cluster.secrets))
             counts["delete"].append(operations())
     finally:
-        provisioning.Journal = before  # type: ignore[misc]
+        provisioner.Journal = before  # type: ignore[misc]
         clusters.close()
     goals = {"create": 2, "again": 2, "delete": 3}
     what = {"create": "a new volume", "again": "CreateVolume once more", "delete": "DeleteVolume"}
@@ -122,9 +122,10 @@ def journal_rows(config: Path, cluster: Ceph) -> list[Row]:
 
 
 def list_rows(contestant: Ours, config: Path, count: int) -> list[Row]:
-    from zonewise.ceph import ids, journal
-    from zonewise.ceph.cluster import Clusters
+    from zonewise.ceph.backend.cluster import Clusters
     from zonewise.ceph.config import Configuration
+    from zonewise.ceph.controller import journal
+    from zonewise.ceph.decide import ids
 
     clusters = Clusters(Configuration(config), 60)
     cluster = clusters.own("lab")

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import grpc
 
 from zonewise.ceph.spec import csi_pb2 as csi
-from zonewise.lab.ceph import Ceph
+from zonewise.lab.ceph.cluster import Ceph
 
 OURS, LIBRBD, CLI = "ours", "librbd", "rbd"
 SIZE_BYTES = 1 << 30
@@ -117,7 +117,7 @@ class Librbd:
     contexts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from zonewise.ceph.cluster import Clusters
+        from zonewise.ceph.backend.cluster import Clusters
         from zonewise.ceph.config import Configuration
 
         self.clusters = Clusters(Configuration(self.config))

@@ -17,7 +17,7 @@ from bench.disruption.cluster import Cluster, cluster, zonewise
 from bench.disruption.recount import recount
 from bench.disruption.rollouts import Figures, lower_bound, say
 from bench.report import BUILD, Row, measured, median, publish
-from zonewise.lab.programs import Program
+from zonewise.lab.controlplane.programs import Program
 
 SIZES = (99, 999)
 WEBHOOKS = 3

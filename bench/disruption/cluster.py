@@ -20,11 +20,12 @@ from typing import Any, TypeVar
 
 import yaml
 
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.lab import controlplane, kwok
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane import controlplane
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
+from zonewise.lab.nodes import kwok
 from zonewise.objects import NODES, Resource
 
 T = TypeVar("T")

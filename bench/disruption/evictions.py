@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from bench.disruption.asker import Evictor
 from bench.disruption.cluster import BUDGETS, ZONES, Cluster, cpu_seconds, until
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.programs import Program
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
 from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
 

@@ -11,11 +11,11 @@ import time
 
 import msgspec
 
-from zonewise.disruption.budget import Budget
-from zonewise.disruption.census import Places, count
-from zonewise.disruption.ledger import Entry, ledger_of
-from zonewise.disruption.pods import Atlas, Controller, Owner, PodFacts, Workload
-from zonewise.disruption.status import document, published
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.count import Places, count
+from zonewise.disruption.decide.ledger import Entry, ledger_of
+from zonewise.disruption.decide.pods import Atlas, Controller, Owner, PodFacts, Workload
+from zonewise.disruption.decide.status import document, published
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import ZONE
 

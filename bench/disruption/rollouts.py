@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.disruption.cluster import BUDGETS, LEADER, WEBHOOK, ZONES, Call, Cluster, summary, until
-from zonewise.kube.errors import NotFound
+from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod, Resource
 from zonewise.topology import ZONE
 

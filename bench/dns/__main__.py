@@ -23,9 +23,9 @@ from bench.dns.coredns import CoreDns
 from bench.dns.differential import free_port
 from bench.report import Row
 from zonewise.errors import ZonewiseError
-from zonewise.lab import controlplane
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from zonewise.lab.controlplane import controlplane
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 
 CHUNK = 2000
 CHUNKS = 5

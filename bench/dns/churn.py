@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from bench.dns import load
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
 from zonewise.objects import ENDPOINT_SLICES
 
 ENDPOINTS_PER_WRITE = load.ENDPOINTS_EACH // 2

@@ -14,8 +14,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from zonewise.lab import places
-from zonewise.lab.build import Go
+from zonewise.lab import paths
+from zonewise.lab.build.build import Go
 
 MODULE = Path(__file__).parent / "coredns"
 
@@ -23,7 +23,7 @@ MODULE = Path(__file__).parent / "coredns"
 def ensure() -> Path:
     """The binary, built now unless it is there: some minutes. Two at once wait for each other."""
     sources = b"".join(sorted(path.read_bytes() for path in MODULE.iterdir()))
-    binary = places.cache_root() / "coredns" / hashlib.sha256(sources).hexdigest()[:12]
+    binary = paths.cache_root() / "coredns" / hashlib.sha256(sources).hexdigest()[:12]
     if binary.exists():
         return binary
     binary.parent.mkdir(parents=True, exist_ok=True)

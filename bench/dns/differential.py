@@ -26,11 +26,11 @@ import dns.rcode
 import dns.rdatatype
 
 from bench.dns.coredns import CoreDns
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.lab import controlplane
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane import controlplane
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, SERVICES
 
 Json = dict[str, Any]

@@ -18,9 +18,9 @@ from typing import Any
 import dns.message
 import dns.query
 
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.lab.controlplane import ControlPlane
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
 
 SERVICES_COUNT, ENDPOINTS_EACH = 2000, 10

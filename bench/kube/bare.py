@@ -11,9 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from zonewise.lab import binaries, programs
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program, Settings
+from zonewise.lab.build import binaries
+from zonewise.lab.controlplane import programs
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program, Settings
 
 
 def binary(program: str) -> Path:

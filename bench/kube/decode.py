@@ -17,7 +17,7 @@ Decoder = Callable[[bytes], list[Any]]
 
 
 def zonewise() -> Decoder:
-    from zonewise.kube.wire import read_page
+    from zonewise.kube.wire.codec import read_page
     from zonewise.objects import Pod
 
     return lambda body: read_page(body, Pod, "list of pods").items

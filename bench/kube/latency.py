@@ -41,8 +41,8 @@ def zonewise(kubeconfig: Path, events: int, lateness: Lateness) -> None:
 
 
 async def _zonewise(kubeconfig: Path, events: int, lateness: Lateness) -> None:
-    from zonewise.kube.client import Client
-    from zonewise.kube.informers import Caches
+    from zonewise.kube.client.client import Client
+    from zonewise.kube.watch.informers import Caches
     from zonewise.objects import PODS
 
     async with await Client.connect(kubeconfig) as client:

@@ -19,10 +19,10 @@ from bench.proxy.contestants import NODES, OURS, PEER
 from bench.proxy.priority import fall_back, go_ahead
 from bench.proxy.results import NOTES, Found, rows
 from bench.report import BUILD, publish, show
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
 from zonewise.lab import labs
-from zonewise.lab.addresses import zone_names
+from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.state import Lab, Options
 
 SIZES = (1_000, 5_000, 10_000)

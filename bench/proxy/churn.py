@@ -9,7 +9,7 @@ from collections.abc import Callable
 from bench.proxy.cluster import spare_address
 from bench.proxy.contestants import Running
 from bench.proxy.syncs import write
-from zonewise.kube.client import Client
+from zonewise.kube.client.client import Client
 
 PER_SECOND = 50
 _SAY_EVERY_SECONDS = 60.0

@@ -13,9 +13,9 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
-from zonewise.kube.client import Client
-from zonewise.lab import etcd
-from zonewise.lab.controlplane import ControlPlane
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane import etcd
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, SERVICES, Resource
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from bench.proxy.cluster import PORT
 from bench.proxy.priority import AHEAD
 from bench.report import BUILD
-from zonewise.lab import kubeproxy, namespaces, nodes
+from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import kube_proxy, nodes
 from zonewise.lab.state import Lab
-from zonewise.proxy.family import IPV4, Protocol
-from zonewise.proxy.layout import place_key
-from zonewise.proxy.netlink import Kind, Message, encoded, message_bytes, nested, received, text
+from zonewise.proxy.wire.family import IPV4, Protocol
+from zonewise.proxy.wire.layout import place_key
+from zonewise.proxy.wire.netlink import Kind, Message, encoded, message_bytes, nested, received, text
 
 OURS, PEER = "zonewise", "kube-proxy"
 NODES = {OURS: "zone-a-1", PEER: "zone-a-2"}
@@ -153,6 +154,6 @@ def run(name: str, lab: Lab, options: Sequence[str] = ALL_SERVICES) -> Iterator[
 
 def _argv(name: str, lab: Lab, node: str, options: Sequence[str]) -> list[str]:
     if name == PEER:
-        return kubeproxy.argv(lab.binaries / "kube-proxy", lab.node_kubeconfig, node)
+        return kube_proxy.argv(lab.binaries / "kube-proxy", lab.node_kubeconfig, node)
     command = [str(Path(sys.executable).with_name("zonewise")), "proxy", *options]
     return [*command, "--node-name", node, "--kubeconfig", str(lab.node_kubeconfig), "--health-port", "0"]

@@ -16,8 +16,9 @@ from contextlib import ExitStack, contextmanager
 
 from bench.proxy.contestants import NODES
 from bench.report import ROOT
-from zonewise.lab import namespaces, nodes
-from zonewise.lab.addresses import NodePlan
+from zonewise.lab.decide.addresses import NodePlan
+from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab
 
 ROUNDS, CONNECTIONS = 8, 2500

@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.proxy.cluster import PORT, TARGET_PORT, like, pod_address, service_name, store
 from bench.proxy.contestants import OURS, Running, run
-from zonewise.kube.client import Client
-from zonewise.lab import etcd
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane import etcd
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, SERVICES
 

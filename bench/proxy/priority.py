@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.state import Lab
 
 AHEAD = ("chrt", "--rr", "1")

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from bench.proxy.cluster import NAMESPACE, cluster_ip, slice_body, spare_address
 from bench.proxy.contestants import Running, run
-from zonewise.kube.client import Client
+from zonewise.kube.client.client import Client
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from bench.report import Row, median, publish
 from bench.slices.contestants import OURS, SHIPPED, STOCK, run
 from bench.slices.world import World, world
-from zonewise.lab import controlplane
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from zonewise.lab.controlplane import controlplane
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import Key
 
 SERVICES, PODS_PER_SERVICE, NAMESPACES = 1_000, 10, 20

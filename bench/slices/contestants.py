@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from zonewise.lab import programs
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from zonewise.lab.controlplane import programs
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 
 OURS, STOCK, SHIPPED = "ours", "stock", "stock as shipped"
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

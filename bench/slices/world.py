@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.informers import Caches
-from zonewise.kube.patch import StrategicPatch
-from zonewise.kube.reflector import Change
-from zonewise.lab import kwok
-from zonewise.lab.controlplane import ControlPlane
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.decide.reflector import Change
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.patch import StrategicPatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.nodes import kwok
 from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, EndpointSlice, Key, Pod
 
 T = TypeVar("T")

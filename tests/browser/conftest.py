@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from dashboard_bed import PATIENCE_SECONDS, Dashboard, OpenPage, Watched, ended, started
-from shared_cluster import Run
-from zonewise.lab.controlplane import ControlPlane
+from support.dashboard.server import PATIENCE_SECONDS, Dashboard, OpenPage, Watched, ended, started
+from support.lab.shared_cluster import Run
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 _ALONE = pytest.mark.xdist_group("browser")
 

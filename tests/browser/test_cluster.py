@@ -16,9 +16,9 @@ import pytest
 from playwright.sync_api import expect
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from dashboard_bed import OpenPage, ended, started
-from dashboard_world import SAME_ZONE, ZONE, node, service, slice_of
-from zonewise.lab.controlplane import ControlPlane
+from support.dashboard.cluster import SAME_ZONE, ZONE, node, service, slice_of
+from support.dashboard.server import OpenPage, ended, started
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 HOMES = [(f"{zone}-{at}", zone) for zone in ZONES for at in (1, 2)]

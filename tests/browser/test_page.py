@@ -17,18 +17,18 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboard_bed import OpenPage
-from dashboard_world import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
-from zonewise.dashboard import dumped
-from zonewise.dashboard.board import Board
-from zonewise.dashboard.doors import LoopbackDoor
-from zonewise.dashboard.rows import ServiceRow
+from support.dashboard.cluster import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
+from support.dashboard.server import OpenPage
+from zonewise.dashboard import from_dump
+from zonewise.dashboard.auth import LoopbackDoor
+from zonewise.dashboard.decide.rows import ServiceRow
+from zonewise.dashboard.decide.traffic import Traffic
+from zonewise.dashboard.live_state import Board
 from zonewise.dashboard.server import Server, serve
-from zonewise.dashboard.traffic import Traffic
-from zonewise.kube.listening import listen
-from zonewise.planning.situation import Situation
+from zonewise.diagnostics.decide.status.traffic import Flow
+from zonewise.kube.server.listening import listen
+from zonewise.planning.snapshot import Situation
 from zonewise.routing import HintsForm
-from zonewise.seeing.traffic import Flow
 
 VIEWS = ("overview", "services", "budgets", "volumes", "what-if", "simulator")
 MOST_CPU_SECONDS_PER_UPDATE = 0.1
@@ -117,7 +117,7 @@ def show() -> Iterator[Show]:
             if world not in shown:
                 board = Board({"source": "a test", "live": True, "version": "0", "login": False})
                 data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world()}).encode()
-                situation = dumped.show(dumped.read(data, "a test"), board, HintsForm.STABLE)
+                situation = from_dump.show(from_dump.read(data, "a test"), board, HintsForm.STABLE)
                 url = asyncio.run_coroutine_threadsafe(start(board, situation), loop).result(60)
                 shown[world] = Shown(board, url, loop)
             return shown[world]

@@ -8,17 +8,35 @@ from typing import Any
 
 import pytest
 
-from admission_site import CONFIG_MAP_RULE, LABEL, Site, config_map, configuration, registered, rule, site, trusted
-from fault_proxy import FaultProxy
-from waiting import eventually
-from zonewise.kube import webhooks
-from zonewise.kube.client import Client
-from zonewise.kube.errors import ApiError, Cause, DeadlineExceeded, Forbidden, ServerError, TooManyRequests, Unavailable
-from zonewise.kube.informers import Caches
-from zonewise.kube.patch import JsonPatch, MergePatch
-from zonewise.kube.review import Operation, Verdict
-from zonewise.kube.webhooks import TrustInjector
-from zonewise.lab.controlplane import ControlPlane
+from support.kube.admission_server import (
+    CONFIG_MAP_RULE,
+    LABEL,
+    Site,
+    config_map,
+    configuration,
+    registered,
+    rule,
+    site,
+    trusted,
+)
+from support.kube.fault_proxy import FaultProxy
+from support.waiting import eventually
+from zonewise.kube.client.client import Client
+from zonewise.kube.server import ca_injector as webhooks
+from zonewise.kube.server.ca_injector import TrustInjector
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.admission_review import Operation, Verdict
+from zonewise.kube.wire.errors import (
+    ApiError,
+    Cause,
+    DeadlineExceeded,
+    Forbidden,
+    ServerError,
+    TooManyRequests,
+    Unavailable,
+)
+from zonewise.kube.wire.patch import JsonPatch, MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, PODS, Resource
 
 POD = {"metadata": {"name": "web-0"}, "spec": {"containers": [{"name": "c", "image": "none"}]}}

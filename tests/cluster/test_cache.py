@@ -13,15 +13,15 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from cache_truth import become_equal, contents, sample
-from fault_proxy import FaultProxy
-from waiting import eventually
-from zonewise.kube import reflector
-from zonewise.kube.client import Client
-from zonewise.kube.informers import Caches
-from zonewise.kube.patch import MergePatch
-from zonewise.kube.reflector import Change
-from zonewise.lab.controlplane import ControlPlane
+from support.kube.cache_state import become_equal, contents, sample
+from support.kube.fault_proxy import FaultProxy
+from support.waiting import eventually
+from zonewise.kube.client.client import Client
+from zonewise.kube.decide import reflector
+from zonewise.kube.decide.reflector import Change
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, NAMESPACES, SECRETS, SERVICES, ConfigMap, Key, Resource
 
 LARGE = "x" * 200_000

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from cache_truth import become_equal, contents, sample
-from fault_proxy import FaultProxy
-from waiting import eventually
-from zonewise.kube import reflector
-from zonewise.kube.cache import Cache
-from zonewise.kube.client import Client
-from zonewise.kube.informers import Caches
-from zonewise.kube.patch import MergePatch
-from zonewise.kube.reflector import Change
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.kube.cache_state import become_equal, contents, sample
+from support.kube.fault_proxy import FaultProxy
+from support.waiting import eventually
+from zonewise.kube.client.client import Client
+from zonewise.kube.decide import reflector
+from zonewise.kube.decide.reflector import Change
+from zonewise.kube.watch.cache import Cache
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import CONFIG_MAPS, ConfigMap, Key
 
 Start = Callable[..., ControlPlane]

@@ -16,17 +16,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from cache_truth import become_equal, contents, sample
-from fault_proxy import FaultProxy
-from zonewise.kube import reflector
-from zonewise.kube.cache import Cache
-from zonewise.kube.client import Client
-from zonewise.kube.errors import AlreadyExists, NotFound
-from zonewise.kube.informers import Caches
-from zonewise.kube.patch import MergePatch
-from zonewise.kube.reflector import Change
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.kube.cache_state import become_equal, contents, sample
+from support.kube.fault_proxy import FaultProxy
+from zonewise.kube.client.client import Client
+from zonewise.kube.decide import reflector
+from zonewise.kube.decide.reflector import Change
+from zonewise.kube.watch.cache import Cache
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import AlreadyExists, NotFound
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import CONFIG_MAPS, NAMESPACES, ConfigMap, Key
 
 R = TypeVar("R")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fault_proxy import FaultProxy
-from waiting import eventually
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client, EventType
-from zonewise.kube.errors import DeadlineExceeded, NotFound, Unreachable
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
+from support.kube.fault_proxy import FaultProxy
+from support.waiting import eventually
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client, EventType
+from zonewise.kube.wire.errors import DeadlineExceeded, NotFound, Unreachable
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, ConfigMap
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from waiting import eventually
-from whoami import whoami
-from zonewise.kube import kubeconfig
-from zonewise.kube.access import Access
-from zonewise.kube.client import Client
-from zonewise.kube.errors import DeadlineExceeded, Forbidden, Unauthorized, Untrusted
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.pki import Authority, KeyPair
+from support.lab.whoami import whoami
+from support.waiting import eventually
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.errors import DeadlineExceeded, Forbidden, Unauthorized, Untrusted
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.pki import Authority, KeyPair
 from zonewise.objects import CONFIG_MAPS, PODS, SERVICE_ACCOUNTS
 
 V1 = "client.authentication.k8s.io/v1"

@@ -20,10 +20,10 @@ import pytest
 import trustme
 import yaml
 
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.errors import ApiError, ConfigError
-from zonewise.lab.controlplane import ControlPlane
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import ApiError, ConfigError
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 AUTHORITY = trustme.CA()
 SERVER = AUTHORITY.issue_cert("127.0.0.1", "localhost", "api.example.com")

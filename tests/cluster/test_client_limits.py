@@ -9,14 +9,14 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from fault_proxy import FaultProxy
-from waiting import eventually
-from whoami import whoami
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.errors import DeadlineExceeded, Gone, NotFound, TooManyRequests
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
+from support.kube.fault_proxy import FaultProxy
+from support.lab.whoami import whoami
+from support.waiting import eventually
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import DeadlineExceeded, Gone, NotFound, TooManyRequests
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, NAMESPACES, PODS, Metadata, Resource, View
 
 POD = {

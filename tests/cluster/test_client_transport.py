@@ -10,10 +10,10 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from whoami import whoami
-from zonewise.kube.client import Client
-from zonewise.kube.errors import Forbidden, Unreachable
-from zonewise.lab.controlplane import ControlPlane
+from support.lab.whoami import whoami
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import Forbidden, Unreachable
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, NODES
 
 

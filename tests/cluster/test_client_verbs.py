@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from waiting import eventually
-from zonewise.kube.client import Client, EventType, Propagation
-from zonewise.kube.errors import AlreadyExists, ApiError, BadRequest, Conflict, Invalid, NotFound
-from zonewise.kube.patch import Apply, JsonPatch, MergePatch, Patch, StrategicPatch, pointer
+from support.waiting import eventually
+from zonewise.kube.client.client import Client, EventType, Propagation
+from zonewise.kube.wire.errors import AlreadyExists, ApiError, BadRequest, Conflict, Invalid, NotFound
+from zonewise.kube.wire.patch import Apply, JsonPatch, MergePatch, Patch, StrategicPatch, pointer
 from zonewise.objects import CONFIG_MAPS, NAMESPACES, NODES, PODS, SERVICES, ConfigMap
 
 POD = {

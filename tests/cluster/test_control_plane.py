@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import shared_cluster
-from lab_machine import until
-from zonewise.kube.client import Client
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.lab import shared_cluster
+from support.lab.machine import until
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 
 
 def test_shared_cluster_takes_pods_in_a_fresh_namespace(cluster: ControlPlane, namespace: str) -> None:
@@ -88,7 +88,7 @@ def test_a_killed_test_run_is_cleaned_up_by_the_next(tmp_path: Path, monkeypatch
     monkeypatch.setenv("ZONEWISE_STATE", str(tmp_path))
     environ = {
         **os.environ,
-        "PYTHONPATH": str(Path(shared_cluster.__file__).parent),
+        "PYTHONPATH": str(Path(shared_cluster.__file__).parents[2]),
         "PYTEST_XDIST_TESTRUNUID": "killed",
     }
     output = subprocess.run(

@@ -10,12 +10,12 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
-from program import Program as Process
-from waiting import eventually
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.lab.controlplane import ControlPlane
+from support.install.deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
+from support.process import Program as Process
+from support.waiting import eventually
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 ACCOUNT = "zonewise-dashboard"
 ROLES = "/apis/rbac.authorization.k8s.io/v1"

@@ -8,8 +8,8 @@ import pytest
 import trustme
 
 from zonewise.errors import ZonewiseError
-from zonewise.kube import health
-from zonewise.kube.health import Health
+from zonewise.kube.server import health
+from zonewise.kube.server.health import Health
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import shared_cluster
-from program import wait_for
+from support.lab import shared_cluster
+from support.process import wait_for
 from zonewise.cli.main import cli, main
 from zonewise.install.components import Component, Mode, Values, documents, identity
-from zonewise.install.kinds import ORDER
-from zonewise.install.removal import GRANTED, GRANTS_MANAGER, SLICE_MARKS
-from zonewise.install.rights import Right, rights_to_install
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from zonewise.install.decide.kinds import ORDER
+from zonewise.install.decide.rights import Right, rights_to_install
+from zonewise.install.remove import GRANTED, GRANTS_MANAGER, SLICE_MARKS
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 
 CONTROLLERS = (
     "namespace-controller,serviceaccount-controller,garbage-collector-controller,clusterrole-aggregation-controller,"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import shared_cluster
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.errors import Invalid
-from zonewise.lab import kwok
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.lab import shared_cluster
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import Invalid
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
+from zonewise.lab.nodes import kwok
 from zonewise.objects import NODES, PODS, Resource
 
 ZONES = ("zone-a", "zone-b", "zone-c")

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab_machine import Machine, until
+from support.lab.machine import Machine, until
 from zonewise.lab.status import Health, LabStatus
 
 CONTROL_PLANE = {"etcd", "kube-apiserver", "kube-controller-manager"}

@@ -10,12 +10,12 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from waiting import eventually
-from zonewise.kube.client import Client
-from zonewise.kube.election import NotLeader, Timing
-from zonewise.kube.errors import NotFound
-from zonewise.kube.lease import Leadership
-from zonewise.kube.patch import MergePatch
+from support.waiting import eventually
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.elector import Leadership
+from zonewise.kube.decide.election import NotLeader, Timing
+from zonewise.kube.wire.errors import NotFound
+from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import CONFIG_MAPS, LEASES, Lease
 
 QUICK = Timing(lease_seconds=12, renew_deadline_seconds=8, retry_seconds=0.2)

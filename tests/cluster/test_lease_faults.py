@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from fault_proxy import FaultProxy
-from waiting import eventually
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.election import NotLeader, Timing
-from zonewise.kube.lease import Leadership
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.kube.fault_proxy import FaultProxy
+from support.waiting import eventually
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.elector import Leadership
+from zonewise.kube.decide.election import NotLeader, Timing
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import CONFIG_MAPS, LEASES
 
 TIMING = Timing(lease_seconds=6, renew_deadline_seconds=4, retry_seconds=0.3)

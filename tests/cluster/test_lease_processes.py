@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from program import Program
-from waiting import eventually
-from zonewise.kube.client import Client
-from zonewise.lab.controlplane import ControlPlane
+from support.process import Program
+from support.waiting import eventually
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, LEASES, Resource
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from program import PATIENCE_SECONDS, Program, wait_for
+from support.process import PATIENCE_SECONDS, Program, wait_for
 
 
 @pytest.fixture

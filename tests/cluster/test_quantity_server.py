@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
-from zonewise.kube.client import Client
-from zonewise.kube.errors import BadRequest
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import BadRequest
 from zonewise.objects import Resource
 from zonewise.topology.quantity import QuantityError, milli_value
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from zonewise.kube.client import Client
-from zonewise.kube.errors import ApiError, BadRequest, Invalid
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import ApiError, BadRequest, Invalid
 from zonewise.objects import NODES, PODS, Pod
 from zonewise.topology import NodeSelector
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 ZONES = {"sim-a": 3, "sim-b": 1}
 

@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
-import shared_cluster
-import slice_world
-from slice_churn import Churn, Observer
-from slice_world import World
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.lab import shared_cluster
+from support.slices import cluster
+from support.slices.churn import Churn, Observer
+from support.slices.cluster import World
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 
@@ -26,7 +26,7 @@ def breakable(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
     plane = run_directory.private(
         programs=(Program.ETCD, Program.APISERVER, Program.CONTROLLER_MANAGER),
         controllers="garbage-collector-controller",
-        flags=slice_world.DUAL_STACK,
+        flags=cluster.DUAL_STACK,
     )
     yield plane
     run_directory.remove(plane)
@@ -35,7 +35,7 @@ def breakable(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
 @pytest.fixture
 async def world(breakable: ControlPlane) -> AsyncIterator[World]:
     await asyncio.to_thread(breakable.wait_ready)
-    async with slice_world.connect(breakable) as client:
+    async with cluster.connect(breakable) as client:
         world = await World.create(client, f"t-{uuid.uuid4().hex[:8]}")
         await world.nodes()
         yield world

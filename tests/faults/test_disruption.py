@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-import disruption_bed
-import shared_cluster
-from disruption_bed import (
+from support.disruption import cluster
+from support.disruption.cluster import (
     BUDGETS,
     DEPLOYMENTS,
     REPLICA_SETS,
@@ -28,13 +27,14 @@ from disruption_bed import (
     charges_in,
     is_available,
 )
-from disruption_kwok import GONE_AFTER, READY_AFTER
-from disruption_processes import LateApi, Zonewise, install, zonewise
-from disruption_watch import watching
-from waiting import eventually
-from zonewise.kube.errors import ApiError, Conflict, ServerError, TooManyRequests
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
+from support.disruption.kwok import GONE_AFTER, READY_AFTER
+from support.disruption.processes import LateApi, Zonewise, install, zonewise
+from support.disruption.violations import watching
+from support.lab import shared_cluster
+from support.waiting import eventually
+from zonewise.kube.wire.errors import ApiError, Conflict, ServerError, TooManyRequests
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import PODS
 
 pytestmark = [pytest.mark.xdist_group("disruption-faults"), pytest.mark.timeout(7200)]
@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plane(run_directory: shared_cluster.Run, folder: Path) -> Iterator[ControlPlane]:
-    plane = run_directory.private(**disruption_bed.control_plane_settings(folder))
+    plane = run_directory.private(**cluster.control_plane_settings(folder))
     asyncio.run(install(plane))
     yield plane
     run_directory.remove(plane)
@@ -70,7 +70,7 @@ def plane(run_directory: shared_cluster.Run, folder: Path) -> Iterator[ControlPl
 
 @pytest.fixture
 async def bed(plane: ControlPlane, folder: Path) -> AsyncIterator[Bed]:
-    async with disruption_bed.bed(plane, folder) as made:
+    async with cluster.bed(plane, folder) as made:
         await made.make_nodes()
         yield made
 

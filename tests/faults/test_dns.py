@@ -21,13 +21,13 @@ import dns.flags
 import dns.message
 import pytest
 
-import dns_packets
-import shared_cluster
-from dns_server import IN_ZONE, Server, create_nodes, create_service, slice_body, slices_path
-from dns_world import endpoint, told
-from program import wait_for
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.dns import packets
+from support.dns.cluster import endpoint, told
+from support.dns.server import IN_ZONE, Server, create_nodes, create_service, slice_body, slices_path
+from support.lab import shared_cluster
+from support.process import wait_for
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 
 pytestmark = [pytest.mark.xdist_group("dns-faults"), pytest.mark.timeout(1800)]
 
@@ -79,7 +79,7 @@ def limited(plane: ControlPlane) -> Iterator[Server]:
 def test_malformed_packets(server: Server) -> None:
     """Loops of pointers, wrong counts, cut, damaged and made up; what is answered is a reply, and not too large."""
     chance = random.Random(7)
-    kept = [*dns_packets.kept(), *dns_packets.seeds(), *LOOPS]
+    kept = [*packets.kept(), *packets.seeds(), *LOOPS]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect(("127.0.0.1", server.port))
         sock.settimeout(0)

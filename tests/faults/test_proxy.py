@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-import slice_world
-from fault_proxy import FaultProxy
-from network.proxy import bed as beds
-from network.proxy.bed import FAR_PODS, NEAR_PODS, NODE, Bed
-from network.proxy.cluster_bed import LABEL, Running, make_service, make_slice, started, visiting
+from network.proxy import node as beds
+from network.proxy.cluster import LABEL, Running, make_service, make_slice, started, visiting
+from network.proxy.node import FAR_PODS, NEAR_PODS, NODE, Bed
+from support.kube.fault_proxy import FaultProxy
+from support.slices import cluster
+from support.waiting import eventually
 from unit.proxy.build import endpoint
-from waiting import eventually
-from zonewise.kube.client import Client
-from zonewise.kube.patch import MergePatch
-from zonewise.lab import namespaces
-from zonewise.lab.controlplane import ControlPlane
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.network import namespaces
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
 
 pytestmark = [pytest.mark.xdist_group("proxy-faults"), pytest.mark.timeout(1800)]
@@ -93,7 +93,7 @@ async def site(breakable: ControlPlane, bed: Bed, tmp_path: Path) -> AsyncIterat
     async with AsyncExitStack() as stack:
         listen = _listening_in(inside)
         link = await stack.enter_async_context(FaultProxy(breakable.server, listen))
-        client = await stack.enter_async_context(slice_world.connect(breakable))
+        client = await stack.enter_async_context(cluster.connect(breakable))
         namespace = f"t-{uuid.uuid4().hex[:8]}"
         breakable.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         await stack.enter_async_context(_node(client))

@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from slice_churn import Churn, Observer
-from slice_world import ControllerProcess, World, running, settled
-from waiting import eventually
-from zonewise.kube.errors import Conflict, NotFound
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.slices.churn import Churn, Observer
+from support.slices.cluster import ControllerProcess, World, running, settled
+from support.waiting import eventually
+from zonewise.kube.wire.errors import Conflict, NotFound
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES, SERVICES
 from zonewise.routing.policy import SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.routing.tuning import TUNING_ANNOTATIONS

@@ -13,16 +13,16 @@ import pytest
 import rbd
 from click.testing import CliRunner
 
-import storage_driver
-from storage_driver import MIB, Driver, Process, Refused
-from waiting import eventually
-from zonewise.ceph import ids
-from zonewise.ceph.cluster import Cluster
-from zonewise.ceph.ids import Thing
-from zonewise.ceph.journal import Journal
-from zonewise.ceph.steps import Step
+from support.ceph import driver as csi_driver
+from support.ceph.driver import MIB, Driver, Process, Refused
+from support.waiting import eventually
+from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.controller.journal import Journal
+from zonewise.ceph.crash_points import Step
+from zonewise.ceph.decide import ids
+from zonewise.ceph.decide.ids import Thing
 from zonewise.cli import csi_doctor
-from zonewise.lab.ceph import JOURNAL_POOL, Ceph
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
 
 pytestmark = [pytest.mark.xdist_group("storage-faults"), pytest.mark.timeout(1800)]
 ZONES = ["zone-a", "zone-b", "zone-c"]
@@ -37,12 +37,12 @@ NAMES = 200 if LONG else 40
 
 @pytest.fixture(scope="module")
 def config(breakable_ceph: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return storage_driver.config_file(tmp_path_factory.mktemp("csi"), breakable_ceph)
+    return csi_driver.config_file(tmp_path_factory.mktemp("csi"), breakable_ceph)
 
 
 @pytest.fixture(scope="module")
 def admin(config: Path) -> Iterator[Cluster]:
-    cluster = storage_driver.own_cluster(config)
+    cluster = csi_driver.own_cluster(config)
     yield cluster
     cluster.close()
 
@@ -50,7 +50,7 @@ def admin(config: Path) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def survivor(breakable_ceph: Ceph, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """Another controller, that retries what the killed one began."""
-    with storage_driver.serving(tmp_path_factory.mktemp("sockets"), config, breakable_ceph) as running:
+    with csi_driver.serving(tmp_path_factory.mktemp("sockets"), config, breakable_ceph) as running:
         yield running
 
 
@@ -115,9 +115,9 @@ async def test_killed_while_creating(killed: Any, survivor: Driver, admin: Clust
     volume = await _retried(lambda: survivor.create(name, preferred=["zone-b"], requisite=ZONES))
     assert volume.volume_id == begun
     assert volume.volume_context["pool"] == "rbd-zone-a"
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
     await _retried(lambda: survivor.delete(volume.volume_id))
-    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+    assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
 @pytest.mark.parametrize("step", [*COPY, *(CREATE if LONG else [])])
@@ -137,10 +137,10 @@ async def test_killed_while_cloning(killed: Any, survivor: Driver, admin: Cluste
     assert clone.capacity_bytes == 128 * MIB
     assert clone.volume_context["pool"] == ("rbd-zone-b" if across else "rbd-zone-a")
     assert _content(admin, clone.volume_id) == b"first"
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
     for each in (source, clone):
         await _retried(functools.partial(survivor.delete, each.volume_id))
-    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+    assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
 @pytest.mark.parametrize("step", [*COPY, *CREATE] if LONG else [Step.COPY_CLONED, Step.CREATE_MADE])
@@ -153,11 +153,11 @@ async def test_killed_while_snapshotting(killed: Any, survivor: Driver, admin: C
     snapshot = await _retried(lambda: survivor.snapshot(name, source.volume_id))
     assert snapshot.snapshot_id == begun
     assert _content(admin, snapshot.snapshot_id) == b"first"
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
     await _retried(lambda: survivor.delete(source.volume_id))
     assert _content(admin, snapshot.snapshot_id) == b"first"
     await _retried(lambda: survivor.delete_snapshot(snapshot.snapshot_id))
-    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+    assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
 @pytest.mark.parametrize("step", DELETE)
@@ -171,9 +171,9 @@ async def test_killed_while_deleting(killed: Any, survivor: Driver, admin: Clust
             survivor.create(f"delete-{step}", preferred=["zone-b"], requisite=ZONES)
     await _retried(lambda: survivor.delete(source.volume_id))
     assert not _id_in_journal(admin, Thing.VOLUME, f"delete-{step}")
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
     await _retried(lambda: survivor.delete_snapshot(snapshot.snapshot_id))
-    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+    assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
 @pytest.mark.parametrize("step", PURGE)
@@ -184,8 +184,8 @@ async def test_killed_while_removing_what_was_kept(killed: Any, survivor: Driver
     survivor.delete(source.volume_id)
     killed(step, lambda driver: driver.delete_snapshot(snapshot.snapshot_id))
     await _retried(lambda: survivor.delete_snapshot(snapshot.snapshot_id))
-    assert storage_driver.findings(admin) == []
-    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+    assert csi_driver.findings(admin) == []
+    assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
 @pytest.mark.parametrize("step", EXPAND)
@@ -195,7 +195,7 @@ async def test_killed_while_expanding(killed: Any, survivor: Driver, admin: Clus
     assert await _retried(lambda: survivor.expand(volume.volume_id, 256 * MIB)) == 256 * MIB
     (listed,) = survivor.client.ListVolumes().entries
     assert listed.volume.capacity_bytes == 256 * MIB
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
     await _retried(lambda: survivor.delete(volume.volume_id))
 
 
@@ -212,9 +212,9 @@ def test_what_nobody_retries_is_found_and_cleaned(killed: Any, survivor: Driver,
     young = CliRunner().invoke(csi_doctor.doctor, ["--config", str(config)])
     assert young.output.strip() == "nothing is wrong"  # their controllers may still be at it
     assert CliRunner().invoke(csi_doctor.doctor, [*look, "--repair"]).exit_code == 0
-    assert storage_driver.findings(admin) == []  # the source has no snapshot left of the copy, either
+    assert csi_driver.findings(admin) == []  # the source has no snapshot left of the copy, either
     survivor.delete(source.volume_id)
-    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+    assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
 @pytest.mark.parametrize("lacking", [["rbd_header"], ["rbd_header", "rbd_id"]], ids=["header", "header and id"])
@@ -233,7 +233,7 @@ async def test_half_an_image_is_made_again(survivor: Driver, admin: Cluster, kil
     assert volume.volume_id == str(which)
     assert volume.capacity_bytes == 64 * MIB
     await _retried(lambda: survivor.delete(volume.volume_id))
-    assert storage_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
+    assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
 async def test_two_controllers_race_for_every_name(
@@ -266,14 +266,14 @@ async def test_two_controllers_race_for_every_name(
             by_name = dict(answers)
             assert len(by_name) == NAMES
             assert all(by_name[name] == volume_id for name, volume_id in answers)
-            assert sum(map(len, storage_driver.images(breakable_ceph, admin).values())) == NAMES
-            assert storage_driver.findings(admin) == []
+            assert sum(map(len, csi_driver.images(breakable_ceph, admin).values())) == NAMES
+            assert csi_driver.findings(admin) == []
             doomed = [(driver.driver, volume_id) for volume_id in by_name.values() for driver in controllers]
             list(pool.map(lambda each: until_done(lambda: each[0].delete(each[1])), doomed))
     finally:
         for each in controllers:
             each.stop()
-    assert storage_driver.images(breakable_ceph, admin) == {zone: [] for zone in ZONES}
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.images(breakable_ceph, admin) == {zone: [] for zone in ZONES}
+    assert csi_driver.findings(admin) == []
     left = {each.key for zone in ZONES for each in admin.ioctx(f"rbd-{zone}").list_objects()}
     assert left <= {"rbd_directory", "rbd_info", "rbd_trash", "rbd_children"}  # RBD's own, of a pool

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lab_pods import Pods
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.lab import labs, nodes, state
-from zonewise.lab.addresses import zone_names
-from zonewise.lab.controlplane import ControlPlane
+from support.lab.pods import Pods
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.lab import labs, state
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.decide.addresses import zone_names
+from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab, Options
 
 _PREFIX = "test-"

@@ -10,11 +10,14 @@ import subprocess
 import time
 from pathlib import Path
 
-from lab_pods import DEADLINE_SECONDS, Pods, addresses, connects, eventually, main_status
-from zonewise.lab import agents, answers, demo, labs, namespaces, nodes, processes, sandbox
-from zonewise.lab.addresses import link_of, zone_names
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.lab.pods import DEADLINE_SECONDS, Pods, addresses, connects, eventually, main_status
+from zonewise.lab import labs, processes
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
+from zonewise.lab.decide.addresses import link_of, zone_names
+from zonewise.lab.demo import app, zone_answers
+from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import agents, nodes, sandbox
 from zonewise.lab.state import Lab, Options
 from zonewise.objects import NODES
 
@@ -123,7 +126,7 @@ def test_a_lab_beside_another_serves_the_demo_and_leaves_no_trace(lab: Lab) -> N
 def _until_every_zone_answers_every_zone(lab: Lab) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
-        counted = answers.ask(lab, 40)
+        counted = zone_answers.ask(lab, 40)
         if all(counts.keys() == set(lab.zones) for counts in counted.values()):
             assert {zone: counts.total() for zone, counts in counted.items()} == dict.fromkeys(lab.zones, 40)
             return
@@ -140,7 +143,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_the_demos_manifests_spread_over_zones() -> None:
-    deployments = [m for m in demo.manifests(6) if m["kind"] == "Deployment"]
+    deployments = [m for m in app.manifests(6) if m["kind"] == "Deployment"]
     for deployment in deployments:
         keys = [c["topologyKey"] for c in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]]
         assert keys == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]

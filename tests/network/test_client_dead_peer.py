@@ -12,9 +12,9 @@ from contextlib import aclosing
 
 import pytest
 
-from zonewise.kube.access import Access
-from zonewise.kube.client import Client, EventType
-from zonewise.kube.errors import Unreachable
+from zonewise.kube.client.client import Client, EventType
+from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.errors import Unreachable
 from zonewise.objects import PODS
 
 NAMESPACE = f"dead-peer-{os.getpid()}"

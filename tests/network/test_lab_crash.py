@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from lab_machine import Machine, until
-from zonewise.kube.errors import ConfigError
-from zonewise.lab import labs, namespaces, state
-from zonewise.lab.addresses import link_of
+from support.lab.machine import Machine, until
+from zonewise.kube.wire.errors import ConfigError
+from zonewise.lab import labs, state
+from zonewise.lab.decide.addresses import link_of
+from zonewise.lab.network import namespaces
 from zonewise.lab.state import Options
 
 NAME = f"crash-{os.getpid()}"

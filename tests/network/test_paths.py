@@ -10,13 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from click.testing import CliRunner
 
-from lab_pods import Pods, addresses, condition, connects, eventually
+from support.lab.pods import Pods, addresses, condition, connects, eventually
 from zonewise.cli.main import cli
-from zonewise.lab import labs, namespaces, nodes, status
-from zonewise.lab.addresses import PlanError
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
-from zonewise.lab.shaping import Shaping
+from zonewise.lab import labs, status
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
+from zonewise.lab.decide.addresses import PlanError
+from zonewise.lab.network import namespaces
+from zonewise.lab.network.shaping import Shaping
+from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab
 from zonewise.lab.status import Health
 from zonewise.objects import NODES

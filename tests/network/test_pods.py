@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from lab_pods import SHOP_PORT, Json, Pods, addresses, eventually, fetch, main_status
+from support.lab.pods import SHOP_PORT, Json, Pods, addresses, eventually, fetch, main_status
 from zonewise.errors import UsageError
-from zonewise.lab import namespaces, nodes
+from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import nodes
 from zonewise.objects import CONFIG_MAPS, ENDPOINT_SLICES, SERVICES
 
 # Says when it is asked to stop; the sleep is a child, so that the shell hears the signal at once.

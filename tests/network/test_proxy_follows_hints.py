@@ -16,23 +16,23 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import pytest
 
-from lab_machine import ZONEWISE
-from lab_pods import SHOP_PORT, Pods, eventually, fetch
-from overlay_cluster import WebhookProcess
-from program import Program as Process
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.lab.machine import ZONEWISE
+from support.lab.pods import SHOP_PORT, Pods, eventually, fetch
+from support.process import Program as Process
+from support.slices.overlay import WebhookProcess
+from zonewise.diagnostics.decide.explain.service import explain
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, key_of
-from zonewise.planning.carrier import Carrier
+from zonewise.planning.data_plane import Carrier
 from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.policy import SAME_ZONE
 from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
-from zonewise.seeing.service import explain
-from zonewise.slices.names import service_key
+from zonewise.slices.decide.names import service_key
 
 PODS = {
     "a-1": "zone-a-1",

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from lab_pods import SHOP_PORT, Pods, connects, eventually, fetch
+from support.lab.pods import SHOP_PORT, Pods, connects, eventually, fetch
 from zonewise.objects import SERVICES
 
 BACKENDS = {"back-a": "zone-a-1", "back-b": "zone-b-1", "back-c": "zone-c-2"}

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
-from docs_commands import Block, blocks, pages
-from zonewise.lab import answers, installed, labs, namespaces, nodes, processes, sandbox, state
-from zonewise.lab.addresses import zone_names
+from support.docs.commands import Block, blocks, pages
+from zonewise.lab import labs, processes, state
+from zonewise.lab.decide.addresses import zone_names
+from zonewise.lab.demo import installed, zone_answers
+from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import nodes, sandbox
 from zonewise.lab.state import Lab, Options
 
 pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.timeout(1200)]
@@ -62,9 +65,9 @@ def until_in_zone(lab: Lab, wanted: Callable[[float], bool], *, by_name: bool = 
     """Until every question is answered, and so much of it by the zone that asked; a busy machine may take its time."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        counted = answers.ask(lab, 20, by_name=by_name)
+        counted = zone_answers.ask(lab, 20, by_name=by_name)
         total = sum(counts.total() for counts in counted.values())
-        if answers.complete(counted) and wanted(sum(counts[zone] for zone, counts in counted.items()) / total):
+        if zone_answers.complete(counted) and wanted(sum(counts[zone] for zone, counts in counted.items()) / total):
             return
         assert time.monotonic() < deadline, counted
 

@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-import storage_driver
-from storage_driver import Driver
-from zonewise.ceph.cluster import Cluster
-from zonewise.lab.ceph import Ceph
+from support.ceph import driver as csi_driver
+from support.ceph.driver import Driver
+from zonewise.ceph.backend.cluster import Cluster
+from zonewise.lab.ceph.cluster import Ceph
 
 
 @pytest.fixture(scope="session")
 def csi_config(ceph_cluster: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return storage_driver.config_file(tmp_path_factory.mktemp("csi"), ceph_cluster)
+    return csi_driver.config_file(tmp_path_factory.mktemp("csi"), ceph_cluster)
 
 
 @pytest.fixture(scope="session")
 def driver(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with storage_driver.serving(tmp_path_factory.mktemp("sockets"), csi_config, ceph_cluster) as running:
+    with csi_driver.serving(tmp_path_factory.mktemp("sockets"), csi_config, ceph_cluster) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def ceph_admin(csi_config: Path) -> Iterator[Cluster]:
     """A look into Ceph past the driver."""
-    cluster = storage_driver.own_cluster(csi_config)
+    cluster = csi_driver.own_cluster(csi_config)
     yield cluster
     cluster.close()
 

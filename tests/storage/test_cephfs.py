@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-import storage_driver
-from storage_driver import MIB, PREFIX, Refused
-from storage_node import NodeProcess, Volume, capability, objects, running
-from waiting import eventually
-from zonewise.ceph import doctor, ids, journal
-from zonewise.ceph.cephfs import CephFs
-from zonewise.ceph.cluster import Cluster
-from zonewise.ceph.ids import Kind
-from zonewise.lab.ceph import FILESYSTEM, Ceph
+from support.ceph import driver as csi_driver
+from support.ceph.driver import MIB, PREFIX, Refused
+from support.ceph.node import NodeProcess, Volume, capability, objects, running
+from support.waiting import eventually
+from zonewise.ceph.backend.cephfs import CephFs
+from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.controller import fsck, journal
+from zonewise.ceph.decide import ids
+from zonewise.ceph.decide.ids import Kind
+from zonewise.lab.ceph.cluster import FILESYSTEM, Ceph
 
 CEPHFS = {"type": "cephfs"}
 REQUESTED = {**CEPHFS, "cloneDomain": "requested"}
@@ -114,13 +115,13 @@ def test_the_journal_is_with_the_file_system_and_the_doctor_finds_nothing(
 ) -> None:
     created = node.driver.create(name("v"), preferred=["zone-c"], parameters=CEPHFS)
     snapshot = node.driver.snapshot(name("s"), created.volume_id)
-    cluster = storage_driver.own_cluster(csi_config)
+    cluster = csi_driver.own_cluster(csi_config)
     try:
         pool = "fs-meta"
         assert journal.exists(cluster, pool)
         found = {each.token for each in CephFs().found(cluster, "fs-zone-c")}
         assert {created.volume_id[-32:], snapshot.snapshot_id[-32:]} <= found
-        seen = list(doctor.Doctor(cluster, {Kind.CEPHFS: CephFs()}, {pool}).examine(0.0, 1e9))
+        seen = list(fsck.Doctor(cluster, {Kind.CEPHFS: CephFs()}, {pool}).examine(0.0, 1e9))
         assert not [each for each in seen if created.volume_id[-32:] in each.what]
     finally:
         cluster.close()
@@ -138,9 +139,9 @@ async def test_what_is_left_of_a_copy_in_a_volume_that_was_deleted_is_found(
     ceph_admin.mgr("fs subvolume create", **group, sub_name=volume, size=MIB, pool_layout="fs-zone-a")
     ceph_admin.mgr("fs subvolume snapshot create", **group, sub_name=volume, snap_name=f"csi-copy-{copy}")
     ceph_admin.mgr("fs subvolume rm", **group, sub_name=volume, retain_snapshots=True)
-    examiner = doctor.Doctor(ceph_admin, {Kind.CEPHFS: CephFs()}, {"fs-meta"})
+    examiner = fsck.Doctor(ceph_admin, {Kind.CEPHFS: CephFs()}, {"fs-meta"})
     (found,) = [each for each in examiner.examine(0.0, 1e9) if volume in each.what]
-    assert (found.code, found.detail) == (doctor.Code.LEFTOVER_SNAPSHOT, f"csi-copy-{copy}")
+    assert (found.code, found.detail) == (fsck.Code.LEFTOVER_SNAPSHOT, f"csi-copy-{copy}")
     assert examiner.repair(found).done
 
     def is_gone() -> bool:

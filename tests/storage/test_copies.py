@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import rbd
 
-import storage_driver
-from storage_driver import MIB, Driver, Refused
-from zonewise.ceph import ids
-from zonewise.ceph.cluster import Cluster
-from zonewise.ceph.errors import CsiError
-from zonewise.ceph.model import Place
-from zonewise.ceph.rbd import Rbd
-from zonewise.ceph.steps import Step
-from zonewise.lab.ceph import JOURNAL_POOL, Ceph
+from support.ceph import driver as csi_driver
+from support.ceph.driver import MIB, Driver, Refused
+from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.rbd import Rbd
+from zonewise.ceph.crash_points import Step
+from zonewise.ceph.decide import ids
+from zonewise.ceph.decide.errors import CsiError
+from zonewise.ceph.decide.model import Place
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
 
 ZONES = ["zone-a", "zone-b", "zone-c"]
 ANYWHERE: dict[str, Any] = {"requisite": ZONES}
@@ -145,7 +145,7 @@ def zone_segment(value: str) -> dict[str, str]:
 def test_a_snapshot_in_another_domain_on_request(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
     volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
     write(ceph_admin, volume, b"first")
-    wanted = {"preferred": [{"segments": storage_driver.topology("zone-c")}]}
+    wanted = {"preferred": [{"segments": csi_driver.topology("zone-c")}]}
     snapshot = driver.snapshot(name("s"), volume.volume_id, parameters=CROSS, accessibility_requirements=wanted)
     driver.delete(volume.volume_id)
     restored = driver.create(name("r"), snapshot=snapshot.snapshot_id)
@@ -168,7 +168,7 @@ def test_whatever_goes_first_nothing_is_left_in_the_end(driver: Driver, ceph_adm
     assert content(ceph_admin, clone) == b"first"
     tokens = [ids.parse(each).token for each in (volume.volume_id, snapshot.snapshot_id, restored.volume_id)]  # type: ignore[union-attr]
     driver.delete(clone.volume_id)
-    there = [image for found in storage_driver.images(driver.ceph, ceph_admin).values() for image in found]
+    there = [image for found in csi_driver.images(driver.ceph, ceph_admin).values() for image in found]
     assert not [image for image in there if any(token in image for token in tokens)]
 
 
@@ -206,8 +206,8 @@ def test_a_copy_that_another_controller_finished_is_not_undone(
             monkeypatch.undo()
             made.append(driver.create(name("c"), volume=volume.volume_id))
 
-    monkeypatch.setattr("zonewise.ceph.rbd.reach", meanwhile)
-    with storage_driver.serving(tmp_path, csi_config, driver.ceph) as late:
+    monkeypatch.setattr("zonewise.ceph.backend.rbd.reach", meanwhile)
+    with csi_driver.serving(tmp_path, csi_config, driver.ceph) as late:
         with pytest.raises(Refused, match="ABORTED"):
             late.create(name("c"), volume=volume.volume_id)
         assert content(ceph_admin, made[0]) == b"first"
@@ -258,13 +258,13 @@ def test_what_two_copies_came_from_is_removed_by_one_call(
                 other.remove(ceph_admin, gone, origin)
             refused.append(error.value.code)
 
-    monkeypatch.setattr("zonewise.ceph.trash.reach", meanwhile)
+    monkeypatch.setattr("zonewise.ceph.backend.trash.reach", meanwhile)
     first.remove(ceph_admin, last, origin)
     assert refused == ["ABORTED", "ABORTED"]
     second.remove(ceph_admin, gone, origin)
     for each in snapshots:
         driver.delete_snapshot(each.snapshot_id)
-    there = [image for found in storage_driver.images(driver.ceph, ceph_admin).values() for image in found]
+    there = [image for found in csi_driver.images(driver.ceph, ceph_admin).values() for image in found]
     assert not [image for image in there if origin.image in image]
 
 
@@ -279,9 +279,9 @@ def test_images_are_fenced_whatever_the_default_of_the_cluster(
 ) -> None:
     """Without the exclusive lock Ceph would not shut out a node that was cut off and comes back."""
     options = {**ceph_cluster.csi_config()["clusters"][0]["options"], "rbd_default_features": "1"}
-    config = storage_driver.config_file(tmp_path, ceph_cluster, options=options)
+    config = csi_driver.config_file(tmp_path, ceph_cluster, options=options)
     data = {"topologyConstrainedPools": json.dumps([{"poolName": "rbd-zone-a", "dataPool": "rbd-zone-b"}])}
-    with storage_driver.serving(tmp_path, config, ceph_cluster) as driver:
+    with csi_driver.serving(tmp_path, config, ceph_cluster) as driver:
         plain = driver.create(name("plain"), preferred=["zone-a"], **ANYWHERE)
         by_librbd = driver.create(name("librbd"), parameters=data)
         with image_of(ceph_admin, plain) as image:

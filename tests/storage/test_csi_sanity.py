@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import storage_driver
-from storage_node import NodeProcess, running
-from zonewise.lab import csisanity
-from zonewise.lab.ceph import Ceph
+from support.ceph import driver
+from support.ceph.node import NodeProcess, running
+from zonewise.lab.build import csi_sanity
+from zonewise.lab.ceph.cluster import Ceph
 
 # Its own Ceph, since it counts all volumes of a cluster; one worker, so that both kinds share that.
 pytestmark = [pytest.mark.xdist_group("csi-sanity"), pytest.mark.timeout(900)]
@@ -46,7 +46,7 @@ if os.environ.get("ZONEWISE_FAULTS") == "long":
 def node(breakable_ceph: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """One for each kind: csi-sanity waits for ever for a driver that died with the kind before."""
     directory = tmp_path_factory.mktemp("sanity")
-    config = storage_driver.config_file(directory, breakable_ceph)
+    config = driver.config_file(directory, breakable_ceph)
     with running(NodeProcess(directory, config, breakable_ceph)) as process:
         yield process
 
@@ -58,7 +58,7 @@ def test_the_driver_conforms(node: NodeProcess, tmp_path: Path, kind: str, acces
     parameters.write_text(json.dumps({"type": kind, "clusterID": "lab"}))
     ran = subprocess.run(
         [
-            csisanity.ensure(),
+            csi_sanity.ensure(),
             f"--csi.endpoint=unix://{node.socket}",
             f"--csi.secrets={secrets}",
             f"--csi.testvolumeparameters={parameters}",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.ceph import daemons
+from zonewise.ceph.node import daemons
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -35,7 +35,7 @@ def test_one_runs_however_often_it_is_started(daemon: Path) -> None:
 
 def test_it_outlives_who_started_it(daemon: Path) -> None:
     program = (
-        "import os, pathlib, signal, sys; from zonewise.ceph import daemons; d = pathlib.Path(sys.argv[1])\n"
+        "import os, pathlib, signal, sys; from zonewise.ceph.node import daemons; d = pathlib.Path(sys.argv[1])\n"
         "daemons.start(d, ['sh', '-c', 'touch ready; exec sleep 1000'], (d / 'ready').exists)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from storage_driver import MIB, Refused
-from storage_node import NodeProcess, Volume, capability, running
-from waiting import eventually
-from zonewise.ceph import doctor, ids
-from zonewise.ceph.cephfs import CephFs
-from zonewise.ceph.cluster import Cluster
-from zonewise.ceph.ids import Kind, Thing
-from zonewise.ceph.journal import Journal
-from zonewise.ceph.steps import Step
-from zonewise.lab.ceph import FILESYSTEM, Ceph
+from support.ceph.driver import MIB, Refused
+from support.ceph.node import NodeProcess, Volume, capability, running
+from support.waiting import eventually
+from zonewise.ceph.backend.cephfs import CephFs
+from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.controller import fsck
+from zonewise.ceph.controller.journal import Journal
+from zonewise.ceph.crash_points import Step
+from zonewise.ceph.decide import ids
+from zonewise.ceph.decide.ids import Kind, Thing
+from zonewise.lab.ceph.cluster import FILESYSTEM, Ceph
 
 pytestmark = [pytest.mark.xdist_group("file-crashes"), pytest.mark.timeout(600)]  # one driver for them all
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
@@ -73,7 +74,7 @@ async def retried(call: Callable[[], Any], codes: set[str]) -> Any:
 
 def wrong(cluster: Cluster, *identities: str) -> list[str]:
     """What the doctor finds about these; others use the same Ceph."""
-    seen = doctor.Doctor(cluster, {Kind.CEPHFS: CephFs()}, {JOURNAL_POOL}).examine(time.time() + 1, 0)
+    seen = fsck.Doctor(cluster, {Kind.CEPHFS: CephFs()}, {JOURNAL_POOL}).examine(time.time() + 1, 0)
     return [f"{each.code} {each.what} {each.sentence}" for each in seen if _is_of(each.what, identities)]
 
 
@@ -118,7 +119,7 @@ async def test_a_copy_that_nobody_finishes_leaves_nothing_in_its_source(
     await eventually(lambda: _dies(process, copy), "it dies")
     process.again()
     if goes_first == "copy":
-        examiner = doctor.Doctor(ceph_admin, {Kind.CEPHFS: CephFs()}, {JOURNAL_POOL})
+        examiner = fsck.Doctor(ceph_admin, {Kind.CEPHFS: CephFs()}, {JOURNAL_POOL})
         found = examiner.examine(time.time() + 1, 0)
         (unfinished,) = [each for each in found if each.entry is not None and each.entry.name == name("c")]
         assert examiner.repair(unfinished).done

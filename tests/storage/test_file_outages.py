@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-import storage_driver
-from storage_driver import MIB, Client, Driver, Refused
-from waiting import eventually
-from zonewise.ceph.cephfs import CephFs
-from zonewise.ceph.cluster import Clusters
+from support.ceph import driver as csi_driver
+from support.ceph.driver import MIB, Client, Driver, Refused
+from support.waiting import eventually
+from zonewise.ceph.backend.cephfs import CephFs
+from zonewise.ceph.backend.cluster import Clusters
 from zonewise.ceph.config import Configuration
-from zonewise.ceph.controller import Controller
-from zonewise.ceph.doctor import Doctor, Finding
-from zonewise.ceph.errors import CsiError
-from zonewise.ceph.ids import Kind, Thing
-from zonewise.ceph.journal import Journal
-from zonewise.ceph.provisioning import Provisioner
-from zonewise.ceph.server import Server
+from zonewise.ceph.controller.fsck import Doctor, Finding
+from zonewise.ceph.controller.journal import Journal
+from zonewise.ceph.controller.provisioner import Provisioner
+from zonewise.ceph.controller.service import Controller
+from zonewise.ceph.crash_points import Step
+from zonewise.ceph.decide.errors import CsiError
+from zonewise.ceph.decide.ids import Kind, Thing
+from zonewise.ceph.grpc_server import Server
 from zonewise.ceph.spec.csi_pb2 import Volume
-from zonewise.ceph.steps import Step
-from zonewise.lab.ceph import FILESYSTEM, Ceph
+from zonewise.lab.ceph.cluster import FILESYSTEM, Ceph
 
 pytestmark = pytest.mark.xdist_group("file-outages")  # one Ceph of their own
 FILES = {"type": "cephfs"}
@@ -36,7 +36,7 @@ WHERE = {"preferred": ["zone-b"], "requisite": ["zone-a", "zone-b", "zone-c"]}
 
 @contextmanager
 def serving(folder: Path, ceph: Ceph, timeout_seconds: float, backend: CephFs | None = None) -> Iterator[Driver]:
-    clusters = Clusters(Configuration(storage_driver.config_file(folder, ceph)), timeout_seconds)
+    clusters = Clusters(Configuration(csi_driver.config_file(folder, ceph)), timeout_seconds)
     socket = folder / f"{uuid.uuid4().hex[:8]}.sock"
     server = Server(f"unix://{socket}", {"Controller": Controller(clusters, {Kind.CEPHFS: backend or CephFs()})})
     server.start()
@@ -103,8 +103,8 @@ def test_what_a_manager_that_died_left_of_a_copy_is_no_copy(
                     assert journaled is not None
                     files.mkdirs(f"{group}/{journaled.place.image}/half", 0o755)
 
-            driver_cluster = storage_driver.own_cluster(tmp_path / "config.json")
-            monkeypatch.setattr("zonewise.ceph.cephfs.steps.reach", dies)
+            driver_cluster = csi_driver.own_cluster(tmp_path / "config.json")
+            monkeypatch.setattr("zonewise.ceph.backend.cephfs.steps.reach", dies)
             with suppress(Refused):  # it is there already, for all that the manager knows
                 driver.create(name("c"), volume=source.volume_id, parameters=FILES, **WHERE)
             monkeypatch.undo()
@@ -119,8 +119,8 @@ async def test_the_doctor_leaves_a_copy_alone_that_the_manager_is_at(
     breakable_ceph: Ceph, tmp_path: Path, name: Callable[[str], str]
 ) -> None:
     """However long ago it was begun: the manager goes on without the call that began it."""
-    config = storage_driver.config_file(tmp_path, breakable_ceph)
-    admin, numbers = storage_driver.own_cluster(config), itertools.count()
+    config = csi_driver.config_file(tmp_path, breakable_ceph)
+    admin, numbers = csi_driver.own_cluster(config), itertools.count()
     written = Journal(admin, "fs-meta")
     threads = {"who": "mgr", "name": "mgr/volumes/max_concurrent_clones"}
     with serving(tmp_path, breakable_ceph, 60, CephFs(copied_within_seconds=0)) as driver:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.ceph import filesystems
-from zonewise.ceph.mappers import loops
+from zonewise.ceph.node import filesystems
+from zonewise.ceph.node.mappers import loop_devices
 
 SIZE = 32 << 20
 
@@ -17,11 +17,11 @@ def file(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "image"
     path.touch()
     yield path
-    loops.detach(path)
+    loop_devices.detach(path)
 
 
 def device(file: Path) -> str:
-    return loops.attach(file, read_only=True)
+    return loop_devices.attach(file, read_only=True)
 
 
 def test_zeros_are_blank(file: Path) -> None:

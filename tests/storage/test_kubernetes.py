@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from deployed import SYSTEM, Deployed, audit_flags, documents, granted, scopes
-from lab_machine import ZONEWISE
-from program import Program as Process
-from storage_bed import Bed
-from storage_driver import MOUNT
-from storage_driver import Client as Csi
-from waiting import eventually
-from zonewise.ceph.domains import DRIVER, PREFIX, takeover_key
-from zonewise.ceph.registration import REJOINING
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.errors import ApiError, Forbidden
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.ceph import Ceph
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.ceph.cluster import Bed
+from support.ceph.driver import MOUNT
+from support.ceph.driver import Client as Csi
+from support.install.deployed import SYSTEM, Deployed, audit_flags, documents, granted, scopes
+from support.lab.machine import ZONEWISE
+from support.process import Program as Process
+from support.waiting import eventually
+from zonewise.ceph.decide.csinode import REJOINING
+from zonewise.ceph.decide.domains import DRIVER, PREFIX, takeover_key
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import ApiError, Forbidden
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICE_ACCOUNTS
 from zonewise.objects.storage import CSI_NODES, PERSISTENT_VOLUME_CLAIMS
 

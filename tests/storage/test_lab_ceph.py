@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab_machine import ZONEWISE, Machine
-from zonewise.lab import ceph
+from support.lab.machine import ZONEWISE, Machine
+from zonewise.lab.ceph import cluster as ceph
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from storage_driver import GIB, MIB, Refused
-from storage_node import NodeProcess, Volume, capability, command_lines, objects, running
-from waiting import eventually
-from zonewise.ceph import daemons, mounts
-from zonewise.ceph.cluster import Cluster
-from zonewise.ceph.stages import Stages
-from zonewise.lab.ceph import Ceph
+from support.ceph.driver import GIB, MIB, Refused
+from support.ceph.node import NodeProcess, Volume, capability, command_lines, objects, running
+from support.waiting import eventually
+from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.node import daemons, mounts
+from zonewise.ceph.node.stage_records import Stages
+from zonewise.lab.ceph.cluster import Ceph
 
 pytestmark = pytest.mark.xdist_group("csi-node")  # one driver for them all
 CEPHFS = {"type": "cephfs"}

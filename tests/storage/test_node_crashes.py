@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_driver import Refused
-from storage_node import NodeProcess, Volume, capability, running
-from waiting import eventually
-from zonewise.ceph import daemons
-from zonewise.ceph.steps import Step
-from zonewise.lab.ceph import Ceph
+from support.ceph.driver import Refused
+from support.ceph.node import NodeProcess, Volume, capability, running
+from support.waiting import eventually
+from zonewise.ceph.crash_points import Step
+from zonewise.ceph.node import daemons
+from zonewise.lab.ceph.cluster import Ceph
 
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 STAGING = {

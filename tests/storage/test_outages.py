@@ -10,16 +10,16 @@ import pytest
 import rbd
 from click.testing import CliRunner
 
-import storage_driver
-from printed import described
-from storage_driver import MIB, Driver, Refused
-from waiting import eventually
-from zonewise.ceph import ids
-from zonewise.ceph.cluster import Cluster
-from zonewise.ceph.steps import Step
+from support.ceph import driver as csi_driver
+from support.ceph.driver import MIB, Driver, Refused
+from support.cli.output import described
+from support.waiting import eventually
+from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.crash_points import Step
+from zonewise.ceph.decide import ids
 from zonewise.cli import csi_doctor, csi_journal
-from zonewise.lab import ceph
-from zonewise.lab.ceph import JOURNAL_POOL, Ceph
+from zonewise.lab.ceph import cluster as ceph
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
 
 pytestmark = pytest.mark.xdist_group("storage-outages")  # one Ceph of their own
 ZONES = ["zone-a", "zone-b", "zone-c"]
@@ -28,25 +28,25 @@ Name = Callable[[str], str]
 
 @pytest.fixture
 def config(breakable_ceph: Ceph, tmp_path: Path) -> Path:
-    return storage_driver.config_file(tmp_path, breakable_ceph)
+    return csi_driver.config_file(tmp_path, breakable_ceph)
 
 
 @pytest.fixture
 def patient(breakable_ceph: Ceph, config: Path, tmp_path: Path) -> Iterator[Driver]:
-    with storage_driver.serving(tmp_path, config, breakable_ceph) as driver:
+    with csi_driver.serving(tmp_path, config, breakable_ceph) as driver:
         yield driver
 
 
 @pytest.fixture
 def impatient(breakable_ceph: Ceph, config: Path, tmp_path: Path) -> Iterator[Driver]:
     """A driver that gives Ceph three seconds: for calls that must not be answered."""
-    with storage_driver.serving(tmp_path, config, breakable_ceph, timeout_seconds=3) as driver:
+    with csi_driver.serving(tmp_path, config, breakable_ceph, timeout_seconds=3) as driver:
         yield driver
 
 
 @pytest.fixture
 def admin(config: Path) -> Iterator[Cluster]:
-    cluster = storage_driver.own_cluster(config)
+    cluster = csi_driver.own_cluster(config)
     yield cluster
     cluster.close()
 
@@ -109,7 +109,7 @@ async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
     await _retried(functools.partial(patient.delete, there.volume_id))
     for volume in (copy, moved, *anywhere):
         patient.delete(volume.volume_id)
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 @pytest.mark.parametrize("step", [Step.CREATE_RESERVED, Step.CREATE_MADE])
@@ -117,7 +117,7 @@ async def test_a_volume_begun_in_a_zone_that_died_is_finished_in_another(
     breakable_ceph: Ceph, config: Path, tmp_path: Path, patient: Driver, admin: Cluster, name: Name, step: Step
 ) -> None:
     """A pod that is scheduled elsewhere must not wait for the zone to return. What had been made there is the doctor's."""
-    dying = storage_driver.Process(tmp_path, config, breakable_ceph, crash=step)
+    dying = csi_driver.Process(tmp_path, config, breakable_ceph, crash=step)
     with pytest.raises(Refused):
         dying.driver.create(name("v"), preferred=["zone-a"], requisite=ZONES)
     assert dying.died()
@@ -130,10 +130,10 @@ async def test_a_volume_begun_in_a_zone_that_died_is_finished_in_another(
     breakable_ceph.wait_up()
     assert patient.create(name("v"), preferred=["zone-a"], requisite=ZONES) == volume
     patient.delete(volume.volume_id)
-    left = [each.split()[0] for each in storage_driver.findings(admin)]
+    left = [each.split()[0] for each in csi_driver.findings(admin)]
     assert left == (["Orphan"] if step is Step.CREATE_MADE else [])
     await eventually(lambda: _repaired(config), "nothing is left")  # a dead process's watch lasts half a minute
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 def _repaired(config: Path) -> bool:
@@ -146,7 +146,7 @@ async def test_a_volume_begun_in_a_pool_that_is_full_by_now_gives_its_name_up(
     """No other pool will do, so it is tried in the one that the journal says."""
     removed, kept, last = (patient.create(name(word), preferred=["zone-c"], requisite=ZONES) for word in "rkl")
     patient.delete(removed.volume_id)  # from then on RBD has its trash there
-    dying = storage_driver.Process(tmp_path, config, breakable_ceph, crash=Step.CREATE_RESERVED)
+    dying = csi_driver.Process(tmp_path, config, breakable_ceph, crash=Step.CREATE_RESERVED)
     with pytest.raises(Refused):
         dying.driver.create(name("v"), preferred=["zone-c"], requisite=ZONES)
     assert dying.died()
@@ -156,7 +156,7 @@ async def test_a_volume_begun_in_a_pool_that_is_full_by_now_gives_its_name_up(
         await eventually(lambda: not patient.capacity("zone-c").available_capacity, "the pool is known to be full")
         with pytest.raises(Refused, match="RESOURCE_EXHAUSTED"):
             patient.create(name("v"), preferred=["zone-c"], requisite=ZONES)
-        assert storage_driver.findings(admin) == []
+        assert csi_driver.findings(admin) == []
         patient.delete(kept.volume_id)  # how else would it become less full
         admin.ioctx("rbd-zone-c").remove_object("rbd_trash")
         with pytest.raises(
@@ -166,7 +166,7 @@ async def test_a_volume_begun_in_a_pool_that_is_full_by_now_gives_its_name_up(
     finally:
         admin.mon("osd pool set-quota", pool="rbd-zone-c", field="max_objects", val="0")
     await _retried(functools.partial(patient.delete, last.volume_id))
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 @pytest.mark.parametrize("process", ["osd1", "mon"])
@@ -190,7 +190,7 @@ async def test_a_daemon_that_hangs_is_unavailable_and_a_retry_succeeds(
     for each, where in asked.items():
         volume = await _retried(functools.partial(patient.create, each, **where))
         await _retried(functools.partial(patient.delete, volume.volume_id))
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 async def test_a_full_pool_is_exhausted_and_not_unavailable(
@@ -207,7 +207,7 @@ async def test_a_full_pool_is_exhausted_and_not_unavailable(
         admin.mon("osd pool set-quota", pool="rbd-zone-c", field="max_objects", val="0")
     for each in (volume, kept):
         await _retried(functools.partial(patient.delete, each.volume_id))
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 async def test_a_pool_that_was_made_anew_under_its_name_is_the_new_one(
@@ -240,7 +240,7 @@ def test_a_user_that_may_only_read(breakable_ceph: Ceph, patient: Driver, admin:
     secrets = _user(breakable_ceph, "reader", mon="allow r", osd="allow r")
     with pytest.raises(Refused, match="PERMISSION_DENIED"):
         patient.create(name("v"), secrets=secrets)
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 @pytest.mark.parametrize("pools", ["", "allow r pool=rbd-zone-a, "], ids=["nothing", "reading"])
@@ -252,7 +252,7 @@ def test_a_user_that_may_not_make_images_leaves_no_name_behind(
     secrets = _user(breakable_ceph, who, mon="profile rbd", osd=f"{pools}allow rwx pool={JOURNAL_POOL}")
     with pytest.raises(Refused, match="PERMISSION_DENIED"):
         patient.create(name("v"), preferred=["zone-a"], requisite=ZONES, secrets=secrets)
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 def test_the_least_that_the_driver_must_be_allowed(
@@ -276,7 +276,7 @@ def test_the_least_that_the_driver_must_be_allowed(
     for each in (volume, copy):
         client.DeleteVolume(volume_id=each.volume_id, secrets=secrets)
     client.DeleteSnapshot(snapshot_id=snapshot.snapshot_id, secrets=secrets)
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 def test_the_doctor_leaves_alone_what_a_journal_that_it_may_not_read_may_have(
@@ -289,13 +289,13 @@ def test_the_doctor_leaves_alone_what_a_journal_that_it_may_not_read_may_have(
     key.write_text(secrets["userKey"])
     directory = tmp_path / "blind"
     directory.mkdir()
-    config = storage_driver.config_file(directory, breakable_ceph, userID="blind", keyFile=str(key))
+    config = csi_driver.config_file(directory, breakable_ceph, userID="blind", keyFile=str(key))
     seen = CliRunner().invoke(csi_doctor.doctor, ["--config", str(config), "--older-than", "0", "--repair"])
     assert seen.exit_code == 1
     assert f"is left alone: there may be one in {JOURNAL_POOL}" in seen.output
     assert ", 0 repaired" in seen.output
     patient.delete(volume.volume_id)
-    assert storage_driver.findings(admin) == []
+    assert csi_driver.findings(admin) == []
 
 
 async def test_the_doctor_looks_at_the_other_pools_while_a_zone_is_away(
@@ -339,9 +339,9 @@ def _user(cluster: Ceph, name: str, **caps: str) -> dict[str, str]:
 
 
 def test_the_doctor_finds_and_removes_what_nobody_has(breakable_ceph: Ceph, tmp_path: Path, name: Name) -> None:
-    config = storage_driver.config_file(tmp_path, breakable_ceph)
-    cluster = storage_driver.own_cluster(config)
-    with storage_driver.serving(tmp_path, config, breakable_ceph) as driver:
+    config = csi_driver.config_file(tmp_path, breakable_ceph)
+    cluster = csi_driver.own_cluster(config)
+    with csi_driver.serving(tmp_path, config, breakable_ceph) as driver:
         volume = driver.create(name("v"), preferred=["zone-a"], requisite=["zone-a"])
         token = ids.token_of("nobody", b"1234")
         rbd.RBD().create(cluster.ioctx("rbd-zone-b"), f"csi-vol-{token}", MIB)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from printed import described
-from storage_driver import BLOCK, MIB, Driver, Refused
-from zonewise.ceph.cluster import Cluster
+from support.ceph.driver import BLOCK, MIB, Driver, Refused
+from support.cli.output import described
+from zonewise.ceph.backend.cluster import Cluster
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.cli import csi_journal
 
@@ -227,7 +227,7 @@ def test_how_many_operations_of_the_journal_a_volume_costs(
     driver: Driver, name: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reserve and record; read, mark and forget: fewer could not be finished by somebody else after a crash."""
-    from zonewise.ceph.journal import Journal  # noqa: PLC0415
+    from zonewise.ceph.controller.journal import Journal  # noqa: PLC0415
 
     driver.delete(driver.create(name("v")).volume_id)  # its part of the journal is there now
     seen: list[Journal] = []

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import rbd
 
-import storage_driver
-from storage_driver import GIB, MIB, PREFIX, Driver, Refused
-from waiting import eventually
-from zonewise.ceph import ids
-from zonewise.ceph.cluster import Cluster
-from zonewise.lab.ceph import JOURNAL_POOL, Ceph
+from support.ceph import driver as csi_driver
+from support.ceph.driver import GIB, MIB, PREFIX, Driver, Refused
+from support.waiting import eventually
+from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.decide import ids
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
 
 ZONES = ["zone-a", "zone-b", "zone-c"]
 Name = Callable[[str], str]
@@ -129,9 +129,7 @@ def test_immediate_by_number_of_volumes_evens_pools_out(
     two = by_zone(zone_a="rbd-zone-a", zone_b="rbd-zone-b") | {"pool": "rbd-zone-c"}
     asked: dict[str, Any] = {"size": MIB, "parameters": two}
     for fuller, emptier in (("zone-a", "zone-b"), ("zone-b", "zone-a")):
-        with storage_driver.serving(
-            tmp_path, csi_config, ceph_cluster
-        ) as driver:  # what it counted is kept for a while
+        with csi_driver.serving(tmp_path, csi_config, ceph_cluster) as driver:  # what it counted is kept for a while
             made = [driver.create(name(f"{fuller}{number}"), preferred=[fuller], **asked) for number in range(2)]
             made.append(driver.create(name(f"{fuller}-any"), size=MIB, parameters=two | {"balance": "count"}))
             assert pool_of(ceph_admin, made[-1]) == f"rbd-{emptier}"
@@ -165,7 +163,7 @@ def test_a_domain_without_a_pool_is_treated_as_immediate_with_an_event(
     ceph_cluster: Ceph, csi_config: Path, ceph_admin: Cluster, tmp_path: Path, name: Name
 ) -> None:
     said: list[tuple[str, str]] = []
-    with storage_driver.serving(
+    with csi_driver.serving(
         tmp_path, csi_config, ceph_cluster, announce=lambda _parameters, code, note: said.append((code, note))
     ) as driver:
         volume = driver.create(name("v"), preferred=["zone-new"], requisite=["zone-new", *ZONES])
@@ -225,8 +223,8 @@ def test_old_spellings_of_labels_mean_todays(driver: Driver, ceph_admin: Cluster
 def test_a_class_without_domains_uses_its_pool(
     ceph_cluster: Ceph, ceph_admin: Cluster, tmp_path: Path, name: Name
 ) -> None:
-    config = storage_driver.config_file(tmp_path, ceph_cluster, rbd={})
-    with storage_driver.serving(tmp_path, config, ceph_cluster) as driver:
+    config = csi_driver.config_file(tmp_path, ceph_cluster, rbd={})
+    with csi_driver.serving(tmp_path, config, ceph_cluster) as driver:
         volume = driver.create(name("v"), preferred=["zone-b"], requisite=ZONES, parameters={"pool": "rbd-zone-a"})
         assert pool_of(ceph_admin, volume) == "rbd-zone-a"
         assert domains(volume) == []
@@ -240,14 +238,14 @@ def test_a_new_domain_is_an_edit_of_the_configuration(
 ) -> None:
     """The class need not change: pools are read again when the file changes, also when it is replaced."""
     listed = ceph_cluster.pools_by_domain()
-    config = storage_driver.config_file(
+    config = csi_driver.config_file(
         tmp_path, ceph_cluster, rbd={"pool": JOURNAL_POOL, "topologyConstrainedPools": listed[:2]}
     )
-    with storage_driver.serving(tmp_path, config, ceph_cluster) as driver:
+    with csi_driver.serving(tmp_path, config, ceph_cluster) as driver:
         before = driver.create(name("before"), preferred=["zone-c"], requisite=ZONES)
         assert domains(before) == []
         (tmp_path / "later").mkdir()
-        storage_driver.config_file(tmp_path / "later", ceph_cluster).rename(config)
+        csi_driver.config_file(tmp_path / "later", ceph_cluster).rename(config)
         after = driver.create(name("after"), preferred=["zone-c"], requisite=ZONES)
         assert pool_of(ceph_admin, after) == "rbd-zone-c"
         for volume in (before, after):
@@ -284,7 +282,7 @@ def test_the_retry_of_a_pod_that_was_scheduled_elsewhere_finds_its_volume(
     assert pool_of(ceph_admin, again) == "rbd-zone-a"
     with pytest.raises(Refused, match=r"ALREADY_EXISTS: .*not in the domains that are required"):
         driver.create(name("v"), preferred=["zone-b"], requisite=["zone-b"])
-    everywhere = Counter(image for found in storage_driver.images(driver.ceph, ceph_admin).values() for image in found)
+    everywhere = Counter(image for found in csi_driver.images(driver.ceph, ceph_admin).values() for image in found)
     which = ids.parse(first.volume_id)
     assert which is not None
     assert everywhere[which.image] == 1

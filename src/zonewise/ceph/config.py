@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from zonewise.ceph import ids
+from zonewise.ceph.decide import ids
 from zonewise.errors import UsageError
 from zonewise.log import get_logger
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zonewise import __version__
-from zonewise.ceph.domains import DRIVER
+from zonewise.ceph.decide.domains import DRIVER
 from zonewise.ceph.spec import csi_pb2 as csi
 
 _SERVICES = (

@@ -75,7 +75,7 @@ def node_zones(ctx: click.Context, _param: click.Parameter, incomplete: str) -> 
 
 
 def context_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from zonewise.kube import kubeconfig
+    from zonewise.kube.client import kubeconfig
 
     with suppress(Exception):
         return _beginning(kubeconfig.contexts(ctx.params.get("kubeconfig")), incomplete)
@@ -103,8 +103,8 @@ def _listed(ctx: click.Context, kind: str, namespace: Callable[[str], str] = lam
     """
     import asyncio
 
-    from zonewise.kube import kubeconfig
-    from zonewise.kube.client import Client
+    from zonewise.kube.client import kubeconfig
+    from zonewise.kube.client.client import Client
     from zonewise.objects import NAMESPACES, NODES, PODS, SERVICES
     from zonewise.objects.storage import PERSISTENT_VOLUME_CLAIMS
 

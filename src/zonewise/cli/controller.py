@@ -13,8 +13,8 @@ import click
 from zonewise.cli.options import cluster_options, health_option, log_options, parts_option
 
 if TYPE_CHECKING:
-    from zonewise.kube.access import Access
-    from zonewise.kube.health import Health
+    from zonewise.kube.server.health import Health
+    from zonewise.kube.wire.access import Access
 
 HEALTH_PORT = 10261
 SLICES, DISRUPTION = "slices", "disruption"
@@ -105,7 +105,8 @@ def controller(**options: Any) -> None:
     order and hands the lease over at once; a second one ends it where it stands.
     """
     from zonewise import log
-    from zonewise.kube import kubeconfig, process
+    from zonewise.kube import process
+    from zonewise.kube.client import kubeconfig
 
     log.configure(options["log_format"], options["log_level"])
     access = kubeconfig.find(options["kubeconfig"], options["context"])
@@ -123,16 +124,16 @@ async def _live(access: Access, options: dict[str, Any], health: Health) -> None
 
 
 async def _slices(access: Access, options: dict[str, Any], health: Health) -> None:
-    from zonewise.slices import program
+    from zonewise.slices import app
 
-    await program.live(access, _slices_options(options), health)
+    await app.live(access, _slices_options(options), health)
 
 
 async def _disruption(access: Access, options: dict[str, Any], health: Health) -> None:
-    from zonewise.disruption import program
+    from zonewise.disruption import app
 
-    lead = program.Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
-    await program.live(access, lead if options["leader_elect"] else None, health)
+    lead = app.Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+    await app.live(access, lead if options["leader_elect"] else None, health)
 
 
 _PARTS = {SLICES: _slices, DISRUPTION: _disruption}
@@ -140,9 +141,9 @@ _PARTS = {SLICES: _slices, DISRUPTION: _disruption}
 
 def _slices_options(options: dict[str, Any]) -> Any:
     from zonewise.routing import HintsForm
+    from zonewise.slices.app import Lead, Options
     from zonewise.slices.controller import Settings
-    from zonewise.slices.program import Lead, Options
-    from zonewise.slices.sources import Mode
+    from zonewise.slices.informers import Mode
 
     lead = Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
     return Options(

@@ -13,7 +13,7 @@ from zonewise.cli import printing
 from zonewise.cli.csi_journal import cluster_option, clusters, config_option
 
 if TYPE_CHECKING:
-    from zonewise.ceph.journalaccount import FindingAccount
+    from zonewise.ceph.decide.journal_report import FindingAccount
 
 
 @click.command(
@@ -40,18 +40,18 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
 
     Exits with 1 when something is wrong and was not repaired, or a pool is away and could not be looked at.
     """
-    from zonewise.ceph import journalpools
-    from zonewise.ceph.cephfs import CephFs
-    from zonewise.ceph.doctor import Doctor, Repair
-    from zonewise.ceph.errors import CsiError
-    from zonewise.ceph.ids import Kind
-    from zonewise.ceph.journalaccount import FindingAccount
-    from zonewise.ceph.rbd import Rbd
+    from zonewise.ceph.backend.cephfs import CephFs
+    from zonewise.ceph.backend.rbd import Rbd
+    from zonewise.ceph.controller import journal_pools
+    from zonewise.ceph.controller.fsck import Doctor, Repair
+    from zonewise.ceph.decide.errors import CsiError
+    from zonewise.ceph.decide.ids import Kind
+    from zonewise.ceph.decide.journal_report import FindingAccount
 
     rows = []
     away = False
     for cluster in clusters(config, only):
-        journals = journalpools.look(cluster)
+        journals = journal_pools.look(cluster)
         seen = Doctor(cluster, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, journals.found, journals.unseen)
         for finding in list(seen.examine(time.time(), older_than)):
             became = Repair()

@@ -11,8 +11,8 @@ import click
 from zonewise.cli import printing
 
 if TYPE_CHECKING:
-    from zonewise.ceph.cluster import Cluster
-    from zonewise.ceph.journal import Entry, Journal
+    from zonewise.ceph.backend.cluster import Cluster
+    from zonewise.ceph.controller.journal import Entry, Journal
 
 CONFIG = Path("/etc/zonewise-csi/config.json")
 
@@ -49,13 +49,13 @@ def journal(
     `reserved` is what is being made, or was when its controller died; a retry goes on from there. Exits with 1 when a NAME-OR-ID is
     nowhere, or a pool is away that may have a journal.
     """
-    from zonewise.ceph import journalpools
+    from zonewise.ceph.controller import journal_pools
 
     found: list[tuple[Journal, Entry]] = []
     away: list[str] = []
     for cluster in clusters(config, only):
-        seen = journalpools.look(cluster)
-        away += [journalpools.missing(cluster, each, why) for each, why in sorted(seen.away.items())]
+        seen = journal_pools.look(cluster)
+        away += [journal_pools.missing(cluster, each, why) for each, why in sorted(seen.away.items())]
         found += [
             (written, entry)
             for written, entry in entries(cluster, seen.found)
@@ -64,7 +64,7 @@ def journal(
             and _asked(written, entry, words)
         ]
     if output == "json":
-        from zonewise.ceph.journalaccount import of_entry
+        from zonewise.ceph.decide.journal_report import of_entry
 
         printing.echo_data([of_entry(entry, written.pool, written.id_of(entry)) for written, entry in found], "json")
     else:
@@ -80,7 +80,7 @@ def journal(
 
 def clusters(config: Path, only: str) -> Iterator[Cluster]:
     """Connections as the driver's own user."""
-    from zonewise.ceph.cluster import Clusters
+    from zonewise.ceph.backend.cluster import Clusters
     from zonewise.ceph.config import Configuration
     from zonewise.errors import ZonewiseError
 
@@ -94,8 +94,8 @@ def clusters(config: Path, only: str) -> Iterator[Cluster]:
 
 
 def entries(cluster: Cluster, pools: Iterable[str]) -> Iterator[tuple[Journal, Entry]]:
-    from zonewise.ceph.ids import Thing
-    from zonewise.ceph.journal import Journal
+    from zonewise.ceph.controller.journal import Journal
+    from zonewise.ceph.decide.ids import Thing
 
     for pool in sorted(pools):
         written = Journal(cluster, pool)

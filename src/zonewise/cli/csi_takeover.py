@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.csi_serve import CONFIG_MAP, DOMAIN_LABELS, config_map_key
+from zonewise.cli.csi_server import CONFIG_MAP, DOMAIN_LABELS, config_map_key
 from zonewise.cli.options import cluster_options
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
-    from zonewise.ceph.takeover import TakeoverMap
-    from zonewise.kube.access import Access
+    from zonewise.ceph.decide.takeover import TakeoverMap
+    from zonewise.kube.wire.access import Access
     from zonewise.objects import Key
 
 _LABELS = click.option("--domain-labels", default=DOMAIN_LABELS, show_default=True, help="As the driver has them.")
@@ -58,8 +58,8 @@ def giveback(source: str, **options: Any) -> None:
 
 
 def _change(options: dict[str, Any], added: Mapping[str, Sequence[str]], removed: Sequence[str]) -> None:
-    from zonewise.ceph.domains import DomainLabels
-    from zonewise.kube import kubeconfig
+    from zonewise.ceph.decide.domains import DomainLabels
+    from zonewise.kube.client import kubeconfig
 
     names = DomainLabels.parse(options["domain_labels"]).names
     _check(added, names)
@@ -73,7 +73,7 @@ def _change(options: dict[str, Any], added: Mapping[str, Sequence[str]], removed
 
 def _check(added: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
     """What can't be said in any map is the caller's mistake, whatever the cluster's map says."""
-    from zonewise.ceph.takeover import MAP, TakeoverError, read
+    from zonewise.ceph.decide.takeover import MAP, TakeoverError, read
 
     try:
         read({MAP: json.dumps({source: list(targets) for source, targets in added.items()})}, names)
@@ -91,11 +91,11 @@ async def _write(
     dry_run: bool,
 ) -> TakeoverMap:
     """What is there must be readable, and what comes of it too; somebody else's write in between is a conflict."""
-    from zonewise.ceph.takeover import read
-    from zonewise.ceph.takeoveredit import edited
-    from zonewise.kube.client import Client
-    from zonewise.kube.errors import NotFound
-    from zonewise.kube.patch import MergePatch
+    from zonewise.ceph.decide.takeover import read
+    from zonewise.ceph.decide.takeover_edit import edited
+    from zonewise.kube.client.client import Client
+    from zonewise.kube.wire.errors import NotFound
+    from zonewise.kube.wire.patch import MergePatch
     from zonewise.objects import CONFIG_MAPS, ConfigMap
 
     async with Client(access, wait_for_server=False) as client:
@@ -135,7 +135,7 @@ def _spelled(said: TakeoverMap, written: str, names: Sequence[str]) -> str:
 
 def _meant(said: TakeoverMap, written: str, names: Sequence[str]) -> list[str]:
     """Entries of the same value, whose label is the same or left out by either."""
-    from zonewise.ceph.domains import short_name
+    from zonewise.ceph.decide.domains import short_name
 
     label, _, value = written.rpartition("=")
     name = short_name(label)

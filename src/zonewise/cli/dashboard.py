@@ -13,7 +13,7 @@ from zonewise.cli.options import cluster_options, health_option, hints_option, l
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
-    from zonewise.dashboard.program import Settings
+    from zonewise.dashboard.app import Settings
     from zonewise.kube.process import Listen, Main
 
 PORT = 8480
@@ -70,7 +70,7 @@ def dashboard(**options: Any) -> None:
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    from zonewise.dashboard.program import Settings
+    from zonewise.dashboard.app import Settings
     from zonewise.routing import HintsForm
 
     certificate = options["tls_cert"], options["tls_key"]
@@ -93,23 +93,23 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 def _main(options: dict[str, Any], settings: Settings) -> Main:
-    from zonewise.dashboard import program
+    from zonewise.dashboard import app
 
     file = options["file"]
     if file is not None:
-        from zonewise.dashboard import dumped
+        from zonewise.dashboard import from_dump
 
         source = dumps.source_of(file)
-        found = dumped.read(dumps.bytes_of(file), source)
-        return lambda health: program.show_dump(found, source, settings, health, _say)
-    from zonewise.kube import kubeconfig
+        found = from_dump.read(dumps.bytes_of(file), source)
+        return lambda health: app.show_dump(found, source, settings, health, _say)
+    from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    return lambda health: program.show_cluster(access, settings, health, _say)
+    return lambda health: app.show_cluster(access, settings, health, _say)
 
 
 def _listen(options: dict[str, Any], settings: Settings) -> Listen:
-    from zonewise.dashboard.doors import is_loopback
+    from zonewise.dashboard.auth import is_loopback
     from zonewise.kube.process import Listen
 
     return (

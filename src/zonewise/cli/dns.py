@@ -91,23 +91,24 @@ def dns(**options: Any) -> None:
     SIGTERM ends it in good order: what was asked is answered. A new one may be started on the same port before.
     """
     from zonewise import log
-    from zonewise.dns import nursery
+    from zonewise.dns.server import forkserver
 
-    born = nursery.fork()  # before anything is loaded that serving processes don't need
+    born = forkserver.fork()  # before anything is loaded that serving processes don't need
 
-    from zonewise.dns import program
-    from zonewise.kube import kubeconfig, process
+    from zonewise.dns import app
+    from zonewise.kube import process
+    from zonewise.kube.client import kubeconfig
 
     log.configure(options["log_format"], options["log_level"])
     asked = _asked(options)
-    chosen = program.options_of(asked)
+    chosen = app.options_of(asked)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    opened = program.open_doors(asked)
+    opened = app.open_doors(asked)
     log.get_logger(__name__).info("listening", port=opened.port, processes=len(opened.udp))
     listen = process.Listen(port=options["health_port"])
     sys.exit(
         process.run(
-            lambda health: program.live(access, chosen, opened, health, born),
+            lambda health: app.live(access, chosen, opened, health, born),
             listen=listen,
             unready_seconds=options["lameduck_seconds"],
         )
@@ -115,7 +116,7 @@ def dns(**options: Any) -> None:
 
 
 def _asked(options: dict[str, Any]) -> Any:
-    from zonewise.dns.program import Asked
+    from zonewise.dns.app import Asked
 
     return Asked(
         domain=options["domain"],

@@ -1,4 +1,4 @@
-"""`zonewise doctor`: what is wrong with a cluster, and what to do about it. `zonewise.seeing` finds out, this prints it."""
+"""`zonewise doctor`: what is wrong with a cluster, and what to do about it. `zonewise.diagnostics` finds out, this prints it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from zonewise.cli import dumps, printing
 from zonewise.cli.options import cluster_options, hints_option
 
 if TYPE_CHECKING:
-    from zonewise.seeing.facts import Facts
-    from zonewise.seeing.findings import Diagnosis, Finding
+    from zonewise.diagnostics.decide.doctor.facts import Facts
+    from zonewise.diagnostics.decide.doctor.findings import Diagnosis, Finding
 
 _MARKS = {"Fine": ("✓", "green"), "Note": ("!", "yellow"), "Wrong": ("✗", "red"), "Unknown": ("?", "")}
 
@@ -42,8 +42,8 @@ def doctor(**options: Any) -> None:
 
     Reads only; the API server is asked what you and the components may do. The exit code is 1 where something is wrong.
     """
+    from zonewise.diagnostics.decide.doctor.checks import diagnose
     from zonewise.routing import HintsForm
-    from zonewise.seeing.checks import diagnose
 
     hints = HintsForm(options["hints"])
     found = diagnose(_facts(options), datetime.now(UTC), hints, before_install=options["pre"])
@@ -56,8 +56,8 @@ def doctor(**options: Any) -> None:
 
 def _facts(options: dict[str, Any]) -> Facts:
     if options["file"] is not None:
-        from zonewise.seeing.dumped import KINDS, seen_in
-        from zonewise.seeing.facts import Facts
+        from zonewise.diagnostics.decide.doctor.facts import Facts
+        from zonewise.diagnostics.decide.from_dump import KINDS, seen_in
 
         objects = dumps.read(options["file"], KINDS)
         return Facts(
@@ -66,13 +66,13 @@ def _facts(options: dict[str, Any]) -> Facts:
             other_webhooks=objects["MutatingWebhookConfiguration"],
             daemon_sets=[each for each in objects["DaemonSet"] if each.metadata.namespace == "kube-system"],
         )
-    from zonewise.kube import kubeconfig
-    from zonewise.kube.client import Client
+    from zonewise.kube.client import kubeconfig
+    from zonewise.kube.client.client import Client
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
 
     async def find_out() -> Facts:
-        from zonewise.seeing.examination import examine
+        from zonewise.diagnostics.read.doctor import examine
 
         async with Client(access, wait_for_server=False) as client:
             return await examine(client, before_install=options["pre"])

@@ -15,9 +15,9 @@ from zonewise.cli.options import cluster_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zonewise.disruption.accounts import LeaderAccount
-    from zonewise.disruption.drainplan import DrainPlan, Leaving, Staying
-    from zonewise.kube.access import Access
+    from zonewise.diagnostics.decide.explain.eviction import LeaderAccount
+    from zonewise.disruption.decide.drain import DrainPlan, Leaving, Staying
+    from zonewise.kube.wire.access import Access
 
 
 @click.command(
@@ -44,13 +44,13 @@ def drain(nodes: tuple[str, ...], plan_only: bool, lease_namespace: str | None, 
     """
     if not plan_only:
         raise click.UsageError("this command only plans: add --plan, and drain with `kubectl drain`")
-    from zonewise.kube import kubeconfig
+    from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     plan, leader = asyncio.run(_plan(access, list(dict.fromkeys(nodes)), lease_namespace))
     waits = leader.trouble if plan.charges else ""
     if output == "json":
-        from zonewise.disruption.drainaccount import account_of
+        from zonewise.diagnostics.decide.explain.drain import account_of
 
         printing.echo_data(account_of(plan, leader), "json")
     else:
@@ -59,11 +59,11 @@ def drain(nodes: tuple[str, ...], plan_only: bool, lease_namespace: str | None, 
 
 
 async def _plan(access: Access, nodes: Sequence[str], lease_namespace: str | None) -> tuple[DrainPlan, LeaderAccount]:
-    from zonewise.disruption.drainplan import plan_drain
-    from zonewise.disruption.inquiry import LEASE_NAMESPACES, read_leader
-    from zonewise.disruption.survey import survey
+    from zonewise.diagnostics.read.drain import survey
+    from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, read_leader
+    from zonewise.disruption.decide.drain import plan_drain
     from zonewise.errors import ZonewiseError
-    from zonewise.kube.client import Client
+    from zonewise.kube.client.client import Client
 
     places = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
     async with Client(access, wait_for_server=False) as client:

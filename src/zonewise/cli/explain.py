@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zonewise.cli.lazy import LazyGroup
+from zonewise.cli.lazy_group import LazyGroup
 
 KINDS = {
     "dns": ("zonewise.cli.explain_dns:dns", "A name: what a client gets for it, and why."),

@@ -1,4 +1,4 @@
-"""`zonewise explain dns`: what a client gets for a name, and why. `zonewise.dns.inquiry` finds out, this prints it."""
+"""`zonewise explain dns`: what a client gets for a name, and why. `zonewise.diagnostics.read.dns` finds out, this prints it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from zonewise.cli.options import cluster_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
-    from zonewise.dns.accounts import Account
-    from zonewise.dns.inquiry import Inquiry
-    from zonewise.routing.account import EndpointAccount, TierAccount
+    from zonewise.diagnostics.decide.explain.dns_report import Account
+    from zonewise.diagnostics.read.dns import Inquiry
+    from zonewise.routing.report import EndpointAccount, TierAccount
 
 TYPES = ("A", "AAAA", "SRV", "CNAME", "PTR", "TXT", "NS", "SOA")
 
@@ -71,14 +71,14 @@ def dns(**options: Any) -> None:
     Reads the cluster once and answers by the server's own functions; no server has to run. The exit code is 1 where
     there is no answer.
     """
-    from zonewise.kube import kubeconfig
-    from zonewise.kube.client import Client
+    from zonewise.kube.client import kubeconfig
+    from zonewise.kube.client.client import Client
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     inquiry = _inquiry(options, access.namespace)
 
     async def find_out() -> Account:
-        from zonewise.dns.inquiry import inquire
+        from zonewise.diagnostics.read.dns import inquire
 
         async with Client(access, wait_for_server=False) as client:
             return await inquire(client, inquiry)
@@ -92,12 +92,12 @@ def dns(**options: Any) -> None:
 
 
 def _inquiry(options: dict[str, Any], namespace: str) -> Inquiry:
-    from zonewise.dns.catalog import Settings
-    from zonewise.dns.inquiry import Inquiry
-    from zonewise.dns.message import Type
-    from zonewise.dns.pods import PodRecords
-    from zonewise.dns.program import domain_of
-    from zonewise.dns.service import Domain
+    from zonewise.diagnostics.read.dns import Inquiry
+    from zonewise.dns.app import domain_of
+    from zonewise.dns.decide.pod_names import PodRecords
+    from zonewise.dns.decide.record_builder import Domain
+    from zonewise.dns.decide.zone import Settings
+    from zonewise.dns.wire.message import Type
 
     said = [flag for flag in ("from_pod", "from_node", "from_ip") if options[flag]]
     if len(said) > 1:

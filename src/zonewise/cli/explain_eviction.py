@@ -1,4 +1,4 @@
-"""`zonewise explain eviction`: may a pod be evicted, and why. `zonewise.disruption.inquiry` finds out, this prints it."""
+"""`zonewise explain eviction`: may a pod be evicted, and why. `zonewise.diagnostics.read.eviction` finds out, this prints it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zonewise.cli import completion, printing
 from zonewise.cli.options import cluster_options
 
 if TYPE_CHECKING:
-    from zonewise.disruption.accounts import Account, BudgetAccount, LeaderAccount, StockAccount
+    from zonewise.diagnostics.decide.explain.eviction import Account, BudgetAccount, LeaderAccount, StockAccount
 
 _PODS_NAMED = 10
 
@@ -47,8 +47,8 @@ def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str,
     Reads the cluster once and asks the judge that the webhook asks; nothing is charged. The exit code is 1 where an
     eviction would be refused.
     """
-    from zonewise.kube import kubeconfig
-    from zonewise.kube.client import Client
+    from zonewise.kube.client import kubeconfig
+    from zonewise.kube.client.client import Client
     from zonewise.objects import Key
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
@@ -56,7 +56,7 @@ def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str,
     key = Key(before or namespace or access.namespace, name)
 
     async def find_out() -> Account:
-        from zonewise.disruption.inquiry import LEASE_NAMESPACES, inquire
+        from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, inquire
 
         places = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
         async with Client(access, wait_for_server=False) as client:

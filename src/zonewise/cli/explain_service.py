@@ -1,4 +1,4 @@
-"""`zonewise explain service`: where a Service's traffic goes, and why. `zonewise.seeing` finds out, this prints it."""
+"""`zonewise explain service`: where a Service's traffic goes, and why. `zonewise.diagnostics` finds out, this prints it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from zonewise.cli.printing import Cell
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
+    from zonewise.diagnostics.decide.explain.service_report import ClientAccount, FrontAccount, ServiceExplanation
+    from zonewise.diagnostics.read.service import Inquiry
     from zonewise.dump import Views
-    from zonewise.routing.account import EndpointAccount
-    from zonewise.seeing.accounts import ClientAccount, FrontAccount, ServiceExplanation
-    from zonewise.seeing.inquiry import Inquiry
+    from zonewise.routing.report import EndpointAccount
 
 _ENDPOINTS_SHOWN = 12
 _CLIENTS_SHOWN = 20
@@ -68,9 +68,9 @@ def service(**options: Any) -> None:
 
 
 def _found(options: dict[str, Any]) -> ServiceExplanation:
+    from zonewise.diagnostics.read.service import from_dump, inquire
     from zonewise.objects import Pod
-    from zonewise.planning.situation import KINDS
-    from zonewise.seeing.inquiry import from_dump, inquire
+    from zonewise.planning.snapshot import KINDS
 
     if options["from_node"] and options["from_pod"]:
         raise UsageError("say one of --from-node and --from-pod: there is one client")
@@ -78,8 +78,8 @@ def _found(options: dict[str, Any]) -> ServiceExplanation:
         inquiry = _inquiry(options, "default")
         pods: Views = {"Pod": Pod} if inquiry.pod else {}
         return from_dump(dumps.read(options["file"], {**KINDS, **pods}), dumps.source_of(options["file"]), inquiry)
-    from zonewise.kube import kubeconfig
-    from zonewise.kube.client import Client
+    from zonewise.kube.client import kubeconfig
+    from zonewise.kube.client.client import Client
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
 
@@ -91,10 +91,10 @@ def _found(options: dict[str, Any]) -> ServiceExplanation:
 
 
 def _inquiry(options: dict[str, Any], usual: str) -> Inquiry:
+    from zonewise.diagnostics.read.service import Inquiry
     from zonewise.objects import Key
-    from zonewise.planning.carrier import Told
+    from zonewise.planning.data_plane import Told
     from zonewise.routing import HintsForm
-    from zonewise.seeing.inquiry import Inquiry
 
     def key(text: str, namespace: str) -> Key:
         before, _, name = text.rpartition("/")

@@ -1,4 +1,4 @@
-"""`zonewise explain volume`: where a claim's volume is and who reaches it. `zonewise.ceph.inquiry` finds out, this prints it."""
+"""`zonewise explain volume`: where a claim's volume is and who reaches it. `zonewise.diagnostics.read.volume` finds out, this prints it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli import completion, printing
-from zonewise.cli.csi_serve import CONFIG_MAP, DOMAIN_LABELS, config_map_key
+from zonewise.cli.csi_server import CONFIG_MAP, DOMAIN_LABELS, config_map_key
 from zonewise.cli.options import cluster_options
 
 if TYPE_CHECKING:
-    from zonewise.ceph.volumeaccount import Account, Reach, Takeover
+    from zonewise.diagnostics.decide.explain.volume import Account, Reach, Takeover
 
 _NODES_NAMED = 5
 
@@ -45,9 +45,9 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
 
     Reads the cluster once and changes nothing. The exit code is 1 where no ready node reaches it.
     """
-    from zonewise.ceph.domains import DomainLabels
-    from zonewise.kube import kubeconfig
-    from zonewise.kube.client import Client
+    from zonewise.ceph.decide.domains import DomainLabels
+    from zonewise.kube.client import kubeconfig
+    from zonewise.kube.client.client import Client
     from zonewise.objects import Key
 
     labels = DomainLabels.parse(options["domain_labels"])
@@ -57,7 +57,7 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
     key = Key(before or namespace or access.namespace, name)
 
     async def find_out() -> Account:
-        from zonewise.ceph.inquiry import inquire
+        from zonewise.diagnostics.read.volume import inquire
 
         async with Client(access, wait_for_server=False) as client:
             return await inquire(client, key, labels, place)

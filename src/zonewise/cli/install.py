@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zonewise.install.components import Component, Document, Mode, Values
-    from zonewise.kube.access import Access
-    from zonewise.kube.client import Client
+    from zonewise.kube.client.client import Client
+    from zonewise.kube.wire.access import Access
 
 
 def _component_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -129,7 +129,7 @@ def _words(text: str) -> list[str]:
 
 
 def _access(options: dict[str, Any]) -> Access:
-    from zonewise.kube import kubeconfig
+    from zonewise.kube.client import kubeconfig
 
     return kubeconfig.find(options["kubeconfig"], options["context"])
 
@@ -155,8 +155,8 @@ def _print(output: str, chosen: Sequence[Component], mode: Mode, values: Values)
 async def _install(
     access: Access, chosen: Sequence[Component], mode: Mode, values: Values, options: dict[str, Any]
 ) -> int:
-    from zonewise.install import applying, components
-    from zonewise.kube.client import Client
+    from zonewise.install import apply, components
+    from zonewise.kube.client.client import Client
 
     force = options["force_conflicts"]
     gone = components.superseded(chosen, mode, values)
@@ -164,20 +164,20 @@ async def _install(
         documents = await _with_own_namespace(client, components.documents(chosen, mode, values))
         if options["diff"]:
             return await _diff(client, documents, gone, force=force)
-        async for outcome in applying.apply(client, documents, force=force):
+        async for outcome in apply.apply(client, documents, force=force):
             click.echo(outcome)
         if options["wait"]:  # before what it replaces is gone
-            await applying.until_ready(client, documents, options["timeout"])
-        async for outcome in applying.remove(client, gone):
+            await apply.until_ready(client, documents, options["timeout"])
+        async for outcome in apply.remove(client, gone):
             click.echo(outcome)
     return 0
 
 
 async def _diff(client: Client, documents: list[Document], gone: list[Document], *, force: bool) -> int:
-    from zonewise.install import applying
+    from zonewise.install import apply
 
     differs = False
-    for found in (applying.compare(client, documents, force=force), applying.compare_removed(client, gone)):
+    for found in (apply.compare(client, documents, force=force), apply.compare_removed(client, gone)):
         async for said in found:
             click.echo(said, nl=False)
             differs = True
@@ -186,22 +186,22 @@ async def _diff(client: Client, documents: list[Document], gone: list[Document],
 
 async def _with_own_namespace(client: Client, documents: list[Document]) -> list[Document]:
     """A namespace that somebody else made is used as it is, and stays theirs."""
-    from zonewise.install import applying
+    from zonewise.install import apply
     from zonewise.install.components import PART_OF
 
     kept = []
     for document in documents:
-        live = await applying.find(client, document) if document["kind"] == "Namespace" else None
+        live = await apply.find(client, document) if document["kind"] == "Namespace" else None
         if live is None or PART_OF.items() <= live["metadata"].get("labels", {}).items():
             kept.append(document)
     return kept
 
 
 async def _uninstall(access: Access, chosen: Sequence[Component], values: Values, *, keep: bool, sure: bool) -> None:
-    from zonewise.install import removal
+    from zonewise.install import remove
     from zonewise.install.components import Component
-    from zonewise.kube.client import Client
-    from zonewise.kube.errors import NotFound
+    from zonewise.kube.client.client import Client
+    from zonewise.kube.wire.errors import NotFound
     from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 
     async with Client(access, wait_for_server=False) as client:
@@ -214,7 +214,7 @@ async def _uninstall(access: Access, chosen: Sequence[Component], values: Values
                     budgets = 0
             _ask(chosen, access.server, budgets)
         nothing = True
-        async for outcome in removal.remove(client, chosen, values, keep_budgets=keep):
+        async for outcome in remove.remove(client, chosen, values, keep_budgets=keep):
             click.echo(outcome)
             nothing = False
         if nothing:

@@ -67,8 +67,8 @@ def setup(kube_version: str) -> None:
 
     `make setup` does this too. Interrupted, it goes on where it stopped.
     """
-    from zonewise.lab import setup as preparation
-    from zonewise.lab.binaries import DEFAULT_VERSION
+    from zonewise.lab.build import setup as preparation
+    from zonewise.lab.build.binaries import DEFAULT_VERSION
     from zonewise.lab.progress import Reporter
 
     reporter = Reporter(sys.stderr)
@@ -124,8 +124,10 @@ def up(
     Where kwok nodes stand beside namespace nodes they carry the taint kwok.x-k8s.io/node=fake:NoSchedule, so that pods
     which should really run do not land there.
     """
-    from zonewise.lab import addresses, build, labs
-    from zonewise.lab.binaries import DEFAULT_VERSION
+    from zonewise.lab import labs
+    from zonewise.lab.build import build
+    from zonewise.lab.build.binaries import DEFAULT_VERSION
+    from zonewise.lab.decide import addresses
     from zonewise.lab.progress import Reporter
     from zonewise.lab.state import Options
 
@@ -235,7 +237,7 @@ def exec_(name: str, target: str, command: tuple[str, ...]) -> None:
 
     TARGET is a node's name, a pod's, or NAMESPACE/POD: `zonewise lab exec zone-a-1 -- ip addr`.
     """
-    from zonewise.lab import nodes
+    from zonewise.lab.nodes import nodes
 
     words = command[1:] if command[0] == "--" else command  # click hands the dashes on after an argument
     _become(nodes.exec_argv(_get(name), target, words))
@@ -251,7 +253,8 @@ def logs(name: str, follow: bool, process: str | None) -> None:
     NAMESPACE/POD as PROCESS is a pod on a namespace node: `zonewise lab logs shop/front-645c5c6598-6f6t8`.
     """
     from zonewise.errors import ZonewiseError
-    from zonewise.lab import nodes, processes, state
+    from zonewise.lab import processes, state
+    from zonewise.lab.nodes import nodes
 
     if state.find(name) is None:
         state.get(name)  # says so
@@ -276,7 +279,7 @@ def _tail(path: Path, *, follow: bool) -> NoReturn:
 @click.argument("zone", shell_complete=zone_names)
 def cut(name: str, zone: str) -> None:
     """Cut a zone off: no packet enters or leaves it, neither to other zones nor to the API server."""
-    from zonewise.lab import nodes
+    from zonewise.lab.nodes import nodes
 
     changed = nodes.cut(_get(name), zone)
     click.echo(f"{zone} is cut off: nothing enters or leaves it" if changed else f"{zone} was cut off before")
@@ -287,7 +290,7 @@ def cut(name: str, zone: str) -> None:
 @click.argument("zone", shell_complete=zone_names)
 def heal(name: str, zone: str) -> None:
     """Undo `cut`."""
-    from zonewise.lab import nodes
+    from zonewise.lab.nodes import nodes
 
     changed = nodes.heal(_get(name), zone)
     click.echo(f"{zone} is healed: it is no longer cut off" if changed else f"{zone} was not cut off")
@@ -304,7 +307,7 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
 
     0 makes the path plain again.
     """
-    from zonewise.lab import nodes
+    from zonewise.lab.nodes import nodes
 
     nodes.shape(_get(name), zone, other, milliseconds, loss)
     what = f"{milliseconds:g} ms and {loss:g} % loss each way" if milliseconds or loss else "plain"
@@ -318,14 +321,14 @@ def latency(name: str, zone: str, other: str, milliseconds: float, loss: float) 
 @_output
 def ask(name: str, count: int, by_name: bool, output: str) -> None:
     """Have the demo's fronts ask the catalog, and show which zone answered whom."""
-    from zonewise.lab import answers
+    from zonewise.lab.demo import zone_answers
 
     found = _get(name)
-    counted = answers.ask(found, count, by_name=by_name)
+    counted = zone_answers.ask(found, count, by_name=by_name)
     if output == "json":
-        printing.echo_data(answers.account(counted, found.zones), output)
+        printing.echo_data(zone_answers.account(counted, found.zones), output)
     else:
-        click.echo(answers.table(counted, found.zones))
+        click.echo(zone_answers.table(counted, found.zones))
 
 
 def _get(name: str) -> Lab:
@@ -347,7 +350,7 @@ def _print_up(running: Lab, output: str) -> None:
     if output == "json":
         printing.echo_data(seen, output)
         return
-    from zonewise.lab import tour
+    from zonewise.lab.demo import tour
 
     click.echo(_headline(seen))
     click.echo(tour.text(running, terminal=sys.stdout.isatty()))

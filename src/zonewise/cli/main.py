@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from zonewise import __version__
-from zonewise.cli.lazy import LazyGroup
+from zonewise.cli.lazy_group import LazyGroup
 from zonewise.errors import ZonewiseError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ COMMANDS = {
     "drain": ("zonewise.cli.drain:drain", "Say in which waves a drain will take a node's pods, before anyone runs it."),
     "install": ("zonewise.cli.install:install", "Put Zonewise into a cluster, or print its manifests."),
     "lab": ("zonewise.cli.lab:lab", "A real multi-zone Kubernetes cluster on this machine."),
-    "man": ("zonewise.cli.manual:man", "Print the manual page."),
+    "man": ("zonewise.cli.man:man", "Print the manual page."),
     "plan": ("zonewise.cli.plan:plan", "Say what becomes of every Service, today and after a change."),
     "proxy": ("zonewise.cli.proxy:proxy", "Serve Services on this node with nftables, as their topology asks."),
     "simulate": ("zonewise.cli.simulate:simulate", "Judge the routing algorithms on data sets or your own cluster."),

@@ -27,7 +27,7 @@ _LOGGING = (
 
 
 def cluster_options(command: F) -> F:
-    """Which cluster: `kubeconfig` and `context`, for `zonewise.kube.kubeconfig.find`."""
+    """Which cluster: `kubeconfig` and `context`, for `zonewise.kube.client.kubeconfig.find`."""
     return _with(command, _CLUSTER)
 
 
@@ -62,7 +62,7 @@ _CARRIERS = (
 
 
 def carrier_options(command: F) -> F:
-    """Who carries Services: `all_services` and `zonewise_dns`, for `zonewise.planning.carrier.Told`."""
+    """Who carries Services: `all_services` and `zonewise_dns`, for `zonewise.planning.data_plane.Told`."""
     return _with(command, _CARRIERS)
 
 

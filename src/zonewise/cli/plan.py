@@ -15,7 +15,7 @@ from zonewise.errors import UsageError, ZonewiseError
 if TYPE_CHECKING:
     from zonewise.objects import Key, Service
     from zonewise.planning.comparison import Comparison, Row, Total, Traffic
-    from zonewise.planning.situation import Situation
+    from zonewise.planning.snapshot import Situation
 
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 
@@ -117,18 +117,18 @@ def plan(**options: Any) -> None:
 
 
 def _situation(options: dict[str, Any]) -> Situation:
-    from zonewise.planning.carrier import Told, carriers_of
+    from zonewise.planning.data_plane import Told, carriers_of
 
     own = options["mode"] == "own" if options["mode"] else None
     told = Told(options["all_services"], options["zonewise_dns"])
     if options["file"] is None:
-        from zonewise.kube import kubeconfig
-        from zonewise.planning import live
+        from zonewise.diagnostics.read import plan as read_plan
+        from zonewise.kube.client import kubeconfig
 
-        return live.read(kubeconfig.find(options["kubeconfig"], options["context"]), own=own, told=told)
+        return read_plan.read(kubeconfig.find(options["kubeconfig"], options["context"]), own=own, told=told)
     from zonewise import dump
     from zonewise.objects import Pod
-    from zonewise.planning.situation import KINDS, gather, require
+    from zonewise.planning.snapshot import KINDS, gather, require
 
     source, data = _source(options), dumps.bytes_of(options["file"])
     objects = dump.read(data, source, KINDS)
@@ -154,7 +154,7 @@ def _source(options: dict[str, Any]) -> str:
 
 def _chosen(namespace: str | None, selector: str) -> Callable[[Service], bool]:
     from zonewise.topology.requirement import SelectorError
-    from zonewise.topology.selectortext import parse_selector
+    from zonewise.topology.selector_text import parse_selector
 
     try:
         labels = parse_selector(selector)
@@ -183,7 +183,7 @@ def _changed(situation: Situation, options: dict[str, Any], chosen: Callable[[Se
 
 def _traffic(options: dict[str, Any], situation: Situation) -> Traffic | None:
     from zonewise.planning.comparison import Traffic
-    from zonewise.planning.outlook import PRICE_PER_GB
+    from zonewise.planning.forecast import PRICE_PER_GB
     from zonewise.planning.whatif import find
 
     if not options["gb"]:
@@ -264,7 +264,7 @@ def _cells(row: Row, *, with_cost: bool, wide: bool) -> Iterator[str]:
 
 
 def _why(row: Row, *, wide: bool) -> Iterator[str]:
-    from zonewise.slices.state import STOCK_DNS_LOSS
+    from zonewise.slices.decide.service_status import STOCK_DNS_LOSS
 
     planned = row.planned.outlook
     yield planned.sentence

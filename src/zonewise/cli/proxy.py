@@ -14,7 +14,7 @@ from zonewise.cli.options import cluster_options, health_option, log_options
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
-    from zonewise.kube.access import Access
+    from zonewise.kube.wire.access import Access
     from zonewise.proxy.server import Settings
 
 HEALTH_PORT = 10356
@@ -94,7 +94,7 @@ def proxy(**options: Any) -> None:
         _prepare()
         return
     from zonewise import log
-    from zonewise.kube import kubeconfig
+    from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     settings = _settings(options)
@@ -106,7 +106,7 @@ def proxy(**options: Any) -> None:
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    from zonewise.proxy import interfaces
+    from zonewise.proxy import node_addresses
     from zonewise.proxy.server import Settings
 
     settings = Settings(
@@ -118,7 +118,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         masquerade_all=options["masquerade_all"],
         measure_traffic=options["measure_traffic"],
     )
-    interfaces.check_ranges((*settings.pod_ranges, *settings.node_port_ranges))
+    node_addresses.check_ranges((*settings.pod_ranges, *settings.node_port_ranges))
     return settings
 
 
@@ -133,8 +133,8 @@ def _listed(written: str) -> tuple[str, ...]:
 
 
 def _clean_up() -> None:
-    from zonewise.proxy.kernel import Kernel
-    from zonewise.proxy.plane import clean_up
+    from zonewise.proxy.applier import clean_up
+    from zonewise.proxy.nft_socket import Kernel
 
     with Kernel() as kernel:
         found = clean_up(kernel)
@@ -142,16 +142,16 @@ def _clean_up() -> None:
 
 
 def _prepare() -> None:
-    from zonewise.proxy.measuring import account_bytes
+    from zonewise.proxy.connection_stats import account_bytes
 
     account_bytes()
 
 
 def _run(access: Access, settings: Settings, health_port: int) -> int:
-    from zonewise.kube.client import Client
-    from zonewise.kube.health import Health
+    from zonewise.kube.client.client import Client
     from zonewise.kube.process import Listen, run
-    from zonewise.proxy.kernel import Kernel
+    from zonewise.kube.server.health import Health
+    from zonewise.proxy.nft_socket import Kernel
     from zonewise.proxy.server import Proxy
 
     async def serve(health: Health) -> None:
@@ -163,12 +163,12 @@ def _run(access: Access, settings: Settings, health_port: int) -> int:
 
 
 async def _explain(access: Access, settings: Settings, service: str, namespace: str) -> None:
-    from zonewise.kube.client import Client
-    from zonewise.kube.errors import NotFound
+    from zonewise.diagnostics.decide.explain.proxy import explain_service
+    from zonewise.kube.client.client import Client
+    from zonewise.kube.wire.errors import NotFound
     from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICE_NAME, SERVICES
-    from zonewise.proxy.explanation import explain_service
-    from zonewise.proxy.family import FAMILIES
-    from zonewise.proxy.targets import Place
+    from zonewise.proxy.decide.targets import Place
+    from zonewise.proxy.wire.family import FAMILIES
     from zonewise.routing import Cluster
 
     before, _, name = service.rpartition("/")

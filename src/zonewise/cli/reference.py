@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.cli.main import cli
-from zonewise.cli.manual import Entry, entries
+from zonewise.cli.man import Entry, entries
 from zonewise.cli.schemas import ACCOUNTS, fields
-from zonewise.disruption import policies, updates
-from zonewise.disruption.ledger import RESERVED
-from zonewise.disruption.pods import GRANTED
+from zonewise.disruption.decide import old_revisions
+from zonewise.disruption.decide.ledger import RESERVED
+from zonewise.disruption.decide.pods import GRANTED
+from zonewise.disruption.webhook import registration
 from zonewise.install.components import SUMMARY, Component, Mode, Values, documents
-from zonewise.routing import drain, policy, tuning, writtenweights
-from zonewise.slices import metadata, names
+from zonewise.routing import drain, policy, tuning, weights_annotation
+from zonewise.slices.decide import metadata, names
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,16 @@ SAID_BY_YOU = (
     Word(tuning.OVERLOAD_THRESHOLD, "Service, annotation", "a percentage", "how much more than an even share an endpoint may get"),
     Word(drain.DRAIN_ZONE, "Service, Namespace, Node, annotation", "zones, separated by commas", "traffic leaves these zones"),
     Word("service.kubernetes.io/service-proxy-name", "Service, label", "`zonewise`", "the node proxy serves it; kube-proxy leaves it alone"),
-    Word(updates.UPDATE, "StatefulSet, DaemonSet, annotation", "`Evict`", "updated by eviction, in waves over domains; with strategy OnDelete"),
-    Word(updates.PARTITION, "StatefulSet, annotation", "a number", "pods below it are not updated"),
-    Word(policies.GUARDING, "Namespace, label", "`unguarded`", "budgets hold nobody back there"),
+    Word(old_revisions.UPDATE, "StatefulSet, DaemonSet, annotation", "`Evict`", "updated by eviction, in waves over domains; with strategy OnDelete"),
+    Word(old_revisions.PARTITION, "StatefulSet, annotation", "a number", "pods below it are not updated"),
+    Word(registration.GUARDING, "Namespace, label", "`unguarded`", "budgets hold nobody back there"),
     Word("zonewise.dev/aggregate-to-disruption", "ClusterRole, label", "`true`", "owners of other kinds are counted by their scale"),
 )  # fmt: skip
 SAID_BY_US = (
     Word(names.STATE, "Service, annotation", "JSON", "how it is routed and why"),
     Word(metadata.CONSUMER, "EndpointSlice, label", "a zone, `zonewise-shared`, `zonewise-all`, ...", "who should read the slice (mode own)"),
     Word(metadata.STARTED, "EndpointSlice, annotation", "", "a preference is in force: what the next decision goes on from"),
-    Word(writtenweights.WEIGHTS, "EndpointSlice, annotation", "JSON", "shares that hints can't say, for the node proxy"),
+    Word(weights_annotation.WEIGHTS, "EndpointSlice, annotation", "JSON", "shares that hints can't say, for the node proxy"),
     Word(RESERVED, "Eviction, annotation", "a time", "its sender has charged the pod: the guard lets it pass"),
     Word(GRANTED, "Pod, annotation", "the pod's uid", "a workload controller may delete it"),
 )  # fmt: skip

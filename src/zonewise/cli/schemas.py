@@ -10,21 +10,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 ACCOUNTS: Final[Mapping[str, str]] = {
-    "csi doctor": "zonewise.ceph.journalaccount:Findings",
-    "csi journal": "zonewise.ceph.journalaccount:Journals",
-    "doctor": "zonewise.seeing.findings:Diagnosis",
-    "drain": "zonewise.disruption.drainaccount:DrainAccount",
-    "explain dns": "zonewise.dns.accounts:Account",
-    "explain eviction": "zonewise.disruption.accounts:Account",
-    "explain service": "zonewise.seeing.accounts:ServiceExplanation",
-    "explain volume": "zonewise.ceph.volumeaccount:Account",
-    "lab ask": "zonewise.lab.answers:Account",
+    "csi doctor": "zonewise.ceph.decide.journal_report:Findings",
+    "csi journal": "zonewise.ceph.decide.journal_report:Journals",
+    "doctor": "zonewise.diagnostics.decide.doctor.findings:Diagnosis",
+    "drain": "zonewise.diagnostics.decide.explain.drain:DrainAccount",
+    "explain dns": "zonewise.diagnostics.decide.explain.dns_report:Account",
+    "explain eviction": "zonewise.diagnostics.decide.explain.eviction:Account",
+    "explain service": "zonewise.diagnostics.decide.explain.service_report:ServiceExplanation",
+    "explain volume": "zonewise.diagnostics.decide.explain.volume:Account",
+    "lab ask": "zonewise.lab.demo.zone_answers:Account",
     "lab list": "zonewise.lab.status:Labs",
     "lab status": "zonewise.lab.status:LabStatus",
     "lab up": "zonewise.lab.status:LabStatus",
     "plan": "zonewise.planning.comparison:Comparison",
-    "simulate": "zonewise.simulator.results:Results",
-    "status": "zonewise.seeing.report:Status",
+    "simulate": "zonewise.simulator.decide.results:Results",
+    "status": "zonewise.diagnostics.decide.status.report:Status",
 }
 """By command: where its struct lives. `install -o json` prints Kubernetes objects, which are not ours to describe."""
 

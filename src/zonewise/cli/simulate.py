@@ -19,11 +19,11 @@ from zonewise.errors import UsageError, ZonewiseError
 if TYPE_CHECKING:
     from zonewise.routing.algorithms import Algorithm, Weights
     from zonewise.routing.tuning import Start
-    from zonewise.simulator.inputs import Input
-    from zonewise.simulator.reproduce import Publication
-    from zonewise.simulator.results import Table
+    from zonewise.simulator.decide.inputs import Input
+    from zonewise.simulator.decide.published import Publication
+    from zonewise.simulator.decide.results import Table
+    from zonewise.simulator.decide.tasks import Partial, Rules, Task
     from zonewise.simulator.runners import Runner
-    from zonewise.simulator.tasks import Partial, Rules, Task
 
 CHURN = "churn"
 DATASETS = ("representative", "small", "medium", "large", "all-pairings", CHURN)
@@ -128,10 +128,10 @@ def _is_given(option: str) -> bool:
 
 
 def _tables(dataset: str, options: dict[str, Any]) -> Iterator[Table]:
-    from zonewise.simulator.datasets import RANGED, REPRESENTATIVE
-    from zonewise.simulator.inputs import read
-    from zonewise.simulator.reproduce import PUBLICATIONS
-    from zonewise.simulator.tasks import dataset_tasks, own_tasks
+    from zonewise.simulator.decide.datasets import RANGED, REPRESENTATIVE
+    from zonewise.simulator.decide.inputs import read
+    from zonewise.simulator.decide.published import PUBLICATIONS
+    from zonewise.simulator.decide.tasks import dataset_tasks, own_tasks
 
     if options["reproduce"]:
         wanted = PUBLICATIONS if options["reproduce"] == "all" else [options["reproduce"]]
@@ -152,8 +152,8 @@ def _tables(dataset: str, options: dict[str, Any]) -> Iterator[Table]:
 
 
 def _published(publication: Publication, options: dict[str, Any]) -> Table:
-    from zonewise.simulator.tally import with_published
-    from zonewise.simulator.tasks import dataset_tasks
+    from zonewise.simulator.decide.tally import with_published
+    from zonewise.simulator.decide.tasks import dataset_tasks
 
     chosen, rules = publication.dataset, publication.rules
     table = _swept(dataset_tasks(chosen, rules), chosen.name, chosen.about, rules, options)
@@ -163,7 +163,7 @@ def _published(publication: Publication, options: dict[str, Any]) -> Table:
 def _swept(tasks: Sequence[Task], name: str, about: str, rules: Rules, options: dict[str, Any]) -> Table:
     from zonewise.simulator.cache import directory
     from zonewise.simulator.checkpoint import file_for, sweep
-    from zonewise.simulator.tally import tally
+    from zonewise.simulator.decide.tally import tally
 
     run = _runner(tasks, options)
     file = file_for(tasks, options["checkpoint"] or directory())
@@ -193,7 +193,7 @@ def _runner(tasks: Sequence[Task], options: dict[str, Any]) -> Runner:
 def _compile(rules: Rules) -> None:
     """Before any clock runs, and once for all processes: they read the cache that this fills."""
     try:
-        from zonewise.simulator.chunkwork import warm
+        from zonewise.simulator.chunk_worker import warm
     except ModuleNotFoundError as error:
         raise UsageError(f"data sets need the package `{error.name}`: pip install 'zonewise[simulator]'") from error
     begin = time.monotonic()
@@ -230,10 +230,10 @@ def _progress(name: str, inputs: int) -> Iterator[Callable[[Partial], None]]:
 
 
 def _churn(options: dict[str, Any]) -> str:
-    from zonewise.simulator import tables, traces
-    from zonewise.simulator.churn import Way, replay
-    from zonewise.simulator.report import html
-    from zonewise.simulator.results import Results
+    from zonewise.simulator.decide import tables, traces
+    from zonewise.simulator.decide.churn import Way, replay
+    from zonewise.simulator.decide.html_report import html
+    from zonewise.simulator.decide.results import Results
 
     wanted = options["trace"]
     if wanted is None:
@@ -259,8 +259,8 @@ def _churn(options: dict[str, Any]) -> str:
 
 
 def _shown(made: tuple[Table, ...], output: str) -> str:
-    from zonewise.simulator import tables
-    from zonewise.simulator.results import Results
+    from zonewise.simulator.decide import tables
+    from zonewise.simulator.decide.results import Results
 
     results = Results(made)
     match output:
@@ -269,7 +269,7 @@ def _shown(made: tuple[Table, ...], output: str) -> str:
         case "csv":
             return tables.as_csv(results)
         case "html":
-            from zonewise.simulator.report import html
+            from zonewise.simulator.decide.html_report import html
 
             return html(results)
         case _:
@@ -277,7 +277,7 @@ def _shown(made: tuple[Table, ...], output: str) -> str:
 
 
 def _draw(made: tuple[Table, ...], directory: Path) -> None:
-    from zonewise.simulator.plots import PLOTS
+    from zonewise.simulator.decide.plots import PLOTS
 
     for table in made:
         for name, plot in PLOTS.items():
@@ -323,10 +323,10 @@ def _live(options: dict[str, Any]) -> list[Input]:
 
 
 async def _read_cluster(config: Path | None, context: str | None) -> list[Input]:
-    from zonewise.kube import kubeconfig
-    from zonewise.kube.client import Client
+    from zonewise.kube.client import kubeconfig
+    from zonewise.kube.client.client import Client
     from zonewise.objects import ENDPOINT_SLICES, NODES
-    from zonewise.simulator.inputs import from_cluster
+    from zonewise.simulator.decide.inputs import from_cluster
 
     async with Client(kubeconfig.find(config, context), wait_for_server=False) as client:
         nodes, slices = await client.list(NODES), await client.list(ENDPOINT_SLICES)
@@ -337,7 +337,7 @@ async def _read_cluster(config: Path | None, context: str | None) -> list[Input]
 
 
 def _rules(options: dict[str, Any]) -> Rules:
-    from zonewise.simulator.tasks import Contestant, Rules
+    from zonewise.simulator.decide.tasks import Contestant, Rules
 
     start, overload = _tuning(options)
     contestants = tuple(Contestant(one.value, one, start) for one in _algorithms(options["algorithms"]))

@@ -1,4 +1,4 @@
-"""`zonewise status`: how a cluster is, at a glance or live. `zonewise.seeing` finds out, this prints it."""
+"""`zonewise status`: how a cluster is, at a glance or live. `zonewise.diagnostics` finds out, this prints it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from zonewise.cli.options import cluster_options, hints_option
 from zonewise.cli.printing import Cell
 
 if TYPE_CHECKING:
-    from zonewise.seeing.report import Status
-    from zonewise.seeing.status import Seen
-    from zonewise.seeing.traffic import Bytes
+    from zonewise.diagnostics.decide.status.assemble import Seen
+    from zonewise.diagnostics.decide.status.report import Status
+    from zonewise.diagnostics.decide.status.traffic import Bytes
 
 _SHOWN = 5
 _STATES = {
@@ -60,7 +60,7 @@ def status(**options: Any) -> None:
         found = _of_dump(options["file"], options["hints"])
         _show(found, options["output"], {}, 0.0)
         sys.exit(1 if found.troubles else 0)
-    from zonewise.kube import kubeconfig
+    from zonewise.kube.client import kubeconfig
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     try:
@@ -70,11 +70,11 @@ def status(**options: Any) -> None:
 
 
 async def _live(access: Any, options: Mapping[str, Any]) -> int:
-    from zonewise.kube.client import Client
-    from zonewise.kube.errors import ApiError
+    from zonewise.diagnostics.decide.status.assemble import assemble
+    from zonewise.diagnostics.read import status as read_status
+    from zonewise.kube.client.client import Client
+    from zonewise.kube.wire.errors import ApiError
     from zonewise.routing import HintsForm
-    from zonewise.seeing import survey
-    from zonewise.seeing.status import assemble
 
     async with Client(access, wait_for_server=False) as client:
         before: Seen | None = None
@@ -82,7 +82,7 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
         while True:
             now = asyncio.get_running_loop().time()
             try:
-                seen = await survey.read(client, traffic=options["traffic"])
+                seen = await read_status.read(client, traffic=options["traffic"])
             except ApiError as error:
                 if before is None:
                     raise
@@ -101,9 +101,9 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
 
 
 def _of_dump(file: str, hints: str) -> Status:
+    from zonewise.diagnostics.decide.from_dump import KINDS, seen_in
+    from zonewise.diagnostics.decide.status.assemble import assemble
     from zonewise.routing import HintsForm
-    from zonewise.seeing.dumped import KINDS, seen_in
-    from zonewise.seeing.status import assemble
 
     seen = seen_in(dumps.read(file, KINDS), dumps.source_of(file))
     return assemble(seen, datetime.now(UTC), HintsForm(hints))
@@ -212,7 +212,7 @@ def _traffic_lines(found: Status, fresh: Bytes, seconds: float) -> Iterator[str]
     share, crossed = printing.percent(traffic.share), printing.size(traffic.cross_zone)
     yield from printing.told("Traffic", f"{share} in its zone, {crossed} crossed, since {who} started")
     if fresh and seconds:
-        from zonewise.seeing.traffic import Shared, by_service
+        from zonewise.diagnostics.decide.status.traffic import Shared, by_service
 
         shared = by_service(fresh, (zone.name for zone in found.zones)).values()
         now = Shared(sum(each.in_zone for each in shared), sum(each.cross_zone for each in shared))

@@ -19,11 +19,11 @@ from zonewise.errors import UsageError
 if TYPE_CHECKING:
     from yarl import URL
 
-    from zonewise.kube.access import Access
-    from zonewise.kube.admission import Webhook
-    from zonewise.kube.client import Client
-    from zonewise.kube.health import Health
-    from zonewise.kube.informers import Caches
+    from zonewise.kube.client.client import Client
+    from zonewise.kube.server.admission import Webhook
+    from zonewise.kube.server.health import Health
+    from zonewise.kube.watch.informers import Caches
+    from zonewise.kube.wire.access import Access
     from zonewise.objects import Key
 
 OVERLAY, DISRUPTION = "overlay", "disruption"
@@ -89,7 +89,8 @@ def webhook(**options: Any) -> None:
     While it is away slices are stored as they come and deletes pass; evictions in guarded namespaces are refused.
     """
     from zonewise import log
-    from zonewise.kube import kubeconfig, process
+    from zonewise.kube import process
+    from zonewise.kube.client import kubeconfig
 
     reach = _reached_at(options["service"], options["url"])
     secret = _key("--secret", options["secret"])
@@ -136,11 +137,11 @@ class _Part:
 async def _serve(health: Health, access: Access, reach: _Reach, secret: Key, options: dict[str, Any]) -> None:
     import asyncio
 
-    from zonewise.kube.admission import AdmissionServer
-    from zonewise.kube.client import Client
-    from zonewise.kube.informers import Caches
-    from zonewise.kube.serving import ServingCertificate
-    from zonewise.kube.webhooks import TrustInjector
+    from zonewise.kube.client.client import Client
+    from zonewise.kube.server.admission import AdmissionServer
+    from zonewise.kube.server.ca_injector import TrustInjector
+    from zonewise.kube.server.cert_manager import ServingCertificate
+    from zonewise.kube.watch.informers import Caches
 
     async with Client(access) as client:
         caches = Caches(client)
@@ -173,7 +174,7 @@ async def _serve(health: Health, access: Access, reach: _Reach, secret: Key, opt
 def _overlay(client: Client, caches: Caches, reach: _Reach, _secret: Key, options: dict[str, Any]) -> _Part:
     from zonewise.routing import HintsForm
     from zonewise.slices import webhook as overlaying
-    from zonewise.slices.sources import Mode, Sources
+    from zonewise.slices.informers import Mode, Sources
 
     answering = overlaying.SliceWebhook(client, Sources(caches, Mode.OVERLAY), HintsForm(options["hints"]))
     body = overlaying.configuration(reach.client_config(overlaying.NAME))
@@ -181,14 +182,15 @@ def _overlay(client: Client, caches: Caches, reach: _Reach, _secret: Key, option
 
 
 def _disruption(client: Client, caches: Caches, reach: _Reach, secret: Key, options: dict[str, Any]) -> _Part:
-    from zonewise.disruption import policies, program
+    from zonewise.disruption import app
+    from zonewise.disruption.webhook import registration
 
-    guard = program.guard(client, caches, options["lease_namespace"])
-    where = {name: reach.client_config(name) for name in (policies.EVICTIONS, policies.DELETES)}
+    guard = app.guard(client, caches, options["lease_namespace"])
+    where = {name: reach.client_config(name) for name in (registration.EVICTIONS, registration.DELETES)}
     return _Part(
-        policies.CONFIGURATION_NAME,
+        registration.CONFIGURATION_NAME,
         guard.webhooks(),
-        lambda: program.register(client, where, secret.namespace),
+        lambda: app.register(client, where, secret.namespace),
         guard.trouble,
     )
 
@@ -213,10 +215,10 @@ def _overlay_documents(reach: _Reach, _secret: Key) -> list[dict[str, Any]]:
 
 
 def _disruption_documents(reach: _Reach, secret: Key) -> list[dict[str, Any]]:
-    from zonewise.disruption import policies
+    from zonewise.disruption.webhook import registration
 
-    where = {name: reach.client_config(name) for name in (policies.EVICTIONS, policies.DELETES)}
-    return policies.documents(where, secret.namespace)
+    where = {name: reach.client_config(name) for name in (registration.EVICTIONS, registration.DELETES)}
+    return registration.documents(where, secret.namespace)
 
 
 _DOCUMENTS = {OVERLAY: _overlay_documents, DISRUPTION: _disruption_documents}

@@ -18,14 +18,14 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from zonewise.dashboard import doors, simulation
-from zonewise.dashboard.board import Board
-from zonewise.dashboard.doors import COOKIE, Door, ReviewedDoor, Verdict
-from zonewise.dashboard.questions import Question, answer
+from zonewise.dashboard import auth, simulation
+from zonewise.dashboard.auth import COOKIE, Door, ReviewedDoor, Verdict
+from zonewise.dashboard.decide.whatif_api import Question, answer
+from zonewise.dashboard.live_state import Board
 from zonewise.errors import ZonewiseError
-from zonewise.planning.situation import Situation
+from zonewise.planning.snapshot import Situation
 from zonewise.routing import HintsForm
-from zonewise.simulator.results import Table
+from zonewise.simulator.decide.results import Table
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 JUDGED_AGAIN_SECONDS: Final = 60.0
@@ -202,7 +202,7 @@ class Server:
         if verdict.refusal:
             raise web.HTTPSeeOther("/?refused")
         answer = web.Response(status=303, headers={"Location": "/"})
-        answer.set_cookie(COOKIE, doors.as_cookie(token), path="/", secure=True, httponly=True, samesite="Strict")
+        answer.set_cookie(COOKIE, auth.as_cookie(token), path="/", secure=True, httponly=True, samesite="Strict")
         return answer
 
     async def _logout(self, _request: web.Request) -> web.StreamResponse:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 from zonewise.objects import EndpointSlice
-from zonewise.planning.situation import Situation
-from zonewise.simulator import plots
-from zonewise.simulator.inputs import from_cluster
-from zonewise.simulator.reproduce import ALGORITHMS
-from zonewise.simulator.results import Row, Table
-from zonewise.simulator.tally import tally
-from zonewise.simulator.tasks import own_tasks
-from zonewise.simulator.work import perform
+from zonewise.planning.snapshot import Situation
+from zonewise.simulator.decide import plots
+from zonewise.simulator.decide.inputs import from_cluster
+from zonewise.simulator.decide.published import ALGORITHMS
+from zonewise.simulator.decide.results import Row, Table
+from zonewise.simulator.decide.tally import tally
+from zonewise.simulator.decide.tasks import own_tasks
+from zonewise.simulator.worker import perform
 
 PLOTS: Final[dict[str, Callable[[tuple[Row, ...]], str]]] = {
     "totals": plots.totals,

@@ -20,9 +20,9 @@ import uvloop
 
 from zonewise import log
 from zonewise.errors import ZonewiseError
-from zonewise.kube import health
-from zonewise.kube.errors import ApiError, ConfigError
-from zonewise.kube.health import Health
+from zonewise.kube.server import health
+from zonewise.kube.server.health import Health
+from zonewise.kube.wire.errors import ApiError, ConfigError
 
 _log = log.get_logger(__name__)
 

@@ -13,9 +13,14 @@ from pathlib import Path
 import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.lab import addresses, binaries, ceph, controlplane, nodes, processes, programs, slots, state
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from zonewise.lab import processes, slots, state
+from zonewise.lab.build import binaries
+from zonewise.lab.ceph import cluster
+from zonewise.lab.controlplane import controlplane, programs
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
+from zonewise.lab.decide import addresses
+from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab, Options, Phase
 
 Progress = Callable[[str], None]
@@ -141,7 +146,7 @@ def _leave_for_the_reader(name: str) -> None:
         _remove(name)
     elif lab.phase is Phase.STARTING:
         _remove_nodes(name)
-        ceph.remove(lab.ceph, keep_logs=True)
+        cluster.remove(lab.ceph, keep_logs=True)
         controlplane.halt(lab.directory)
 
 
@@ -188,7 +193,7 @@ def _flags(options: Options) -> dict[Program, tuple[str, ...]]:
 def _start_ceph(lab: Lab, progress: Progress) -> None:
     if lab.options.ceph:
         progress("starting Ceph")
-        ceph.start(lab.ceph, lab.zones, address=_address(lab))
+        cluster.start(lab.ceph, lab.zones, address=_address(lab))
 
 
 def _address(lab: Lab) -> str:
@@ -202,7 +207,7 @@ def _add_nodes(lab: Lab, progress: Progress) -> None:
         progress(f"starting {len(options.zones) * options.nodes_per_zone} namespace nodes")
         nodes.up(lab)
     if options.kwok_nodes:
-        from zonewise.lab import kwok  # noqa: PLC0415 - brings the HTTP client, which a start without them does not need
+        from zonewise.lab.nodes import kwok  # noqa: PLC0415 - brings the HTTP client, which a start without them does not need
 
         progress(f"creating {options.kwok_nodes} kwok nodes")
         tainted = options.has_namespace_nodes
@@ -213,16 +218,16 @@ def _fill(lab: Lab, progress: Progress) -> None:
     """Also a lab that runs: what failed to start is tried again. Both start at once, and neither waits for the other."""
     if not (lab.options.demo or lab.options.zonewise):
         return
-    from zonewise.lab import demo, installed  # noqa: PLC0415 - the HTTP client again
+    from zonewise.lab.demo import app, installed  # noqa: PLC0415 - the HTTP client again
 
     if lab.options.zonewise:
         progress("installing Zonewise")
         _let_control_plane_go_first(lab)
-        demo.until_nodes_take_pods(lab)
+        app.until_nodes_take_pods(lab)
         installed.apply(lab)
     if lab.options.demo:
         progress("starting the demo application")
-        demo.up(lab)
+        app.up(lab)
     if lab.options.zonewise:
         progress("waiting for Zonewise")
         installed.start_dashboard(lab)
@@ -244,7 +249,7 @@ def _let_control_plane_go_first(lab: Lab) -> None:
 def _remove(name: str) -> None:
     """From the outside in: what uses the control plane first, the record last, so that it can be called again."""
     _remove_nodes(name)
-    ceph.remove(state.directory_of(name) / "ceph")
+    cluster.remove(state.directory_of(name) / "ceph")
     controlplane.remove(state.directory_of(name))
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
-from zonewise.lab import places, programs, records
-from zonewise.lab.binaries import DEFAULT_VERSION
+from zonewise.lab import paths, records
+from zonewise.lab.build.binaries import DEFAULT_VERSION
+from zonewise.lab.controlplane import programs
 
 DEFAULT_NAME = "default"
 _BRIEFLY_SECONDS = 0.2  # as long as somebody who only looks (`is_held`) may be in the way
@@ -206,4 +207,4 @@ def _remove_empty(labs: Path) -> None:
 
 
 def _labs() -> Path:
-    return places.state_root() / "labs"
+    return paths.state_root() / "labs"

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from zonewise.lab import processes, shaping, state
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.labels import ZONE
-from zonewise.lab.programs import KWOK_ANNOTATION
+from zonewise.lab import processes, state
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
+from zonewise.lab.network import shaping
+from zonewise.lab.nodes.labels import ZONE
 from zonewise.lab.state import Lab, Phase
 
 

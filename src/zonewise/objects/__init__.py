@@ -2,7 +2,7 @@
 
 A view names only the fields in use, so that decoding 50,000 pods costs the memory of what is read, not of what was
 sent. Views are for reading. Nothing encodes one back to the server as a whole object: writes are patches or
-server-side applies of the fields we own (see `zonewise.kube.client`), so a field no view knows is never dropped.
+server-side applies of the fields we own (see `zonewise.kube.client.client`), so a field no view knows is never dropped.
 Growing a view is one line; every field has a default because any of them may be absent.
 """
 

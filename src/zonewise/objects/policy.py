@@ -20,7 +20,7 @@ class StatusCondition(View, frozen=True):
 
 
 class TopologyDisruptionBudgetSpec(View, frozen=True):
-    """As written; `zonewise.disruption.budget` reads and checks it."""
+    """As written; `zonewise.disruption.decide.budget` reads and checks it."""
 
     selector: dict[str, Any] | None = None
     node_selector_term: dict[str, Any] | None = None

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from zonewise.objects import Key, Service
-from zonewise.planning.outlook import Money, Outlook, look, price, share_traffic
-from zonewise.planning.situation import Situation
+from zonewise.planning.forecast import Money, Outlook, look, price, share_traffic
+from zonewise.planning.snapshot import Situation
 from zonewise.routing import HintsForm
 from zonewise.topology import ZONE
 

@@ -15,7 +15,7 @@ import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import Endpoint, Key, Node, Service
-from zonewise.planning.situation import Served, Situation
+from zonewise.planning.snapshot import Served, Situation
 from zonewise.routing import Cluster
 from zonewise.routing.drain import DRAIN_ZONE
 from zonewise.routing.policy import (
@@ -29,8 +29,8 @@ from zonewise.routing.policy import (
 )
 from zonewise.routing.reason import Code, Reason
 from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
-from zonewise.slices.families import Family
-from zonewise.slices.pods import ByPorts
+from zonewise.slices.decide.endpoints import ByPorts
+from zonewise.slices.decide.families import Family
 from zonewise.topology import ZONE
 
 Chosen = Callable[[Service], bool]

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 from prometheus_client import Counter
 
-from zonewise.proxy.family import Family
-from zonewise.proxy.fragment import Front, fronts
-from zonewise.proxy.netlink import DUMP, REQUEST, attributes, number, received
-from zonewise.proxy.rules import PortName, PortRules
-from zonewise.proxy.targets import Target
+from zonewise.proxy.decide.rules import PortName, PortRules
+from zonewise.proxy.decide.targets import Target
+from zonewise.proxy.wire.elements import Front, fronts
+from zonewise.proxy.wire.family import Family
+from zonewise.proxy.wire.netlink import DUMP, REQUEST, attributes, number, received
 
 FORGOTTEN = Counter("zonewise_proxy_flows_forgotten", "Stale UDP flows removed from the kernel's table")
 

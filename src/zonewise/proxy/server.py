@@ -17,20 +17,20 @@ from ipaddress import ip_network
 from prometheus_client import Gauge, Histogram
 
 from zonewise import log
-from zonewise.kube.client import Client
-from zonewise.kube.health import Health
+from zonewise.kube.client.client import Client
+from zonewise.kube.server.health import Health
 from zonewise.objects import Key, key_of
-from zonewise.proxy import conntrack, interfaces, measuring, traffic
-from zonewise.proxy.family import FAMILIES, Family
-from zonewise.proxy.healthports import HealthPorts, Local
-from zonewise.proxy.hearing import readable
-from zonewise.proxy.kernel import Kernel, RefusedError, Watch
-from zonewise.proxy.plane import NodeNetwork, Plane
-from zonewise.proxy.rules import PortName, PortRules
-from zonewise.proxy.serviceranges import ServiceRanges
-from zonewise.proxy.services import Decider
-from zonewise.proxy.sources import Sources
-from zonewise.proxy.targets import is_stranded, ready_on
+from zonewise.proxy import connection_stats, conntrack, node_addresses, traffic_counters
+from zonewise.proxy.applier import NodeNetwork, Plane
+from zonewise.proxy.decide.rules import PortName, PortRules
+from zonewise.proxy.decide.service_rules import Decider
+from zonewise.proxy.decide.targets import is_stranded, ready_on
+from zonewise.proxy.healthcheck import HealthPorts, Local
+from zonewise.proxy.informers import Sources
+from zonewise.proxy.nft_socket import Kernel, RefusedError, Watch
+from zonewise.proxy.service_cidrs import ServiceRanges
+from zonewise.proxy.socket_reader import readable
+from zonewise.proxy.wire.family import FAMILIES, Family
 
 SERVICES = Gauge("zonewise_proxy_services", "Services that this node's rules serve")
 SYNC_SECONDS = Histogram(
@@ -54,7 +54,7 @@ class Settings:
     node: str
     all_services: bool = False
     pod_ranges: tuple[str, ...] = ()
-    node_port_ranges: tuple[str, ...] = (interfaces.PRIMARY,)
+    node_port_ranges: tuple[str, ...] = (node_addresses.PRIMARY,)
     pods_interface: str = ""
     masquerade_all: bool = False
     measure_traffic: bool = False
@@ -112,7 +112,7 @@ class Proxy:
         self._unswept: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
         """UDP ports that changed, whose flows are still to be looked at."""
         self._service_ranges = ServiceRanges(client, self._network_changed)
-        self._tally = traffic.Tally() if settings.measure_traffic else None
+        self._tally = traffic_counters.Tally() if settings.measure_traffic else None
 
     async def run(self, health: Health) -> None:
         """Until cancelled."""
@@ -129,7 +129,7 @@ class Proxy:
             group.create_task(self._watch_tables(), name="tables")
             group.create_task(self._look_around(), name="addresses")
             if self._tally is not None:
-                group.create_task(measuring.measure(self._tally, self._here), name="traffic")
+                group.create_task(connection_stats.measure(self._tally, self._here), name="traffic")
             try:
                 await self._work(health)
             finally:
@@ -204,7 +204,7 @@ class Proxy:
         node = self._sources.node
         return NodeNetwork(
             pod_ranges=self._settings.pod_ranges or node.spec.pod_cidrs,
-            addresses=interfaces.node_port_addresses(node, self._settings.node_port_ranges),
+            addresses=node_addresses.node_port_addresses(node, self._settings.node_port_ranges),
             masquerade_all=self._settings.masquerade_all,
             pods_interface=self._settings.pods_interface,
             service_ranges=self._service_ranges.known,
@@ -260,7 +260,7 @@ class Proxy:
                 self._pending.add(())
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
 
-    def _here(self) -> tuple[str, traffic.Networks]:
+    def _here(self) -> tuple[str, traffic_counters.Networks]:
         """This node's zone, and where the clients are that it sends for: its pods, and itself."""
         network = self._plane.network if self._plane else self._network()
         pods = self._sources.node.spec.pod_cidrs or network.pod_ranges
@@ -291,5 +291,5 @@ def _settle_memory() -> None:
 
 
 @lru_cache(maxsize=4)
-def _networks(written: tuple[str, ...]) -> traffic.Networks:
+def _networks(written: tuple[str, ...]) -> traffic_counters.Networks:
     return tuple(ip_network(each, strict=False) for each in written)

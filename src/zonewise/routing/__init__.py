@@ -10,10 +10,10 @@ from zonewise.routing.decide import HintsForm, decide
 from zonewise.routing.decision import Choice, Decision, choose
 from zonewise.routing.drain import DRAIN_ZONE, NO_DRAIN, Drain, drained_zones
 from zonewise.routing.forecast import Forecast, forecast
+from zonewise.routing.hints_codec import Expression, express, recall
+from zonewise.routing.kube_proxy import ProxyChoice, stock_choice
 from zonewise.routing.policy import Policy, Reading, read_policy
 from zonewise.routing.reason import Code, Reason, Subject
-from zonewise.routing.slicehints import Expression, express, recall
-from zonewise.routing.stockproxy import ProxyChoice, stock_choice
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Final
 
 from zonewise.objects import Endpoint, Node
 from zonewise.routing.drain import NodeDrains, drained_by_nodes
-from zonewise.routing.hints import cpu_shares
+from zonewise.routing.hints_strict import cpu_shares
 from zonewise.routing.reason import Reason
 from zonewise.topology import ZONE, DomainCapacities, capacities_by_domain, domain_of, is_control_plane, is_ready
 

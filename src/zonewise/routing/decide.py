@@ -15,10 +15,11 @@ from typing import Final
 from zonewise.objects import Endpoint, Service
 from zonewise.routing.cluster import Cluster
 from zonewise.routing.decision import Decision
-from zonewise.routing.distribution import distribution_tiers
 from zonewise.routing.drain import NO_DRAIN, NOBODY, Drain, drained_reason, not_drained_reason, split
 from zonewise.routing.endpoints import Usable, usable
-from zonewise.routing.hints import hint_strictly
+from zonewise.routing.hints_codec import zone_consumers
+from zonewise.routing.hints_stable import hint_stably
+from zonewise.routing.hints_strict import hint_strictly
 from zonewise.routing.keys import key_reason, key_tiers
 from zonewise.routing.policy import (
     AutomaticHints,
@@ -30,10 +31,9 @@ from zonewise.routing.policy import (
     read_policy,
 )
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason
-from zonewise.routing.samedomain import plan_same_domain
-from zonewise.routing.slicehints import zone_consumers
-from zonewise.routing.stablehints import hint_stably
+from zonewise.routing.same_domain import plan_same_domain
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
+from zonewise.routing.traffic_distribution import distribution_tiers
 from zonewise.topology import ZONE
 
 NOTHING_REMEMBERED: Final[Memory] = MappingProxyType({})

@@ -16,8 +16,8 @@ from math import floor
 from typing import Any, Final
 
 from zonewise.routing.algorithms import Algorithm
+from zonewise.routing.assign import compose, moves, pick, settle
 from zonewise.routing.load import Composition, Consumers, consumed_by, in_domain_share, loads, sizes_of
-from zonewise.routing.pick import compose, moves, pick, settle
 from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
 from zonewise.routing.rebalance import OUTSIDE, Draft, afresh
 from zonewise.routing.tuning import OVERLOAD_THRESHOLD, STARTING_THRESHOLD, Start

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from zonewise.routing import algorithms
-from zonewise.simulator import kernels
+from zonewise.simulator.decide import kernels
 
 
 def directory() -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from zonewise.simulator.cache import sources_fingerprint
+from zonewise.simulator.decide.tasks import Partial, Task
 from zonewise.simulator.runners import Runner
-from zonewise.simulator.tasks import Partial, Task
 
 
 def file_for(tasks: Sequence[Task], directory: Path) -> Path:

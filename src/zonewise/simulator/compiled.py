@@ -19,8 +19,8 @@ from zonewise.routing.algorithms import Algorithm, blocks, heap, local, optimal,
 from zonewise.routing.algorithms import workspace as vectors
 from zonewise.routing.algorithms.blocks import Search, search_space
 from zonewise.routing.algorithms.workspace import Workspace, workspace
-from zonewise.simulator import kernels
 from zonewise.simulator.cache import directory, sources_fingerprint
+from zonewise.simulator.decide import kernels
 
 SOURCES = (heap, vectors, score, local, shared, weighted, blocks, sizing, optimal, kernels)
 """Modules of functions on plain vectors, all of which can be compiled."""

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import resource_tracker
 
 from zonewise.errors import UsageError
-from zonewise.simulator.tasks import Partial, Task
-from zonewise.simulator.work import perform
+from zonewise.simulator.decide.tasks import Partial, Task
+from zonewise.simulator.worker import perform
 
 Runner = Callable[[Sequence[Task]], Iterator[Partial]]
 

@@ -12,23 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from zonewise.kube.client import Client
-from zonewise.kube.controller import Controller
-from zonewise.kube.election import NotLeader
-from zonewise.kube.errors import ApiError, Conflict
-from zonewise.kube.events import Recorder, Severity, reference_to
-from zonewise.kube.informers import Caches
-from zonewise.kube.queue import Backoff, WorkQueue
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.controller import Controller
+from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
+from zonewise.kube.controller.workqueue import Backoff, WorkQueue
+from zonewise.kube.decide.election import NotLeader
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import ApiError, Conflict
 from zonewise.objects import SERVICES, EndpointSlice, Key, Service
 from zonewise.routing import Cluster, HintsForm
+from zonewise.slices.decide.plan import SlicesPlan, has_slices, plan_slices
+from zonewise.slices.decide.tracker import Written
+from zonewise.slices.decide.trigger_time import TriggerTimes
+from zonewise.slices.decide.write_delay import can_wait
+from zonewise.slices.informers import Cause, Mode, Sources
 from zonewise.slices.metrics import SYNCS_BY_RESULT, Result, Totals, observe
-from zonewise.slices.plan import SlicesPlan, has_slices, plan_slices
-from zonewise.slices.reporting import Reporter
-from zonewise.slices.sources import Cause, Mode, Sources
-from zonewise.slices.triggers import TriggerTimes
-from zonewise.slices.urgency import can_wait
-from zonewise.slices.writes import Writer
-from zonewise.slices.written import Written
+from zonewise.slices.reporter import Reporter
+from zonewise.slices.writer import Writer
 
 QUEUE: Final = "endpoint_slice"
 _BACKOFF: Final = Backoff(first_seconds=0.005, longest_seconds=10.0)

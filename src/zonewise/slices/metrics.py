@@ -17,7 +17,7 @@ from prometheus_client import Gauge, Histogram
 from zonewise.objects import Key, Service, key_of
 from zonewise.routing import Decision
 from zonewise.routing.policy import AutomaticHints, SameDomain, Strength, TrafficDistribution, hints_enabled
-from zonewise.slices.plan import SlicesPlan
+from zonewise.slices.decide.plan import SlicesPlan
 
 _SUBSYSTEM: Final = "endpoint_slice_controller"
 _POWERS_OF_TWO: Final = tuple(2.0**power for power in range(1, 16))

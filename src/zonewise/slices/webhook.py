@@ -13,18 +13,18 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
-from zonewise.kube.admission import Webhook
-from zonewise.kube.client import FIELD_MANAGER as OWNING_MANAGER
-from zonewise.kube.client import Client
-from zonewise.kube.errors import NotFound
-from zonewise.kube.patch import Apply
-from zonewise.kube.review import Review, Verdict
+from zonewise.kube.client.client import FIELD_MANAGER as OWNING_MANAGER
+from zonewise.kube.client.client import Client
+from zonewise.kube.server.admission import Webhook
+from zonewise.kube.wire.admission_review import Review, Verdict
+from zonewise.kube.wire.errors import NotFound
+from zonewise.kube.wire.patch import Apply
 from zonewise.objects import ENDPOINT_SLICES, SERVICES, EndpointSlice, Service, key_of
 from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
 from zonewise.routing import HintsForm
-from zonewise.slices.names import MANAGED_BY, STOCK_MANAGER, service_key
-from zonewise.slices.overlay import FIELD_MANAGER, Operations, as_remembered, is_stock, overlay
-from zonewise.slices.sources import Sources
+from zonewise.slices.decide.names import MANAGED_BY, STOCK_MANAGER, service_key
+from zonewise.slices.decide.overlay import FIELD_MANAGER, Operations, as_remembered, is_stock, overlay
+from zonewise.slices.informers import Sources
 
 NAME: Final = "endpointslices"
 CONFIGURATION_NAME: Final = "zonewise-overlay"

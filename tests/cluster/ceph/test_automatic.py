@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from storage_bed import CONFIG, Bed
-from waiting import eventually
-from zonewise.ceph.automatic import Automatic, Settings
-from zonewise.ceph.outage import Patience
-from zonewise.ceph.takeoveredit import AUTOMATIC
-from zonewise.kube.client import Client
-from zonewise.kube.errors import NotFound
-from zonewise.kube.events import Recorder
-from zonewise.kube.informers import Caches
+from support.ceph.cluster import CONFIG, Bed
+from support.waiting import eventually
+from zonewise.ceph.controller.auto_takeover import Automatic, Settings
+from zonewise.ceph.decide.outage import Patience
+from zonewise.ceph.decide.takeover_edit import AUTOMATIC
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.recorder import Recorder
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import CONFIG_MAPS, EVENTS, Key
 
 QUICK = Patience(takeover_after_seconds=0.5, giveback_after_seconds=0.5)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from printed import described
-from storage_bed import CONFIG, volume_body
-from zonewise.ceph.domains import accessible
+from support.ceph.cluster import CONFIG, volume_body
+from support.cli.output import described
+from zonewise.ceph.decide.domains import accessible
 from zonewise.cli.main import main
-from zonewise.lab.controlplane import ControlPlane
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUMES = "/api/v1/persistentvolumes"

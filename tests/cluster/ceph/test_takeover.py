@@ -6,15 +6,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from storage_bed import CONFIG, Bed
-from waiting import eventually
-from zonewise.ceph.advertising import Advertising, Where
-from zonewise.ceph.domains import ACTIVE, DRIVER, PREFIX, UNLABELLED, takeover_key
-from zonewise.ceph.registration import REJOINING
-from zonewise.kube.client import Client
-from zonewise.kube.errors import Invalid
-from zonewise.kube.events import Recorder
-from zonewise.kube.informers import Caches
+from support.ceph.cluster import CONFIG, Bed
+from support.waiting import eventually
+from zonewise.ceph.decide.csinode import REJOINING
+from zonewise.ceph.decide.domains import ACTIVE, DRIVER, PREFIX, UNLABELLED, takeover_key
+from zonewise.ceph.node.topology_labels import Advertising, Where
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.recorder import Recorder
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import Invalid
 from zonewise.objects import EVENTS, Key
 from zonewise.objects.storage import CSI_NODES
 

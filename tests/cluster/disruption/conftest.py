@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import disruption_bed
-import disruption_processes
-import shared_cluster
-from disruption_bed import Bed
-from disruption_processes import Installed
-from zonewise.lab.controlplane import ControlPlane
+from support.disruption import cluster, processes
+from support.disruption.cluster import Bed
+from support.disruption.processes import Installed
+from support.lab import shared_cluster
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 
 @pytest.fixture(scope="session")
@@ -24,14 +23,14 @@ def disruption_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def disruption_plane(run_directory: shared_cluster.Run, disruption_folder: Path) -> Iterator[ControlPlane]:
-    plane = run_directory.private(**disruption_bed.control_plane_settings(disruption_folder))
+    plane = run_directory.private(**cluster.control_plane_settings(disruption_folder))
     yield plane
     run_directory.remove(plane)
 
 
 @pytest.fixture
 async def bed(disruption_plane: ControlPlane, disruption_folder: Path) -> AsyncIterator[Bed]:
-    async with disruption_bed.bed(disruption_plane, disruption_folder) as made:
+    async with cluster.bed(disruption_plane, disruption_folder) as made:
         await made.make_nodes()
         yield made
 
@@ -39,5 +38,5 @@ async def bed(disruption_plane: ControlPlane, disruption_folder: Path) -> AsyncI
 @pytest.fixture(scope="module")
 def installed(disruption_plane: ControlPlane) -> Iterator[Installed]:
     """Zonewise, for the tests of one file that ask for it: from the first of them to the end of the file."""
-    with disruption_processes.installed(disruption_plane) as running:
+    with processes.installed(disruption_plane) as running:
         yield running

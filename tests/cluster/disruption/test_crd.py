@@ -10,16 +10,16 @@ import msgspec
 import pytest
 import yaml
 
-from waiting import eventually
-from zonewise.disruption.budget import Budget, BudgetError, Place
-from zonewise.disruption.census import Census, Departure
-from zonewise.disruption.ledger import Entry, Source, ledger_of
-from zonewise.disruption.numbers import Filling, Tally, work_out
-from zonewise.disruption.status import document, published, read
-from zonewise.kube.client import Client
-from zonewise.kube.errors import Conflict, Invalid, NotFound
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
+from support.waiting import eventually
+from zonewise.disruption.decide.allowance import Filling, Tally, work_out
+from zonewise.disruption.decide.budget import Budget, BudgetError, Place
+from zonewise.disruption.decide.count import Census, Departure
+from zonewise.disruption.decide.ledger import Entry, Source, ledger_of
+from zonewise.disruption.decide.status import document, published, read
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import Conflict, Invalid, NotFound
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, TopologyDisruptionBudget
 from zonewise.topology import ZONE
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from disruption_bed import STOCK_BUDGETS, ZONES, Bed
-from disruption_kwok import READY_AFTER
-from disruption_processes import zonewise
-from disruption_watch import watching
-from lab_machine import ZONEWISE
-from waiting import eventually
-from zonewise.kube.patch import MergePatch
+from support.disruption.cluster import STOCK_BUDGETS, ZONES, Bed
+from support.disruption.kwok import READY_AFTER
+from support.disruption.processes import zonewise
+from support.disruption.violations import watching
+from support.lab.machine import ZONEWISE
+from support.waiting import eventually
+from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import NAMESPACES
 from zonewise.topology import ZONE
 

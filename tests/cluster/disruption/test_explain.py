@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from disruption_bed import BUDGETS, ZONES, Bed
-from disruption_processes import Installed
-from lab_machine import ZONEWISE
-from printed import described
-from waiting import eventually
-from zonewise.kube.errors import TooManyRequests
+from support.cli.output import described
+from support.disruption.cluster import BUDGETS, ZONES, Bed
+from support.disruption.processes import Installed
+from support.lab.machine import ZONEWISE
+from support.waiting import eventually
+from zonewise.kube.wire.errors import TooManyRequests
 from zonewise.topology import ZONE
 
 pytestmark = pytest.mark.xdist_group("disruption")

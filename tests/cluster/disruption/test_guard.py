@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from disruption_bed import BUDGETS, STATEFUL_SETS, STOCK_BUDGETS, Bed, charges_in
-from disruption_guard import (
+from support.disruption.cluster import BUDGETS, STATEFUL_SETS, STOCK_BUDGETS, Bed, charges_in
+from support.disruption.kwok import GONE_AFTER
+from support.disruption.processes import LateApi, zonewise
+from support.disruption.webhook import (
     Replica,
     charged,
     counted,
@@ -19,12 +21,10 @@ from disruption_guard import (
     until_allowed,
     zone_budget,
 )
-from disruption_kwok import GONE_AFTER
-from disruption_processes import LateApi, zonewise
-from waiting import eventually
-from zonewise.disruption.policies import WORKLOAD_CONTROLLERS
-from zonewise.kube.errors import ApiError, TooManyRequests
-from zonewise.kube.patch import MergePatch
+from support.waiting import eventually
+from zonewise.disruption.webhook.registration import WORKLOAD_CONTROLLERS
+from zonewise.kube.wire.errors import ApiError, TooManyRequests
+from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import PODS, Key
 
 pytestmark = pytest.mark.xdist_group("disruption")

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-import disruption_bed
-from deployed import CAREFUL, SYSTEM, Deployed, documents, scopes
-from disruption_bed import BUDGETS, DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS, STOCK_BUDGETS, Bed
-from disruption_guard import set_ready, status_of, until_allowed, zone_budget
-from disruption_processes import free_port, start_leader, start_webhook
-from program import Program as Process
-from waiting import eventually
-from zonewise.kube.errors import ApiError, TooManyRequests
-from zonewise.kube.patch import JsonPatch, MergePatch
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.disruption import cluster
+from support.disruption.cluster import BUDGETS, DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS, STOCK_BUDGETS, Bed
+from support.disruption.processes import free_port, start_leader, start_webhook
+from support.disruption.webhook import set_ready, status_of, until_allowed, zone_budget
+from support.install.deployed import CAREFUL, SYSTEM, Deployed, documents, scopes
+from support.process import Program as Process
+from support.waiting import eventually
+from zonewise.kube.wire.errors import ApiError, TooManyRequests
+from zonewise.kube.wire.patch import JsonPatch, MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import EVENTS, PODS, SECRETS
 from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
 
@@ -27,20 +27,20 @@ pytestmark = pytest.mark.xdist_group("disruption")
 MANIFEST = "disruption.yaml"
 LEADER, GUARD = "zonewise-disruption", "zonewise-guard"
 EVICT = {"zonewise.dev/update": "Evict"}
-EACH = dict.fromkeys(disruption_bed.ZONES, 1)
+EACH = dict.fromkeys(cluster.ZONES, 1)
 BUDGET = ("get", "topologydisruptionbudgets.zonewise.dev")
 
 
 @asynccontextmanager
 async def deployed(start: Callable[..., ControlPlane], folder: Path) -> AsyncIterator[tuple[Deployed, Bed]]:
     """Both files applied to a control plane of the test's own, with nodes in three zones."""
-    settings = disruption_bed.control_plane_settings(folder)
+    settings = cluster.control_plane_settings(folder)
     settings["flags"][Program.APISERVER] = (*settings["flags"][Program.APISERVER], *CAREFUL)
     plane = await asyncio.to_thread(start, **settings)
     site = Deployed(plane, folder)
     site.apply("tdb.yaml")
     site.apply(MANIFEST)
-    async with disruption_bed.bed(plane, folder) as bed:
+    async with cluster.bed(plane, folder) as bed:
         await bed.make_nodes()
         yield site, bed
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from disruption_bed import STATEFUL_SETS, ZONES, Bed
-from disruption_processes import zonewise
-from disruption_rollouts import EVICT, SOON, evictions, guard, refusals, until_image
-from disruption_watch import watching
-from waiting import eventually
+from support.disruption.cluster import STATEFUL_SETS, ZONES, Bed
+from support.disruption.processes import zonewise
+from support.disruption.rollouts import EVICT, SOON, evictions, guard, refusals, until_image
+from support.disruption.violations import watching
+from support.waiting import eventually
 
 pytestmark = pytest.mark.xdist_group("disruption")
 

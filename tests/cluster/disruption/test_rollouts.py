@@ -12,14 +12,14 @@ from itertools import pairwise
 
 import pytest
 
-from disruption_bed import DAEMON_SETS, STATEFUL_SETS, ZONES, Bed
-from disruption_kwok import HELD
-from disruption_processes import POLICIES, Installed
-from disruption_rollouts import EVICT, SOON, evictions, guard, refusals, until_image, writes
-from disruption_watch import watching
-from waiting import eventually
-from zonewise.kube.errors import Invalid
-from zonewise.kube.patch import MergePatch
+from support.disruption.cluster import DAEMON_SETS, STATEFUL_SETS, ZONES, Bed
+from support.disruption.kwok import HELD
+from support.disruption.processes import POLICIES, Installed
+from support.disruption.rollouts import EVICT, SOON, evictions, guard, refusals, until_image, writes
+from support.disruption.violations import watching
+from support.waiting import eventually
+from zonewise.kube.wire.errors import Invalid
+from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import Pod
 
 pytestmark = pytest.mark.xdist_group("disruption")

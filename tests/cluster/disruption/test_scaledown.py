@@ -5,15 +5,23 @@ Their deletes are guarded by a policy in the API server: what goes through was g
 
 import pytest
 
-from disruption_bed import BUDGETS, DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS, ZONES, Bed
-from disruption_processes import Installed
-from disruption_rollouts import EACH_ZONE, SOON, budget_status, guard, writes
-from disruption_watch import watching
-from waiting import eventually
-from zonewise.disruption.budget import EVERYWHERE
-from zonewise.disruption.pods import GRANTED
-from zonewise.disruption.scaledown import FIELD_MANAGER
-from zonewise.kube.patch import Apply, MergePatch
+from support.disruption.cluster import (
+    BUDGETS,
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
+    STATEFUL_SETS,
+    ZONES,
+    Bed,
+)
+from support.disruption.processes import Installed
+from support.disruption.rollouts import EACH_ZONE, SOON, budget_status, guard, writes
+from support.disruption.violations import watching
+from support.waiting import eventually
+from zonewise.disruption.controller.scaledown import FIELD_MANAGER
+from zonewise.disruption.decide.budget import EVERYWHERE
+from zonewise.disruption.decide.pods import GRANTED
+from zonewise.kube.wire.patch import Apply, MergePatch
 from zonewise.objects import PODS, Pod
 from zonewise.topology import ZONE
 

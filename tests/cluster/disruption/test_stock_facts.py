@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-import admission_site
-from disruption_bed import (
+from support.disruption.cluster import (
     DAEMON_SETS,
     DEPLOYMENTS,
     REPLICA_SETS,
@@ -26,10 +25,11 @@ from disruption_bed import (
     Call,
     is_available,
 )
-from waiting import eventually
-from zonewise.kube.errors import ServerError
-from zonewise.kube.patch import MergePatch
-from zonewise.kube.review import Verdict
+from support.kube import admission_server
+from support.waiting import eventually
+from zonewise.kube.wire.admission_review import Verdict
+from zonewise.kube.wire.errors import ServerError
+from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import NAMESPACES, PODS, Resource
 
 pytestmark = pytest.mark.xdist_group("disruption")
@@ -223,15 +223,15 @@ async def count_is(bed: Bed, count: int) -> bool:
     return len(await bed.pods("web")) == count
 
 
-EVICTIONS = admission_site.rule("pods/eviction", "CREATE")
+EVICTIONS = admission_server.rule("pods/eviction", "CREATE")
 
 
 async def test_a_drain_waits_for_429_and_gives_up_at_anything_else(bed: Bed) -> None:
     await bed.replica_set("web", 3)
     await bed.until_ready("web", 3)
-    async with admission_site.site(bed.client, bed.namespace) as site:
-        body = admission_site.configuration(bed.namespace, site.url("judge"), [EVICTIONS])
-        async with admission_site.registered(bed.client, body):
+    async with admission_server.site(bed.client, bed.namespace) as site:
+        body = admission_server.configuration(bed.namespace, site.url("judge"), [EVICTIONS])
+        async with admission_server.registered(bed.client, body):
             (name, *_) = await bed.in_zone("web", "zone-a")
             await eventually(lambda: is_asked(bed, site, name), "the webhook is known")
             node = (await bed.client.get(PODS, name, bed.namespace)).spec.node_name
@@ -248,7 +248,7 @@ async def test_a_drain_waits_for_429_and_gives_up_at_anything_else(bed: Bed) -> 
             await bed.until_ready("web", 3)
 
 
-async def is_asked(bed: Bed, site: admission_site.Site, pod: str) -> bool:
+async def is_asked(bed: Bed, site: admission_server.Site, pod: str) -> bool:
     with suppress(ServerError):  # its certificate is trusted a moment after it is registered
         await bed.client.evict(pod, bed.namespace, dry_run=True)
     return bool(site.judge.asked)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import disruption_bed
-from disruption_bed import BUDGETS, DEPLOYMENTS, STATEFUL_SETS, STOCK_BUDGETS, Bed
-from disruption_kwok import READY_AFTER
-from disruption_processes import Installed
-from disruption_watch import Watcher, watching
-from waiting import eventually
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
+from support.disruption import cluster
+from support.disruption.cluster import BUDGETS, DEPLOYMENTS, STATEFUL_SETS, STOCK_BUDGETS, Bed
+from support.disruption.kwok import READY_AFTER
+from support.disruption.processes import Installed
+from support.disruption.violations import Watcher, watching
+from support.waiting import eventually
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 pytestmark = pytest.mark.xdist_group("disruption")
 
@@ -82,7 +82,7 @@ spec:
 
 @pytest.fixture
 async def bed(disruption_plane: ControlPlane, disruption_folder: Path) -> AsyncIterator[Bed]:
-    async with disruption_bed.bed(disruption_plane, disruption_folder) as made:
+    async with cluster.bed(disruption_plane, disruption_folder) as made:
         await made.make_nodes(("bar",), 1)
         await made.make_nodes(("baz", "qux"), 3)
         yield made
@@ -107,7 +107,7 @@ async def uids(bed: Bed, zone: str) -> set[str]:
 
 
 async def replaced(bed: Bed, old: set[str], count: int = 9) -> bool:
-    pods = [pod for pod in await bed.pods("foo") if disruption_bed.is_available(pod)]
+    pods = [pod for pod in await bed.pods("foo") if cluster.is_available(pod)]
     return len(pods) == count and not old & {pod.metadata.uid for pod in pods}
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from disruption_bed import ZONES, Bed
-from disruption_processes import LateApi
-from disruption_watch import watching
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.errors import Forbidden
+from support.disruption.cluster import ZONES, Bed
+from support.disruption.processes import LateApi
+from support.disruption.violations import watching
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import Forbidden
 from zonewise.objects import PODS
 
 pytestmark = pytest.mark.xdist_group("disruption")

@@ -16,12 +16,12 @@ import dns.query
 import pytest
 from bench.dns import coredns, differential
 
-import shared_cluster
-from deployed import MANIFESTS
-from dns_server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, slice_body, slices_path
-from dns_world import endpoint, told
-from program import wait_for
-from zonewise.lab.controlplane import ControlPlane
+from support.dns.cluster import endpoint, told
+from support.dns.server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, slice_body, slices_path
+from support.install.deployed import MANIFESTS
+from support.lab import shared_cluster
+from support.process import wait_for
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 STATES = 15
 HARD = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}

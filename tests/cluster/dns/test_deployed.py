@@ -8,15 +8,25 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-import shared_cluster
-from deployed import SYSTEM, Deployed, audit_flags, documents, scopes
-from dns_server import IN_ZONE, NOWHERE, ZONEWISE, Json, Server, create_nodes, create_service, slice_body, slices_path
-from dns_world import endpoint
-from program import wait_for
+from support.dns.cluster import endpoint
+from support.dns.server import (
+    IN_ZONE,
+    NOWHERE,
+    ZONEWISE,
+    Json,
+    Server,
+    create_nodes,
+    create_service,
+    slice_body,
+    slices_path,
+)
+from support.install.deployed import SYSTEM, Deployed, audit_flags, documents, scopes
+from support.lab import shared_cluster
+from support.process import wait_for
 from zonewise.cli.main import main
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.lab.controlplane import ControlPlane
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 ACCOUNT = "zonewise-dns"
 PLACES = {"dns.yaml": "kube-system", "dns-behind.yaml": SYSTEM, "dns-node.yaml": SYSTEM}

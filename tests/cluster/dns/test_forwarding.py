@@ -16,11 +16,11 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-import shared_cluster
-from dns_server import Server, create_service
-from dns_world import told
-from program import wait_for
-from zonewise.lab.controlplane import ControlPlane
+from support.dns.cluster import told
+from support.dns.server import Server, create_service
+from support.lab import shared_cluster
+from support.process import wait_for
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 SOA = dns.rrset.from_text("test.", 60, "IN", "SOA", "ns.test. host.test. 1 60 60 60 60")
 

@@ -16,11 +16,11 @@ import dns.message
 import dns.query
 import pytest
 
-import shared_cluster
-from dns_server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, node, slice_body, slices_path
-from dns_world import endpoint, told
-from program import wait_for
-from zonewise.lab.controlplane import ControlPlane
+from support.dns.cluster import endpoint, told
+from support.dns.server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, node, slice_body, slices_path
+from support.lab import shared_cluster
+from support.process import wait_for
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 SOFT = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone", "*"]'}
 HARD = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}

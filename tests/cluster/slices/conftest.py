@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-import shared_cluster
-import slice_world
-from slice_world import World
-from zonewise.lab.controlplane import ControlPlane
+from support.lab import shared_cluster
+from support.slices import cluster
+from support.slices.cluster import World
+from zonewise.lab.controlplane.controlplane import ControlPlane
 
 
 @pytest.fixture(scope="session")
 def slice_plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
-    plane = run_directory.private(flags=slice_world.DUAL_STACK)
+    plane = run_directory.private(flags=cluster.DUAL_STACK)
     yield plane
     run_directory.remove(plane)
 
@@ -21,7 +21,7 @@ def slice_plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
 @pytest.fixture
 async def world(slice_plane: ControlPlane) -> AsyncIterator[World]:
     """A namespace of the test's own, and one ready node in each of three zones."""
-    async with slice_world.connect(slice_plane) as client:
+    async with cluster.connect(slice_plane) as client:
         world = await World.create(client, f"t-{uuid.uuid4().hex[:8]}")
         await world.nodes()
         yield world

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import shared_cluster
-import slice_world
-from random_cluster import RandomCluster
-from slice_world import OF_OURS, World, running
-from waiting import eventually
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.lab import shared_cluster
+from support.routing.random_cluster import RandomCluster
+from support.slices import cluster as slices_cluster
+from support.slices.cluster import OF_OURS, World, running
+from support.waiting import eventually
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES
 from zonewise.slices.controller import Settings, SliceController
 
@@ -38,7 +38,7 @@ async def stock(run_directory: shared_cluster.Run) -> Any:
         programs=(Program.ETCD, Program.APISERVER, Program.CONTROLLER_MANAGER),
         controllers="endpointslice-controller",
         flags={
-            **slice_world.DUAL_STACK,
+            **slices_cluster.DUAL_STACK,
             Program.CONTROLLER_MANAGER: (f"--max-endpoints-per-slice={MOST}", "--concurrent-service-endpoint-syncs=5"),
         },
     )
@@ -47,7 +47,7 @@ async def stock(run_directory: shared_cluster.Run) -> Any:
 
 
 async def test_stock_and_ours_agree(stock: ControlPlane) -> None:
-    async with slice_world.connect(stock) as client:
+    async with slices_cluster.connect(stock) as client:
         world = await World.create(client, "compared")
         await world.nodes()
         cluster = RandomCluster(world, seed=20261116)

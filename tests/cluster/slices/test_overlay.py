@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-import shared_cluster
-from overlay_cluster import (
+from support.lab import shared_cluster
+from support.slices.overlay import (
     CONTROLLERS,
     DUAL_STACK,
     LOOK_SECONDS,
@@ -25,22 +25,22 @@ from overlay_cluster import (
     node,
     said,
 )
-from waiting import eventually
-from zonewise.kube import kubeconfig
-from zonewise.kube.client import Client
-from zonewise.kube.events import Recorder
-from zonewise.kube.informers import Caches
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.waiting import eventually
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.recorder import Recorder
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES, NODES
 from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.policy import OLD_HINTS, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
-from zonewise.slices.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER, service_key
-from zonewise.slices.overlaycontroller import OverlayController
-from zonewise.slices.reporting import Reporter
-from zonewise.slices.sources import Mode, Sources
+from zonewise.slices.decide.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER, service_key
+from zonewise.slices.informers import Mode, Sources
+from zonewise.slices.overlay_controller import OverlayController
+from zonewise.slices.reporter import Reporter
 from zonewise.topology import ZONE
 
 pytestmark = pytest.mark.xdist_group("overlay")

@@ -6,15 +6,15 @@ import signal
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 
-from slice_world import ControllerProcess, World, running, settled
-from waiting import eventually
-from zonewise.kube.patch import MergePatch
-from zonewise.lab.controlplane import ControlPlane
+from support.slices.cluster import ControllerProcess, World, running, settled
+from support.waiting import eventually
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, SERVICES, EndpointSlice
 from zonewise.routing import DRAIN_ZONE, HintsForm
 from zonewise.routing.policy import SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.slices.controller import Settings
-from zonewise.slices.metadata import CONSUMER
+from zonewise.slices.decide.metadata import CONSUMER
 
 pytestmark = pytest.mark.xdist_group("slices")
 

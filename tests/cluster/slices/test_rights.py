@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-import slice_world
-from deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
-from program import Program as Process
-from slice_world import ControllerProcess, World
-from waiting import eventually
-from zonewise.kube.client import Client
-from zonewise.kube.patch import JsonPatch, MergePatch
-from zonewise.lab.controlplane import ControlPlane
-from zonewise.lab.programs import Program
+from support.install.deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
+from support.process import Program as Process
+from support.slices import cluster
+from support.slices.cluster import ControllerProcess, World
+from support.waiting import eventually
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.patch import JsonPatch, MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES, EVENTS, NODES, SECRETS, SERVICES, Resource
 from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
 from zonewise.objects.meta import View
 from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.drain import DRAINED_EVENLY
 from zonewise.routing.policy import SAME_ZONE
-from zonewise.slices.names import STATE
+from zonewise.slices.decide.names import STATE
 from zonewise.slices.webhook import configuration
 
 CONTROLLER, WEBHOOK = "zonewise-controller", "zonewise-webhook"
@@ -44,7 +44,7 @@ async def deployed(start: Start, folder: Path, manifest: str, **options: Any) ->
     plane = await asyncio.to_thread(start, flags=audit_flags(folder), **options)
     site = Deployed(plane, folder)
     site.apply(manifest)
-    async with slice_world.connect(plane) as client:
+    async with cluster.connect(plane) as client:
         world = await World.create(client, "shop")
         await world.nodes()
         yield site, world
@@ -58,7 +58,7 @@ async def has_state(world: World, code: str | None) -> bool:
 
 async def is_drained(world: World) -> bool:
     hints = await world.hints("web")
-    return hints["web-zone-a-0"] == (DRAINED_EVENLY,) and hints["web-zone-b-0"] == slice_world.ZONES
+    return hints["web-zone-a-0"] == (DRAINED_EVENLY,) and hints["web-zone-b-0"] == cluster.ZONES
 
 
 async def repeats(world: World, reason: str) -> bool:
@@ -137,7 +137,7 @@ async def test_the_webhook_and_the_controller_in_mode_overlay(private_cluster: S
 
 async def written_by_a_stranger(world: World) -> None:
     """A slice of no Service that the webhook knows: it looks whether the Service is newer than its cache."""
-    labels = {slice_world.SERVICE_NAME: "web", slice_world.MANAGED_BY: slice_world.STOCK_MANAGER}
+    labels = {cluster.SERVICE_NAME: "web", cluster.MANAGED_BY: cluster.STOCK_MANAGER}
     body = {"metadata": {"name": "stray", "labels": labels}, "addressType": "IPv4", "endpoints": []}
     await world.client.named("stranger").create(ENDPOINT_SLICES, body, world.namespace)
 

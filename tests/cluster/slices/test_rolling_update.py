@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from slice_world import OF_OURS, ZONES, World, running, settled
-from waiting import eventually
-from zonewise.kube.client import EventType
+from support.slices.cluster import OF_OURS, ZONES, World, running, settled
+from support.waiting import eventually
+from zonewise.kube.client.client import EventType
 from zonewise.objects import ENDPOINT_SLICES, SERVICES, EndpointSlice
 from zonewise.routing.policy import SAME_ZONE
-from zonewise.slices.metadata import CONSUMER
-from zonewise.slices.names import SERVICE_NAME
+from zonewise.slices.decide.metadata import CONSUMER
+from zonewise.slices.decide.names import SERVICE_NAME
 
 pytestmark = pytest.mark.xdist_group("slices")
 

@@ -11,10 +11,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from dns_server import ZONEWISE
-from lab_pods import Json, Pods, addresses, eventually
-from zonewise.kube.patch import MergePatch
-from zonewise.lab import namespaces
+from support.dns.server import ZONEWISE
+from support.lab.pods import Json, Pods, addresses, eventually
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.network import namespaces
 from zonewise.objects import NODES, SERVICES
 
 ZONE = "topology.kubernetes.io/zone"

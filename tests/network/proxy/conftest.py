@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from network.proxy import bed as beds
-from network.proxy.bed import NETWORK, Bed
+from network.proxy import node as beds
+from network.proxy.node import NETWORK, Bed
 from unit.proxy.build import cluster, endpoint, service, slice_of
-from zonewise.lab import namespaces
+from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice, Service, key_of
-from zonewise.proxy.family import FAMILIES
-from zonewise.proxy.kernel import Kernel
-from zonewise.proxy.plane import Plane, clean_up
-from zonewise.proxy.rules import PortRules
-from zonewise.proxy.services import Decider
-from zonewise.proxy.targets import Place
+from zonewise.proxy.applier import Plane, clean_up
+from zonewise.proxy.decide.rules import PortRules
+from zonewise.proxy.decide.service_rules import Decider
+from zonewise.proxy.decide.targets import Place
+from zonewise.proxy.nft_socket import Kernel
+from zonewise.proxy.wire.family import FAMILIES
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab_pods import Json, Pods
-from network.proxy.cluster_bed import answering, ask, make_service, make_slice, proxy_on, served
-from zonewise.lab import namespaces, nodes
+from network.proxy.cluster import answering, ask, make_service, make_slice, proxy_on, served
+from support.lab.pods import Json, Pods
+from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab
 
 SERVICES = 60

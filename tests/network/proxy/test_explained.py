@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from network.proxy.bed import FAR_PODS, NEAR_PODS, Bed
 from network.proxy.conftest import Node
+from network.proxy.node import FAR_PODS, NEAR_PODS, Bed
 from network.proxy.test_topology import COUNTS, THREE_ZONES, planned
 from unit.proxy.build import cluster, endpoint, node, service, slice_of
-from zonewise.lab import namespaces
+from zonewise.diagnostics.decide.explain.service import explain
+from zonewise.diagnostics.decide.explain.service_report import ServiceExplanation
+from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice, Service
-from zonewise.planning.carrier import Carriers
-from zonewise.proxy.kernel import Kernel
-from zonewise.proxy.plane import clean_up
-from zonewise.proxy.targets import ALL, CONSUMER, SHARED, Place
+from zonewise.planning.data_plane import Carriers
+from zonewise.proxy.applier import clean_up
+from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, Place
+from zonewise.proxy.nft_socket import Kernel
 from zonewise.routing import Cluster
-from zonewise.seeing.accounts import ServiceExplanation
-from zonewise.seeing.service import explain
 
 SERVICES = 50
 TRIES = 100

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from network.proxy.bed import FAR_PODS, NEAR_PODS, NETWORK, NODE, OUTSIDE, SILENT, Bed, fits
 from network.proxy.conftest import Node, near
+from network.proxy.node import FAR_PODS, NEAR_PODS, NETWORK, NODE, OUTSIDE, SILENT, Bed, fits
 from network.proxy.test_packets import BALANCER, FAR, HERE, OUTWARD, SIX, VIP, addresses
 from unit.proxy.build import endpoint, service, slice_of
-from zonewise.lab import namespaces
+from zonewise.lab.network import namespaces
 from zonewise.proxy import conntrack
-from zonewise.proxy.family import IPV4
-from zonewise.proxy.plane import NodeNetwork
+from zonewise.proxy.applier import NodeNetwork
+from zonewise.proxy.wire.family import IPV4
 
 NEAR_SIX = [endpoint(six, "a1") for _, six in NEAR_PODS.values()]
 SIX_OUTWARD = OUTWARD | {"clusterIP": "fd96::1", "vips": ["fd97::1"]}

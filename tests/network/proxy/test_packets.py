@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from network.proxy.bed import FAR_NODE, FAR_PODS, NEAR_PODS, NETWORK, NODE, OUTSIDE, SILENT, Bed, fits
 from network.proxy.conftest import Node, near
+from network.proxy.node import FAR_NODE, FAR_PODS, NEAR_PODS, NETWORK, NODE, OUTSIDE, SILENT, Bed, fits
 from unit.proxy.build import endpoint
-from zonewise.lab import namespaces
+from zonewise.lab.network import namespaces
 from zonewise.proxy import conntrack
-from zonewise.proxy.family import IPV4, IPV6
-from zonewise.proxy.kernel import Watch
-from zonewise.proxy.slots import assign_slots, count_slots
-from zonewise.proxy.targets import Target
+from zonewise.proxy.decide.shares import assign_slots, count_slots
+from zonewise.proxy.decide.targets import Target
+from zonewise.proxy.nft_socket import Watch
+from zonewise.proxy.wire.family import IPV4, IPV6
 
 FAR = [endpoint(four, "b1") for four, _ in FAR_PODS]
 HERE = [near("p1"), near("p2")]

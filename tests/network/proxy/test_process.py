@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from lab_pods import Json, Pods, eventually, fetch
-from network.proxy.cluster_bed import LABEL, Running, answering, ask, make_service, proxy_on, served, visiting
-from zonewise.kube.patch import MergePatch
-from zonewise.lab import namespaces
+from network.proxy.cluster import LABEL, Running, answering, ask, make_service, proxy_on, served, visiting
+from support.lab.pods import Json, Pods, eventually, fetch
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.network import namespaces
 from zonewise.lab.state import Lab
 from zonewise.objects import NODES, SERVICES
-from zonewise.proxy.family import IPV4
-from zonewise.proxy.kernel import Kernel
-from zonewise.proxy.layout import TABLE
-from zonewise.proxy.netlink import CREATE, Kind, Message, number, text
+from zonewise.proxy.nft_socket import Kernel
+from zonewise.proxy.wire.family import IPV4
+from zonewise.proxy.wire.layout import TABLE
+from zonewise.proxy.wire.netlink import CREATE, Kind, Message, number, text
 
 NODE = "zone-a-1"
 OWNED = 2

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-import slice_world
-from deployed import Deployed, audit_flags, documents, scopes
-from fault_proxy import FaultProxy
-from network.proxy.cluster_bed import COMMAND, LABEL, Running, started
-from waiting import eventually
-from zonewise.lab import namespaces
-from zonewise.lab.controlplane import ControlPlane
+from network.proxy.cluster import COMMAND, LABEL, Running, started
+from support.install.deployed import Deployed, audit_flags, documents, scopes
+from support.kube.fault_proxy import FaultProxy
+from support.slices import cluster
+from support.waiting import eventually
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.network import namespaces
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES
 
 ACCOUNT = "zonewise-proxy"
@@ -51,7 +51,7 @@ async def test_the_proxy_uses_all_of_its_rights_and_needs_no_other(
     def listen(port: int) -> socket.socket:
         return namespaces.inside(node, lambda: socket.create_server(("127.0.0.1", port)))
 
-    async with slice_world.connect(plane) as client, FaultProxy(plane.server, listen) as link:
+    async with cluster.connect(plane) as client, FaultProxy(plane.server, listen) as link:
         await client.create(NODES, {"metadata": {"name": "a1"}})
         body = {"metadata": {"name": "web", "labels": LABEL}, "spec": {"ports": [{"name": "main", "port": 80}]}}
         address = (await client.create(SERVICES.whole(), body, "default"))["spec"]["clusterIP"]

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from network.proxy.bed import FAR_PODS, MANY_PODS, NEAR_PODS, Bed, fits
 from network.proxy.conftest import Node
+from network.proxy.node import FAR_PODS, MANY_PODS, NEAR_PODS, Bed, fits
 from unit.proxy.build import cluster, endpoint, node, service, slice_of
 from unit.slices.build import World
 from unit.slices.build import pod as slices_pod
 from unit.slices.build import service as slices_service
-from zonewise.lab import namespaces
+from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice
-from zonewise.proxy.kernel import Kernel
-from zonewise.proxy.plane import clean_up
-from zonewise.proxy.targets import ALL, CONSUMER, SHARED, Place
+from zonewise.proxy.applier import clean_up
+from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, Place
+from zonewise.proxy.nft_socket import Kernel
 
 TRIES = 100
 P1, P2 = (NEAR_PODS[name][0] for name in ("p1", "p2"))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from zonewise.ceph import access
-from zonewise.ceph.access import Access, Mode
-from zonewise.ceph.errors import CsiError
-from zonewise.ceph.ids import Kind
-from zonewise.ceph.imagevolumes import strangers
+from zonewise.ceph.decide import access
+from zonewise.ceph.decide.access import Access, Mode
+from zonewise.ceph.decide.errors import CsiError
+from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.node.rbd_stage import strangers
 from zonewise.ceph.spec import csi_pb2 as csi
 
 WRITERS_ON_NODES = {Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI_NODE_MULTI_WRITER}

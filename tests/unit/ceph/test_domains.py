@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.ceph import domains
-from zonewise.ceph.domains import ACTIVE, PREFIX, TAKEOVER_PREFIX, UNLABELLED, DomainLabels
+from zonewise.ceph.decide import domains
+from zonewise.ceph.decide.domains import ACTIVE, PREFIX, TAKEOVER_PREFIX, UNLABELLED, DomainLabels
 from zonewise.errors import UsageError
 from zonewise.topology import key_problem
 

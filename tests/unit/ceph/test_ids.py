@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.ceph import ids
-from zonewise.ceph.errors import Code, CsiError
-from zonewise.ceph.ids import Id, Kind, Thing
+from zonewise.ceph.decide import ids
+from zonewise.ceph.decide.errors import Code, CsiError
+from zonewise.ceph.decide.ids import Id, Kind, Thing
 
 numbers = st.integers(0, 0xFFFFFFFF)
 made = st.builds(

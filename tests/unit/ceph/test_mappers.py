@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from zonewise.ceph import filesystems, filevolumes
-from zonewise.ceph.mappers import Client, Image, Mapper, MapperError, choose
-from zonewise.ceph.mappers.krbd import KernelRbd
-from zonewise.ceph.mappers.nbd import listed_device
-from zonewise.ceph.mappers.storagedaemon import _command
+from zonewise.ceph.node import cephfs_stage, filesystems
+from zonewise.ceph.node.mappers import Client, Image, Mapper, MapperError, choose
+from zonewise.ceph.node.mappers.krbd import KernelRbd
+from zonewise.ceph.node.mappers.nbd import listed_device
+from zonewise.ceph.node.mappers.storage_daemon import _command
 from zonewise.errors import UsageError
 
 IMAGE = Image("rbd-a", "csi-vol-1")
@@ -78,8 +78,8 @@ def test_no_key_in_a_command_nor_in_what_is_shown_of_a_client() -> None:
 
 
 def test_which_kernels_know_cephfs() -> None:
-    assert filevolumes.kernel_knows_ceph("nodev\tsysfs\n\text4\nnodev\tceph\n")
-    assert not filevolumes.kernel_knows_ceph("nodev\tfuse\nfuseblk\n\txfs\n")
+    assert cephfs_stage.kernel_knows_ceph("nodev\tsysfs\n\text4\nnodev\tceph\n")
+    assert not cephfs_stage.kernel_knows_ceph("nodev\tfuse\nfuseblk\n\txfs\n")
 
 
 def test_the_size_of_ext4_by_its_superblock() -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from zonewise.ceph import mounts
+from zonewise.ceph.node import mounts
 
 TABLE = (
     "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"

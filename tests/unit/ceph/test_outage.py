@@ -2,9 +2,9 @@
 
 import pytest
 
-from zonewise.ceph.domains import DomainLabels
-from zonewise.ceph.outage import Act, Count, Outages, Patience, count
-from zonewise.ceph.takeover import NOTHING, Domain, TakeoverMap
+from zonewise.ceph.decide.domains import DomainLabels
+from zonewise.ceph.decide.outage import Act, Count, Outages, Patience, count
+from zonewise.ceph.decide.takeover import NOTHING, Domain, TakeoverMap
 
 PATIENCE = Patience(takeover_after_seconds=300, giveback_after_seconds=600, back_share=0.5)
 A = Domain("a", "zone")

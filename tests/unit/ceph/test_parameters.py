@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.ceph import config, parameters
+from zonewise.ceph import config
 from zonewise.ceph.config import ClusterConfig, Config, Configuration
-from zonewise.ceph.errors import Code, CsiError
-from zonewise.ceph.ids import Kind
-from zonewise.ceph.parameters import Balance, CloneDomain, PoolRule
+from zonewise.ceph.decide import parameters
+from zonewise.ceph.decide.errors import Code, CsiError
+from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.decide.parameters import Balance, CloneDomain, PoolRule
 from zonewise.errors import UsageError
 
 ONE = ClusterConfig("one", ("10.0.0.1",))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.ceph import takeover, takeoveredit
-from zonewise.ceph.domains import ACTIVE, DomainLabels, Segments, accessible, takeover_key
-from zonewise.ceph.takeover import DOCUMENT, MAP, NOTHING, Domain, TakeoverError, TakeoverMap
+from zonewise.ceph.decide import takeover, takeover_edit
+from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, accessible, takeover_key
+from zonewise.ceph.decide.takeover import DOCUMENT, MAP, NOTHING, Domain, TakeoverError, TakeoverMap
 
 NAMES = ("region", "zone", "rack")
 LABELS = DomainLabels.parse("topology.kubernetes.io/region;topology.kubernetes.io/zone;example.com/rack")
@@ -145,7 +145,7 @@ def test_a_map_that_cant_be_read_gives_nothing_back() -> None:
 
 def test_an_edit_leaves_the_rest_of_the_document() -> None:
     before = document({"zone=a": ["b"]}, more="kept")
-    after = takeoveredit.edited(before, {"zone=c": ["all"]}, ["zone=a"])
+    after = takeover_edit.edited(before, {"zone=c": ["all"]}, ["zone=a"])
     read = json.loads(after[DOCUMENT])
     assert read == {"version": 2, MAP: {"zone=c": ["all"]}, "clusters": [{"clusterID1": "c"}], "more": "kept"}
     assert takeover.read(after, NAMES) == TakeoverMap({Domain("c", "zone"): ()})
@@ -153,12 +153,12 @@ def test_an_edit_leaves_the_rest_of_the_document() -> None:
 
 @pytest.mark.parametrize("before", [{}, {MAP: "{}"}, {"other": "x"}])
 def test_an_edit_goes_where_the_map_is(before: dict[str, str]) -> None:
-    after = takeoveredit.edited(before, {"zone=c": ["zone=a"]})
+    after = takeover_edit.edited(before, {"zone=c": ["zone=a"]})
     assert set(after) == ({MAP} if MAP in before else {DOCUMENT})
     assert takeover.read(before | after, NAMES).written() == {"zone=c": ["zone=a"]}
 
 
 @pytest.mark.parametrize(("said", "found"), [("", set()), ('[1, "a"]', {"a"}), ("{}", set()), ('["a"]', {"a"})])
 def test_entries_of_our_own_are_known_by_an_annotation(said: str, found: set[str]) -> None:
-    assert takeoveredit.automatic({takeoveredit.AUTOMATIC: said}) == found
-    assert takeoveredit.automatic({}) == frozenset()
+    assert takeover_edit.automatic({takeover_edit.AUTOMATIC: said}) == found
+    assert takeover_edit.automatic({}) == frozenset()

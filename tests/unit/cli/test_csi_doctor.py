@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zonewise.ceph.journalaccount import FindingAccount
+from zonewise.ceph.decide.journal_report import FindingAccount
 from zonewise.cli.csi_doctor import told
 
 WRONG = FindingAccount("Lost", "p/one", "is gone")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docs_commands import ROOT, Block, Exchange, blocks, pages
+from support.docs.commands import ROOT, Block, Exchange, blocks, pages
 
 OFFLINE = [block for page in pages() for block in blocks(page, "run: dump")]
 KNOWN = {"run", "run: dump"}

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from zonewise.cli import reference
 from zonewise.cli.main import COMMANDS, cli
-from zonewise.cli.manual import entries, page
+from zonewise.cli.man import entries, page
 
 ROOT = Path(__file__).parents[3]
 NAMED = re.compile(r'^[A-Z_]+: Final = "(zonewise\.dev/[a-z-]+)"', re.MULTILINE)

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from zonewise.cli.webhook import webhook
 from zonewise.errors import UsageError
-from zonewise.kube.errors import ConfigError
+from zonewise.kube.wire.errors import ConfigError
 
 
 def printed(*arguments: str) -> dict[str, object]:

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from dashboard_world import node, service, slice_of
-from zonewise.dashboard import dumped
-from zonewise.dashboard.board import Board
-from zonewise.dashboard.doors import LoopbackDoor
+from support.dashboard.cluster import node, service, slice_of
+from zonewise.dashboard import from_dump
+from zonewise.dashboard.auth import LoopbackDoor
+from zonewise.dashboard.live_state import Board
 from zonewise.dashboard.server import Server
-from zonewise.planning.situation import Served
+from zonewise.planning.snapshot import Served
 from zonewise.routing import HintsForm
 
 PATIENCE_SECONDS = 60.0
@@ -39,7 +39,7 @@ async def test_a_question_does_not_wait_for_a_simulation() -> None:
     world = [*(node(*home) for home in homes), service("cart", "shop"), slice_of("cart", "shop", homes)]
     data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world}).encode()
     board = Board({})
-    situation = dumped.show(dumped.read(data, "test"), board, HintsForm.STABLE)
+    situation = from_dump.show(from_dump.read(data, "test"), board, HintsForm.STABLE)
     asked = iter([replace(situation, services=Slow(situation.services)), situation])
     server = Server(board, lambda: next(asked), LoopbackDoor())
     async with TestClient(TestServer(server.application())) as client:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from zonewise.dashboard.traffic import BUCKET_SECONDS, BUCKETS, EVERYTHING, RECENT_SECONDS, History, Meter, Traffic
+from zonewise.dashboard.decide.traffic import (
+    BUCKET_SECONDS,
+    BUCKETS,
+    EVERYTHING,
+    RECENT_SECONDS,
+    History,
+    Meter,
+    Traffic,
+)
+from zonewise.diagnostics.decide.status.traffic import Flow, Path
 from zonewise.objects import Key
-from zonewise.seeing.traffic import Flow, Path
 
 SHOP = Key("shop", "catalog")
 STAYS = Path(SHOP, "a", "a")

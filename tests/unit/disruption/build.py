@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from zonewise.disruption.budget import Budget
-from zonewise.disruption.census import Census, Places, count
-from zonewise.disruption.judgement import Case, Judgements, judge_all
-from zonewise.disruption.ledger import Entry, Ledger, ledger_of
-from zonewise.disruption.pods import Atlas, Controller, Owner, PodFacts, Stage, Workload, owner_of
-from zonewise.disruption.status import Published, published
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.count import Census, Places, count
+from zonewise.disruption.decide.ledger import Entry, Ledger, ledger_of
+from zonewise.disruption.decide.pods import Atlas, Controller, Owner, PodFacts, Stage, Workload, owner_of
+from zonewise.disruption.decide.status import Published, published
+from zonewise.disruption.decide.verdict import Case, Judgements, judge_all
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import ZONE
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from unit.disruption.build import EXISTS, World, budget, spread
-from zonewise.disruption import status
-from zonewise.disruption.book import Page
-from zonewise.disruption.budget import Budget
-from zonewise.disruption.charges import Answer, Charges, Outcome, Request
-from zonewise.disruption.judgement import Case
-from zonewise.disruption.status import Published
-from zonewise.kube.errors import ApiError, Conflict
+from zonewise.disruption.controller.budget_store import Page
+from zonewise.disruption.decide import status
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.status import Published
+from zonewise.disruption.decide.verdict import Case
+from zonewise.disruption.webhook.charger import Answer, Charges, Outcome, Request
+from zonewise.kube.wire.errors import ApiError, Conflict
 from zonewise.objects import Key
 from zonewise.objects.policy import TopologyDisruptionBudget, TopologyDisruptionBudgetStatus
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from zonewise.disruption.book import Book
-from zonewise.disruption.publisher import Publisher
-from zonewise.disruption.reports import Reports
-from zonewise.disruption.rollouts import RolloutController
-from zonewise.disruption.scaledown import ScaleDownController
-from zonewise.disruption.sources import Sources, WorkloadKey
-from zonewise.disruption.workloads import WorkloadSources
-from zonewise.kube.errors import ApiError, TooManyRequests
-from zonewise.kube.informers import Caches
-from zonewise.kube.reflector import Change
+from zonewise.disruption.controller.budget_store import Book
+from zonewise.disruption.controller.events import Reports
+from zonewise.disruption.controller.rollout import RolloutController
+from zonewise.disruption.controller.scaledown import ScaleDownController
+from zonewise.disruption.controller.status_writer import Publisher
+from zonewise.disruption.watch.informers import Sources, WorkloadKey
+from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.kube.decide.reflector import Change
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import ApiError, TooManyRequests
 from zonewise.objects import NODES, PODS, Key, Pod, Resource, key_of
 from zonewise.objects.apps import REPLICA_SETS, STATEFUL_SETS
 from zonewise.objects.policy import POD_DISRUPTION_BUDGETS, TOPOLOGY_DISRUPTION_BUDGETS

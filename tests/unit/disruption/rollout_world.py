@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from unit.disruption.build import NODES, NOW, STATEFUL, pod, workloads
-from zonewise.disruption.budget import Budget
-from zonewise.disruption.census import Places, count
-from zonewise.disruption.judgement import Case
-from zonewise.disruption.ledger import Ledger, charge, refund
-from zonewise.disruption.pods import REVISION, Atlas, PodFacts
-from zonewise.disruption.purse import BudgetPurse, World
-from zonewise.disruption.status import published
-from zonewise.disruption.steering import Order
-from zonewise.disruption.waves import Candidate, Limits, Wave, next_wave
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.count import Places, count
+from zonewise.disruption.decide.ledger import Ledger, charge, refund
+from zonewise.disruption.decide.pod_order import Order
+from zonewise.disruption.decide.pods import REVISION, Atlas, PodFacts
+from zonewise.disruption.decide.status import published
+from zonewise.disruption.decide.verdict import Case
+from zonewise.disruption.decide.wave import Candidate, Limits, Wave, next_wave
+from zonewise.disruption.decide.wave_budget import BudgetPurse, World
 
 NEW, OLD = {REVISION: "new"}, {REVISION: "old"}
 

@@ -15,13 +15,13 @@ import msgspec
 
 from unit.disruption.build import NOW, STATEFUL
 from unit.disruption.small_parts import BUDGETS, OWNERS, ZONES, Flight, Leader, Met, Stored
-from zonewise.disruption.budget import Budget, UnhealthyPolicy
-from zonewise.disruption.judgement import Case, Judgement, Verdict, judge
-from zonewise.disruption.ledger import Entry, tend
-from zonewise.disruption.numbers import level_down
-from zonewise.disruption.pods import Atlas, Controller, PodFacts, Stage, Workload, ordinal
-from zonewise.disruption.reason import Code
-from zonewise.disruption.status import Published, charged, published, recollect
+from zonewise.disruption.decide.allowance import level_down
+from zonewise.disruption.decide.budget import Budget, UnhealthyPolicy
+from zonewise.disruption.decide.ledger import Entry, tend
+from zonewise.disruption.decide.pods import Atlas, Controller, PodFacts, Stage, Workload, ordinal
+from zonewise.disruption.decide.reason import Code
+from zonewise.disruption.decide.status import Published, charged, published, recollect
+from zonewise.disruption.decide.verdict import Case, Judgement, Verdict, judge
 from zonewise.topology import ZONE
 
 

@@ -4,10 +4,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from unit.disruption.build import EXISTS, NOT_A, OLD, STATEFUL, budget
-from zonewise.disruption.budget import Budget
-from zonewise.disruption.ledger import Sightings
-from zonewise.disruption.pods import Owner, PodFacts
-from zonewise.disruption.status import Published, Recollection
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.ledger import Sightings
+from zonewise.disruption.decide.pods import Owner, PodFacts
+from zonewise.disruption.decide.status import Published, Recollection
 
 ZONES = "abc"
 ANSWERED_SECONDS = 60.0

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from unit.disruption.paper import BUDGET, DB, Paper, budget, feed, pod
-from zonewise.disruption.ledger import UNCONFIRMED_SECONDS, Entry, Source
-from zonewise.disruption.pods import PodFacts
-from zonewise.disruption.policies import EVICTION_WEBHOOK
-from zonewise.disruption.rollouts import _Progress
-from zonewise.disruption.sources import WorkloadKey
-from zonewise.kube.errors import BadRequest, ServerError, TooManyRequests
+from zonewise.disruption.controller.rollout import _Progress
+from zonewise.disruption.decide.ledger import UNCONFIRMED_SECONDS, Entry, Source
+from zonewise.disruption.decide.pods import PodFacts
+from zonewise.disruption.watch.informers import WorkloadKey
+from zonewise.disruption.webhook.registration import EVICTION_WEBHOOK
+from zonewise.kube.wire.errors import BadRequest, ServerError, TooManyRequests
 from zonewise.objects import NODES, PODS, Key, Resource
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS
 

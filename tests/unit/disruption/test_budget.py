@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOT_A, OVERALL, budget
-from zonewise.disruption.budget import Amount, Budget, BudgetError, Enforcement, Place, Reach, UnhealthyPolicy
+from zonewise.disruption.decide.budget import Amount, Budget, BudgetError, Enforcement, Place, Reach, UnhealthyPolicy
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import REGION, ZONE
 

@@ -24,9 +24,9 @@ from unit.disruption.build import (
     spread,
     workloads,
 )
-from zonewise.disruption.budget import Budget
-from zonewise.disruption.judgement import Verdict
-from zonewise.disruption.reason import Code
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.reason import Code
+from zonewise.disruption.decide.verdict import Verdict
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import ZONE
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.disruption.build import World
-from unit.disruption.worlds import BUDGETS, worlds
-from zonewise.disruption.budget import Budget
-from zonewise.disruption.judgement import Case, Verdict, judge_all
-from zonewise.disruption.ledger import Entry
-from zonewise.disruption.numbers import Numbers, level_down
-from zonewise.disruption.pods import PodFacts, owner_of
-from zonewise.disruption.status import charged
+from unit.disruption.strategies import BUDGETS, worlds
+from zonewise.disruption.decide.allowance import Numbers, level_down
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.ledger import Entry
+from zonewise.disruption.decide.pods import PodFacts, owner_of
+from zonewise.disruption.decide.status import charged
+from zonewise.disruption.decide.verdict import Case, Verdict, judge_all
 
 ANY_BUDGET = st.sampled_from(BUDGETS)
 

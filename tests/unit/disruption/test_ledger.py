@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from unit.disruption.build import pod
-from zonewise.disruption.ledger import (
+from zonewise.disruption.decide.ledger import (
     GONE_SECONDS,
     UNCONFIRMED_SECONDS,
     Entry,
@@ -16,7 +16,7 @@ from zonewise.disruption.ledger import (
     refund,
     tend,
 )
-from zonewise.disruption.pods import PodFacts
+from zonewise.disruption.decide.pods import PodFacts
 
 A0 = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment")
 B0 = Entry(uid="uid-b0", name="b0", domain="b", owner="deployment")

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from unit.disruption.build import ACROSS, NODES, pod, workloads
-from zonewise.disruption.budget import Place
-from zonewise.disruption.pods import Atlas, Controller, PodFacts, Stage, gives_up, owner_of
+from zonewise.disruption.decide.budget import Place
+from zonewise.disruption.decide.pods import Atlas, Controller, PodFacts, Stage, gives_up, owner_of
 from zonewise.objects import Pod
 from zonewise.topology import ZONE
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOW, OVERALL, World, budget, pod, spread, workloads
-from unit.disruption.worlds import BUDGETS, worlds
-from zonewise.disruption.budget import Budget
-from zonewise.disruption.ledger import Entry, Source
-from zonewise.disruption.numbers import Filling, Numbers, Tally, work_out
-from zonewise.disruption.status import (
+from unit.disruption.strategies import BUDGETS, worlds
+from zonewise.disruption.decide.allowance import Filling, Numbers, Tally, work_out
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.ledger import Entry, Source
+from zonewise.disruption.decide.status import (
     Published,
     Recollection,
     allowed_by_domain,

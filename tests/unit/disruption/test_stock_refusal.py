@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from unit.disruption.build import pod
-from zonewise.disruption.pods import Stage
-from zonewise.disruption.stock import CANNOT_EVICT, TOO_MANY, Refusal, refusal
+from zonewise.disruption.decide.pdb import CANNOT_EVICT, TOO_MANY, Refusal, refusal
+from zonewise.disruption.decide.pods import Stage
 from zonewise.objects import Key, Metadata
 from zonewise.objects.policy import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 

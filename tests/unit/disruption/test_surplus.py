@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from unit.disruption.build import ACROSS, NEW, OLD, STATEFUL, World, pod, workloads
 from unit.disruption.charge_store import WEB, Store, ask, fresh, outcomes, request
 from unit.disruption.paper import feed
-from zonewise.disruption.charges import Outcome
-from zonewise.disruption.drainplan import Cluster, plan_drain
-from zonewise.disruption.judgement import Case
-from zonewise.disruption.numbers import DomainNumbers
-from zonewise.disruption.pods import Controller, PodFacts
-from zonewise.disruption.purse import BudgetPurse
-from zonewise.disruption.purse import World as Around
-from zonewise.disruption.sources import Sources
-from zonewise.disruption.status import charged
-from zonewise.disruption.waves import Outcome as Paid
-from zonewise.kube.informers import Caches
+from zonewise.disruption.decide.allowance import DomainNumbers
+from zonewise.disruption.decide.drain import Cluster, plan_drain
+from zonewise.disruption.decide.pods import Controller, PodFacts
+from zonewise.disruption.decide.status import charged
+from zonewise.disruption.decide.verdict import Case
+from zonewise.disruption.decide.wave import Outcome as Paid
+from zonewise.disruption.decide.wave_budget import BudgetPurse
+from zonewise.disruption.decide.wave_budget import World as Around
+from zonewise.disruption.watch.informers import Sources
+from zonewise.disruption.webhook.charger import Outcome
+from zonewise.kube.watch.informers import Caches
 from zonewise.objects import PODS
 from zonewise.objects.apps import REPLICA_SETS, STATEFUL_SETS
 

@@ -8,8 +8,8 @@ import dns.rcode
 import dns.rdatatype
 import pytest
 
-from dns_world import World, endpoint, headless, service, slice_of, told
-from zonewise.dns.pods import PodRecords
+from support.dns.cluster import World, endpoint, headless, service, slice_of, told
+from zonewise.dns.decide.pod_names import PodRecords
 from zonewise.objects import Key
 
 PORTS: list[dict[str, Any]] = [

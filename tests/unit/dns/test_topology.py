@@ -8,8 +8,8 @@ import dns.rcode
 import msgspec
 import pytest
 
-from dns_world import World, endpoint, headless, node, nodes, slice_of, told
-from zonewise.dns.reply import LARGEST, Sender, respond
+from support.dns.cluster import World, endpoint, headless, node, nodes, slice_of, told
+from zonewise.dns.decide.handler import LARGEST, Sender, respond
 
 KEYS = "zonewise.dev/topology-keys"
 SAME_ZONE = "endpointslice.kubernetes.io/same-zone"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import dns_packets
-from dns_world import World, endpoint, headless, service, slice_of, told
-from zonewise.dns import names
-from zonewise.dns.message import Query, Rcode, Refusal, read
-from zonewise.dns.reply import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, respond
+from support.dns import packets
+from support.dns.cluster import World, endpoint, headless, service, slice_of, told
+from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, respond
+from zonewise.dns.wire import names
+from zonewise.dns.wire.message import Query, Rcode, Refusal, read
 
 MANY = [f"10.0.{z}1.{n}" for z in (1, 2, 3) for n in range(1, 61)]
 HEAD = struct.Struct(">HHHHHH")
@@ -214,11 +214,11 @@ def _must_hold(packet: bytes) -> None:
 
 
 def test_packets_that_taught_us_something_still_hold() -> None:
-    found = [*dns_packets.kept(), *dns_packets.seeds()]
+    found = [*packets.kept(), *packets.seeds()]
     assert len(found) > 200
     for packet in found:
         for second in (b"\0", b"\7"):
-            dns_packets.must_hold(packet[:1] + second + packet[2:])
+            packets.must_hold(packet[:1] + second + packet[2:])
 
 
 @given(st.binary(max_size=100))

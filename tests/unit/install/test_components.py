@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from zonewise.cli.main import cli
-from zonewise.disruption.pods import GRANTED
+from zonewise.disruption.decide.pods import GRANTED
 from zonewise.errors import UsageError
-from zonewise.install import components, removal
+from zonewise.install import components, remove
 from zonewise.install.components import DEFAULT, Component, Mode, Values, documents, identity
-from zonewise.install.kinds import BY_KIND, rank
-from zonewise.slices.names import STATE
+from zonewise.install.decide.kinds import BY_KIND, rank
+from zonewise.slices.decide.names import STATE
 
 PLAIN = Values(image="zonewise")
 FORMS = [(Component.SLICES, Mode.OWN), *((component, Mode.OVERLAY) for component in Component)]
@@ -192,7 +192,7 @@ def test_no_right_is_given_without_naming_it() -> None:
 
 def test_the_last_pods_on_nodes_clean_up_with_the_rights_of_the_proxy() -> None:
     (proxy,) = [each for each in documents([Component.PROXY], Mode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"]
-    spec = pod_spec(removal.cleaning(proxy))
+    spec = pod_spec(remove.cleaning(proxy))
     assert spec["hostNetwork"] is True
     assert spec["tolerations"] == [{"operator": "Exists"}]
     (cleanup,) = spec["initContainers"]
@@ -204,12 +204,12 @@ def test_no_last_pod_is_made_for_nodes_that_are_away() -> None:
     (proxy,) = [each for each in documents([Component.PROXY], Mode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"]
     required, linux = "requiredDuringSchedulingIgnoredDuringExecution", {"matchExpressions": [{"key": "linux"}]}
     pod_spec(proxy)["affinity"] = {"nodeAffinity": {required: {"nodeSelectorTerms": [linux]}}, "podAffinity": {}}
-    assert pod_spec(removal.cleaning(proxy))["affinity"] == pod_spec(proxy)["affinity"]
-    affinity = pod_spec(removal.cleaning(proxy, ["a", "b"]))["affinity"]
+    assert pod_spec(remove.cleaning(proxy))["affinity"] == pod_spec(proxy)["affinity"]
+    affinity = pod_spec(remove.cleaning(proxy, ["a", "b"]))["affinity"]
     others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("a", "b")]
     assert affinity["nodeAffinity"][required]["nodeSelectorTerms"] == [linux | {"matchFields": others}]
     assert "podAffinity" in affinity
 
 
 def test_marks_are_removed_under_the_names_they_are_written() -> None:
-    assert (removal.STATE, removal.GRANTED) == (STATE, GRANTED)
+    assert (remove.STATE, remove.GRANTED) == (STATE, GRANTED)

@@ -13,10 +13,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from zonewise.errors import ZonewiseError
-from zonewise.kube.admission import AdmissionServer, Webhook
-from zonewise.kube.certificates import Authority
-from zonewise.kube.review import Review, Verdict
-from zonewise.kube.serving import install, server_context
+from zonewise.kube.server.admission import AdmissionServer, Webhook
+from zonewise.kube.server.cert_manager import install, server_context
+from zonewise.kube.server.certificates import Authority
+from zonewise.kube.wire.admission_review import Review, Verdict
 from zonewise.objects import Pod
 
 HOST = "127.0.0.1"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from zonewise.kube.cache import Cache
-from zonewise.kube.errors import Gone
-from zonewise.kube.reflector import Change, Reflector
-from zonewise.kube.wire import EventType, WatchEvent
+from zonewise.kube.decide.reflector import Change, Reflector
+from zonewise.kube.watch.cache import Cache
+from zonewise.kube.wire.codec import EventType, WatchEvent
+from zonewise.kube.wire.errors import Gone
 from zonewise.objects import Key, Metadata, Pod, PodSpec
 
 

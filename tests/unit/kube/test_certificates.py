@@ -12,7 +12,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zonewise.kube.certificates import (
+from zonewise.kube.server.certificates import (
     CERTIFICATES_FIELD,
     KEYS_FIELD,
     Authorities,

@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from zonewise.kube.controller import Controller
-from zonewise.kube.election import NotLeader
-from zonewise.kube.errors import Conflict, Unavailable
-from zonewise.kube.queue import Backoff, WorkQueue
+from zonewise.kube.controller.controller import Controller
+from zonewise.kube.controller.workqueue import Backoff, WorkQueue
+from zonewise.kube.decide.election import NotLeader
+from zonewise.kube.wire.errors import Conflict, Unavailable
 
 QUICK = Backoff(first_seconds=0.001, longest_seconds=0.002)
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import trustme
 
-from zonewise.kube.access import BasicAuth, ExecPlugin, Interaction, StaticToken, TokenFile
-from zonewise.kube.credentials import Credentials, Identity, credentials_of
-from zonewise.kube.errors import ConfigError, Unauthorized
+from zonewise.kube.client.credentials import Credentials, Identity, credentials_of
+from zonewise.kube.wire.access import BasicAuth, ExecPlugin, Interaction, StaticToken, TokenFile
+from zonewise.kube.wire.errors import ConfigError, Unauthorized
 
 V1 = "client.authentication.k8s.io/v1"
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from zonewise.kube.election import Create, Election, Read, Replace, Timing, Wait
+from zonewise.kube.decide.election import Create, Election, Read, Replace, Timing, Wait
 from zonewise.objects import Lease, LeaseSpec, Metadata
 
 WALL = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)

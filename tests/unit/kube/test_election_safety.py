@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from zonewise.kube.election import Create, Election, Read, Replace, Timing, Wait
+from zonewise.kube.decide.election import Create, Election, Read, Replace, Timing, Wait
 from zonewise.objects import Lease, LeaseSpec, Metadata
 
 TIMING = Timing(lease_seconds=15, renew_deadline_seconds=10, retry_seconds=2)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from zonewise.kube.errors import (
+from zonewise.kube.wire.errors import (
     AlreadyExists,
     ApiError,
     BadRequest,

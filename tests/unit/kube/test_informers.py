@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from waiting import eventually
-from zonewise.kube import reflector
-from zonewise.kube.errors import Gone
-from zonewise.kube.informers import Caches
-from zonewise.kube.wire import EventType, WatchEvent
+from support.waiting import eventually
+from zonewise.kube.decide import reflector
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.codec import EventType, WatchEvent
+from zonewise.kube.wire.errors import Gone
 from zonewise.objects import NODES, Metadata, Node
 
 BOOKMARK = WatchEvent(EventType.BOOKMARK, Node(metadata=Metadata(resource_version="9")), end_of_initial_events=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from zonewise.kube import kubeconfig
-from zonewise.kube.access import (
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.wire.access import (
     Access,
     BasicAuth,
     ClientCertificate,
@@ -18,7 +18,7 @@ from zonewise.kube.access import (
     StaticToken,
     TokenFile,
 )
-from zonewise.kube.errors import ConfigError
+from zonewise.kube.wire.errors import ConfigError
 
 PEM = base64.b64encode(b"pem").decode()
 V1 = "client.authentication.k8s.io/v1"

@@ -23,10 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
-from zonewise.kube import kubeconfig
-from zonewise.kube.access import Access
-from zonewise.kube.credentials import credentials_of
-from zonewise.kube.rotation import content_of, source_of
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.credentials import credentials_of
+from zonewise.kube.client.watched_file import content_of, source_of
+from zonewise.kube.wire.access import Access
 
 
 @dataclass(frozen=True)

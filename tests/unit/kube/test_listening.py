@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 
 from zonewise.errors import ZonewiseError
-from zonewise.kube import health
-from zonewise.kube.admission import AdmissionServer
-from zonewise.kube.health import Health
 from zonewise.kube.process import Listen
+from zonewise.kube.server import health
+from zonewise.kube.server.admission import AdmissionServer
+from zonewise.kube.server.health import Health
 
 
 async def answers(host: str, port: int) -> bool:

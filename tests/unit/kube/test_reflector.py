@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from unit.kube.reflector_play import GONE, RESET, Play, added, bookmark, config, event, key, resumed, streamed
-from zonewise.kube.errors import ApiError, BadRequest, ServerTimeout
-from zonewise.kube.reflector import PAGE_SIZE, Change, List, Wait
-from zonewise.kube.wire import EventType, WatchEvent
+from unit.kube.reflector_script import GONE, RESET, Play, added, bookmark, config, event, key, resumed, streamed
+from zonewise.kube.decide.reflector import PAGE_SIZE, Change, List, Wait
+from zonewise.kube.wire.codec import EventType, WatchEvent
+from zonewise.kube.wire.errors import ApiError, BadRequest, ServerTimeout
 from zonewise.objects import ConfigMap, Metadata
 
 

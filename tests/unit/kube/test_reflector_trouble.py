@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unit.kube.reflector_play import (
+from unit.kube.reflector_script import (
     GONE,
     RESET,
     TOO_LARGE,
@@ -17,7 +17,20 @@ from unit.kube.reflector_play import (
     resumed,
     streamed,
 )
-from zonewise.kube.errors import (
+from zonewise.kube.decide.reflector import (
+    BOOKMARKS_DUE_SECONDS,
+    HEALTHY_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    PAGE_SIZE,
+    Change,
+    List,
+    Reflector,
+    StaleList,
+    Wait,
+    Watch,
+)
+from zonewise.kube.wire.codec import EventType
+from zonewise.kube.wire.errors import (
     ApiError,
     BadRequest,
     DeadlineExceeded,
@@ -30,19 +43,6 @@ from zonewise.kube.errors import (
     Undecodable,
     Unreachable,
 )
-from zonewise.kube.reflector import (
-    BOOKMARKS_DUE_SECONDS,
-    HEALTHY_SECONDS,
-    LONGEST_WAIT_SECONDS,
-    PAGE_SIZE,
-    Change,
-    List,
-    Reflector,
-    StaleList,
-    Wait,
-    Watch,
-)
-from zonewise.kube.wire import EventType
 from zonewise.objects import ConfigMap
 
 

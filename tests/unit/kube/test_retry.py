@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.kube.errors import (
+from zonewise.kube.decide.retry import FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS, delay_before_retry
+from zonewise.kube.wire.errors import (
     ApiError,
     Conflict,
     DeadlineExceeded,
@@ -25,7 +26,6 @@ from zonewise.kube.errors import (
     Untrusted,
     from_answer,
 )
-from zonewise.kube.retry import FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS, delay_before_retry
 
 ASKED_TO_WAIT = Details(retry_after_seconds=3)
 

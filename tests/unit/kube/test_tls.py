@@ -7,9 +7,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from zonewise.kube.access import Access, ClientCertificate
-from zonewise.kube.errors import ConfigError
-from zonewise.kube.tls import TlsContexts, make_context
+from zonewise.kube.client.tls import TlsContexts, make_context
+from zonewise.kube.wire.access import Access, ClientCertificate
+from zonewise.kube.wire.errors import ConfigError
 
 AUTHORITY = trustme.CA()
 OTHER_AUTHORITY = trustme.CA()

@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from zonewise.kube.access import Access
-from zonewise.kube.errors import Unreachable, Untrusted
-from zonewise.kube.transport import Transport, _keepalive_socket, _unreachable
-from zonewise.kube.verbs import Call
+from zonewise.kube.client.transport import Transport, _keepalive_socket, _unreachable
+from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.errors import Unreachable, Untrusted
+from zonewise.kube.wire.requests import Call
 
 KEY = ConnectionKey("api", 6443, True, True, None, None, None)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.lab import addresses
-from zonewise.lab.addresses import PlanError, plan, zone_names
+from zonewise.lab.decide import addresses
+from zonewise.lab.decide.addresses import PlanError, plan, zone_names
 
 
 @given(slot=st.integers(0, addresses.SLOTS - 1), zones=st.integers(1, 26), nodes=st.integers(0, 7))

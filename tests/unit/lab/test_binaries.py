@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lab_machine import until
+from support.lab.machine import until
 from zonewise.errors import UsageError
-from zonewise.lab import binaries, build
-from zonewise.lab.binaries import DEFAULT_VERSION, PROGRAMS, BinariesError
+from zonewise.lab.build import binaries, build
+from zonewise.lab.build.binaries import DEFAULT_VERSION, PROGRAMS, BinariesError
 from zonewise.lab.progress import Reporter
 
 MAIN = 'package main\n\nimport "os"\n\nfunc main() { os.Stdout.WriteString(os.Args[0]) }\n'
@@ -77,7 +77,8 @@ def test_a_killed_build_leaves_nothing_that_looks_finished(sources: Path, cache:
     (slow / "real-go").symlink_to(go)
     program = f"""
 import sys, pathlib
-from zonewise.lab import build, progress
+from zonewise.lab import progress
+from zonewise.lab.build import build
 build.ensure({DEFAULT_VERSION!r}, progress.Reporter(sys.stderr), pathlib.Path({str(sources)!r}))
 """
     said = tmp_path / "said"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.lab.delay import DelayLine
+from zonewise.lab.network.delay import DelayLine
 
 _GAPS = st.lists(st.floats(0, 1, allow_nan=False), max_size=30)
 

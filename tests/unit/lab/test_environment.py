@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from zonewise.lab import environment
-from zonewise.lab.addresses import plan
-from zonewise.lab.environment import ContainerConfigError, Surroundings
-from zonewise.lab.podspec import Pod, PodMetadata, Spec
+from zonewise.lab.decide import environment
+from zonewise.lab.decide.addresses import plan
+from zonewise.lab.decide.environment import ContainerConfigError, Surroundings
+from zonewise.lab.decide.podspec import Pod, PodMetadata, Spec
 from zonewise.objects import Service
 
 NODE = plan("lab", 0, ("a",), 1).nodes[0]

@@ -1,5 +1,5 @@
-from zonewise.lab import gomod
-from zonewise.lab.binaries import DEFAULT_VERSION, SOURCES
+from zonewise.lab.build import gomod
+from zonewise.lab.build.binaries import DEFAULT_VERSION, SOURCES
 
 OURS = """\
 module zonewise.dev/lab

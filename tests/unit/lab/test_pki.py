@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from zonewise.lab.pki import Authority, service_account_key
+from zonewise.lab.controlplane.pki import Authority, service_account_key
 
 NOW = dt.datetime.now(dt.UTC)
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from zonewise.lab import podstatus
-from zonewise.lab.addresses import plan
-from zonewise.lab.health import ProbeKind, Tally
-from zonewise.lab.lifecycle import ContainerState, Ended, Problem
-from zonewise.lab.podspec import Pod
-from zonewise.lab.podstatus import Json
+from zonewise.lab.decide import podstatus
+from zonewise.lab.decide.addresses import plan
+from zonewise.lab.decide.pod_lifecycle import ContainerState, Ended, Problem
+from zonewise.lab.decide.podspec import Pod
+from zonewise.lab.decide.podstatus import Json
+from zonewise.lab.decide.probe_results import ProbeKind, Tally
 
 NODE = plan("lab", 0, ("a",), 1).nodes[0]
 POD = NODE.pods.address(7)

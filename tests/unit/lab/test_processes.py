@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab_machine import until
+from support.lab.machine import until
 from zonewise.lab import processes
 from zonewise.lab.processes import Process
 

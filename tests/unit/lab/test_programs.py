@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.lab import programs
-from zonewise.lab.programs import Layout, Program, Settings
+from zonewise.lab.controlplane import programs
+from zonewise.lab.controlplane.programs import Layout, Program, Settings
 
 LAYOUT = Layout(Path("/lab"), Path("/dev/shm/data"), Path("/bin"), 3)
 CONTROLLERS = {

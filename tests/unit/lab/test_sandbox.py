@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.lab import sandbox
-from zonewise.lab.namespaces import NetworkError
-from zonewise.lab.podspec import Pod, PodMetadata
+from zonewise.lab.decide.podspec import Pod, PodMetadata
+from zonewise.lab.network.namespaces import NetworkError
+from zonewise.lab.nodes import sandbox
 
 EVERYONE = set(range(1, 255))
 

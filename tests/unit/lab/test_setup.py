@@ -1,7 +1,7 @@
 import sysconfig
 from pathlib import Path
 
-from zonewise.lab import setup
+from zonewise.lab.build import setup
 
 
 def test_packages_of_missing_commands_once_each(tmp_path: Path) -> None:

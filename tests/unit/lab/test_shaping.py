@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from zonewise.lab import shaping
-from zonewise.lab.addresses import PlanError, plan
-from zonewise.lab.shaping import Shaping, ZonePath
+from zonewise.lab.decide.addresses import PlanError, plan
+from zonewise.lab.network import shaping
+from zonewise.lab.network.shaping import Shaping, ZonePath
 
 PLAN = plan("lab", 0, ("a", "b", "c"), 1)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.lab import addresses, slots
+from zonewise.lab import slots
+from zonewise.lab.decide import addresses
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zonewise.errors import UsageError
-from zonewise.lab import places, state, status
+from zonewise.lab import paths, state, status
 from zonewise.lab.state import BusyError, Lab, NoLabError, Options, Phase
 
 
@@ -103,7 +103,7 @@ def test_the_lock_goes_with_the_lab() -> None:
     with state.locked("one"):
         lab.directory.joinpath("lab.json").unlink()
         lab.directory.rmdir()
-    assert not places.state_root().exists()
+    assert not paths.state_root().exists()
 
 
 def test_a_place_that_can_not_hold_labs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

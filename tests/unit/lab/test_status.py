@@ -1,6 +1,6 @@
 import pytest
 
-from zonewise.lab.kwok import manifests
+from zonewise.lab.nodes.kwok import manifests
 from zonewise.lab.status import Health, ZoneStatus, count, judge
 
 

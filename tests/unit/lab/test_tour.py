@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.lab import tour
-from zonewise.lab.addresses import zone_names
+from zonewise.lab.decide.addresses import zone_names
+from zonewise.lab.demo import tour
 from zonewise.lab.state import DEFAULT_NAME, Lab, Options
 
 

@@ -7,11 +7,11 @@ import msgspec
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Node
 from zonewise.proxy.conntrack import stale_fronts
-from zonewise.proxy.family import IPV4
-from zonewise.proxy.fragment import Front
-from zonewise.proxy.interfaces import PRIMARY, node_port_addresses
-from zonewise.proxy.rules import PortRules, desired_rules
-from zonewise.proxy.targets import Place, find_targets, serving
+from zonewise.proxy.decide.rules import PortRules, desired_rules
+from zonewise.proxy.decide.targets import Place, find_targets, serving
+from zonewise.proxy.node_addresses import PRIMARY, node_port_addresses
+from zonewise.proxy.wire.elements import Front
+from zonewise.proxy.wire.family import IPV4
 
 DNS = [{"name": "dns", "port": 53, "protocol": "UDP"}]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zonewise.proxy.family import FAMILIES
+from zonewise.proxy.wire.family import FAMILIES
 
 CASES = {
     "IPv4": ("IPv4", "10.96.0.10", bytes((10, 96, 0, 10))),

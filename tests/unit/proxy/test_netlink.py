@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.proxy import netlink
 from zonewise.proxy.conntrack import Flow, read_flow, stale
-from zonewise.proxy.family import IPV4
-from zonewise.proxy.netlink import Kind, attribute, nested
-from zonewise.proxy.targets import Target
+from zonewise.proxy.decide.targets import Target
+from zonewise.proxy.wire import netlink
+from zonewise.proxy.wire.family import IPV4
+from zonewise.proxy.wire.netlink import Kind, attribute, nested
 
 WORDS = st.integers(1, 10).flatmap(lambda words: st.binary(min_size=4 * words, max_size=4 * words))
 

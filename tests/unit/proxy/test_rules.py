@@ -9,9 +9,9 @@ import pytest
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Service
-from zonewise.proxy.family import IPV4, IPV6
-from zonewise.proxy.rules import PortRules, Refusal, Scope, desired_rules, is_served
-from zonewise.proxy.targets import Place, Target, find_targets
+from zonewise.proxy.decide.rules import PortRules, Refusal, Scope, desired_rules, is_served
+from zonewise.proxy.decide.targets import Place, Target, find_targets
+from zonewise.proxy.wire.family import IPV4, IPV6
 
 HERE = [endpoint("10.1.0.1", "a1"), endpoint("10.2.0.1", "b1")]
 BALANCED = {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "nodePort": 30080}], "vips": ["10.97.0.1"]}

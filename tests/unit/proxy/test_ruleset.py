@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
-from zonewise.proxy.family import IPV4
-from zonewise.proxy.fragment import Writer
-from zonewise.proxy.layout import Options
-from zonewise.proxy.netlink import Kind, Message, attributes
-from zonewise.proxy.rules import PortName, PortRules, desired_rules
-from zonewise.proxy.ruleset import Ruleset
-from zonewise.proxy.targets import Place, find_targets
+from zonewise.proxy.decide.rules import PortName, PortRules, desired_rules
+from zonewise.proxy.decide.targets import Place, find_targets
+from zonewise.proxy.wire.elements import Writer
+from zonewise.proxy.wire.family import IPV4
+from zonewise.proxy.wire.layout import Options
+from zonewise.proxy.wire.netlink import Kind, Message, attributes
+from zonewise.proxy.wire.ruleset import Ruleset
 
 
 def rules(name: str, addresses: list[str], previous: PortRules | None = None, **spec: Any) -> PortRules:

@@ -11,12 +11,21 @@ from hypothesis import strategies as st
 
 from unit.proxy.build import NODES, cluster, endpoint, node, service, slice_of
 from zonewise.objects import Key, Service
-from zonewise.proxy import targets as module
-from zonewise.proxy.family import IPV4
-from zonewise.proxy.services import Decider
-from zonewise.proxy.targets import CONSUMER, SHARED, Place, Target, Targets, find_targets, is_stranded, ready_on
+from zonewise.proxy.decide import targets as module
+from zonewise.proxy.decide.service_rules import Decider
+from zonewise.proxy.decide.targets import (
+    CONSUMER,
+    SHARED,
+    Place,
+    Target,
+    Targets,
+    find_targets,
+    is_stranded,
+    ready_on,
+)
+from zonewise.proxy.wire.family import IPV4
 from zonewise.routing import decide
-from zonewise.routing.writtenweights import WEIGHTS, write_weights
+from zonewise.routing.weights_annotation import WEIGHTS, write_weights
 
 EVERYWHERE = [endpoint("10.1.0.1", "a1"), endpoint("10.1.0.2", "a2"), endpoint("10.2.0.1", "b1")]
 HINTED = [endpoint("10.1.0.1", "a1", zones=["a"]), endpoint("10.2.0.1", "b1", zones=["b"])]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unit.routing.full_search import best_total
 from zonewise.routing.algorithms import STANDARD, Algorithm, Group, Groups, Weights, assign, evaluate, total_score
-from zonewise.routing.algorithms.steady import moved
+from zonewise.routing.algorithms.hysteresis import moved
 
 
 def reached(nodes: tuple[int, ...], endpoints: tuple[int, ...], threshold: float = 0.5) -> float:

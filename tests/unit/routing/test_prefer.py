@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zonewise.routing.algorithms import Algorithm
+from zonewise.routing.assign import compose, moves, pick
 from zonewise.routing.load import Consumers, Share, consumed_by, loads, names
-from zonewise.routing.pick import compose, moves, pick
 from zonewise.routing.prefer import Limits, Preference, prefer
 from zonewise.routing.reason import Code, Subject
 from zonewise.routing.rebalance import OUTSIDE

@@ -6,10 +6,10 @@ import pytest
 
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.load import consumed_by
-from zonewise.simulator import traces
-from zonewise.simulator.churn import EVERYONE, SLICE_CAPACITY, Shelf, Way, replay
-from zonewise.simulator.inputs import InputError
-from zonewise.simulator.traces import Situation
+from zonewise.simulator.decide import traces
+from zonewise.simulator.decide.churn import EVERYONE, SLICE_CAPACITY, Shelf, Way, replay
+from zonewise.simulator.decide.inputs import InputError
+from zonewise.simulator.decide.traces import Situation
 
 PREFERRING = [Algorithm.LOCAL, Algorithm.LOCAL_SHARED, Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT, Algorithm.OPTIMAL]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from printed import described
+from support.cli.output import described
 from zonewise.cli.main import cli, main
-from zonewise.simulator.datasets import RANGED
-from zonewise.simulator.plots import PLOTS
+from zonewise.simulator.decide.datasets import RANGED
+from zonewise.simulator.decide.plots import PLOTS
 
 CSV = "name,nodes.a,nodes.b,endpoints.a,endpoints.b\nshop,3,1,5,6\ncart,1,1,0,2\n"
 ALGORITHMS = ["balanced", "local", "local-shared", "local-weighted", "local-opt", "optimal"]

@@ -16,15 +16,15 @@ import pytest
 from zonewise.routing.algorithms import STANDARD, Algorithm
 from zonewise.routing.algorithms.blocks import search_space
 from zonewise.routing.algorithms.workspace import workspace
-from zonewise.simulator import kernels
-from zonewise.simulator.chunkwork import perform_chunk
+from zonewise.simulator.chunk_worker import perform_chunk
 from zonewise.simulator.compiled import memory, sweeper
-from zonewise.simulator.datasets import SMALL, chunks
-from zonewise.simulator.kernels import Settings
-from zonewise.simulator.reproduce import STARTING_THRESHOLDS, agrees
-from zonewise.simulator.results import SCORE_BINS
-from zonewise.simulator.tally import tally, with_published
-from zonewise.simulator.tasks import Task
+from zonewise.simulator.decide import kernels
+from zonewise.simulator.decide.datasets import SMALL, chunks
+from zonewise.simulator.decide.kernels import Settings
+from zonewise.simulator.decide.published import STARTING_THRESHOLDS, agrees
+from zonewise.simulator.decide.results import SCORE_BINS
+from zonewise.simulator.decide.tally import tally, with_published
+from zonewise.simulator.decide.tasks import Task
 
 INPUTS = {
     Algorithm.BALANCED: 200_000,

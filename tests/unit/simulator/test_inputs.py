@@ -7,7 +7,7 @@ import json
 import pytest
 
 from zonewise.errors import UsageError
-from zonewise.simulator.inputs import Input, read
+from zonewise.simulator.decide.inputs import Input, read
 
 HEADER = "name,nodes.a,nodes.b,endpoints.a,endpoints.b\n"
 

@@ -23,12 +23,12 @@ from distributed import LocalCluster
 from zonewise.errors import UsageError
 from zonewise.routing.algorithms import Algorithm
 from zonewise.simulator.checkpoint import file_for, sweep
-from zonewise.simulator.datasets import Dataset, Part
-from zonewise.simulator.inputs import Input
-from zonewise.simulator.results import Table
+from zonewise.simulator.decide.datasets import Dataset, Part
+from zonewise.simulator.decide.inputs import Input
+from zonewise.simulator.decide.results import Table
+from zonewise.simulator.decide.tally import tally
+from zonewise.simulator.decide.tasks import Contestant, Partial, Rules, Task, dataset_tasks, own_tasks
 from zonewise.simulator.runners import Runner, in_processes, on_dask, one_by_one
-from zonewise.simulator.tally import tally
-from zonewise.simulator.tasks import Contestant, Partial, Rules, Task, dataset_tasks, own_tasks
 
 PATIENCE_SECONDS = 200
 TASKS = 50

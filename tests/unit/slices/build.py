@@ -23,8 +23,8 @@ from zonewise.objects import (
 )
 from zonewise.routing import Cluster, HintsForm
 from zonewise.routing.drain import NO_DRAIN, Drain
-from zonewise.slices.draft import Draft, body_of, patch_of
-from zonewise.slices.plan import SlicesPlan, plan_slices
+from zonewise.slices.decide.body import Draft, body_of, patch_of
+from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 from zonewise.topology import REGION, ZONE
 
 HTTP = ServicePort(name="http", port=80, target_port=8080)

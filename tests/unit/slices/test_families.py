@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.slices.build import service
-from zonewise.slices.families import Family, canonical, families_of
+from zonewise.slices.decide.families import Family, canonical, families_of
 
 V4, V6 = Family.IPV4, Family.IPV6
 

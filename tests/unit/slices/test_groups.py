@@ -9,9 +9,9 @@ from zonewise.objects import Pod
 from zonewise.routing import Cluster
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, PADDING, STARTING_THRESHOLD
-from zonewise.routing.writtenweights import WEIGHTS, read_weights
-from zonewise.slices.groups import ALL, SHARED
-from zonewise.slices.metadata import CONSUMER, STARTED
+from zonewise.routing.weights_annotation import WEIGHTS, read_weights
+from zonewise.slices.decide.groups import ALL, SHARED
+from zonewise.slices.decide.metadata import CONSUMER, STARTED
 
 THREE = zones("a", "b", "c")
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}

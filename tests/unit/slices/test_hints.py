@@ -9,7 +9,7 @@ from zonewise.objects import Endpoint
 from zonewise.routing import Cluster, Code, HintsForm, drained_zones
 from zonewise.routing.drain import DRAIN_ZONE
 from zonewise.routing.policy import OLD_HINTS
-from zonewise.slices.metadata import CONSUMER
+from zonewise.slices.decide.metadata import CONSUMER
 
 THREE = zones("a", "b", "c")
 PARTLY = Cluster.of([node("a1", "a"), node("b1", "b"), node("nowhere")])

@@ -14,9 +14,9 @@ from zonewise.objects import Endpoint, EndpointSlice, Metadata, Service, key_of
 from zonewise.routing import NO_DRAIN, Cluster, Drain, HintsForm, Subject, read_policy
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
-from zonewise.slices.names import MANAGED_BY, STATE, STOCK_MANAGER
-from zonewise.slices.overlay import Overlay, as_remembered, is_stock, overlay
-from zonewise.slices.state import State, policy_name
+from zonewise.slices.decide.names import MANAGED_BY, STATE, STOCK_MANAGER
+from zonewise.slices.decide.overlay import Overlay, as_remembered, is_stock, overlay
+from zonewise.slices.decide.service_status import State, policy_name
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}

@@ -8,7 +8,7 @@ import pytest
 
 from unit.slices.build import World, pod, pods_in, service, zones
 from zonewise.objects import EndpointHints, EndpointSlice, Hint, OwnerReference, Pod, Service, ServicePort
-from zonewise.slices.plan import SlicesPlan, has_slices, plan_slices
+from zonewise.slices.decide.plan import SlicesPlan, has_slices, plan_slices
 
 A = zones("a", "b", "c")
 TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"

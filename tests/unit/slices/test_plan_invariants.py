@@ -13,8 +13,8 @@ from zonewise.objects import Container, ContainerPort, EndpointSlice, Pod, Servi
 from zonewise.routing import Cluster, HintsForm
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
-from zonewise.slices.metadata import CONSUMER
-from zonewise.slices.plan import SlicesPlan, plan_slices
+from zonewise.slices.decide.metadata import CONSUMER
+from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 
 PLACES = {"a": "r", "b": "r", "c": "s"}
 CLUSTER = Cluster.of(

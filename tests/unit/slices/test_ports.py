@@ -4,7 +4,7 @@ import pytest
 
 from unit.slices.build import HTTP, World, pod, service, zones
 from zonewise.objects import Container, ContainerPort, EndpointPort, Pod, ServicePort
-from zonewise.slices.ports import port_resolver
+from zonewise.slices.decide.ports import port_resolver
 
 NAMED = ServicePort(name="web", port=80, target_port="web")
 UDP = ServicePort(name="dns", port=53, protocol="UDP", target_port="dns")

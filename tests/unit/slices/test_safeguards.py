@@ -12,7 +12,7 @@ from unit.slices.build import World, node, pods_in, service
 from zonewise.objects import EndpointSlice, Node, Service, ServicePort
 from zonewise.routing import DRAIN_ZONE, Cluster, Code, HintsForm, drained_zones, stock_choice
 from zonewise.routing.policy import OLD_HINTS
-from zonewise.slices.plan import SlicesPlan
+from zonewise.slices.decide.plan import SlicesPlan
 
 AUTO = service({OLD_HINTS: "Auto"})
 HTTP = ServicePort(name="http", port=80)

@@ -15,9 +15,9 @@ from zonewise.objects import Pod
 from zonewise.routing import Cluster, Code
 from zonewise.routing.policy import SAME_ZONE
 from zonewise.routing.tuning import STARTING_THRESHOLD
-from zonewise.slices.metadata import CONSUMER
-from zonewise.slices.news import report_on
-from zonewise.slices.plan import SlicesPlan
+from zonewise.slices.decide.metadata import CONSUMER
+from zonewise.slices.decide.plan import SlicesPlan
+from zonewise.slices.decide.status_diff import report_on
 
 Counts = Mapping[str, int]
 THREE = {"a": 2, "b": 2, "c": 2}

@@ -12,11 +12,11 @@ from fractions import Fraction
 
 from zonewise.routing.algorithms.blocks import search_space
 from zonewise.routing.algorithms.groups import Groups, read
+from zonewise.routing.algorithms.hysteresis import steady
 from zonewise.routing.algorithms.local import balanced, local, require
 from zonewise.routing.algorithms.optimal import optimal
 from zonewise.routing.algorithms.score import STANDARD, Weights
 from zonewise.routing.algorithms.shared import local_shared
-from zonewise.routing.algorithms.steady import steady
 from zonewise.routing.algorithms.weighted import local_opt, local_weighted
 from zonewise.routing.algorithms.workspace import Workspace, workspace
 

@@ -1,0 +1,1 @@
+"""Ceph itself: connections, RBD images, CephFS subvolumes, the manager."""

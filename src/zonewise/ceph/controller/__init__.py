@@ -1,0 +1,1 @@
+"""CSI controller service: volumes and snapshots, their journal, automatic takeover."""

@@ -1,0 +1,1 @@
+"""Pool choice, takeover, ids, parameters and errors of the CSI driver. Pure."""

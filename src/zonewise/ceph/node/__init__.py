@@ -1,0 +1,1 @@
+"""CSI node service: stage, publish, grow and measure volumes on one machine."""

@@ -1,0 +1,96 @@
+"""RBD images through the kernel's own client: fastest, and nothing in user space to keep alive.
+
+Mappings are read from sysfs, so those of a predecessor of this process are known. The kernel notices by itself when an image
+has grown.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from zonewise.ceph.node import host_command, keyfiles
+from zonewise.ceph.node.mappers import Client, Image, MapperError
+
+_BUS = Path("/sys/bus/rbd")
+_SEARCHED = host_command.environment()["PATH"]
+_CONFIGURATION, _KEYRING, _CLUSTER = "ceph.conf", "keyring", "fsid"
+
+
+class KernelRbd:
+    name = "krbd"
+
+    def __init__(self, bus: Path = _BUS) -> None:
+        self._bus = bus
+
+    def missing(self) -> str:
+        if shutil.which("rbd", path=_SEARCHED) is None:
+            return "the rbd command is not installed (Debian: ceph-common)"
+        if self._bus.exists() or _loads_module("rbd"):
+            return ""
+        return "this kernel has no rbd module"
+
+    def map(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> str:
+        keyfiles.write(directory / _CLUSTER, client.fsid)
+        found = self.device(image, directory)
+        if found is not None:
+            return found
+        configuration = f"{client.configuration}\n[client]\nkeyring = {directory / _KEYRING}\n"
+        with (
+            keyfiles.present(directory / _CONFIGURATION, configuration) as conf,
+            keyfiles.present(directory / _KEYRING, keyfiles.keyring(client.user, client.key)),
+        ):
+            _, output = host_command.run(*_map_command(client, image, conf, read_only=read_only))
+        device = self.device(image, directory)
+        if device is None:
+            raise MapperError(f"rbd mapped {image.specification} but the kernel does not list it: {output}")
+        return device
+
+    def device(self, image: Image, directory: Path) -> str | None:
+        try:
+            cluster = (directory / _CLUSTER).read_text()
+        except FileNotFoundError:
+            return None
+        for entry in sorted((self._bus / "devices").glob("*")):
+            facts = {name: _read(entry / name) for name in ("pool", "name", "pool_ns", "cluster_fsid", "current_snap")}
+            wanted = {"pool": image.pool, "name": image.name, "pool_ns": image.namespace, "current_snap": "-"}
+            if facts == {**wanted, "cluster_fsid": cluster}:
+                return f"/dev/rbd{entry.name}"
+        return None
+
+    def holds(self, image: Image, directory: Path) -> bool:
+        return self.device(image, directory) is not None
+
+    def refresh(self, device: str, directory: Path) -> None:
+        """The kernel watches the image."""
+
+    def unmap(self, image: Image, directory: Path) -> None:
+        device = self.device(image, directory)
+        if device is not None:
+            host_command.run("rbd", "device", "unmap", device)
+        (directory / _CLUSTER).unlink(missing_ok=True)
+
+    def trouble(self, directory: Path) -> str:  # noqa: ARG002 - the kernel itself carries the image
+        return ""
+
+
+def _map_command(client: Client, image: Image, conf: Path, *, read_only: bool) -> list[str]:
+    return [
+        *("rbd", "device", "map", "--conf", str(conf), "--id", client.user),
+        *(["--read-only"] if read_only else []),
+        image.specification,
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _loads_module(name: str) -> bool:
+    if shutil.which("modprobe", path=_SEARCHED) is None:
+        return False
+    code, _ = host_command.run("modprobe", name, accept=range(256))
+    return code == 0

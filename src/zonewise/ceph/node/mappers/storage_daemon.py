@@ -1,0 +1,167 @@
+"""RBD images without help of the kernel: qemu-storage-daemon shows the image as a file, a loop device stands on the file.
+
+One daemon per image, in the image's directory: `image` is the file, `control` its socket. The key goes in by a file that
+is gone when the daemon has read it; from then on it is only in the daemon's memory. Writes pass through to the OSDs
+(no cache of its own), discards reach them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from zonewise.ceph.node import daemons, host_command, keyfiles, mounts
+from zonewise.ceph.node.mappers import Client, Image, MapperError, loop_devices
+from zonewise.ceph.node.mappers.qmp import Conversation
+
+PROGRAM = "qemu-storage-daemon"
+_FILE, _CONTROL, _KEY, _CONFIGURATION = "image", "control", "key", "ceph.conf"
+_NODE, _PROBE = "image", "probe"
+_ENDED_WITHIN_SECONDS = 30.0
+_SEARCHED = host_command.environment()["PATH"]
+# Debian and Fedora ship QEMU's rbd driver as a module of its own.
+_DRIVERS = (
+    "/usr/lib/x86_64-linux-gnu/qemu/block-rbd.so",
+    "/usr/lib/aarch64-linux-gnu/qemu/block-rbd.so",
+    "/usr/lib64/qemu-kvm/block-rbd.so",
+    "/usr/lib64/qemu/block-rbd.so",
+)
+
+
+class StorageDaemon:
+    name = "storage-daemon"
+
+    def __init__(self, cgroup: Path | None = None) -> None:
+        self._cgroup = cgroup
+
+    def missing(self) -> str:
+        if shutil.which(PROGRAM, path=_SEARCHED) is None:
+            return f"{PROGRAM} is not installed (Debian: qemu-system-common)"
+        if not any(Path(driver).exists() for driver in _DRIVERS):
+            return "QEMU's rbd driver is not installed (Debian: qemu-block-extra)"
+        absent = [path for path in ("/dev/fuse", "/dev/loop-control") if not Path(path).exists()]
+        return f"this kernel has no {' and no '.join(absent)}" if absent else ""
+
+    def map(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> str:
+        found = self.device(image, directory)
+        if found is not None and _answers(directory):
+            keyfiles.remove(directory, _KEY)
+            return found
+        if not daemons.running(directory):
+            self._remove_leftovers(directory)
+        self._start(client, image, directory, read_only=read_only)
+        return loop_devices.attach(directory / _FILE, read_only=read_only)
+
+    def device(self, image: Image, directory: Path) -> str | None:  # noqa: ARG002 - the directory is the image's
+        return loop_devices.find(directory / _FILE)
+
+    def holds(self, image: Image, directory: Path) -> bool:  # noqa: ARG002 - the directory is the image's
+        return daemons.running(directory)
+
+    def refresh(self, device: str, directory: Path) -> None:
+        """The daemon learns the image's size by opening it a second time, and is told it.
+
+        It has no word for "look again", only for "have this size", which would also shrink: so the size is the image's own,
+        asked a moment before, never one from a request.
+        """
+        with Conversation(directory / _CONTROL) as talk:
+            nodes = {node["node-name"]: node for node in talk.ask("query-named-block-nodes")}
+            if _PROBE in nodes:  # of a plugin that was killed here
+                talk.ask("blockdev-del", {"node-name": _PROBE})
+            opened = _options_of(nodes[_NODE]["file"])
+            talk.ask("blockdev-add", {**opened, "node-name": _PROBE, "read-only": True, "key-secret": _KEY})
+            try:
+                sizes = {
+                    node["node-name"]: int(node["image"]["virtual-size"])
+                    for node in talk.ask("query-named-block-nodes")
+                }
+                if sizes[_PROBE] > sizes[_NODE]:
+                    talk.ask("block_resize", {"node-name": _NODE, "size": sizes[_PROBE]})
+            finally:
+                talk.ask("blockdev-del", {"node-name": _PROBE})
+        loop_devices.refresh(device, sizes[_PROBE])
+
+    def unmap(self, image: Image, directory: Path) -> None:  # noqa: ARG002 - the directory is the image's
+        loop_devices.detach(directory / _FILE)
+        self._end(directory)
+        self._remove_leftovers(directory)
+
+    def trouble(self, directory: Path) -> str:
+        if not daemons.running(directory):
+            return "its storage daemon has ended: reads and writes fail until the volume is unstaged and staged again"
+        return "" if _answers(directory) else "its storage daemon runs but does not answer"
+
+    def _start(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> None:
+        if not daemons.running(directory):
+            (directory / _FILE).touch(mode=0o600)
+        keyfiles.write(directory / _CONFIGURATION, client.configuration)
+        command = _command(client, image, read_only=read_only)
+        try:
+            with keyfiles.present(directory / _KEY, client.key):
+                daemons.start(directory, command, lambda: _answers(directory), cgroup=self._cgroup)
+        except daemons.DaemonError as error:
+            self._end(directory)
+            raise MapperError(f"image {image.specification} could not be opened: {error}") from error
+
+    def _end(self, directory: Path) -> None:
+        if daemons.running(directory):
+            try:
+                with Conversation(directory / _CONTROL) as talk:
+                    talk.ask("quit")
+            except OSError:
+                pass  # it does not listen any more, or not yet
+            if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):
+                daemons.kill(directory)
+
+    def _remove_leftovers(self, directory: Path) -> None:
+        """Of a daemon that has ended: its file may be mounted still, and broken; its socket is a mere name."""
+        loop_devices.detach(directory / _FILE)
+        mounts.unmount(str(directory / _FILE), lazily=True)
+        keyfiles.remove(directory, _FILE, _CONTROL, _KEY, _CONFIGURATION)
+
+
+def _command(client: Client, image: Image, *, read_only: bool) -> list[str]:
+    opened = {
+        "driver": "rbd",
+        "node-name": _NODE,
+        "pool": image.pool,
+        **({"namespace": image.namespace} if image.namespace else {}),
+        "image": image.name,
+        "conf": _CONFIGURATION,
+        "user": client.user,
+        "key-secret": _KEY,
+        "cache.direct": "on",
+        "discard": "unmap",
+        **({"read-only": "on"} if read_only else {}),
+    }
+    return [
+        PROGRAM,
+        *("--object", f"secret,id={_KEY},format=base64,file={_KEY}"),
+        *("--blockdev", ",".join(f"{name}={_quoted(value)}" for name, value in opened.items())),
+        *(
+            "--export",
+            f"type=fuse,id=file,node-name={_NODE},mountpoint={_FILE},writable={'off' if read_only else 'on'}",
+        ),
+        *("--chardev", f"socket,path={_CONTROL},server=on,wait=off,id=control"),
+        *("--monitor", "chardev=control"),
+    ]
+
+
+def _quoted(value: str) -> str:
+    return value.replace(",", ",,")
+
+
+def _options_of(file: str) -> dict[str, object]:
+    """How an image was opened, as the daemon tells it: `json:{...}`, without the key."""
+    options = json.loads(file.removeprefix("json:"))
+    return options if isinstance(options, dict) else {}
+
+
+def _answers(directory: Path) -> bool:
+    """It listens once it has opened the image and shows the file."""
+    try:
+        with Conversation(directory / _CONTROL):
+            return True
+    except OSError:
+        return False

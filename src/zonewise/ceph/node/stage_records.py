@@ -1,0 +1,73 @@
+"""What this node has staged: a directory per volume, with a record that is written before anything is done to the volume
+and removed after all of it is undone.
+
+So a plugin that was killed anywhere finds what it must undo. The record says what was intended; whether it is so, the
+kernel says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from zonewise.ceph.decide.access import Access
+from zonewise.ceph.decide.ids import Kind
+
+_RECORD, _DRAFT = "stage.json", "stage.json.new"
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    volume: str
+    kind: Kind
+    path: str
+    access: Access
+    pool: str = ""
+    """Of an RBD image."""
+    image: str = ""
+    mapper: str = ""
+    """Who made its device: another may be chosen after an upgrade of the node."""
+    targets: dict[str, bool] = {}
+    """Where it is published, and whether only for reading."""
+
+
+class Stages:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root.chmod(0o700)
+
+    def directory(self, volume: str) -> Path:
+        """Of the volume; its name is short, since a socket in it needs room in an address."""
+        return self.root / hashlib.sha256(volume.encode()).hexdigest()[:32]
+
+    def get(self, volume: str) -> Stage | None:
+        try:
+            return msgspec.json.decode((self.directory(volume) / _RECORD).read_bytes(), type=Stage)
+        except FileNotFoundError:
+            return None
+
+    def put(self, stage: Stage) -> Path:
+        """On disk when this returns."""
+        directory = self.directory(stage.volume)
+        directory.mkdir(exist_ok=True, mode=0o700)
+        draft = directory / _DRAFT
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(stage))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(directory / _RECORD)
+        return directory
+
+    def drop(self, volume: str) -> None:
+        directory = self.directory(volume)
+        (directory / _RECORD).unlink(missing_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def all(self) -> Iterator[Stage]:
+        for record in sorted(self.root.glob(f"*/{_RECORD}")):
+            yield msgspec.json.decode(record.read_bytes(), type=Stage)

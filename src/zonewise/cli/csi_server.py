@@ -1,0 +1,318 @@
+"""`zonewise csi controller` and `zonewise csi node`: the driver's processes. Everything is done by `zonewise.ceph`."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from zonewise.cli.options import cluster_options, health_option, log_options
+from zonewise.errors import UsageError
+
+if TYPE_CHECKING:
+    from zonewise.ceph.controller.auto_takeover import Settings
+    from zonewise.ceph.decide.domains import DomainLabels
+    from zonewise.objects import Key
+
+CONTROLLER_PORT = 10262
+NODE_PORT = 10263
+CONFIG_MAP = "zonewise-system/zonewise-csi-config"
+DOMAIN_LABELS = "topology.kubernetes.io/region;topology.kubernetes.io/zone"
+KUBERNETES, NONE = "kubernetes", "none"
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COMMON = (
+    click.option(
+        "--endpoint",
+        default="unix:///csi/csi.sock",
+        show_default=True,
+        metavar="SOCKET",
+        help="Where gRPC is served; only its owner may connect.",
+    ),
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        default=Path("/etc/zonewise-csi/config.json"),
+        show_default=True,
+        help="Which Ceph clusters there are; read again when it changes.",
+    ),
+    click.option(
+        "--orchestrator",
+        type=click.Choice([KUBERNETES, NONE]),
+        default=KUBERNETES,
+        show_default=True,
+        help="Where domains are read from.",
+    ),
+    click.option(
+        "--domain-labels",
+        default=DOMAIN_LABELS,
+        show_default=True,
+        metavar="LABELS",
+        help="Node labels that make domains, the widest first, with ';' between them.",
+    ),
+    click.option(
+        "--config-map",
+        default=CONFIG_MAP,
+        show_default=True,
+        metavar="NAMESPACE/NAME",
+        help="Where the takeover map is.",
+    ),
+)
+
+
+def _common_options(command: F) -> F:
+    for option in reversed(_COMMON):
+        command = option(command)
+    return command
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise csi controller --domain-labels "topology.kubernetes.io/region;topology.kubernetes.io/zone"
+  zonewise csi controller --auto-takeover --takeover-after 180      a failed zone is taken over without a person
+  zonewise csi controller --orchestrator none --endpoint unix:///tmp/csi.sock --config csi.json
+"""
+)
+@_common_options
+@click.option(
+    "--auto-takeover", is_flag=True, help="Write the takeover map when a domain fails; by default only propose it."
+)
+@click.option(
+    "--takeover-domain",
+    default="",
+    metavar="LABEL",
+    help="Which of the domain labels is watched for failures.  [default: the zone, else the last]",
+)
+@click.option(
+    "--takeover-after",
+    type=click.FloatRange(0),
+    default=300.0,
+    show_default=True,
+    help="Seconds in which no node of a domain is ready before it has failed.",
+)
+@click.option(
+    "--giveback-after",
+    type=click.FloatRange(0),
+    default=600.0,
+    show_default=True,
+    help="Seconds in which enough of its nodes are ready before it is back.",
+)
+@click.option(
+    "--giveback-share",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Which share of its nodes is enough.",
+)
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Only one watches domains.")
+@click.option("--lease-namespace", default="zonewise-system", show_default=True)
+@click.option("--lease-seconds", type=click.IntRange(1), default=15, show_default=True)
+@cluster_options
+@health_option(CONTROLLER_PORT)
+@log_options
+def controller(**options: Any) -> None:
+    """Serve CSI's controller: volumes, snapshots and clones in the pool of the domain they are asked for.
+
+    Any number may run: the journal in Ceph lets each name be won once. One of them, by a lease, watches whether domains fail.
+    """
+    from zonewise import log
+
+    log.configure(options["log_format"], options["log_level"])
+    sys.exit(_run_controller(options))
+
+
+def _run_controller(options: dict[str, Any]) -> int:
+    from zonewise.ceph import app
+    from zonewise.kube import process
+    from zonewise.kube.client import kubeconfig
+
+    build = _controller_services(options)
+    listen = process.Listen(port=options["health_port"])
+    if options["orchestrator"] == NONE:
+        services = build(lambda _parameters, _code, _note: None)
+        return process.run(lambda health: app.alone(options["endpoint"], services, health), listen=listen)
+    settings = _takeover_settings(options)
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
+    lead = app.Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+    return process.run(
+        lambda health: app.controller(
+            access, options["endpoint"], settings, lead if options["leader_elect"] else None, build, health
+        ),
+        listen=listen,
+    )
+
+
+def _controller_services(options: dict[str, Any]) -> Callable[[Any], dict[str, object]]:
+    from zonewise.ceph.backend.cephfs import CephFs
+    from zonewise.ceph.backend.cluster import Clusters
+    from zonewise.ceph.backend.rbd import Rbd
+    from zonewise.ceph.config import Configuration
+    from zonewise.ceph.controller.service import Controller
+    from zonewise.ceph.decide.ids import Kind
+    from zonewise.ceph.decide.model import Backend
+    from zonewise.ceph.identity import Identity
+
+    clusters = Clusters(Configuration(options["config"]))
+    names = _domain_labels(options).names
+    backends: dict[Kind, Backend] = {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}
+    return lambda announce: {
+        "Identity": Identity(),
+        "Controller": Controller(clusters, backends, announce, names),
+    }
+
+
+def _takeover_settings(options: dict[str, Any]) -> Settings:
+    from zonewise.ceph.controller.auto_takeover import Settings
+    from zonewise.ceph.decide.outage import Patience
+
+    labels = _domain_labels(options)
+    return Settings(
+        config_map=config_map_key(options["config_map"]),
+        labels=labels,
+        watched=_watched(labels, options["takeover_domain"]),
+        patience=Patience(options["takeover_after"], options["giveback_after"], options["giveback_share"]),
+        writes=options["auto_takeover"],
+    )
+
+
+def _watched(labels: DomainLabels, asked: str) -> str:
+    from zonewise.ceph.decide.domains import short_name
+
+    name = short_name(asked) if asked else "zone" if "zone" in labels.names else labels.names[-1]
+    if name not in labels.names:
+        raise UsageError(f"--takeover-domain {asked!r} is none of the domain labels {', '.join(labels.names)}")
+    return name
+
+
+def _domain_labels(options: dict[str, Any]) -> DomainLabels:
+    from zonewise.ceph.decide.domains import DomainLabels
+
+    return DomainLabels.parse(options["domain_labels"])
+
+
+def config_map_key(text: str) -> Key:
+    from zonewise.objects import Key
+
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name):
+        raise UsageError(f"--config-map {text!r}: write it as NAMESPACE/NAME")
+    return Key(namespace, name)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zonewise csi node --node-name $NODE_NAME
+  zonewise csi node --orchestrator none --domain zone=zone-a --endpoint unix:///tmp/csi.sock --config csi.json
+"""
+)
+@_common_options
+@click.option("--node-name", default="", metavar="NAME", help="This machine's Node; by default its host name.")
+@click.option(
+    "--domain",
+    "domains",
+    multiple=True,
+    metavar="LABEL=VALUE",
+    help="A domain of this node, where no orchestrator says it; may be repeated, the widest first.",
+)
+@click.option(
+    "--state-directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/kubelet/plugins/ceph.zonewise.dev/node"),
+    show_default=True,
+    help="Where it is kept which volumes are mapped and how; must outlive this process.",
+)
+@click.option(
+    "--mapper",
+    type=click.Choice(["auto", "krbd", "rbd-nbd", "storage-daemon"]),
+    default="auto",
+    show_default=True,
+    help="How RBD images become block devices; auto takes the best that works here.",
+)
+@click.option(
+    "--cephfs-client",
+    type=click.Choice(["auto", "kernel", "fuse"]),
+    default="auto",
+    show_default=True,
+    help="How CephFS is mounted.",
+)
+@click.option(
+    "--daemon-cgroup",
+    default="",
+    metavar="PATH",
+    help="Where daemons go that serve volumes and must outlive this process's container.",
+)
+@click.option(
+    "--max-volumes", type=click.IntRange(0), default=0, show_default=True, help="On this node; 0 for no limit."
+)
+@cluster_options
+@health_option(NODE_PORT)
+@log_options
+def node(**options: Any) -> None:
+    """Serve CSI's node: map, mount and unmount volumes here, and advertise this node's domains and takeovers.
+
+    What is mounted stays mounted when it ends, and the next one goes on with it.
+    """
+    from zonewise import log
+
+    log.configure(options["log_format"], options["log_level"])
+    sys.exit(_run_node(options))
+
+
+def _run_node(options: dict[str, Any]) -> int:
+    from zonewise.ceph import app
+    from zonewise.ceph.node.topology_labels import Where
+    from zonewise.kube import process
+    from zonewise.kube.client import kubeconfig
+
+    name = options["node_name"] or socket.gethostname().lower()
+    build = _node_services(options, name)
+    listen = process.Listen(port=options["health_port"])
+    if options["orchestrator"] == NONE:
+        said = _said_domains(options["domains"])
+        return process.run(lambda health: app.alone(options["endpoint"], build(lambda: said), health), listen=listen)
+    if options["domains"]:
+        raise UsageError("--domain is for --orchestrator none: Kubernetes has a node's domains in its labels")
+    where = Where(name, _domain_labels(options), config_map_key(options["config_map"]))
+    access = kubeconfig.find(options["kubeconfig"], options["context"])
+    return process.run(lambda health: app.node(access, options["endpoint"], where, build, health), listen=listen)
+
+
+def _said_domains(said: tuple[str, ...]) -> Mapping[str, str]:
+    from zonewise.ceph.decide.domains import UNLABELLED, short_name, topology_of
+    from zonewise.topology import value_problem
+
+    segments = []
+    for each in said:
+        label, equals, value = each.partition("=")
+        if not (label and equals and value) or value_problem(value):
+            raise UsageError(f"--domain {each!r}: write it as LABEL=VALUE, such as zone=zone-a")
+        segments.append((short_name(label), value))
+    return topology_of(tuple(segments)) or {UNLABELLED: "true"}
+
+
+def _node_services(options: dict[str, Any], name: str) -> Callable[[Any], dict[str, object]]:
+    from zonewise.ceph.backend.cluster import Clusters
+    from zonewise.ceph.config import Configuration
+    from zonewise.ceph.identity import Identity
+    from zonewise.ceph.node import capabilities
+
+    clusters = Clusters(Configuration(options["config"]))
+    return lambda segments: {
+        "Identity": Identity(),
+        "Node": capabilities.make(
+            clusters,
+            name,
+            segments,
+            state_directory=options["state_directory"],
+            mapper=options["mapper"],
+            cephfs_client=options["cephfs_client"],
+            daemon_cgroup=options["daemon_cgroup"],
+            max_volumes=options["max_volumes"],
+        ),
+    }

@@ -1,0 +1,1 @@
+"""Rows, traffic history and what-if answers of the dashboard. Pure."""

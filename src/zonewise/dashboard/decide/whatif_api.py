@@ -1,0 +1,162 @@
+"""What the page asks of `planning`: changes to the cluster, and what would become of every Service. Pure.
+
+The page sends a `Question`, and gets an `Answer` with the command that says the same in a terminal.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final
+
+import msgspec
+
+from zonewise.errors import UsageError
+from zonewise.objects import Service, key_of
+from zonewise.planning import whatif
+from zonewise.planning.comparison import Row, Total, Traffic, compare
+from zonewise.planning.forecast import PRICE_PER_GB
+from zonewise.planning.snapshot import Situation
+from zonewise.routing import HintsForm
+from zonewise.topology.requirement import SelectorError
+from zonewise.topology.selector_text import parse_selector
+
+MOST_ROWS: Final = 300
+_Text = Annotated[str, msgspec.Meta(max_length=2000)]
+
+
+class SetPolicy(msgspec.Struct, frozen=True, tag="set", forbid_unknown_fields=True):
+    policy: _Text
+    value: _Text
+
+
+class LoseZone(msgspec.Struct, frozen=True, tag="lose-zone", forbid_unknown_fields=True):
+    zone: _Text
+
+
+class AddNodes(msgspec.Struct, frozen=True, tag="add-nodes", forbid_unknown_fields=True):
+    zone: _Text
+    number: int
+
+
+class Replicas(msgspec.Struct, frozen=True, tag="replicas", forbid_unknown_fields=True):
+    service: _Text
+    number: int
+
+
+Change = SetPolicy | LoseZone | AddNodes | Replicas
+_ORDER: Final = (SetPolicy, LoseZone, AddNodes, Replicas)
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Policies are set on the Services that `namespace`, `selector` and `service` choose; those are compared, too."""
+
+    changes: Annotated[tuple[Change, ...], msgspec.Meta(max_length=20)] = ()
+    namespace: _Text = ""
+    selector: _Text = ""
+    service: _Text = ""
+    gb: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    price: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = PRICE_PER_GB
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`rows` are those that differ, `left_out` how many more there are."""
+
+    changes: tuple[str, ...]
+    today: Total
+    planned: Total
+    rows: tuple[Row, ...]
+    left_out: int
+    command: str
+
+
+def answer(question: Question, today: Situation, hints: HintsForm, file: str = "") -> Answer:
+    """Of the dump `file`, if there is one. Raises ZonewiseError where the question names what is not there."""
+    chosen = _chosen(question)
+    planned = today
+    for change in _in_order(question):
+        planned = _changed(planned, change, chosen)
+    found = compare(today, planned, chosen, _traffic(question), hints)
+    differing = sorted((row for row in found.rows if row.differs), key=_weight)
+    return Answer(
+        changes=found.changes,
+        today=found.today,
+        planned=found.planned,
+        rows=tuple(differing[:MOST_ROWS]),
+        left_out=max(0, len(differing) - MOST_ROWS),
+        command=command(question, hints, file),
+    )
+
+
+def _weight(row: Row) -> tuple[float, int]:
+    """Those that change most come first."""
+    today, planned = row.today.outlook, row.planned.outlook
+    return -abs(planned.in_zone - today.in_zone) - abs(
+        planned.worst_overload - today.worst_overload
+    ), -planned.endpoints
+
+
+def _chosen(question: Question) -> Callable[[Service], bool]:
+    try:
+        labels = parse_selector(question.selector)
+    except SelectorError as error:
+        raise UsageError(str(error)) from error
+    return lambda service: (
+        (not question.namespace or service.metadata.namespace == question.namespace)
+        and (not question.service or str(key_of(service)) == question.service)
+        and labels.matches(service.metadata.labels)
+    )
+
+
+def _changed(situation: Situation, change: Change, chosen: Callable[[Service], bool]) -> Situation:
+    match change:
+        case SetPolicy(policy, value):
+            return whatif.set_policy(situation, policy, value, chosen)
+        case LoseZone(zone):
+            return whatif.lose_zone(situation, zone)
+        case AddNodes(zone, number):
+            return whatif.add_nodes(situation, zone, number)
+        case Replicas(service, number):
+            return whatif.scale(situation, service, number)
+
+
+def _traffic(question: Question) -> Traffic | None:
+    return Traffic(question.gb, {}, question.price) if question.gb else None
+
+
+def _in_order(question: Question) -> list[Change]:
+    """As `zonewise plan` makes them, whose options stand in no order: an answer is that of its command."""
+    return sorted(question.changes, key=lambda change: _ORDER.index(type(change)))
+
+
+def command(question: Question, hints: HintsForm, file: str = "") -> str:
+    """Empty for one Service alone, which only labels could name in a terminal."""
+    if question.service:
+        return ""
+    return shlex.join(["zonewise", "plan", *(["-f", file] if file else []), *_words(question, hints)])
+
+
+def _words(question: Question, hints: HintsForm) -> Iterator[str]:
+    for change in _in_order(question):
+        match change:
+            case SetPolicy(policy, value):
+                yield from ("--set", f"{policy}={value}")
+            case LoseZone(zone):
+                yield from ("--lose-zone", zone)
+            case AddNodes(zone, number):
+                yield from ("--add-nodes", f"{zone}={number}")
+            case Replicas(service, number):
+                yield from ("--replicas", f"{service}={number}")
+    if question.namespace:
+        yield from ("-n", question.namespace)
+    if question.selector:
+        yield from ("-l", question.selector)
+    if question.gb:
+        yield from ("--gb", _decimal(question.gb), "--price", _decimal(question.price))
+    if hints is not HintsForm.STABLE:
+        yield from ("--hints", hints.value)
+
+
+def _decimal(number: float) -> str:
+    """Without an exponent, which `plan` does not read."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")

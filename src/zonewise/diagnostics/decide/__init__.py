@@ -1,0 +1,1 @@
+"""What explain, status and doctor report, from objects that were read. Pure."""

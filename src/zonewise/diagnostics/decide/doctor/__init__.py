@@ -1,0 +1,1 @@
+"""`zonewise doctor`: checks and findings. Pure."""

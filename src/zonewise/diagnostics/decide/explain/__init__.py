@@ -1,0 +1,1 @@
+"""`zonewise explain`: reports on services, names, evictions, volumes and drains. Pure."""

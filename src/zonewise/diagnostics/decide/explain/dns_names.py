@@ -1,0 +1,79 @@
+"""What a name of the cluster's domain asks for, and under which names a pod's resolver looks for it. For people to read:
+the server itself looks names up as wholes, and takes apart only what it has not been asked for yet (see `table`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from zonewise.dns.wire.names import labels_of, to_text, to_wire
+from zonewise.objects import Key
+
+NDOTS: Final = 5
+"""Pods' resolvers try a name with fewer dots in the search path first."""
+
+
+class Kind(StrEnum):
+    SERVICE = "Service"
+    PORT = "Port"
+    ENDPOINT = "Endpoint"
+    ZONE = "Zone"
+    POD = "Pod"
+    REVERSE = "Reverse"
+    OTHER = "Other"
+    """The domain itself, a namespace, and whatever else may stand in the domain."""
+    FOREIGN = "Foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """`detail` is what stands before the Service: a port, a host name, a zone; or a pod's address with dashes."""
+
+    name: str
+    kind: Kind
+    service: Key | None = None
+    detail: str = ""
+
+
+def meaning(name: str, domain: str) -> Meaning:
+    """`name` as people write it; WrongNameError where it can be no name."""
+    wire, suffix = to_wire(name), to_wire(domain)
+    found, end = labels_of(wire), labels_of(suffix)
+    labels = [label.decode("ascii", "replace") for label in found[: len(found) - len(end)]]
+    full = to_text(wire)
+    if found[len(labels) :] != end:
+        reverse = full.endswith((".in-addr.arpa.", ".ip6.arpa."))
+        return Meaning(full, Kind.REVERSE if reverse else Kind.FOREIGN)
+    match labels:
+        case [address, _namespace, "pod"]:
+            return Meaning(full, Kind.POD, detail=address)
+        case [*front, service, namespace, "svc"]:
+            return _of_service(full, Key(namespace, service), front)
+        case _:
+            return Meaning(full, Kind.OTHER)
+
+
+def _of_service(full: str, service: Key, front: list[str]) -> Meaning:
+    match front:
+        case []:
+            return Meaning(full, Kind.SERVICE, service)
+        case [port, protocol] if port.startswith("_") and protocol.startswith("_"):
+            return Meaning(full, Kind.PORT, service, f"{port[1:]}/{protocol[1:]}")
+        case [*zone, "pin" | "prefer", "_zone"] if zone:
+            return Meaning(full, Kind.ZONE, service, ".".join(zone))
+        case [host]:
+            return Meaning(full, Kind.ENDPOINT, service, host)
+        case _:
+            return Meaning(full, Kind.OTHER, service)
+
+
+def candidates(name: str, namespace: str, domain: str) -> list[str]:
+    """The names that a pod's resolver asks for, one after the other, until one exists."""
+    end = domain.strip(".")
+    plain = name.rstrip(".")
+    if name.endswith(".") or f".{plain}".endswith(f".{end}") or plain.endswith(".arpa"):
+        return [plain]
+    searched = [f"{plain}.{namespace}.svc.{end}", f"{plain}.svc.{end}", f"{plain}.{end}"]
+    return [plain, *searched] if plain.count(".") >= NDOTS else [*searched, plain]

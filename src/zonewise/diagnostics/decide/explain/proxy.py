@@ -1,0 +1,88 @@
+"""`--explain`: what this node does with a Service's traffic, why, and the elements in nftables that came of it. Pure text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from zonewise.objects import EndpointSlice, Service, key_of
+from zonewise.proxy.decide.rules import PROXY_NAME, PortRules, Refusal, Scope, is_served
+from zonewise.proxy.decide.service_rules import explain
+from zonewise.proxy.decide.targets import Place, Target, Targets
+from zonewise.proxy.wire.elements import Fragment, Writer
+from zonewise.proxy.wire.family import Family
+from zonewise.proxy.wire.layout import Options, place_key
+from zonewise.routing import read_policy
+from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
+
+
+def explain_service(
+    service: Service,
+    slices: Sequence[EndpointSlice],
+    place: Place,
+    families: Iterable[Family],
+    *,
+    all_services: bool = False,
+) -> Iterator[str]:
+    """Lines to print: the answer first, then the facts."""
+    yield f"Service {key_of(service)} on node {place.node} (zone {place.zone or 'none'})"
+    if not is_served(service, all_services=all_services):
+        yield f"  not served by this proxy: label it {PROXY_NAME_LABEL}={PROXY_NAME}, and give it a cluster IP"
+        return
+    reading = read_policy(service)
+    yield f"  asks: {reading.source or 'nothing'}"
+    yield from (f"  note: {complaint.sentence}" for complaint in reading.complaints)
+    for family, targets, rules in explain(service, slices, place, families):
+        yield from _port_lines(family, targets, rules)
+
+
+def _port_lines(family: Family, targets: Targets, rules: PortRules) -> Iterator[str]:
+    yield f"{rules.name} {family.name}: {targets.reason.sentence}"
+    if targets.decision:
+        yield from (f"  decided: {reason.sentence}" for reason in targets.decision.reasons)
+    if targets.reason.remedy:
+        yield f"  to change it: {targets.reason.remedy}"
+    yield f"  {rules.cluster_ip}:{rules.port} {_fate(rules.internal)}"
+    for address in (*rules.external_ips, *rules.balancer_ips):
+        yield f"  {address}:{rules.port} {_fate(rules.external)}"
+    if rules.node_port:
+        yield f"  node port {rules.node_port} {_fate(rules.external)}"
+    if rules.source_ranges:
+        yield f"  load balancer addresses only from {', '.join(rules.source_ranges)}"
+    if rules.affinity_seconds:
+        yield f"  clients keep their endpoint for {rules.affinity_seconds} s"
+    yield from _share_lines("cluster", rules.cluster)
+    yield from _share_lines("this node", rules.local)
+    yield from (f"  left out: {line}" for line in rules.left_out)
+    yield from _table_lines(family, rules)
+
+
+def _fate(decided: Scope | Refusal) -> str:
+    match decided:
+        case Scope.CLUSTER:
+            return "goes to the endpoints below"
+        case Scope.LOCAL:
+            return "goes to endpoints on this node"
+        case Refusal.REJECT:
+            return "is refused at once: no endpoint"
+        case Refusal.DROP:
+            return "is dropped: no endpoint on this node, but on others"
+
+
+def _share_lines(word: str, slots: tuple[Target, ...]) -> Iterator[str]:
+    for target, count in Counter(slots).items():
+        yield f"  {word}: {target} gets {count}/{len(slots)}"
+
+
+def _table_lines(family: Family, rules: PortRules) -> Iterator[str]:
+    fragment = Fragment()
+    Writer(family, Options()).write(rules, fragment)
+    key = place_key(family.pack(rules.cluster_ip), rules.protocol, rules.port)
+    for name, elements in fragment.elements.items():
+        if elements:
+            found = elements.get(key)
+            chain = f", {rules.cluster_ip} leads to {getattr(found, 'chain', '') or 'drop'}" if found else ""
+            yield f"  nftables: {len(elements)} in {name}{chain}"
+    chains = sorted({*fragment.shared_chains, *fragment.chains})
+    if chains:
+        yield f"  nftables: chains {', '.join(chains)}"

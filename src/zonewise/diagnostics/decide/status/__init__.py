@@ -1,0 +1,1 @@
+"""`zonewise status`: the state of a cluster as one report. Pure."""

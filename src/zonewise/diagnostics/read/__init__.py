@@ -1,0 +1,1 @@
+"""Reads a cluster once for explain, status, doctor, plan and drain."""

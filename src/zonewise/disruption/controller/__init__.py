@@ -1,0 +1,1 @@
+"""The leader: budget status, rollouts by eviction, scale-down grants."""

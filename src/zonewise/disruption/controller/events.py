@@ -1,0 +1,133 @@
+"""Tells people about budgets: metrics, events and log lines; each change once.
+
+`publisher` calls it around every write. What was said before stands in the status that is replaced, so that a new leader
+does not say it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+from zonewise import log
+from zonewise.disruption.controller.budget_store import Page, status_only
+from zonewise.disruption.decide.allowance import Numbers
+from zonewise.disruption.decide.budget import Budget, BudgetError
+from zonewise.disruption.decide.ledger import Entry
+from zonewise.disruption.decide.pods import Workloads
+from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED, Published
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.elector import utc_now
+from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
+from zonewise.kube.wire.errors import NotFound
+from zonewise.objects import Key, micro_time
+from zonewise.objects.apps import STATEFUL_SETS
+from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, StatusCondition, TopologyDisruptionBudget
+
+_log = log.get_logger(__name__)
+
+ORDER_FIXED: Final = "ScaleDownOrderFixed"
+
+_DOMAIN: Final = ("namespace", "budget", "domain")
+_ALLOWED: Final = Gauge("zonewise_budget_allowed", "Pods that may leave a domain now", _DOMAIN)
+_HEALTHY: Final = Gauge("zonewise_budget_healthy", "Pods of a domain that serve and are not promised away", _DOMAIN)
+_DESIRED: Final = Gauge("zonewise_budget_desired", "Pods of a domain that must be healthy", _DOMAIN)
+_CHARGED: Final = Gauge("zonewise_budget_charged", "Pods promised away and not replaced", ("namespace", "budget"))
+_GIVEN_UP: Final = Counter("zonewise_budget_charges_given_up", "Charged pods that stayed", ("namespace", "budget"))
+
+
+def order_is_fixed(numbers: Numbers, workloads: Workloads) -> tuple[StatusCondition, ...]:
+    """Said while a StatefulSet scales down: no budget can make it give up other pods than its highest ordinals."""
+    owners = [workload.owner for uid in numbers.tally.surplus if (workload := workloads.get(uid)) is not None]
+    names = sorted(owner.name for owner in owners if owner.kind == STATEFUL_SETS.kind)
+    if not names:
+        return ()
+    told = f"StatefulSet {', '.join(names)} gives up its highest ordinals first: the budget can delay them, not choose others"
+    return (StatusCondition(type=ORDER_FIXED, status="True", reason="StatefulSet", message=told),)
+
+
+class Reports:
+    def __init__(self, client: Client, recorder: Recorder) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._shown: dict[Key, set[str]] = {}
+
+    def show(self, budget: Budget, status: Published) -> None:
+        """In metrics, as counted, whether or not it is published yet."""
+        key, domains = budget.key, status.numbers.domains
+        for name, domain in domains.items():
+            labels = (key.namespace, key.name, name)
+            _ALLOWED.labels(*labels).set(domain.allowed)
+            _HEALTHY.labels(*labels).set(domain.healthy)
+            _DESIRED.labels(*labels).set(domain.desired)
+        _CHARGED.labels(key.namespace, key.name).set(len(status.ledger))
+        self._hide(key, self._shown.get(key, set()) - domains.keys())
+        self._shown[key] = set(domains)
+
+    def forget(self, key: Key) -> None:
+        if key in self._shown:
+            self._hide(key, self._shown.pop(key))
+            _CHARGED.remove(*key)
+
+    def _hide(self, key: Key, domains: set[str]) -> None:
+        for name in domains:
+            for gauge in (_ALLOWED, _HEALTHY, _DESIRED):
+                gauge.remove(key.namespace, key.name, name)
+
+    def published(self, page: Page, after: Published, given_up: Sequence[Entry]) -> None:
+        reference = reference_to(TOPOLOGY_DISRUPTION_BUDGETS, page.written)
+        for severity, reason, note in _news(page.status, after):
+            self._recorder.record(reference, severity, reason, note)
+        for entry in given_up:
+            _GIVEN_UP.labels(*page.key).inc()
+            note = f"Pod {entry.name} was to leave and stayed: its charge is taken back"
+            self._recorder.record(reference, Severity.WARNING, "NotDeleted", note)
+        self._log_change(page, after)
+
+    def _log_change(self, page: Page, after: Published) -> None:
+        was, now = page.status.condition(DISRUPTION_ALLOWED), after.condition(DISRUPTION_ALLOWED)
+        if now is not None and (was is None or (was.status, was.reason) != (now.status, now.reason)):
+            _log.info("budget changed", budget=str(page.key), reason=now.reason, message=now.message)
+
+    async def unreadable(self, written: TopologyDisruptionBudget | None, error: BudgetError) -> None:
+        """A spec that no admission looked at. Its status says what is wrong, once per spec."""
+        if written is None or written.status.observed_generation == written.metadata.generation:
+            return
+        problem = "; ".join(error.problems)
+        condition = {
+            "type": DISRUPTION_ALLOWED,
+            "status": "False",
+            "reason": SYNC_FAILED,
+            "message": problem,
+            "lastTransitionTime": micro_time(utc_now()),
+            "observedGeneration": written.metadata.generation,
+        }
+        said = {
+            "observedGeneration": written.metadata.generation,
+            "disruptionsAllowed": 0,
+            "domains": [],
+            "charges": written.status.charges,
+            "conditions": [condition],
+        }
+        body = status_only(written, said)
+        try:
+            await self._client.update(
+                TOPOLOGY_DISRUPTION_BUDGETS, body, written.metadata.namespace, subresource="status"
+            )
+        except NotFound:
+            return
+        self._recorder.record(
+            reference_to(TOPOLOGY_DISRUPTION_BUDGETS, written), Severity.WARNING, "InvalidBudget", problem
+        )
+
+
+def _news(before: Published, after: Published) -> Iterator[tuple[Severity, str, str]]:
+    unmanaged = after.numbers.tally.unmanaged
+    if unmanaged and not before.numbers.tally.unmanaged:
+        note = f"{unmanaged} pods have no controller that says how many there should be: they are counted as they are"
+        yield Severity.WARNING, "UnmanagedPods", note
+    fixed = after.condition(ORDER_FIXED)
+    if fixed is not None and before.condition(ORDER_FIXED) is None:
+        yield Severity.NORMAL, ORDER_FIXED, fixed.message

@@ -1,0 +1,326 @@
+"""Updates StatefulSets and DaemonSets by eviction, in waves over domains: plan, reserve, act.
+
+For workloads with the strategy OnDelete that say `zonewise.dev/update: Evict`, and DaemonSets with RollingUpdate whose own
+controller a budget holds. `updates` says which pods are old, `waves` which of them may go together now; their places in
+all ledgers are then taken by one write per budget, and only then they are evicted. All that is remembered stands in the
+cluster: whoever leads next goes on with the same wave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client import Counter
+
+from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
+from zonewise.disruption.controller.workload_events import Reporter
+from zonewise.disruption.controller.workqueue import WorkloadQueue
+from zonewise.disruption.decide.backoff import Pace
+from zonewise.disruption.decide.budget import Budget, Reach
+from zonewise.disruption.decide.ledger import RESERVED, Source
+from zonewise.disruption.decide.old_revisions import (
+    EVICT,
+    UPDATE,
+    Update,
+    UpdateError,
+    is_complete,
+    is_evicting,
+    is_observed,
+    newest_revision,
+    of_daemon_set,
+    of_stateful_set,
+    ranks,
+    updates_itself,
+)
+from zonewise.disruption.decide.wave import Limits, Pick, Wave, next_wave
+from zonewise.disruption.watch.informers import Sources, WorkloadKey
+from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.webhook.registration import EVICTION_WEBHOOK
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.recorder import Recorder
+from zonewise.kube.controller.workqueue import Backoff
+from zonewise.kube.watch.cache import Cache
+from zonewise.kube.wire.errors import ApiError, NotFound, ServerError, TooManyRequests
+from zonewise.kube.wire.patch import JsonPatch
+from zonewise.objects import Key
+from zonewise.objects.apps import CONTROLLER_REVISIONS, DAEMON_SETS, STATEFUL_SETS, DaemonSet, StatefulSet
+
+_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
+_STUCK_SECONDS: Final = 60.0
+"""How long a wave may be under way before it is told what it waits for."""
+
+_WAVES: Final = Counter("zonewise_rollout_waves", "Waves of pods evicted to update their workload", ("kind",))
+_EVICTIONS: Final = Counter("zonewise_rollout_evictions", "Evictions that updates asked for", ("kind", "result"))
+
+Evicting = StatefulSet | DaemonSet
+
+
+@dataclass(slots=True)
+class _Progress:
+    """`gone`: evicted, though the cache may not have heard of it yet."""
+
+    uid: str
+    pace: Pace = field(default_factory=Pace)
+    gone: set[str] = field(default_factory=set)
+    unsure: bool = False
+    """An API server failed at one of the last wave: nobody knows whether it goes, so what was charged has to run out."""
+    waves: int = 0
+    target: str = ""
+    """The revision under way: with another one, all that was refused is tried anew."""
+    generation: int = -1
+    revision: str = ""
+    completed_version: int = 0
+    """Of the StatefulSet when we said that its update is complete; stock may overwrite that with what it knew before."""
+
+
+class RolloutController:
+    """Made before `caches` run; `run` works until cancelled, and may be run again with every new leadership."""
+
+    def __init__(
+        self,
+        client: Client,
+        sources: Sources,
+        workloads: WorkloadSources,
+        reservations: Reservations,
+        recorder: Recorder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._sources = sources
+        self._reservations = reservations
+        self._planner = Planner(sources, reservations, workloads)
+        self._reporter = Reporter(recorder)
+        self._clock = clock
+        self._progress: dict[WorkloadKey, _Progress] = {}
+        caches: dict[str, Cache[Any]] = {
+            STATEFUL_SETS.kind: workloads.stateful_sets,
+            DAEMON_SETS.kind: workloads.daemon_sets,
+        }
+        self._queue: WorkloadQueue[Evicting] = WorkloadQueue(
+            "rollouts", caches, reservations, self._reconcile, _BACKOFF
+        )
+        self._queue.follow(sources, workloads)
+
+    async def run(self) -> None:
+        """Others may have led since the last time: what was remembered then is not true any more."""
+        self._progress.clear()
+        await self._queue.run()
+
+    async def _reconcile(self, key: WorkloadKey) -> float | None:
+        workload = self._queue.find(key)
+        if workload is None or not (is_evicting(workload) or self._is_taken_over(workload)):
+            self._forget(key, workload)
+            return None
+        progress = self._progress_of(key, workload)
+        if not is_observed(workload):
+            return None
+        try:
+            update = await self._update(workload, progress)
+        except UpdateError as error:
+            self._reporter.warn(workload, "InvalidUpdate", str(error))
+            return None
+        if progress.target != update.revision:
+            progress.target, progress.pace = update.revision, Pace()
+        if not update.old:
+            return await self._finish(key, workload, update, progress)
+        return await self._go_on(key, workload, update, progress)
+
+    def _is_taken_over(self, workload: Evicting) -> bool:
+        """A DaemonSet's own update picks pods at random, and a guard that lets few of them go would stop it."""
+        if not isinstance(workload, DaemonSet) or not updates_itself(workload):
+            return False
+        return self._planner.is_guarded(self._sources.pods_of(workload.metadata.uid))
+
+    def _progress_of(self, key: WorkloadKey, workload: Evicting) -> _Progress:
+        progress = self._progress.get(key)
+        if progress is None or progress.uid != workload.metadata.uid:
+            self._queue.release(key)
+            progress = self._progress[key] = _Progress(workload.metadata.uid)
+        return progress
+
+    async def _update(self, workload: Evicting, progress: _Progress) -> Update:
+        pods = self._sources.pods_of(workload.metadata.uid)
+        progress.gone &= {pod.uid for pod in pods}
+        staying = [pod for pod in pods if pod.uid not in progress.gone]
+        if isinstance(workload, StatefulSet):
+            return of_stateful_set(workload, staying)
+        return of_daemon_set(workload, staying, await self._revision(workload, progress))
+
+    async def _revision(self, workload: DaemonSet, progress: _Progress) -> str:
+        """Asked for once for each version of the spec: a watch over all revisions would be far more to listen to."""
+        if progress.generation != workload.metadata.generation:
+            revisions = await self._client.list(CONTROLLER_REVISIONS, workload.metadata.namespace)
+            progress.revision = newest_revision(workload, revisions.items)
+            progress.generation = workload.metadata.generation
+        return progress.revision
+
+    async def _go_on(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:
+        budgets = self._planner.budgets(update.old)
+        self._queue.hold(key, budgets.keys())
+        wave = self._plan(update, budgets, progress)
+        if wave is None:
+            return UNCOUNTED_SECONDS
+        if not wave.picks:
+            return self._wait(key, workload, update, wave, progress)
+        now = self._clock()
+        if update.is_whole:
+            progress.pace.ended()
+        elif seconds := progress.pace.seconds_to_gather(now):
+            return seconds
+        await self._act(key, wave, progress)
+        return self._seconds_until_next(wave, progress)
+
+    def _seconds_until_next(self, wave: Wave, progress: _Progress) -> float:
+        """If nobody wakes us before: a refusal tells nobody that it is over."""
+        domains = {pick.candidate.domain for pick in wave.picks if pick.candidate.uid not in progress.gone}
+        return min(progress.pace.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
+
+    def _plan(self, update: Update, budgets: dict[Key, Budget], progress: _Progress) -> Wave | None:
+        splitting = list(budgets.values())
+        purse = self._planner.purse(splitting, Reach.EVICTIONS, Source.ROLLOUT, 1 if update.is_whole else 0)
+        if purse is None:
+            return None
+        pace, now = progress.pace, self._clock()
+        ranked = ranks(update.old, self._planner.cordoned(update.old))
+        candidates = [
+            self._planner.candidate(pod, splitting, ranked[pod.uid], purse, pace.turn_of_pod(pod.uid))
+            for pod in update.old
+        ]
+        limits = Limits(update.most, lambda domain: pace.is_closed(domain, now), pace.is_probing, pace.turn)
+        return next_wave(candidates, purse, limits=limits)
+
+    def _wait(
+        self, key: WorkloadKey, workload: Evicting, update: Update, wave: Wave, progress: _Progress
+    ) -> float | None:
+        """Something will wake us; only a refusal of others, of which nobody tells, is tried again by the clock."""
+        domains = {held.candidate.domain for held in wave.held}
+        seconds = progress.pace.seconds_until_open(domains, self._clock())
+        if update.is_whole or progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
+            self._queue.release(key)
+            self._reporter.held(workload, "UpdateHeld", wave)
+            return seconds
+        return min(seconds or _STUCK_SECONDS, _STUCK_SECONDS)
+
+    async def _act(self, key: WorkloadKey, wave: Wave, progress: _Progress) -> None:
+        if progress.pace.is_doubtful and not await self._evict(wave.picks[0], progress, key.kind, dry_run=True):
+            return
+        picks = await self._planner.reserve(wave, str(key))
+        progress.pace.started(self._clock())
+        progress.waves += 1
+        _WAVES.labels(key.kind).inc()
+        await self._evict_all(picks, progress, key.kind)
+
+    async def _evict_all(self, picks: list[Pick], progress: _Progress, kind: str) -> None:
+        """One by one until the first goes, then all others together: who refuses one would refuse them all.
+
+        What stays, refused or not tried, leaves its places in the ledgers to others.
+        """
+        progress.unsure = False
+        waiting = list(picks)
+        while waiting:
+            pick = waiting.pop(0)
+            if self._is_open(pick, progress) and await self._evict(pick, progress, kind):
+                break
+        open_ones = [pick for pick in waiting if self._is_open(pick, progress)]
+        ended = await asyncio.gather(*(self._evict(pick, progress, kind) for pick in open_ones), return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+        staying = {pick.candidate.uid for pick in picks} - progress.gone
+        if staying and not progress.unsure:
+            self._reservations.give_back(staying)
+
+    def _is_open(self, pick: Pick, progress: _Progress) -> bool:
+        return not progress.pace.is_closed(pick.candidate.domain, self._clock())
+
+    async def _evict(self, pick: Pick, progress: _Progress, kind: str, *, dry_run: bool = False) -> bool:
+        """A dry run only asks: it costs no write of ours, and says whether one is worth it."""
+        pod, shown = pick.candidate.pod, None if dry_run else _reserved(pick)
+        try:
+            await self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run, annotations=shown)
+        except NotFound:
+            result = "gone"
+        except ApiError as error:
+            if not error.status:
+                raise  # nobody answered
+            self._refused(pick, progress, error, tried=not dry_run)
+            _EVICTIONS.labels(kind, "refused").inc()
+            return False
+        else:
+            result = "evicted"
+        if not dry_run:
+            _EVICTIONS.labels(kind, result).inc()
+            progress.pace.went(pick.candidate.domain)
+            progress.gone.add(pod.uid)
+        return True
+
+    def _refused(self, pick: Pick, progress: _Progress, error: ApiError, *, tried: bool) -> None:
+        """By a budget, a policy or a webhook; or for one that is away, which says nothing about this pod or domain."""
+        fails, pace = isinstance(error, ServerError), progress.pace
+        progress.unsure |= fails and tried
+        tell = pace.failed if fails else pace.outrun if not tried and _is_our_own(error) else pace.refused
+        tell(pick.candidate.domain, pick.candidate.uid, self._clock(), error.retry_after_seconds)
+        self._reporter.refused(pick.candidate.pod, error)
+
+    async def _finish(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:
+        if not update.is_whole:  # the last wave is still on its way
+            if progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
+                self._queue.release(key)
+            return _STUCK_SECONDS if self._queue.holds(key) else None
+        if update.early:  # the next successor that is ready wakes us
+            self._queue.release(key)
+            return None
+        completed = progress.completed_version
+        if isinstance(workload, StatefulSet) and is_complete(workload, update) and _version(workload) >= completed:
+            completed = _version(await self._complete(workload))
+        if progress.waves:
+            told = f"all {update.desired} pods are of revision {update.revision}, after {progress.waves} waves"
+            self._reporter.forget(progress.uid)
+            self._reporter.note(workload, "Updated", told)
+        self._queue.release(key)
+        self._progress[key] = _Progress(
+            progress.uid,
+            generation=progress.generation,
+            revision=progress.revision,
+            completed_version=completed,
+        )
+        return None
+
+    async def _complete(self, workload: StatefulSet) -> StatefulSet:
+        """As stock does from 1.37 on: what `kubectl rollout` and the next rollback go by."""
+        metadata, revision = workload.metadata, workload.status.update_revision
+        change = JsonPatch(
+            [  # if another update has begun meanwhile, this one is not the current revision
+                {"op": "test", "path": "/status/updateRevision", "value": revision},
+                {"op": "replace", "path": "/status/currentRevision", "value": revision},
+            ]
+        )
+        return await self._client.patch(STATEFUL_SETS, metadata.name, change, metadata.namespace, subresource="status")
+
+    def _forget(self, key: WorkloadKey, workload: Evicting | None) -> None:
+        asked = workload is not None and workload.metadata.annotations.get(UPDATE) == EVICT
+        if workload is not None and asked and workload.metadata.deletion_timestamp is None:
+            told = f"{UPDATE}: {EVICT} needs spec.updateStrategy.type OnDelete, or stock deletes pods beside it"
+            self._reporter.warn(workload, "InvalidUpdate", told)
+        self._queue.release(key)
+        self._progress.pop(key, None)
+
+
+def _reserved(pick: Pick) -> dict[str, str]:
+    """Shows webhooks that the charge they find is ours, of just now. An older one they renew, lest it runs out meanwhile."""
+    times = [entry.time for entry in pick.payment.charges.values()]  # all of one plan, so all the same
+    return {RESERVED: times[0]} if times else {}
+
+
+def _is_our_own(error: ApiError) -> bool:
+    """Whether our budgets refused: an API server names the webhook that did."""
+    return isinstance(error, TooManyRequests) and EVICTION_WEBHOOK in error.message
+
+
+def _version(workload: StatefulSet) -> int:
+    return int(workload.metadata.resource_version)

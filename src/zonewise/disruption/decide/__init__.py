@@ -1,0 +1,1 @@
+"""Counts, verdicts, ledgers and waves of disruption budgets. Pure."""

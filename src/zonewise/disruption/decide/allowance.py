@@ -1,0 +1,202 @@
+"""The arithmetic of a budget: from slots and healthy pods per domain to how many may leave each. Pure.
+
+`census` makes the tally from pods; whoever charges a pod changes the tally and asks here again, so the leader's full
+count and a webhook's quick step give the same numbers. A budget without a term gives stock's numbers exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from zonewise.disruption.decide.budget import Budget, Place
+
+
+class Filling(NamedTuple):
+    """What a domain holds: `slots` are the pods it ought to have, here or missing; `healthy` those that serve."""
+
+    slots: int
+    healthy: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """`expected`: wanted by all owners. `surplus`: pods beyond that, by owner. `unplaced`: missing, nobody knows where.
+
+    `outside`: slots of the same owners where the budget does not apply; they share in a scale-down.
+    """
+
+    expected: int = 0
+    uncovered: int = 0
+    unmanaged: int = 0
+    unplaced: int = 0
+    domains: Mapping[str, Filling] = field(default_factory=dict)
+    surplus: Mapping[str, int] = field(default_factory=dict)
+    outside: Mapping[str, int] = field(default_factory=dict)
+
+    def charged(self, domain: str, owner: str) -> Tally:
+        """With one more pod promised away. Where its owner has too many, the pod takes its slot along."""
+        slots, healthy = self.domains.get(domain, Filling(0, 0))
+        left = self.surplus.get(owner, 0)
+        filling = Filling(max(0, slots - 1) if left else slots, max(0, healthy - 1))
+        surplus = {known: pods - (known == owner) for known, pods in self.surplus.items()}
+        surplus = {known: pods for known, pods in surplus.items() if pods}
+        outside = self.outside if surplus else {}
+        return replace(self, domains={**self.domains, domain: filling}, surplus=surplus, outside=outside)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainNumbers:
+    """`target` is the domain's share once any surplus has left; `desired` how many of it must be healthy."""
+
+    name: str
+    slots: int
+    target: int
+    healthy: int
+    desired: int
+    allowed: int
+
+    @property
+    def surplus(self) -> int:
+        return max(0, self.slots - self.target)
+
+    @property
+    def disrupted(self) -> bool:
+        return self.healthy < self.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a budget publishes. `outside_surplus` are the domains it does not cover that have pods to give."""
+
+    tally: Tally
+    domains: Mapping[str, DomainNumbers]
+    outside_surplus: frozenset[str] = frozenset()
+
+    @property
+    def allowed(self) -> int:
+        return sum(domain.allowed for domain in self.domains.values())
+
+    @property
+    def healthy(self) -> int:
+        return sum(domain.healthy for domain in self.domains.values())
+
+    @property
+    def desired(self) -> int:
+        return sum(domain.desired for domain in self.domains.values())
+
+    def gives(self, place: Place) -> bool:
+        """Whether the place has more pods than its share."""
+        if not place.covered:
+            return place.domain in self.outside_surplus
+        return place.domain in self.domains and self.domains[place.domain].surplus > 0
+
+    @property
+    def any_surplus(self) -> bool:
+        if not self.tally.surplus:
+            return False
+        return bool(self.outside_surplus) or any(domain.surplus for domain in self.domains.values())
+
+
+NO_NUMBERS: Final = Numbers(Tally(), {})
+
+
+def work_out(budget: Budget, tally: Tally) -> Numbers:
+    targets = _targets(budget, tally)
+    domains = {
+        name: _domain(budget, tally, name, filling, targets[Place(name, covered=True)])
+        for name, filling in sorted(tally.domains.items())
+    }
+    outside = {name for name, slots in tally.outside.items() if slots > targets[Place(name, covered=False)]}
+    return Numbers(tally, _spare_whole_domains(budget, tally, domains), frozenset(outside))
+
+
+def charge(budget: Budget, numbers: Numbers, domain: str, owner: str) -> Numbers:
+    """The numbers once one more pod of a domain is promised away; mostly those of that domain alone change.
+
+    A wave over thousands of domains takes as many steps, so a step must not work out all of them.
+    """
+    tally = numbers.tally.charged(domain, owner)
+    target = _only_change(budget, numbers, tally, domain)
+    if target is None:
+        return work_out(budget, tally)
+    own = _domain(budget, tally, domain, tally.domains[domain], target)
+    return replace(numbers, tally=tally, domains={**numbers.domains, domain: own})
+
+
+def _only_change(budget: Budget, numbers: Numbers, tally: Tally, domain: str) -> int | None:
+    """The domain's new target where nothing but its own numbers change, otherwise None."""
+    before = numbers.domains.get(domain)
+    if before is None or not budget.split_keys:
+        return None
+    if budget.max_disrupted_domains is not None and not before.disrupted:
+        return None
+    if tally.surplus == numbers.tally.surplus:
+        return before.target
+    level = _level(tally)
+    return None if level is None or level != _level(numbers.tally) else min(tally.domains[domain].slots, level)
+
+
+def _domain(budget: Budget, tally: Tally, name: str, filling: Filling, target: int) -> DomainNumbers:
+    desired = budget.desired(target)
+    spare = spared(budget, tally, filling.healthy, desired)
+    allowed = 0 if budget.frozen or _without_base(budget, tally) else max(0, spare)
+    return DomainNumbers(name, filling.slots, target, filling.healthy, desired, allowed)
+
+
+def spared(budget: Budget, tally: Tally, healthy: int, desired: int) -> int:
+    """What is missing from nobody knows where may be missing here, unless so many healthy ones are all that is asked."""
+    return healthy - desired - (tally.unplaced if budget.maximum is not None else 0)
+
+
+def _without_base(budget: Budget, tally: Tally) -> bool:
+    """No controller says how many pods there should be, so only a plain number of them for all can be kept."""
+    plain = budget.whole and budget.minimum is not None and not budget.minimum.percent
+    return tally.expected == 0 and tally.unmanaged > 0 and not plain
+
+
+def _targets(budget: Budget, tally: Tally) -> dict[Place, int]:
+    slots = {Place(name, covered=True): filling.slots for name, filling in tally.domains.items()}
+    slots |= {Place(name, covered=False): count for name, count in tally.outside.items()}
+    if budget.whole:
+        return dict.fromkeys(slots, tally.expected)
+    if not budget.split_keys:
+        return _shares(slots, max(0, sum(slots.values()) - sum(tally.surplus.values())))
+    level = _level(tally)
+    return {place: count if level is None else min(count, level) for place, count in slots.items()}
+
+
+def _level(tally: Tally) -> int | None:
+    slots = [*(filling.slots for filling in tally.domains.values()), *tally.outside.values()]
+    return level_down(slots, sum(slots) - sum(tally.surplus.values()))
+
+
+def _shares(slots: Mapping[Place, int], staying: int) -> dict[Place, int]:
+    total = sum(slots.values())
+    return {place: -(-count * staying // total) if total else 0 for place, count in slots.items()}
+
+
+def level_down(slots: Iterable[int], staying: int) -> int | None:
+    """The highest level that no domain need exceed for `staying` pods to remain; None where all may stay as they are."""
+    rising = sorted(slots)
+    if sum(rising) <= staying:
+        return None
+    below = 0
+    for index, count in enumerate(rising):
+        higher = len(rising) - index
+        if below + count * higher > staying:
+            return max(0, (staying - below) // higher)
+        below += count
+    return None
+
+
+def _spare_whole_domains(budget: Budget, tally: Tally, domains: dict[str, DomainNumbers]) -> dict[str, DomainNumbers]:
+    """Where enough domains are disrupted already, those that are whole stay so.
+
+    A pod that is missing from nobody knows where may be missing from one more.
+    """
+    disrupted = sum(domain.disrupted for domain in domains.values()) + (tally.unplaced > 0)
+    if budget.max_disrupted_domains is None or disrupted < budget.max_disrupted_domains:
+        return domains
+    return {name: domain if domain.disrupted else replace(domain, allowed=0) for name, domain in domains.items()}

@@ -1,0 +1,277 @@
+"""What a drain of nodes will do before anyone runs it: the waves in which pods leave, and what never goes. Pure.
+
+Plays the drain on a copy of the cluster: each wave is planned as a rollout's wave is, by the judgement of webhooks and by
+what stock PDBs publish; then its pods come back, ready, on other nodes, in the same zone if it has one. Like
+`kubectl drain` it goes node by node, and stays at a node until its last pod has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.ledger import Ledger, Source
+from zonewise.disruption.decide.pdb import SEVERAL
+from zonewise.disruption.decide.pods import Atlas, PodFacts, Stage, Workloads, comes_back, gives_up, ordinal, staying
+from zonewise.disruption.decide.status import Published, Recollection, published, recollect
+from zonewise.disruption.decide.verdict import Case
+from zonewise.disruption.decide.wave import Candidate, Pick, Wave, next_wave
+from zonewise.disruption.decide.wave_budget import BudgetPurse, World
+from zonewise.objects import Key, key_of
+from zonewise.objects.policy import PodDisruptionBudget
+from zonewise.topology import Reason, zone_of
+
+_STAYS_WITH_NODE: Final = {
+    "DaemonSet": Reason(
+        "DaemonSetPod", "belongs to a DaemonSet: kubectl drain passes it over with --ignore-daemonsets"
+    ),
+    "Node": Reason("MirrorPod", "is a static pod of the node itself: no drain moves it"),
+}
+UNMANAGED: Final = Reason("Unmanaged", "no controller will replace it: kubectl drain takes it only with --force")
+EMPTY_DIR: Final = Reason(
+    "EmptyDir",
+    "has an emptyDir volume, whose data goes with it: kubectl drain takes no pod of the node without --delete-emptydir-data",
+)
+BEHIND: Final = Reason("BehindAnotherNode", "kubectl drain never comes to this node: the one before it keeps a pod")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """As read from a live cluster. `statuses` are what budgets publish, by their keys.
+
+    `guards` says of a namespace whether evictions are asked about there: budgets elsewhere hold nothing.
+    `empty_dirs` are the pods, by uid, that have such a volume.
+    """
+
+    pods: Sequence[PodFacts]
+    nodes: Mapping[str, Mapping[str, str]]
+    unschedulable: frozenset[str] = frozenset()
+    budgets: Sequence[Budget] = ()
+    statuses: Mapping[Key, Published] = field(default_factory=dict)
+    stock: Sequence[PodDisruptionBudget] = ()
+    stock_selects: Callable[[PodDisruptionBudget, PodFacts], bool] = lambda _pdb, _pod: False
+    workloads: Workloads = field(default_factory=dict)
+    guards: Callable[[str], bool] = lambda _namespace: True
+    empty_dirs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """`held_by`: what kept it from going with an earlier wave. `charges`: the budgets it is charged to, and where.
+
+    `remarks`: what kubectl drain wants to be told before it takes it.
+    """
+
+    pod: PodFacts
+    charges: Mapping[Key, str]
+    held_by: tuple[Reason, ...] = ()
+    remarks: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWave:
+    """`after_others`: it can only go once what is disrupted now is whole again."""
+
+    node: str
+    pods: tuple[Leaving, ...]
+    after_others: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Staying:
+    pod: PodFacts
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPlan:
+    waves: tuple[PlannedWave, ...]
+    never: tuple[Staying, ...]
+    passed_over: tuple[Staying, ...]
+
+    @property
+    def charges(self) -> bool:
+        """Whether a pod of it goes only if somebody counts: the guard lets none be charged while nobody leads."""
+        return any(each.charges for wave in self.waves for each in wave.pods)
+
+
+def plan_drain(cluster: Cluster, nodes: Sequence[str]) -> DrainPlan:
+    stage = _Stage(cluster, nodes)
+    waves: list[PlannedWave] = []
+    never: list[Staying] = []
+    passed_over: list[Staying] = []
+    for node in nodes:
+        here = [pod for pod in cluster.pods if pod.node == node and not pod.terminating]
+        passed_over += [Staying(pod, (reason,)) for pod in here if (reason := _passed_over(pod))]
+        leaving = [pod for pod in here if _passed_over(pod) is None]
+        if any(_is_asked_for_ever(stays) for stays in never):
+            never += [Staying(pod, (BEHIND,)) for pod in leaving]
+        else:
+            drained, left = stage.drain(node, leaving)
+            waves += drained
+            never += left
+    return DrainPlan(tuple(waves), tuple(never), tuple(passed_over))
+
+
+def _is_asked_for_ever(stays: Staying) -> bool:
+    """After a 429 kubectl drain asks again; any other refusal makes it give the node up and go on to the next."""
+    return any(reason.code != SEVERAL for reason in stays.reasons)
+
+
+def _passed_over(pod: PodFacts) -> Reason | None:
+    return _STAYS_WITH_NODE.get(pod.controller.kind) if pod.controller else None
+
+
+class _Stage:
+    """The copy of the cluster on which the drain is played."""
+
+    def __init__(self, cluster: Cluster, drained: Iterable[str]) -> None:
+        self._cluster = cluster
+        self._drained = frozenset(drained)
+        self._atlas = Atlas(cluster.nodes)
+        here = [pod for pod in cluster.pods if pod.node in self._drained]
+        namespaces = {pod.namespace for pod in here}
+        self._pods = {pod.uid: pod for pod in cluster.pods if pod.namespace in namespaces}
+        guarding = [budget for budget in cluster.budgets if cluster.guards(budget.key.namespace)]
+        self._budgets = [budget for budget in guarding if any(_selects(budget, pod) for pod in here)]
+        self._recounts: dict[Key, PodDisruptionBudget] = {}
+        self._ledgers: dict[Key, Ledger] = {key: status.ledger for key, status in cluster.statuses.items()}
+        self._before: dict[Key, Recollection] = {}
+        self._settled = False
+
+    def drain(self, node: str, pods: Sequence[PodFacts]) -> tuple[list[PlannedWave], list[Staying]]:
+        waves: list[PlannedWave] = []
+        waiting = {pod.uid: pod for pod in pods}
+        held_by: dict[str, tuple[Reason, ...]] = {}
+        after_others = False
+        while waiting:
+            wave = self._plan(waiting.values())
+            if not wave.picks and self._settled:
+                return waves, [Staying(held.candidate.pod, held.reasons) for held in wave.held]
+            for held in wave.held:
+                held_by.setdefault(held.candidate.uid, held.reasons)
+            if wave.picks:
+                leaving = tuple(self._leaving(pick, held_by) for pick in wave.picks)
+                waves.append(PlannedWave(node, leaving, after_others))
+                self._replace([waiting.pop(pick.candidate.uid) for pick in wave.picks])
+            after_others = not wave.picks
+            self._settle()
+        return waves, []
+
+    def _plan(self, pods: Iterable[PodFacts]) -> Wave:
+        self._recounts.clear()
+        cases = {budget.key: self._case(budget) for budget in self._budgets}
+        world = World(
+            atlas=self._atlas,
+            workloads=self._cluster.workloads,
+            selecting=self._selecting,
+            stock=self._stock,
+            peers=self._peers,
+            replaced=self._is_replaced,
+        )
+        purse = BudgetPurse(world, cases, source=Source.EVICTION)
+        return next_wave([self._candidate(pod) for pod in pods], purse)
+
+    def _case(self, budget: Budget) -> Case:
+        """As the next leader would count it: what it goes by stands in the status."""
+        key, pods = budget.key, [pod for pod in self._pods.values() if _selects(budget, pod)]
+        ledger, status = self._ledgers.get(key, {}), self._cluster.statuses.get(key, Published())
+        before = recollect(budget, status, self._before.get(key, Recollection()))
+        census = before.count(budget, pods, self._atlas, self._cluster.workloads, ledger)
+        self._before[key] = replace(before, places=census.places)
+        return Case(budget, published(budget, census, ledger, (), ""))
+
+    def _candidate(self, pod: PodFacts) -> Candidate:
+        budgets = [budget for budget in self._budgets if _selects(budget, pod)]
+        places = tuple(self._atlas.place(budget, pod) for budget in budgets)
+        alike = (pod.namespace, pod.controller_uid, places) if pod.controller else None
+        return Candidate(pod, str(pod.namespace), (pod.name,), alike)
+
+    def _peers(self, pod: PodFacts) -> list[PodFacts]:
+        return [peer for peer in self._pods.values() if peer.controller_uid == pod.controller_uid]
+
+    def _is_replaced(self, pod: PodFacts, ledger: Ledger) -> bool:
+        workload = self._cluster.workloads.get(pod.controller_uid)
+        if workload is None or workload.ordinals is not None:
+            return workload is not None and comes_back(pod.name, workload.ordinals)
+        return not gives_up(staying(self._peers(pod), ledger), workload.own)
+
+    def _selecting(self, pod: PodFacts) -> list[Key]:
+        return [budget.key for budget in self._budgets if _selects(budget, pod)]
+
+    def _stock(self, pod: PodFacts) -> list[PodDisruptionBudget]:
+        selecting = [pdb for pdb in self._cluster.stock if self._cluster.stock_selects(pdb, pod)]
+        return [self._recounted(pdb) for pdb in selecting] if self._settled else selecting
+
+    def _recounted(self, pdb: PodDisruptionBudget) -> PodDisruptionBudget:
+        """What it will publish once all pods that leave now are back."""
+        key = key_of(pdb)
+        if key not in self._recounts:
+            self._recounts[key] = self._recount(pdb)
+        return self._recounts[key]
+
+    def _recount(self, pdb: PodDisruptionBudget) -> PodDisruptionBudget:
+        healthy = sum(
+            pod.ready and not pod.terminating and self._cluster.stock_selects(pdb, pod) for pod in self._pods.values()
+        )
+        spare = max(0, healthy - pdb.status.desired_healthy) if pdb.status.expected_pods else 0
+        status = msgspec.structs.replace(pdb.status, current_healthy=healthy, disruptions_allowed=spare)
+        return msgspec.structs.replace(pdb, status=status)
+
+    def _settle(self) -> None:
+        """All that was under way has ended: terminating and charged pods have come back."""
+        charged = {uid for ledger in self._ledgers.values() for uid in ledger}
+        charged -= {pod.uid for pod in self._pods.values() if pod.node in self._drained}
+        self._replace([pod for pod in self._pods.values() if pod.terminating or pod.uid in charged])
+        self._ledgers = {key: {} for key in self._ledgers}
+        self._settled = True
+
+    def _replace(self, pods: Iterable[PodFacts]) -> None:
+        for pod in pods:
+            self._pods.pop(pod.uid, None)
+            node = self._elsewhere(pod)
+            if self._is_missed(pod) and pod.stage is not Stage.ENDED and node is not None:
+                back = msgspec.structs.replace(
+                    pod,
+                    uid=f"{pod.uid}+",
+                    node=node,
+                    ready=True,
+                    terminating=False,
+                    granted=False,
+                    disruption_target=False,
+                    stage=Stage.RUNNING,
+                )
+                self._pods[back.uid] = back
+
+    def _is_missed(self, pod: PodFacts) -> bool:
+        """Whether its controller still lacks one: while a pod terminates, its successor may be there already."""
+        if not pod.controller:
+            return False
+        workload = self._cluster.workloads.get(pod.controller_uid)
+        if workload is None:
+            return True
+        if workload.ordinals is not None and ordinal(pod.name) >= 0:
+            return comes_back(pod.name, workload.ordinals)
+        wanted = workload.desired if workload.own is None else workload.own
+        return sum(peer.active for peer in self._peers(pod)) < wanted
+
+    def _leaving(self, pick: Pick, held_by: Mapping[str, tuple[Reason, ...]]) -> Leaving:
+        pod = pick.candidate.pod
+        charges = {budget: entry.domain for budget, entry in pick.payment.charges.items()}
+        keeps = pod.uid in self._cluster.empty_dirs and pod.stage is not Stage.ENDED
+        remarks = ((UNMANAGED,) if pod.controller is None else ()) + ((EMPTY_DIR,) if keeps else ())
+        return Leaving(pod, charges, held_by.get(pod.uid, ()), remarks)
+
+    def _elsewhere(self, pod: PodFacts) -> str | None:
+        zone = zone_of(self._cluster.nodes.get(pod.node, {}))
+        free = sorted(set(self._cluster.nodes) - self._drained - self._cluster.unschedulable)
+        near = [name for name in free if zone_of(self._cluster.nodes[name]) == zone]
+        return next(iter(near or free), None)
+
+
+def _selects(budget: Budget, pod: PodFacts) -> bool:
+    return budget.key.namespace == pod.namespace and budget.selects(pod.labels)

@@ -1,0 +1,148 @@
+"""Which disruptions have been promised and not yet happened: the ledger of one budget, and how its entries age. Pure.
+
+An entry is made before a pod is evicted and keyed by the pod's uid, since a StatefulSet gives a name again. It is
+confirmed once the pod is seen leaving, dropped some time after the pod is gone, so that a webhook whose view lags never
+meets a pod that looks healthy and is not charged, and given up when nothing came of it. Ages are counted on the
+leader's own steady clock from what it saw itself, never from the times written down: clocks of machines jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from zonewise.disruption.decide.pods import PodFacts
+
+RESERVED: Final = "zonewise.dev/reserved"
+"""Annotation of an eviction whose sender has charged the pod: the time in its entry."""
+
+MOST_ENTRIES: Final = 2000
+GONE_SECONDS: Final = 15.0
+UNCONFIRMED_SECONDS: Final = 120.0
+
+
+class Source(StrEnum):
+    EVICTION = "Eviction"
+    DELETE = "Delete"
+    ROLLOUT = "Rollout"
+    SCALE_DOWN = "ScaleDown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """`owner` is the uid of the pod's top-level controller; `time` is for people, as the API writes times."""
+
+    uid: str
+    name: str = ""
+    domain: str = ""
+    owner: str = ""
+    time: str = ""
+    source: Source = Source.EVICTION
+    confirmed: bool = False
+    text: str = field(default="", init=False, repr=False, compare=False)
+    """Its line in the status once somebody has worked it out: a long ledger is written again with every charge."""
+
+
+Ledger = Mapping[str, Entry]
+"""By uid, oldest first."""
+
+
+def ledger_of(entries: Iterable[Entry]) -> Ledger:
+    return {entry.uid: entry for entry in entries}
+
+
+def charge(ledger: Ledger, entries: Iterable[Entry]) -> Ledger:
+    """With the entries added; one whose pod is charged already stays as it is, in its place."""
+    added = {entry.uid: entry for entry in entries if entry.uid not in ledger}
+    return {**ledger, **added}
+
+
+def refund(ledger: Ledger, uids: Collection[str]) -> Ledger:
+    return {uid: entry for uid, entry in ledger.items() if uid not in uids}
+
+
+class Standing(StrEnum):
+    """What the leader saw of a charged pod."""
+
+    WAITING = "Waiting"
+    GRANTED = "Granted"
+    LEAVING = "Leaving"
+    GONE = "Gone"
+    NEVER_SEEN = "NeverSeen"
+
+
+class Sighting(NamedTuple):
+    """`charged_at` is the time written in the entry: it tells a charge from a later one of the same pod, nothing more."""
+
+    standing: Standing
+    since_seconds: float
+    charged_at: str = ""
+
+
+Sightings = Mapping[str, Sighting]
+"""The leader's memory, by uid. A new leader starts with none: every entry then waits its full time again.
+
+What has ended is remembered as long as it stands in the ledger: not every count is published.
+"""
+
+_LASTS_SECONDS: Final = {
+    Standing.WAITING: UNCONFIRMED_SECONDS,
+    Standing.NEVER_SEEN: UNCONFIRMED_SECONDS,
+    Standing.GONE: GONE_SECONDS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """`given_up` are pods that stayed though they were charged; look again at `next_seconds` if nothing wakes before."""
+
+    ledger: Ledger
+    sightings: Sightings
+    given_up: tuple[Entry, ...] = ()
+    next_seconds: float | None = None
+
+
+def tend(ledger: Ledger, sightings: Sightings, pods: Mapping[str, PodFacts], now_seconds: float) -> Tended:
+    """The ledger after looking at its pods (by uid, only charged ones matter) at a time of a steady clock."""
+    kept: dict[str, Entry] = {}
+    seen: dict[str, Sighting] = {}
+    given_up: list[Entry] = []
+    for uid, entry in ledger.items():
+        sighting = seen[uid] = _look(entry, pods.get(uid), sightings.get(uid), now_seconds)
+        if now_seconds < _end_seconds(sighting):
+            kept[uid] = _with_confirmation(entry, sighting.standing)
+        elif sighting.standing is Standing.WAITING:
+            given_up.append(entry)
+    ends = [end for uid in kept if (end := _end_seconds(seen[uid])) != float("inf")]
+    return Tended(kept, seen, tuple(given_up), min(ends, default=None))
+
+
+def _look(entry: Entry, pod: PodFacts | None, sighted: Sighting | None, now_seconds: float) -> Sighting:
+    before = sighted if sighted is not None and sighted.charged_at == entry.time else None
+    standing = _standing(pod, before)
+    if before is not None and before.standing is standing:
+        return before
+    return Sighting(standing, now_seconds, entry.time)
+
+
+def _standing(pod: PodFacts | None, before: Sighting | None) -> Standing:
+    if pod is None:
+        never_seen = before is None or before.standing is Standing.NEVER_SEEN
+        return Standing.NEVER_SEEN if never_seen else Standing.GONE
+    if pod.terminating or pod.disruption_target:
+        return Standing.LEAVING
+    # Its controller may use the grant at any time, so the charge stands as long as the grant does.
+    return Standing.GRANTED if pod.granted else Standing.WAITING
+
+
+def _end_seconds(sighting: Sighting) -> float:
+    return sighting.since_seconds + _LASTS_SECONDS.get(sighting.standing, float("inf"))
+
+
+def _with_confirmation(entry: Entry, standing: Standing) -> Entry:
+    """What was confirmed stays so once the pod is gone; a pod that is there after all takes it back."""
+    absent = standing in {Standing.GONE, Standing.NEVER_SEEN}
+    confirmed = entry.confirmed if absent else standing is Standing.LEAVING
+    return entry if entry.confirmed is confirmed else replace(entry, confirmed=confirmed)

@@ -1,0 +1,74 @@
+"""What a stock PodDisruptionBudget will say to an eviction, from what it publishes. Pure.
+
+API servers ask webhooks before they look at PodDisruptionBudgets, and refuse after anything was charged. So the guard,
+`explain` and the planners of waves ask here first, in the order of the API server's own eviction handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from zonewise.disruption.decide.pods import PodFacts, Stage
+from zonewise.objects import Key, key_of
+from zonewise.objects.policy import PodDisruptionBudget
+from zonewise.topology import Reason
+
+_NOT_OBSERVED_SECONDS: Final = 10
+
+CANNOT_EVICT: Final = "Cannot evict pod as it would violate the pod's disruption budget."
+SEVERAL: Final = "SeveralStockBudgets"
+TOO_MANY: Final = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """As the API server would answer; `reason` says the same in our words, to whoever plans."""
+
+    message: str
+    reason: Reason
+    cause: str = ""
+    retry_after_seconds: int = 0
+    code: int = 429
+
+
+def refusal(
+    pod: PodFacts, budgets: Sequence[PodDisruptionBudget], spent: Mapping[Key, int] | None = None
+) -> Refusal | None:
+    """`budgets`: those that select the pod; `spent`: of what they allow, what is promised to others already."""
+    if not budgets or pod.terminating or pod.stage is not Stage.RUNNING:
+        return None
+    if len(budgets) > 1:
+        return Refusal(TOO_MANY, _several(budgets), code=500)
+    (budget,) = budgets
+    status, key, name = budget.status, key_of(budget), budget.metadata.name
+    if not pod.ready and _lets_unready_go(budget):
+        return None
+    if status.observed_generation < budget.metadata.generation:
+        told = Reason("StockBudgetNotObserved", f"PodDisruptionBudget {key} was changed and not counted yet")
+        cause = f"The disruption budget {name} is still being processed by the server."
+        return Refusal(CANNOT_EVICT, told, cause, _NOT_OBSERVED_SECONDS)
+    if status.disruptions_allowed > (spent or {}).get(key, 0):
+        return None
+    needs, has = status.desired_healthy, status.current_healthy
+    told = Reason(
+        "StockBudget",
+        f"PodDisruptionBudget {key} allows no further disruption: it needs {needs} healthy pods and has {has}",
+    )
+    cause = f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
+    return Refusal(CANNOT_EVICT, told, cause)
+
+
+def _several(budgets: Sequence[PodDisruptionBudget]) -> Reason:
+    names = ", ".join(str(key_of(budget)) for budget in budgets)
+    return Reason(
+        SEVERAL,
+        f"the API server evicts no pod that several PodDisruptionBudgets select: {names}; leave one of them",
+    )
+
+
+def _lets_unready_go(budget: PodDisruptionBudget) -> bool:
+    if budget.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
+        return True
+    return budget.status.current_healthy >= budget.status.desired_healthy > 0

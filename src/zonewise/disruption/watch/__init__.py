@@ -1,0 +1,1 @@
+"""Watches of what budgets count: pods, nodes, budgets, workloads, scales."""

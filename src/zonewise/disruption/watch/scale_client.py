@@ -1,0 +1,187 @@
+"""How many pods an owner wants that is of none of the built-in kinds: its scale subresource, read when the owner changes.
+
+`sources` names every such owner whose pods it meets. Each kind is looked up once in the API's own directory and then
+watched, by metadata only; a change of an owner has its scale read again. Nothing is asked at intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from zonewise import log
+from zonewise.kube.client.client import Client
+from zonewise.kube.controller.controller import Controller
+from zonewise.kube.controller.workqueue import Backoff, WorkQueue
+from zonewise.kube.decide.reflector import Change
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import Forbidden, NotFound
+from zonewise.objects import Key, Metadata, OwnerReference, Resource, View
+
+_log = log.get_logger(__name__)
+
+_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=300.0)
+_AGGREGATED: Final = "zonewise.dev/aggregate-to-disruption: 'true'"
+
+
+class _Owner(View, frozen=True):
+    metadata: Metadata = Metadata()
+
+
+class _ScaleSpec(View, frozen=True):
+    replicas: int = 0
+
+
+class _Scale(View, frozen=True):
+    spec: _ScaleSpec = _ScaleSpec()
+
+
+class _ListedKind(View, frozen=True):
+    name: str = ""
+    kind: str = ""
+    namespaced: bool = True
+
+
+class _KindList(View, frozen=True):
+    resources: tuple[_ListedKind, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    api_version: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.api_version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """An owner as its pods name it."""
+
+    kind: _Kind
+    key: Key
+    uid: str
+
+    @classmethod
+    def of(cls, reference: OwnerReference, namespace: str) -> Scaled:
+        return cls(_Kind(reference.api_version, reference.kind), Key(namespace, reference.name), reference.uid)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
+
+class Scales:
+    """`changed` is called with the uid of an owner whose number became known or another."""
+
+    def __init__(self, client: Client, caches: Caches, changed: Callable[[str], None]) -> None:
+        self._client = client
+        self._caches = caches
+        self._changed = changed
+        self._followed: dict[_Kind, dict[Key, Scaled]] = {}
+        self._resources: dict[_Kind, Resource[_Owner] | None] = {}
+        self._desired: dict[str, int] = {}
+        self._refused: set[_Kind] = set()
+        self._queue: WorkQueue[Scaled] = WorkQueue("scales", backoff=_BACKOFF)
+        self._controller = Controller("scales", self._queue, self._read, workers=2)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def desired(self, uid: str) -> int | None:
+        return self._desired.get(uid)
+
+    def follow(self, reference: OwnerReference, namespace: str) -> Scaled:
+        """Until `forget`, or until another of its name is followed."""
+        owner = Scaled.of(reference, namespace)
+        followed = self._followed.setdefault(owner.kind, {})
+        former = followed.get(owner.key)
+        if former != owner:
+            followed[owner.key] = owner
+            self._queue.add(owner)
+            if former is not None:
+                self._note(former, None)
+        return owner
+
+    def forget(self, owner: Scaled) -> None:
+        if self._follows(owner):
+            del self._followed[owner.kind][owner.key]
+        self._desired.pop(owner.uid, None)
+
+    def _follows(self, owner: Scaled) -> bool:
+        return self._followed.get(owner.kind, {}).get(owner.key) == owner
+
+    async def _read(self, owner: Scaled) -> None:
+        if not self._follows(owner):
+            return
+        try:
+            replicas = await self._replicas(owner)
+            if self._follows(owner):
+                self._note(owner, replicas)
+        except Forbidden as error:
+            self._explain(owner.kind, error)
+            raise
+
+    async def _replicas(self, owner: Scaled) -> int | None:
+        resource = await self._resource(owner.kind)
+        if resource is None:
+            return None
+        path = resource.path(owner.key.namespace, owner.key.name, "scale")
+        try:
+            body = await self._client.request("GET", path)
+        except NotFound:
+            return None
+        return msgspec.json.decode(body, type=_Scale).spec.replicas
+
+    def _note(self, owner: Scaled, replicas: int | None) -> None:
+        if replicas == self._desired.get(owner.uid):
+            return
+        if replicas is None:
+            del self._desired[owner.uid]
+        else:
+            self._desired[owner.uid] = replicas
+        self._changed(owner.uid)
+
+    async def _resource(self, kind: _Kind) -> Resource[_Owner] | None:
+        """None for a kind that can't be scaled, such as a Job or a Node."""
+        if kind not in self._resources:
+            resource = await self._look_up(kind)
+            self._resources[kind] = resource
+            if resource is not None:
+                self._caches.of(resource).on_change(lambda change: self._owner_changed(kind, change))
+        return self._resources[kind]
+
+    async def _look_up(self, kind: _Kind) -> Resource[_Owner] | None:
+        group, _, version = kind.api_version.rpartition("/")
+        path = f"/apis/{kind.api_version}" if group else f"/api/{version}"
+        try:
+            listed = msgspec.json.decode(await self._client.request("GET", path), type=_KindList).resources
+        except NotFound:
+            return None
+        names = {found.name for found in listed}
+        for found in listed:
+            if found.kind == kind.kind and "/" not in found.name and f"{found.name}/scale" in names:
+                return Resource(_Owner, kind.kind, found.name, group, version, found.namespaced)
+        return None
+
+    def _owner_changed(self, kind: _Kind, change: Change[_Owner]) -> None:
+        followed = self._followed.get(kind, {}).get(change.key)
+        if followed is not None and _generation(change.old) != _generation(change.new):
+            self._queue.add(followed)
+
+    def _explain(self, kind: _Kind, error: Forbidden) -> None:
+        if kind not in self._refused:
+            self._refused.add(kind)
+            _log.warning(
+                "scale can't be read, budgets over its pods allow nothing",
+                kind=str(kind),
+                error=str(error),
+                remedy=f"allow get, list, watch of it and get of its scale in a ClusterRole labelled {_AGGREGATED}",
+            )
+
+
+def _generation(owner: _Owner | None) -> tuple[str, int] | None:
+    return None if owner is None else (owner.metadata.uid, owner.metadata.generation)

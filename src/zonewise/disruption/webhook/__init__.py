@@ -1,0 +1,1 @@
+"""Admission webhooks for evictions and deletes, and their registration."""

@@ -1,0 +1,231 @@
+"""What makes API servers ask before a pod is taken: one policy they evaluate themselves, and two webhooks.
+
+Deletes by the built-in workload controllers are judged inside the API server, by a ValidatingAdmissionPolicy whose
+parameters are the budgets of the pod's namespace: a ready pod that an enforcing budget selects goes only with a grant,
+an annotation that names the pod's own uid. No process of ours is on that path, so that none can block it; while the
+leader is away there are just no new grants. A policy can't answer 429 and can't count, so evictions, and deletes by
+everybody else where a budget covers those, come to the webhooks of `zonewise.disruption.webhook.guard`.
+
+The documents are written here once: `zonewise webhook` registers them, deploy/disruption.yaml has them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from zonewise.disruption.decide.pods import GRANTED
+from zonewise.kube.wire.admission_review import UserInfo
+
+POLICY_NAME: Final = "zonewise-deletes"
+CONFIGURATION_NAME: Final = "zonewise-disruption"
+GUARDING: Final = "zonewise.dev/disruption"
+"""A label of namespaces: with the value below, nothing in them is refused."""
+UNGUARDED: Final = "unguarded"
+EVICTIONS: Final = "evictions"
+DELETES: Final = "deletes"
+EVICTION_WEBHOOK: Final = f"{EVICTIONS}.zonewise.dev"
+EVICTION_TIMEOUT_SECONDS: Final = 10
+"""Twice what we take at most: on a busy machine connections wait, too, and who is not answered may be charged."""
+DELETE_TIMEOUT_SECONDS: Final = 5
+
+WORKLOAD_CONTROLLERS: Final = tuple(
+    f"system:serviceaccount:kube-system:{name}"
+    for name in ("replicaset-controller", "replication-controller", "statefulset-controller", "daemon-set-controller")
+)
+"""As whom they act where the controller manager runs with --use-service-account-credentials, which kubeadm sets.
+
+Where it does not, all of its controllers are one user, garbage collection and node lifecycle among them, and none is
+held up.
+"""
+
+_REGISTRATION: Final = "admissionregistration.k8s.io/v1"
+_PODS_DELETED: Final = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "resources": ["pods"],
+    "operations": ["DELETE"],
+    "scope": "Namespaced",
+}
+_NODES: Final = "system:nodes"
+_SYSTEM_USERS: Final = ("system:kube-", "system:apiserver", "system:node:", "system:serviceaccount:kube-system:")
+_BY_A_PERSON: Final = " && ".join(
+    [
+        f"!('{_NODES}' in request.userInfo.groups)",
+        *(f"!request.userInfo.username.startsWith('{prefix}')" for prefix in _SYSTEM_USERS),
+    ]
+)
+_READY: Final = (
+    "has(oldObject.status.conditions) && oldObject.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')"
+)
+_NOT_TERMINATING: Final = "!has(oldObject.metadata.deletionTimestamp)"
+_LABELS: Final = "has(oldObject.metadata.labels) ? oldObject.metadata.labels : {}"
+_GRANTED: Final = (
+    "has(oldObject.metadata.annotations) && "
+    f"'{GRANTED}' in oldObject.metadata.annotations && "
+    f"oldObject.metadata.annotations['{GRANTED}'] == oldObject.metadata.uid"
+)
+_ENFORCED: Final = "!has(params.spec.enforcement) || params.spec.enforcement == 'Enforce'"
+_COVERS_CONTROLLERS: Final = "!has(params.spec.applyTo) || 'ControllerDeletes' in params.spec.applyTo"
+_HAS_LABELS: Final = (
+    "!has(params.spec.selector.matchLabels) || "
+    "params.spec.selector.matchLabels.all(k, "
+    "k in variables.labels && variables.labels[k] == params.spec.selector.matchLabels[k])"
+)
+_MEETS_EXPRESSIONS: Final = (
+    "!has(params.spec.selector.matchExpressions) || "
+    "params.spec.selector.matchExpressions.all(e, "
+    "e.operator == 'In' ? e.key in variables.labels && variables.labels[e.key] in e.values : "
+    "e.operator == 'NotIn' ? !(e.key in variables.labels && variables.labels[e.key] in e.values) : "
+    "e.operator == 'Exists' ? e.key in variables.labels : "
+    "!(e.key in variables.labels))"
+)
+_SELECTED: Final = f"has(params.spec.selector) && ({_HAS_LABELS}) && ({_MEETS_EXPRESSIONS})"
+_MESSAGE: Final = (
+    "'pod ' + oldObject.metadata.namespace + '/' + oldObject.metadata.name + ' is ready and guarded by "
+    "TopologyDisruptionBudget ' + params.metadata.name + ': `zonewise controller` grants its deletion when the budget "
+    "allows it; `kubectl describe tdb ' + params.metadata.name + '` says how things are'"
+)
+
+
+def documents(
+    client_configs: Mapping[str, Mapping[str, Any]], system_namespace: str, *, has_policies: bool = True
+) -> list[dict[str, Any]]:
+    """All that API servers must be given; `has_policies` from Kubernetes 1.30 on."""
+    webhooks = webhook_configuration(client_configs, system_namespace, policy_guards_controllers=has_policies)
+    return [delete_policy(system_namespace), delete_policy_binding(), webhooks] if has_policies else [webhooks]
+
+
+def delete_policy(system_namespace: str) -> dict[str, Any]:
+    """Who is not a workload controller, and a pod that is not ready or already goes, is let pass before any budget is read."""
+    return {
+        "apiVersion": _REGISTRATION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": POLICY_NAME},
+        "spec": {
+            "failurePolicy": "Fail",
+            "paramKind": {"apiVersion": "zonewise.dev/v1alpha1", "kind": "TopologyDisruptionBudget"},
+            "matchConstraints": {
+                "resourceRules": [_PODS_DELETED],
+                "namespaceSelector": _guarded_namespaces(system_namespace),
+                "objectSelector": {},
+                "matchPolicy": "Equivalent",
+            },
+            "matchConditions": [
+                {
+                    "name": "by-a-workload-controller",
+                    "expression": f"request.userInfo.username in {_list(WORKLOAD_CONTROLLERS)}",
+                },
+                {"name": "not-terminating", "expression": _NOT_TERMINATING},
+                {"name": "ready", "expression": _READY},
+            ],
+            "variables": [
+                {"name": "labels", "expression": _LABELS},
+                {"name": "granted", "expression": _GRANTED},
+                {"name": "selected", "expression": _SELECTED},
+                {"name": "guards", "expression": f"({_ENFORCED}) && ({_COVERS_CONTROLLERS}) && variables.selected"},
+            ],
+            "validations": [
+                {
+                    "expression": "variables.granted || !variables.guards",
+                    "messageExpression": _MESSAGE,
+                    "reason": "Forbidden",
+                }
+            ],
+        },
+    }
+
+
+def delete_policy_binding() -> dict[str, Any]:
+    """The budgets of the pod's own namespace, all of them; where there is none, pods go as they please."""
+    return {
+        "apiVersion": _REGISTRATION,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": POLICY_NAME},
+        "spec": {
+            "policyName": POLICY_NAME,
+            "paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"},
+            "validationActions": ["Deny"],
+        },
+    }
+
+
+def _guarded_namespaces(system_namespace: str) -> dict[str, Any]:
+    """Not the system's own: what is needed to repair us must not wait for us. Nor those that their owner takes out."""
+    excluded = sorted({"kube-system", system_namespace})
+    return {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded},
+            {"key": GUARDING, "operator": "NotIn", "values": [UNGUARDED]},
+        ]
+    }
+
+
+def _list(words: Sequence[str]) -> str:
+    return "[" + ", ".join(f"'{word}'" for word in words) + "]"
+
+
+def webhook_configuration(
+    client_configs: Mapping[str, Mapping[str, Any]],
+    system_namespace: str,
+    *,
+    policy_guards_controllers: bool = True,
+    name: str = CONFIGURATION_NAME,
+) -> dict[str, Any]:
+    """`client_configs` says for each of EVICTIONS and DELETES where it is served; trust comes later.
+
+    Evictions fail closed: without us nobody knows what a budget allows. Deletes fail open: a cluster must be able to
+    clean up after itself. Where servers have no admission policies, deletes of the workload controllers come to us too.
+    """
+    shared = {
+        "namespaceSelector": _guarded_namespaces(system_namespace),
+        "matchPolicy": "Equivalent",
+        "sideEffects": "NoneOnDryRun",
+        "admissionReviewVersions": ["v1"],
+    }
+    evictions = {
+        "name": EVICTION_WEBHOOK,
+        "clientConfig": dict(client_configs[EVICTIONS]),
+        "rules": [{**_PODS_DELETED, "resources": ["pods/eviction"], "operations": ["CREATE"]}],
+        "failurePolicy": "Fail",
+        "timeoutSeconds": EVICTION_TIMEOUT_SECONDS,
+        **shared,
+    }
+    deletes = {
+        "name": f"{DELETES}.zonewise.dev",
+        "clientConfig": dict(client_configs[DELETES]),
+        "rules": [_PODS_DELETED],
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": DELETE_TIMEOUT_SECONDS,
+        **shared,
+    }
+    if policy_guards_controllers:  # servers that have policies have match conditions, too
+        deletes["matchConditions"] = [
+            {"name": "by-nobody-of-the-system", "expression": _BY_A_PERSON},
+            {"name": "not-terminating", "expression": _NOT_TERMINATING},
+            {"name": "ready", "expression": _READY},
+        ]
+    return {
+        "apiVersion": _REGISTRATION,
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": [evictions, deletes],
+    }
+
+
+class Deleter(StrEnum):
+    """Who asks for a pod to be deleted."""
+
+    WORKLOAD = "workload controller"
+    SYSTEM = "system"
+    PERSON = "person"
+
+
+def deleter(user: UserInfo) -> Deleter:
+    """Kubelets, garbage collection, node lifecycle, namespaces, jobs and the scheduler are the system: never held up."""
+    if user.username in WORKLOAD_CONTROLLERS:
+        return Deleter.WORKLOAD
+    if _NODES in user.groups or user.username.startswith(_SYSTEM_USERS):
+        return Deleter.SYSTEM
+    return Deleter.PERSON

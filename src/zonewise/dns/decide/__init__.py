@@ -1,0 +1,1 @@
+"""DNS records, answers and client locations. Pure."""

@@ -1,0 +1,1 @@
+"""DNS worker processes: supervisor, fork server, UDP and TCP serving, forwarding."""

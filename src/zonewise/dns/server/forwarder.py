@@ -1,0 +1,126 @@
+"""Asks other servers: over UDP from a fresh port each time, over TCP what does not fit, the next one where one fails.
+
+`upstreams` says whom, `cache` what is known already; equal questions at the same time are asked once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import struct
+import time
+from typing import Final
+
+from zonewise.dns.decide.forward_cache import Cache, Found, Question
+from zonewise.dns.decide.handler import OPT_HEAD, OUR_UDP_BYTES
+from zonewise.dns.decide.upstreams import Upstream, Upstreams
+from zonewise.dns.wire.message import IN, Type
+from zonewise.dns.wire.names import ROOT
+from zonewise.dns.wire.upstream_message import Response, read_response
+
+ANSWER_SECONDS: Final = 2.0
+PROBE_SECONDS: Final = 0.5
+MOST_AT_ONCE: Final = 1000
+
+_PROBE: Final = Question(ROOT + struct.pack(">HH", Type.NS, IN), dnssec_ok=False)
+_UNREACHABLE: Final = (OSError, TimeoutError, asyncio.IncompleteReadError)
+
+
+class Forwarder:
+    def __init__(self, upstreams: Upstreams, cache: Cache) -> None:
+        self._upstreams = upstreams
+        self._cache = cache
+        self._asked: dict[Question, asyncio.Task[Found | None]] = {}
+
+    async def ask(self, question: Question) -> Found | None:
+        """None when nobody answers, or when too much is asked already."""
+        if found := self._cache.get(question, time.monotonic()):
+            return found
+        task = self._asked.get(question)
+        if task is None:
+            if len(self._asked) >= MOST_AT_ONCE:
+                return self._cache.stale(question, time.monotonic())
+            task = self._asked[question] = asyncio.create_task(self._ask(question))
+            task.add_done_callback(lambda _: self._asked.pop(question))
+        return await asyncio.shield(task)
+
+    async def keep_probing(self) -> None:
+        """Ask servers that did not answer until they do, so that no client has to."""
+        while True:
+            await asyncio.sleep(PROBE_SECONDS)
+            for upstream in self._upstreams.sick:
+                await self._exchange(upstream, _PROBE)
+
+    async def _ask(self, question: Question) -> Found | None:
+        """A failure is passed on only if all fail; an old answer is better than one."""
+        failure: Response | None = None
+        for upstream in self._upstreams.order(random.random()):  # noqa: S311 - spreads load, hides nothing
+            response = await self._exchange(upstream, question)
+            if response and not response.failed:
+                self._cache.put(question, response, time.monotonic())
+                return Found(response, 0)
+            failure = response or failure
+        return self._cache.stale(question, time.monotonic()) or (Found(failure, 0) if failure else None)
+
+    async def _exchange(self, upstream: Upstream, question: Question) -> Response | None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                response = await _over_udp(upstream, question)
+                if response.truncated:
+                    response = await _over_tcp(upstream, question)
+        except _UNREACHABLE:
+            self._upstreams.failed(upstream)
+            return None
+        self._upstreams.succeeded(upstream)
+        return response
+
+
+def _query(question: Question) -> bytes:
+    """With an id that nobody can guess (RFC 5452)."""
+    opt = OPT_HEAD + struct.pack(">HIH", OUR_UDP_BYTES, 0x8000 if question.dnssec_ok else 0, 0)
+    return secrets.token_bytes(2) + struct.pack(">HHHHH", 0x0100, 1, 0, 0, 1) + question.question + opt
+
+
+class _Waiting(asyncio.DatagramProtocol):
+    """What does not answer our question is passed over: it may come from anybody."""
+
+    def __init__(self, query: bytes, question: bytes) -> None:
+        self._id, self._question = query[:2], question
+        self.answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    def datagram_received(self, data: bytes, addr: object) -> None:  # noqa: ARG002 - asyncio's signature
+        response = read_response(data, self._id, self._question)
+        if response and not self.answer.done():
+            self.answer.set_result(response)
+
+    def error_received(self, exc: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(exc)
+
+
+async def _over_udp(upstream: Upstream, question: Question) -> Response:
+    query = _query(question)
+    loop = asyncio.get_running_loop()
+    transport, waiting = await loop.create_datagram_endpoint(
+        lambda: _Waiting(query, question.question), remote_addr=(upstream.host, upstream.port)
+    )
+    try:
+        transport.sendto(query)
+        return await waiting.answer
+    finally:
+        transport.close()
+
+
+async def _over_tcp(upstream: Upstream, question: Question) -> Response:
+    query = _query(question)
+    reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
+    try:
+        writer.write(struct.pack(">H", len(query)) + query)
+        length = int.from_bytes(await reader.readexactly(2))
+        response = read_response(await reader.readexactly(length), query[:2], question.question)
+    finally:
+        writer.close()
+    if response is None:
+        raise OSError(f"{upstream} sent over TCP what is no answer")
+    return response

@@ -1,0 +1,1 @@
+"""DNS messages, records and inter-process messages as bytes. Pure."""

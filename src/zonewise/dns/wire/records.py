@@ -1,0 +1,125 @@
+"""Records ready for the wire: what stands in a reply between the repeated question and its end.
+
+An answer is written once, when it is first asked for, and sent many times. Every owner is a pointer to the question, so
+the client's own spelling comes back; where all records are alike their order can be turned without parsing them.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from zonewise.dns.wire.message import IN, Type
+from zonewise.dns.wire.names import is_v4, to_wire
+
+SCHEMA_VERSION: Final = "1.1.0"
+SCHEMA_TTL: Final = 28800
+
+_QUESTION: Final = b"\xc0\x0c"
+_HEADER_AND_TAIL: Final = 12 + 4
+_LAST_POINTER: Final = 0x3FFF
+_SRV: Final = struct.Struct(">HHH")
+_SRV_BYTES: Final = 12 + _SRV.size
+
+
+class Answer(NamedTuple):
+    """`stride` is the length of each record where they are alike and in no order; 0 where they are not to be turned.
+
+    `glue` goes into the additional section if there is room.
+    """
+
+    how_many: int
+    records: bytes
+    stride: int = 0
+    glue_count: int = 0
+    glue: bytes = b""
+
+
+class Target(NamedTuple):
+    """One endpoint port of an SRV answer."""
+
+    name: bytes
+    port: int
+    address: bytes
+
+
+@lru_cache(4096)
+def _head(owner: bytes, type_: Type, ttl: int, length: int) -> bytes:
+    return owner + struct.pack(">HHIH", type_, IN, ttl, length)
+
+
+def record(type_: Type, ttl: int, data: bytes, owner: bytes = _QUESTION) -> bytes:
+    return _head(owner, type_, ttl, len(data)) + data
+
+
+def addresses(found: Iterable[bytes], ttl: int) -> Answer:
+    """A or AAAA: all of one family."""
+    listed = list(found)
+    head = _head(_QUESTION, Type.A if is_v4(listed[0]) else Type.AAAA, ttl, len(listed[0]))
+    stride = len(head) + len(listed[0]) if len(listed) > 1 else 0
+    return Answer(len(listed), head + head.join(listed), stride)
+
+
+def services(owner: bytes | None, targets: Sequence[Target], entries: int, ttl: int) -> Answer:
+    """SRV, with the targets' addresses as glue. Weights share 100 among all `entries`, as CoreDNS has it.
+
+    A target's glue points at the name inside its record (RFC 2782 forbids compression within), which stands at a known
+    place if the question's length is known; without an owner it is not.
+    """
+    weight = math.floor(100.0 / (100 * entries) * 100)
+    written: list[bytes] = []
+    places: dict[bytes, int] = {}
+    at = len(owner) + _HEADER_AND_TAIL if owner else _LAST_POINTER + 1
+    for name, port in dict.fromkeys((name, port) for name, port, _ in targets):
+        at += _SRV_BYTES + len(name)
+        places.setdefault(name, at - len(name))
+        written.append(_head(_QUESTION, Type.SRV, ttl, 6 + len(name)) + _SRV.pack(0, weight, port) + name)
+    glue = [_glue(places, *pair, ttl) for pair in dict.fromkeys((name, address) for name, _, address in targets)]
+    return Answer(len(written), b"".join(written), 0, len(glue), b"".join(glue))
+
+
+def _glue(places: dict[bytes, int], name: bytes, address: bytes, ttl: int) -> bytes:
+    place = places[name]
+    owner = struct.pack(">H", 0xC000 | place) if place <= _LAST_POINTER else name
+    return record(Type.A if is_v4(address) else Type.AAAA, ttl, address, owner)
+
+
+def pointers(targets: Sequence[bytes], ttl: int) -> Answer:
+    return Answer(len(targets), b"".join(record(Type.PTR, ttl, target) for target in targets))
+
+
+def alias(target: bytes, ttl: int) -> Answer:
+    return Answer(1, record(Type.CNAME, ttl, target))
+
+
+def schema_version() -> Answer:
+    text = SCHEMA_VERSION.encode()
+    return Answer(1, record(Type.TXT, SCHEMA_TTL, bytes((len(text),)) + text))
+
+
+def name_servers(domain: bytes, ttl: int, targets: Sequence[Target]) -> Answer:
+    """NS of the domain itself; each server's name is written once and pointed at by its glue."""
+    at = len(domain) + _HEADER_AND_TAIL
+    written, places = b"", {}
+    for name in dict.fromkeys(target.name for target in targets) or (to_wire("ns.dns")[:-1] + domain,):
+        written += record(Type.NS, ttl, name)
+        places[name] = at + len(written) - len(name)
+    extra = [_glue(places, target.name, target.address, ttl) for target in dict.fromkeys(targets)]
+    return Answer(max(1, len(places)), written, 0, len(extra), b"".join(extra))
+
+
+def authority(domain: bytes, serial: int, ttl: int) -> bytes:
+    """The SOA record that negative answers carry: what says how long they may be remembered (RFC 2308)."""
+    return record(Type.SOA, ttl, _authority_data(domain, serial, ttl), domain)
+
+
+def start_of_authority(domain: bytes, serial: int, ttl: int) -> Answer:
+    return Answer(1, record(Type.SOA, ttl, _authority_data(domain, serial, ttl)))
+
+
+def _authority_data(domain: bytes, serial: int, ttl: int) -> bytes:
+    server, mailbox = to_wire("ns.dns")[:-1] + domain, to_wire("hostmaster")[:-1] + domain
+    return server + mailbox + struct.pack(">IIIII", serial & 0xFFFFFFFF, 7200, 1800, 86400, ttl)

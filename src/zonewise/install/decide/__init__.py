@@ -1,0 +1,1 @@
+"""Components, manifests, object kinds and rights of an installation. Pure."""

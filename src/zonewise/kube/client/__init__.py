@@ -1,0 +1,1 @@
+"""The API client: kubeconfig, credentials, TLS, transport, rate limits, verbs."""

@@ -1,0 +1,1 @@
+"""Controller loop, work queue, leader elector and event recorder."""

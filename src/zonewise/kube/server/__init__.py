@@ -1,0 +1,1 @@
+"""HTTP servers of our own: admission, health and metrics, and their certificates."""

@@ -1,0 +1,167 @@
+"""The server that API servers ask before they admit a request: HTTPS, one path per webhook.
+
+It reads a review, runs the webhook's handler under a deadline and answers its verdict. When the handler is late or
+fails, the webhook's own `on_failure` verdict is the answer, before the API server gives up on us: what happens then is
+declared here, not left to a timeout. Where its certificates come from is the business of `zonewise.kube.server.cert_manager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, Self, TypeVar
+
+from aiohttp import web
+from prometheus_client import Counter, Histogram
+
+from zonewise.errors import ZonewiseError
+from zonewise.kube.server.listening import listen
+from zonewise.kube.wire import admission_review
+from zonewise.kube.wire.admission_review import Review, ReviewError, Verdict
+from zonewise.log import get_logger
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+# An API server takes 3 MiB per request; an update's review carries the old and the new object.
+BODY_LIMIT_BYTES: Final = 8 * 2**20
+# Longer than the 90 s after which API servers close idle connections: the side that sends should be the one to close.
+KEEP_ALIVE_SECONDS: Final = 180.0
+
+_TIMEOUT: Final = re.compile(r"([0-9]+)s")
+_LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_REVIEWS: Final = Counter("zonewise_admission_reviews", "Reviews by what became of them", ["webhook", "outcome"])
+_SECONDS: Final = Histogram(
+    "zonewise_admission_seconds", "Time from request to answer", ["webhook"], buckets=_LATENCY_BUCKETS
+)
+
+
+class Outcome(StrEnum):
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    LATE = "late"
+    FAILED = "failed"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook(Generic[T]):
+    """`name` is the path and the metrics label; objects are read through `view` (`dict[str, Any]` for the whole)."""
+
+    name: str
+    view: type[T]
+    decide: Callable[[Review[T]], Awaitable[Verdict]]
+    on_failure: Verdict
+    deadline_seconds: float = 5.0
+
+
+class AdmissionServer:
+    """`async with AdmissionServer([...], context, port=8443) as server:` serves until left; requests under way are finished.
+
+    Without a host it listens on all addresses; port 0 takes any free one.
+    """
+
+    def __init__(
+        self,
+        webhooks: Iterable[Webhook[Any]],
+        context: ssl.SSLContext,
+        *,
+        port: int,
+        host: str | None = None,
+        body_limit_bytes: int = BODY_LIMIT_BYTES,
+    ) -> None:
+        self._webhooks = tuple(webhooks)
+        self._context = context
+        self._address = (host, port)
+        self._body_limit_bytes = body_limit_bytes
+        self._runner: web.AppRunner | None = None
+        self._port: int | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on, also where 0 was asked for."""
+        assert self._port is not None, "the server is not running"
+        return self._port
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(client_max_size=self._body_limit_bytes)
+        application.add_routes([web.post(f"/{webhook.name}", _Endpoint(webhook).handle) for webhook in self._webhooks])
+        longest = max((webhook.deadline_seconds for webhook in self._webhooks), default=0.0)
+        self._runner = web.AppRunner(
+            application, access_log=None, keepalive_timeout=KEEP_ALIVE_SECONDS, shutdown_timeout=longest + 1.0
+        )
+        await self._runner.setup()
+        try:
+            self._port = await listen(self._runner, "admission", *self._address, self._context)
+        except ZonewiseError:
+            await self._runner.cleanup()
+            raise
+        log.info("admission server listens", port=self.port, webhooks=[webhook.name for webhook in self._webhooks])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._runner is not None, "the server is not running"
+        await self._runner.cleanup()
+        log.info("admission server stopped")
+
+
+class _Endpoint(Generic[T]):
+    def __init__(self, webhook: Webhook[T]) -> None:
+        self._webhook = webhook
+        self._decoder = admission_review.decoder_for(webhook.view)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        started = asyncio.get_running_loop().time()
+        deadline = started + _allowed_seconds(self._webhook, request.query.get("timeout", ""))
+        try:
+            asked = await self._read(request, deadline)
+        except web.HTTPException as error:
+            self._count(Outcome.UNREADABLE, started)
+            log.warning("review refused", webhook=self._webhook.name, status=error.status, problem=error.text)
+            raise
+        answer, outcome = await self._judge(asked, deadline)
+        self._count(outcome, started)
+        return web.Response(body=answer, content_type="application/json")
+
+    async def _read(self, request: web.Request, deadline: float) -> Review[T]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return admission_review.read(await request.read(), self._decoder)
+        except ReviewError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        except (ConnectionError, web.RequestPayloadError) as error:
+            raise web.HTTPBadRequest(text="the body ended early") from error
+        except TimeoutError as error:
+            raise web.HTTPRequestTimeout(text="the body did not arrive in time") from error
+
+    async def _judge(self, asked: Review[T], deadline: float) -> tuple[bytes, Outcome]:
+        """A verdict counts once it is encoded: a patch may hold what JSON can't say."""
+        patience = asyncio.timeout_at(deadline)
+        try:
+            async with patience:
+                verdict = await self._webhook.decide(asked)
+            answer = admission_review.answer(asked.uid, verdict)
+        except Exception as error:  # whatever it is, the API server waits for an answer
+            outcome = Outcome.LATE if patience.expired() else Outcome.FAILED
+            failed = error if outcome is Outcome.FAILED else None
+            log.warning("review not decided", webhook=self._webhook.name, outcome=outcome, exc_info=failed)
+            return admission_review.answer(asked.uid, self._webhook.on_failure), outcome
+        return answer, Outcome.ALLOWED if verdict.allowed else Outcome.DENIED
+
+    def _count(self, outcome: Outcome, started: float) -> None:
+        _REVIEWS.labels(self._webhook.name, outcome).inc()
+        _SECONDS.labels(self._webhook.name).observe(asyncio.get_running_loop().time() - started)
+
+
+def _allowed_seconds(webhook: Webhook[Any], timeout: str) -> float:
+    """Our deadline, or sooner when the API server says that it will not wait so long (`?timeout=3s`, rounded up)."""
+    match = _TIMEOUT.fullmatch(timeout)
+    if match is None:
+        return webhook.deadline_seconds
+    patience = int(match[1])
+    return min(webhook.deadline_seconds, patience - max(0.25, patience / 10))

@@ -1,0 +1,192 @@
+"""Keeps a server's certificate fresh while it serves: authorities in a Secret, the leaf in a live TLS context.
+
+All replicas share one Secret; whoever first finds that an authority is due writes it, the others read it. Every
+replica signs its own leaf, which never leaves its memory. One step, `renew`, is safe to run at any time: it reads the
+Secret afresh, has the API servers trust what stands there, and only then may serve under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime as dt
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from prometheus_client import Gauge
+
+from zonewise.kube.client.client import Client
+from zonewise.kube.server.certificates import Authorities, CertificateError, Leaf, Lifetimes, leaf_due
+from zonewise.kube.wire.errors import ApiError, Conflict, NotFound
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.log import get_logger
+from zonewise.objects import SECRETS, Key, Secret
+
+log = get_logger(__name__)
+
+CHECK_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 5.0
+_ATTEMPTS: Final = 5
+_LEAST_PAUSE_SECONDS: Final = 0.2  # whoever fights us over a configuration does not make us spin
+_EXPIRY: Final = Gauge("zonewise_certificate_expiry_seconds", "When it ends, in seconds of Unix time", ["certificate"])
+_LIFETIMES: Final = Lifetimes()
+
+
+def utc_now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def server_context() -> ssl.SSLContext:
+    """A context without a certificate yet; HTTP/1.1 over TLS 1.2 or newer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def install(context: ssl.SSLContext, leaf: Leaf) -> None:
+    """New connections get the new certificate, open ones go on."""
+    # The ssl module loads chains from files only; this one lives in memory and has no name.
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, leaf.certificate_pem + leaf.key_pem)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+class SharedAuthorities:
+    """The authorities in a Secret, made when absent and renewed when due, by whichever replica comes first."""
+
+    def __init__(self, client: Client, secret: Key, lifetimes: Lifetimes) -> None:
+        self._client = client
+        self._secret = secret
+        self._lifetimes = lifetimes
+        self._known = Authorities()
+
+    async def current(self, now: dt.datetime) -> Authorities:
+        """What stands in the Secret, after whatever renewal was due at `now`."""
+        for _ in range(_ATTEMPTS):
+            try:
+                self._known = await self._read_or_renew(now)
+            except Conflict:
+                continue  # another replica was first: read what it wrote
+            else:
+                return self._known
+        raise CertificateError(f"secret {self._secret} changes faster than it can be read; who else writes to it?")
+
+    async def _read_or_renew(self, now: dt.datetime) -> Authorities:
+        try:
+            secret = await self._client.get(SECRETS, self._secret.name, self._secret.namespace)
+        except NotFound:
+            # One deleted by mistake comes back as it was, so that the leaves in use stay trusted. To be rid of an
+            # authority, delete the Secret while no replica runs.
+            renewed = self._known.renewed(now, self._lifetimes)
+            await self._client.create(SECRETS, self._body(renewed), self._secret.namespace)
+            return self._written(renewed)
+        stored = self._stored(secret)
+        if not stored.renewal_due(now, self._lifetimes):
+            return stored
+        renewed = stored.renewed(now, self._lifetimes)
+        body = self._body(renewed, secret.metadata.resource_version)
+        await self._client.patch(SECRETS, self._secret.name, MergePatch(body), self._secret.namespace)
+        return self._written(renewed)
+
+    def _stored(self, secret: Secret) -> Authorities:
+        try:
+            return Authorities.from_secret({field: base64.b64decode(text) for field, text in secret.data.items()})
+        except CertificateError as error:
+            raise CertificateError(f"secret {self._secret}: {error}; delete it to have it made anew") from error
+
+    def _body(self, authorities: Authorities, resource_version: str = "") -> dict[str, object]:
+        metadata = {"name": self._secret.name, "namespace": self._secret.namespace}
+        if resource_version:
+            metadata["resourceVersion"] = resource_version
+        data = {field: base64.b64encode(pem).decode() for field, pem in authorities.to_secret().items()}
+        return {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": metadata, "data": data}
+
+    def _written(self, authorities: Authorities) -> Authorities:
+        newest = authorities.members[-1]
+        log.info("authorities written", name=str(self._secret), count=len(authorities.members), expires=newest.expires)
+        return authorities
+
+
+class ServingCertificate:
+    """`context` always holds a certificate that API servers trust, from the first `renew` on."""
+
+    def __init__(
+        self,
+        client: Client,
+        secret: Key,
+        hosts: Sequence[str],
+        trust: Callable[[bytes], Awaitable[None]],
+        *,
+        lifetimes: Lifetimes = _LIFETIMES,
+        clock: Callable[[], dt.datetime] = utc_now,
+    ) -> None:
+        """`trust` makes API servers trust a bundle of certificates, such as `TrustInjector.inject`."""
+        self.context = server_context()
+        self._authorities = SharedAuthorities(client, secret, lifetimes)
+        self._hosts = tuple(hosts)
+        self._trust = trust
+        self._lifetimes = lifetimes
+        self._clock = clock
+        self._trusted = Authorities()
+        self._trusted_since: dict[str, dt.datetime] = {}
+        self._leaf: Leaf | None = None
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Have `run` look at once."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Renews what is due until cancelled; a failure is retried long before anything expires."""
+        while True:
+            self._woken.clear()
+            pause_seconds = CHECK_SECONDS
+            try:
+                await self.renew()
+            except (ApiError, CertificateError) as error:
+                log.warning("certificates not renewed", error=str(error), retry_seconds=_RETRY_SECONDS)
+                pause_seconds = _RETRY_SECONDS
+            await self._pause(pause_seconds)
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(_LEAST_PAUSE_SECONDS)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    async def renew(self) -> None:
+        """Also when the server can't be asked, the leaf is renewed from what was trusted last."""
+        now = self._clock()
+        try:
+            authorities = await self._authorities.current(now)
+            await self._trust(authorities.bundle_pem)
+            self._note_trusted(authorities, now)
+        finally:
+            if self._trusted.members:
+                self._renew_leaf(now)
+
+    def _note_trusted(self, authorities: Authorities, now: dt.datetime) -> None:
+        self._trusted = authorities
+        self._trusted_since = {
+            authority.fingerprint: self._trusted_since.get(authority.fingerprint, now)
+            for authority in authorities.members
+        }
+        _EXPIRY.labels("authority").set(authorities.members[-1].expires.timestamp())
+
+    def _renew_leaf(self, now: dt.datetime) -> None:
+        signer = self._trusted.signer(self._trusted_since, now, self._lifetimes)
+        if not leaf_due(self._leaf, signer, now, self._lifetimes):
+            return
+        leaf = signer.issue(self._hosts, now, self._lifetimes.leaf)
+        install(self.context, leaf)
+        self._leaf = leaf
+        _EXPIRY.labels("leaf").set(leaf.expires.timestamp())
+        log.info("serving certificate renewed", hosts=self._hosts, expires=leaf.expires, authority=leaf.authority[:16])

@@ -1,0 +1,143 @@
+"""What a process says of itself over HTTP: `/livez`, `/readyz` and `/metrics`.
+
+`Health` holds named checks and the process's phase; `zonewise.kube.process` moves the phase, capabilities add checks.
+The answers look like the API server's own: "ok", or with `?verbose` and on failure one line per check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder
+
+from zonewise.kube.server.listening import listen_for
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_SHUTDOWN_SECONDS: Final = 1.0
+
+Check = Callable[[], str | None]
+"""What is wrong, in one line, or None; must answer from memory and at once."""
+
+
+class Phase(Enum):
+    STARTING = "the process is starting"
+    RUNNING = None
+    STOPPING = "the process is stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    trouble: str | None
+
+    def __str__(self) -> str:
+        return f"[-]{self.check} failed: {self.trouble}" if self.trouble else f"[+]{self.check} ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The answer to one probe."""
+
+    probe: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not any(finding.trouble for finding in self.findings)
+
+    def text(self, *, verbose: bool) -> str:
+        if self.passed and not verbose:
+            return "ok"
+        verdict = f"{self.probe} check {'passed' if self.passed else 'failed'}"
+        return "\n".join([*map(str, self.findings), verdict])
+
+
+class Health:
+    """A process is alive while it answers and all live checks pass; it is ready while running and all ready checks pass."""
+
+    def __init__(self) -> None:
+        self._phase = Phase.STARTING
+        self._live: dict[str, Check] = {"ping": lambda: None}
+        self._ready: dict[str, Check] = {"phase": lambda: self._phase.value}
+
+    def add_live(self, name: str, check: Check) -> None:
+        """Something only a restart repairs."""
+        self._live[name] = check
+
+    def add_ready(self, name: str, check: Check) -> None:
+        """Something without which this process should get no work."""
+        self._ready[name] = check
+
+    def started(self) -> None:
+        """All is set up; from now on the ready checks decide. Too late once the process stops."""
+        if self._phase is Phase.STARTING:
+            self._phase = Phase.RUNNING
+
+    def stopping(self) -> None:
+        self._phase = Phase.STOPPING
+
+    def live(self, exclude: Collection[str] = ()) -> Report:
+        return _report("livez", self._live, exclude)
+
+    def ready(self, exclude: Collection[str] = ()) -> Report:
+        return _report("readyz", self._ready, exclude)
+
+
+def _report(probe: str, checks: Mapping[str, Check], exclude: Collection[str]) -> Report:
+    return Report(probe, tuple(Finding(name, check()) for name, check in checks.items() if name not in exclude))
+
+
+@asynccontextmanager
+async def serve(
+    health: Health, host: str | None = None, port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Answer probes and scrapes, without a host on all addresses; yields the port, a free one if none was asked for."""
+    answers = _Answers(health)
+    listener = await listen_for(answers.connection, "health and metrics", host, port, tls)
+    try:
+        yield int(listener.sockets[0].getsockname()[1])
+    finally:
+        listener.close()
+        await answers.close()
+
+
+class _Answers:
+    """The server is loaded when somebody asks for the first time: what a process is there for comes first."""
+
+    def __init__(self, health: Health) -> None:
+        self._probes = {"/livez": health.live, "/readyz": health.ready}
+        self._server: web.Server | None = None
+
+    def connection(self) -> asyncio.Protocol:
+        if self._server is None:
+            from aiohttp import web  # noqa: PLC0415 - as above
+
+            self._server = web.Server(self._answer, access_log=None)
+        return self._server()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.shutdown(_SHUTDOWN_SECONDS)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        from aiohttp import web  # noqa: PLC0415 - as above
+
+        if request.method not in {"GET", "HEAD"}:
+            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
+        if request.path == "/metrics":
+            encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+            return web.Response(body=encode(REGISTRY), headers={"Content-Type": content_type})
+        if (probe := self._probes.get(request.path)) is None:
+            return web.Response(status=404, text="only /livez, /readyz and /metrics are here\n")
+        report = probe(request.query.getall("exclude", []))
+        text = report.text(verbose="verbose" in request.query) + "\n"
+        return web.Response(status=200 if report.passed else 500, text=text, headers={"Cache-Control": "no-store"})

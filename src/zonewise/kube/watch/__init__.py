@@ -1,0 +1,1 @@
+"""Watch caches: informers that run reflectors, and the caches they fill."""

@@ -1,0 +1,1 @@
+"""Requests, patches, errors and object bytes of the Kubernetes API. Pure."""

@@ -1,0 +1,128 @@
+"""What `make setup` runs once the virtual environment is there: system packages, then the lab's programs.
+
+Quick when all is there. Without root it says which command somebody with root should run, and does the rest.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from zonewise.errors import ZonewiseError
+from zonewise.lab.build import build
+from zonewise.lab.build.binaries import DEFAULT_VERSION
+from zonewise.lab.progress import Reporter
+
+# Commands that namespace nodes, kube-proxy, the storage driver and the tests of the page call, and the Debian package of each.
+PACKAGES = {
+    "ceph": "ceph-common",
+    "ceph-fuse": "ceph-fuse",
+    "ceph-mds": "ceph-mds",
+    "ceph-mgr": "ceph-mgr",
+    "ceph-mon": "ceph-mon",
+    "ceph-osd": "ceph-osd",
+    "chromium": "chromium",
+    "conntrack": "conntrack",
+    "ip": "iproute2",
+    "mkfs.ext4": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
+    "nft": "nftables",
+    "nsenter": "util-linux",
+    "qemu-img": "qemu-utils",
+    "qemu-storage-daemon": "qemu-system-common",
+    "setfattr": "attr",
+    "setpriv": "util-linux",
+    "tc": "iproute2",
+}
+# Files (below /) that stand for packages without a command: the bindings, and what lets qemu read RBD images.
+LIBRARIES = {
+    "usr/lib/python3/dist-packages/cephfs.*.so": "python3-cephfs",
+    "usr/lib/python3/dist-packages/rados.*.so": "python3-rados",
+    "usr/lib/python3/dist-packages/rbd.*.so": "python3-rbd",
+    "usr/lib/*/qemu/block-rbd.so": "qemu-block-extra",
+}
+_SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
+
+def missing_packages(commands: Iterable[str] = PACKAGES, searched: str = _SEARCHED) -> list[str]:
+    return sorted({PACKAGES[command] for command in commands if shutil.which(command, path=searched) is None})
+
+
+def missing_libraries(patterns: Mapping[str, str] = LIBRARIES) -> list[str]:
+    return sorted({package for pattern, package in patterns.items() if not any(Path("/").glob(pattern))})
+
+
+def link_bindings(site: Path, system: Path = Path("/usr/lib/python3/dist-packages")) -> list[str]:
+    """Ceph's bindings come with the system, not from PyPI: link them into a virtual environment, and nothing else of the
+    system's. The name of each file says for which Python it is; another one goes without.
+    """
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    linked = []
+    for name in ("rados", "rbd", "cephfs"):
+        source, target = system / f"{name}{suffix}", site / f"{name}{suffix}"
+        if source.exists() and sys.prefix != sys.base_prefix:
+            target.unlink(missing_ok=True)
+            target.symlink_to(source)
+            linked.append(name)
+    return linked
+
+
+def run(version: str, reporter: Reporter) -> None:
+    missing = sorted({*missing_packages(), *missing_libraries()})
+    if missing:
+        _install(missing, reporter)
+    link_bindings(Path(sysconfig.get_path("platlib")))
+    build.ensure(version, reporter)
+
+
+def _install(packages: list[str], reporter: Reporter) -> None:
+    """Only namespace nodes and storage need them: what can't be installed is said, and setup goes on."""
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    if shutil.which("apt-get") is None:
+        reporter.step(
+            f"namespace nodes and storage need {', '.join(packages)}: install them with your system's package tool"
+        )
+    elif os.geteuid() != 0:
+        reporter.step(f"namespace nodes and storage need {', '.join(packages)}; with root: sudo {' '.join(command)}")
+    else:
+        reporter.step(f"installing {', '.join(packages)}")
+        if not (_apt(command) or (_apt(["apt-get", "update"]) and _apt(command))):
+            reporter.step(
+                f"could not install them, namespace nodes or storage will not work; see `{' '.join(command)}`"
+            )
+
+
+def _apt(command: list[str]) -> bool:
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return (
+        subprocess.run(
+            command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m zonewise.lab.build.setup", description="Prepare this machine for labs."
+    )
+    parser.add_argument(
+        "--kube-version", default=DEFAULT_VERSION, help="the Kubernetes to build (default: %(default)s)"
+    )
+    reporter = Reporter(sys.stderr)
+    try:
+        run(parser.parse_args().kube_version, reporter)
+    except ZonewiseError as error:
+        reporter.close()
+        sys.exit(f"setup: {error}")
+    except KeyboardInterrupt:
+        reporter.close()
+        sys.exit("setup: interrupted; run it again to go on from here")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A real Ceph cluster for a lab, and the CSI driver in it."""

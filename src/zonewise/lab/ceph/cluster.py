@@ -1,0 +1,365 @@
+"""A real Ceph cluster on this machine, one OSD per zone: started, found again, disturbed by zone, and removed.
+
+Pools: for each zone `rbd-<zone>` and `fs-<zone>` with one copy in that zone alone, and across the zones `csi-journal`, `fs-meta` and
+`fs-data`. The file system is `csifs`. Everything is below one directory; processes are known by their records there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from zonewise.errors import ZonewiseError
+from zonewise.lab import processes, records
+from zonewise.lab.decide import ceph_conf
+from zonewise.lab.decide.ceph_conf import Store
+
+FILESYSTEM = "csifs"
+JOURNAL_POOL = "csi-journal"
+CLUSTER_ID = "lab"
+ZONES = ("zone-a", "zone-b", "zone-c")
+_RECORD = "ceph.json"
+_PATIENCE_SECONDS = 180.0
+_COMMANDS = ("ceph-mon", "ceph-osd", "ceph-mgr", "ceph-mds", "monmaptool")
+
+
+class CephError(ZonewiseError):
+    pass
+
+
+class Ceph(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster's record, and what can be done with it."""
+
+    directory: Path
+    zones: tuple[str, ...]
+    store: Store
+    port: int
+    fsid: str
+    address: str = "127.0.0.1"
+
+    @property
+    def conf(self) -> Path:
+        return self.directory / "ceph.conf"
+
+    @property
+    def csi_file(self) -> Path:
+        """The driver's configuration for this cluster, for `zonewise csi ... --config`."""
+        return self.directory / "csi.json"
+
+    @property
+    def monitors(self) -> list[str]:
+        return [f"v2:{self.address}:{self.port}/0"]
+
+    @property
+    def key(self) -> str:
+        """Of client.admin."""
+        return (self.directory / "admin.key").read_text().strip()
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """As a CSI request carries them."""
+        return {"userID": "admin", "userKey": self.key}
+
+    def pool(self, zone: str) -> str:
+        return f"rbd-{zone}"
+
+    def data_pool(self, zone: str) -> str:
+        return f"fs-{zone}"
+
+    def pools_by_domain(self, prefix: str = "rbd", label: str = "topology.kubernetes.io/zone") -> list[dict[str, Any]]:
+        """As a class's topologyConstrainedPools say it."""
+        return [
+            {"poolName": f"{prefix}-{zone}", "domainSegments": [{"domainLabel": label, "value": zone}]}
+            for zone in self.zones
+        ]
+
+    def csi_config(self) -> dict[str, Any]:
+        """The driver's configuration document for this cluster."""
+        cluster = {
+            "clusterID": CLUSTER_ID,
+            "monitors": self.monitors,
+            "userID": "admin",
+            "keyFile": str(self.directory / "admin.key"),
+            "options": {
+                "ms_bind_msgr1": "false",
+                "rbd_default_features": "layering,exclusive-lock,object-map,fast-diff,deep-flatten",
+            },
+            "rbd": {"pool": JOURNAL_POOL, "topologyConstrainedPools": self.pools_by_domain()},
+            "cephFS": {"fsName": FILESYSTEM, "topologyConstrainedPools": self.pools_by_domain("fs")},
+        }
+        return {"version": 2, "topology-takeover": {}, "clusters": [cluster]}
+
+    def process(self, name: str) -> processes.Process:
+        """mon, mgr, mds, or osd0, osd1 and so on in the order of the zones."""
+        found = processes.find(self.directory, name)
+        if found is None:
+            raise CephError(f"this cluster has no process {name!r}")
+        return found
+
+    def osd(self, zone: str) -> processes.Process:
+        return self.process(self._osd_name(zone))
+
+    def zone_down(self, zone: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """SIGSTOP freezes its OSD, others end it. A memory store that gets SIGKILL comes back empty."""
+        process = self.osd(zone)
+        process.signal(number)
+        if number is not signal.SIGSTOP and not process.wait(_PATIENCE_SECONDS):
+            raise CephError(f"the OSD of {zone} does not end")
+
+    def zone_up(self, zone: str) -> None:
+        self._again(self._osd_name(zone), "ceph-osd", str(self.zones.index(zone)))
+
+    def stop_process(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        process = self.process(name)
+        process.signal(number)
+        if number is not signal.SIGSTOP:
+            process.wait(_PATIENCE_SECONDS)
+
+    def start_process(self, name: str) -> None:
+        """One of mon, mgr and mds again, frozen or ended before."""
+        self._again(name, f"ceph-{name}", {"mon": "m", "mgr": "x", "mds": "a"}[name])
+
+    def _osd_name(self, zone: str) -> str:
+        if zone not in self.zones:
+            raise CephError(f"there is no {zone!r}: the zones are {', '.join(self.zones)}")
+        return f"osd{self.zones.index(zone)}"
+
+    def _again(self, name: str, program: str, number: str) -> None:
+        process = self.process(name)
+        if process.running:
+            process.signal(signal.SIGCONT)
+        else:
+            _daemon(self.directory, name, program, number)
+
+    def connect(self) -> Any:
+        import rados  # noqa: PLC0415 - a binding of the system's
+
+        limits = {"client_mount_timeout": "60", "rados_mon_op_timeout": "60", "rados_osd_op_timeout": "60"}
+        handle = rados.Rados(conffile=str(self.conf), conf=limits)
+        handle.connect()
+        return handle
+
+    def wait_up(self, osds: int | None = None) -> None:
+        """Until that many OSDs are up and every placement group that can be is active."""
+        handle = self.connect()
+        try:
+            wanted = len(self.zones) if osds is None else osds
+            _wait(lambda: mon(handle, "osd stat")["num_up_osds"] == wanted, f"{wanted} OSDs up")
+            if wanted == len(self.zones):
+                _wait(lambda: _all_active(handle), "all placement groups active")
+        finally:
+            handle.shutdown()
+
+
+def mon(handle: Any, prefix: str, stdin: str = "", **arguments: Any) -> Any:
+    """A command to the monitors, its answer decoded."""
+    text = json.dumps({"prefix": prefix, "format": "json", **arguments})
+    code, output, said = handle.mon_command(text, stdin.encode())
+    if code:
+        raise CephError(f"{prefix} {arguments}: {os.strerror(-code)}: {said}")
+    return json.loads(output) if output.strip() else None
+
+
+def start(
+    directory: Path,
+    zones: Sequence[str] = ZONES,
+    store: Store = Store.MEMORY,
+    osd_bytes: int = 4 << 30,
+    address: str = "127.0.0.1",
+) -> Ceph:
+    """A new cluster, serving when this returns. When it fails, only its logs stay."""
+    missing = missing_commands()
+    if missing:
+        raise CephError(f"no {', '.join(missing)} here: `zonewise lab setup` installs Ceph, as root")
+    if directory.exists():
+        raise CephError(f"{directory} is there already")
+    cluster = Ceph(
+        directory=directory,
+        zones=tuple(zones),
+        store=store,
+        port=_free_port(address),
+        fsid=str(uuid.uuid4()),
+        address=address,
+    )
+    try:
+        _make(cluster, osd_bytes)
+        _bring_up(cluster)
+    except BaseException:
+        remove(directory, keep_logs=True)
+        raise
+    _write(cluster.csi_file, json.dumps(cluster.csi_config(), indent=2))
+    records.write(directory / _RECORD, cluster)
+    return cluster
+
+
+def missing_commands() -> list[str]:
+    return [command for command in _COMMANDS if shutil.which(command) is None]
+
+
+def available() -> bool:
+    """Whether this machine can run one: its programs are there, and the binding is one for this Python."""
+    return not missing_commands() and importlib.util.find_spec("rados") is not None
+
+
+def attach(directory: Path) -> Ceph:
+    try:
+        return records.read(directory / _RECORD, Ceph)
+    except FileNotFoundError:
+        raise CephError(f"no Ceph cluster was started in {directory}") from None
+
+
+def remove(directory: Path, *, keep_logs: bool = False) -> None:
+    """Stop what runs and remove every trace; fine where there is nothing."""
+    if not directory.exists():
+        return
+    processes.close(directory, 0)  # nobody wants the data: an orderly end would take seconds
+    if not keep_logs:
+        shutil.rmtree(directory)
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _make(cluster: Ceph, osd_bytes: int) -> None:
+    """Everything that needs no running daemon; the stores are made side by side."""
+    directory = cluster.directory
+    osds = range(len(cluster.zones))
+    for name in ("sockets", "csi", "log", "mon", "mgr", "mds", *(f"osd{number}" for number in osds)):
+        (directory / name).mkdir(parents=True, mode=0o700)
+    names = ["mon.", "client.admin", "mgr.x", "mds.a", *(f"osd.{number}" for number in osds)]
+    keys = {name: ceph_conf.key(int(time.time()), secrets.token_bytes(16)) for name in names}
+    cluster.conf.write_text(
+        ceph_conf.conf(directory, cluster.fsid, cluster.address, cluster.port, cluster.zones, cluster.store, osd_bytes)
+    )
+    _write(directory / "mon.keyring", ceph_conf.keyring(keys, caps=True))
+    _write(directory / "admin.key", keys["client.admin"])
+    places = {"client.admin": "keyring", "mgr.x": "mgr/keyring", "mds.a": "mds/keyring"}
+    for name, place in (places | {f"osd.{number}": f"osd{number}/keyring" for number in osds}).items():
+        _write(directory / place, ceph_conf.keyring({name: keys[name]}, caps=False))
+    marks = {str(number): str(uuid.uuid4()) for number in osds}
+    _write(directory / "osds.json", json.dumps({"uuids": marks, "keys": {str(n): keys[f"osd.{n}"] for n in osds}}))
+    making = [
+        _begin(directory, "ceph-osd", "-i", number, "--mkfs", "--osd-uuid", mark, "--no-mon-config")
+        for number, mark in marks.items()
+    ]
+    monmap = str(directory / "monmap")
+    address = f"[v2:{cluster.address}:{cluster.port}/0]"
+    fsid = ["--fsid", cluster.fsid, "--addv", "m", address, "--set-min-mon-release", "pacific"]
+    _run("monmaptool", "--create", "--clobber", *fsid, monmap)
+    keyfile = str(directory / "mon.keyring")
+    making.append(_begin(directory, "ceph-mon", "-i", "m", "--mkfs", "--monmap", monmap, "--keyring", keyfile))
+    for process in making:
+        output, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+        if process.returncode:
+            raise CephError(f"{process.args!r}: {output.strip()[-400:]}")
+
+
+def _write(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _begin(directory: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
+    argv = [program, "-c", str(directory / "ceph.conf"), *arguments]
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+
+
+def _run(*argv: str) -> None:
+    done = subprocess.run(
+        argv, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS, check=False
+    )
+    if done.returncode:
+        raise CephError(f"{argv[0]}: {(done.stderr or done.stdout).strip()[-400:]}")
+
+
+def _daemon(directory: Path, name: str, program: str, number: str) -> None:
+    processes.spawn(directory, name, [program, "-c", str(directory / "ceph.conf"), "-i", number, "-f"])
+
+
+def _bring_up(cluster: Ceph) -> None:
+    directory = cluster.directory
+    _daemon(directory, "mon", "ceph-mon", "m")
+    handle = cluster.connect()
+    try:
+        _daemon(directory, "mgr", "ceph-mgr", "x")
+        osds = json.loads((directory / "osds.json").read_text())
+        for number, mark in osds["uuids"].items():
+            secret = json.dumps({"cephx_secret": osds["keys"][number]})
+            mon(handle, "osd new", stdin=secret, uuid=mark, id=int(number))
+            _daemon(directory, f"osd{number}", "ceph-osd", number)
+        _lay_out(handle, cluster)
+        _wait(lambda: mon(handle, "osd stat")["num_up_osds"] == len(cluster.zones), "all OSDs up")
+        _make_pools(handle, cluster)
+        _daemon(directory, "mds", "ceph-mds", "a")
+        _wait(lambda: mon(handle, "mgr dump")["available"], "the manager")
+        mon(handle, "health mute", code="MGR_MODULE_ERROR", sticky=True)  # modules are left out on purpose
+        _wait(lambda: _mds_active(handle), "the metadata server")
+        _wait(lambda: _all_active(handle), "all placement groups active")
+    finally:
+        handle.shutdown()
+
+
+def _lay_out(handle: Any, cluster: Ceph) -> None:
+    for zone in cluster.zones:
+        mon(handle, "osd crush add-bucket", name=zone, type="zone")
+        mon(handle, "osd crush move", name=zone, args=["root=default"])
+        mon(handle, "osd crush rule create-simple", name=f"rule-{zone}", root=zone, type="osd")
+    mon(handle, "osd crush rule create-simple", name="rule-across", root="default", type="zone")
+
+
+def _make_pools(handle: Any, cluster: Ceph) -> None:
+    def make(name: str, rule: str, copies: int, application: str) -> None:
+        kind: dict[str, Any] = {"pool_type": "replicated", "rule": rule, "size": copies}
+        mon(handle, "osd pool create", pool=name, pg_num=4, pgp_num=4, **kind)
+        mon(handle, "osd pool application enable", pool=name, app=application)
+
+    copies = min(3, len(cluster.zones))
+    for zone in cluster.zones:
+        make(cluster.pool(zone), f"rule-{zone}", 1, "rbd")
+        make(cluster.data_pool(zone), f"rule-{zone}", 1, "cephfs")
+    for name, application in ((JOURNAL_POOL, "rbd"), ("fs-meta", "cephfs"), ("fs-data", "cephfs")):
+        make(name, "rule-across", copies, application)
+    mon(handle, "fs new", fs_name=FILESYSTEM, metadata="fs-meta", data="fs-data")
+    for zone in cluster.zones:
+        mon(handle, "fs add_data_pool", fs_name=FILESYSTEM, pool=cluster.data_pool(zone))
+
+
+def _mds_active(handle: Any) -> bool:
+    found = mon(handle, "fs dump")["filesystems"][0]["mdsmap"]["info"].values()
+    return any(each["state"] == "up:active" for each in found)
+
+
+def _all_active(handle: Any) -> bool:
+    summary = mon(handle, "pg stat")["pg_summary"]
+    states = {state["name"]: state["num"] for state in summary["num_pg_by_state"]}
+    return bool(states) and all("active" in name for name in states) and sum(states.values()) == summary["num_pgs"]
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise CephError(f"Ceph: {what}: not within {_PATIENCE_SECONDS:g} s; its logs are below its directory")
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    print("--ceph" if available() else "")  # noqa: T201 - what `make up` adds to its command line

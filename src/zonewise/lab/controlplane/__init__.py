@@ -1,0 +1,1 @@
+"""The control plane of a lab: etcd, API server, controllers, certificates."""

@@ -1,0 +1,1 @@
+"""Address plan, pod lifecycle, node and pod status of a lab. Pure."""

@@ -1,0 +1,249 @@
+"""What to do next with a pod on a namespace node: a pure function of the pod, its containers as last seen, and the time.
+
+`decide` returns actions and the next moment worth asking again; `pods` performs them and tells `ContainerState` what
+happened. Level, not edge: asking twice gives the same answer until something was done or time has passed. Order,
+restarts, back-off and grace periods are the kubelet's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from zonewise.lab.decide import probe_results
+from zonewise.lab.decide.podspec import Container, Pod
+from zonewise.lab.decide.probe_results import ProbeKind, Tally
+
+FIRST_BACKOFF_SECONDS = 10.0
+MOST_BACKOFF_SECONDS = 300.0
+FORGIVEN_AFTER_SECONDS = 600.0  # a run this long clears the back-off
+CONFIG_RETRY_SECONDS = 5.0
+FINAL_PHASES = frozenset({"Succeeded", "Failed"})  # the API server allows no way back from them
+UNKNOWN_EXIT_CODE = 137  # what the kubelet reports of a container that ended while nobody watched
+
+
+class Ended(msgspec.Struct, frozen=True):
+    exit_code: int
+    started_at: float
+    finished_at: float
+    unseen: bool = False
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a container does not start, as its waiting state says it; `retry_at` is None when only a new pod can help."""
+
+    reason: str
+    message: str
+    retry_at: float | None = None
+
+
+class ContainerState(msgspec.Struct, frozen=True):
+    """One container: `started_at` is of the present run and None between runs, `ended` is how the last run ended."""
+
+    started_at: float | None = None
+    ended: Ended | None = None
+    restarts: int = 0
+    crashes: int = 0
+    problem: Problem | None = None
+    stop_asked_at: float | None = None
+    hook_done: bool = False
+    terminated: bool = False
+    killed: bool = False
+    tallies: dict[ProbeKind, Tally] = {}
+
+    @property
+    def running(self) -> bool:
+        return self.started_at is not None
+
+    def started(self, now: float) -> ContainerState:
+        restarts = self.restarts + 1 if self.ended is not None else 0
+        return ContainerState(started_at=now, ended=self.ended, restarts=restarts, crashes=self.crashes)
+
+    def exited(self, exit_code: int, now: float, *, unseen: bool = False) -> ContainerState:
+        assert self.started_at is not None
+        long_run = now - self.started_at >= FORGIVEN_AFTER_SECONDS
+        return ContainerState(
+            ended=Ended(exit_code, self.started_at, now, unseen),
+            restarts=self.restarts,
+            crashes=1 if long_run else self.crashes + 1,
+        )
+
+    def probed(self, container: Container, kind: ProbeKind, success: bool, now: float) -> ContainerState:
+        probe = probe_results.probe_of(container, kind)
+        assert probe is not None
+        tally = self.tallies.get(kind, Tally()).record(probe, success, now)
+        return msgspec.structs.replace(self, tallies={**self.tallies, kind: tally})
+
+
+States = Mapping[str, ContainerState]
+
+
+class Step(StrEnum):
+    START = "start"
+    RUN_HOOK = "run hook"
+    TERMINATE = "terminate"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing to do with one container."""
+
+    kind: Step
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    container: Container
+    kind: ProbeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`over` says that nothing of the pod runs or will run: release what it holds, and if it is being deleted, delete it."""
+
+    actions: tuple[Act | Probing, ...] = ()
+    wake_at: float | None = None
+    over: bool = False
+
+
+def state_of(states: States, container: Container) -> ContainerState:
+    return states.get(container.name, ContainerState())
+
+
+def unrunnable(pod: Pod, container: Container) -> Problem | None:
+    """What the lab can't run, said plainly in the container's waiting state."""
+    if not container.command:
+        return Problem(
+            "NoCommand", "the lab pulls no images and runs processes of this machine: give the container a command"
+        )
+    if container in pod.spec.init_containers and container.restart_policy:
+        return Problem("Unsupported", "the lab runs no sidecars: leave restartPolicy out of the init container")
+    return None
+
+
+def backoff_seconds(crashes: int) -> float:
+    """After the first crash none, then 10 s, doubling."""
+    if crashes <= 1:
+        return 0.0
+    return min(MOST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(crashes - 2, 16))
+
+
+def restarts(pod: Pod, container: Container, state: ContainerState) -> bool:
+    """Whether a container that ended will be started again."""
+    if state.ended is None or pod.terminating:
+        return False
+    is_init = container in pod.spec.init_containers
+    match pod.spec.restart_policy:
+        case "Never":
+            return False
+        case "Always" if not is_init:
+            return True
+        case _:
+            return state.ended.exit_code != 0
+
+
+def restart_at(state: ContainerState) -> float:
+    assert state.ended is not None
+    return state.ended.finished_at + backoff_seconds(state.crashes)
+
+
+def admitted(pod: Pod, states: States) -> tuple[Container, ...]:
+    """The containers whose turn has come: init containers one after the other, then all the others."""
+    for init in pod.spec.init_containers:
+        if not succeeded(state_of(states, init)):
+            return (init,)
+    return pod.spec.containers
+
+
+def succeeded(state: ContainerState) -> bool:
+    return not state.running and state.ended is not None and state.ended.exit_code == 0
+
+
+def finished(pod: Pod, states: States) -> bool:
+    """Whether the pod has run to its end: none of the containers whose turn it is runs or will run again."""
+    return pod.status.phase in FINAL_PHASES or all(
+        not state.running and state.ended is not None and not restarts(pod, container, state)
+        for container in admitted(pod, states)
+        for state in [state_of(states, container)]
+    )
+
+
+def decide(pod: Pod, states: States, now: float, *, gone: bool = False) -> Decision:
+    """`gone` says that the object is deleted already: what still runs has no grace left."""
+    if pod.terminating or gone or pod.status.phase in FINAL_PHASES:
+        grace = 0 if gone else _deletion_grace(pod)
+        steps = [_stopping(container, state_of(states, container), grace, now) for container in pod.all_containers]
+        still = any(state_of(states, container).running for container in pod.all_containers)
+        return _merge(steps, over=not still)
+    steps = [_upkeep(pod, container, state_of(states, container), now) for container in admitted(pod, states)]
+    return _merge(steps, over=finished(pod, states))
+
+
+def _deletion_grace(pod: Pod) -> int:
+    given = pod.metadata.deletion_grace_period_seconds
+    return pod.spec.termination_grace_period_seconds if given is None else given
+
+
+def _upkeep(pod: Pod, container: Container, state: ContainerState, now: float) -> Decision:
+    if state.running:
+        return _running(pod, container, state, now)
+    if state.problem is not None:
+        return _at(state.problem.retry_at, Act(Step.START, container), now)
+    if unrunnable(pod, container) is not None:
+        return Decision()
+    if state.ended is None:
+        return Decision((Act(Step.START, container),))
+    if restarts(pod, container, state):
+        return _at(restart_at(state), Act(Step.START, container), now)
+    return Decision()
+
+
+def _running(pod: Pod, container: Container, state: ContainerState, now: float) -> Decision:
+    kind = probe_results.failed(state.tallies)
+    if kind is not None:
+        probe = probe_results.probe_of(container, kind)
+        own = probe.termination_grace_period_seconds if probe else None
+        return _stop(container, state, pod.spec.termination_grace_period_seconds if own is None else own, now)
+    return _probes(container, state, now, terminating=False)
+
+
+def _stopping(container: Container, state: ContainerState, grace: int, now: float) -> Decision:
+    if not state.running:
+        return Decision()
+    return _merge([_stop(container, state, grace, now), _probes(container, state, now, terminating=True)], over=False)
+
+
+def _stop(container: Container, state: ContainerState, grace: int, now: float) -> Decision:
+    """Hook, SIGTERM, and SIGKILL when the grace period, which began with the hook, is over."""
+    hook = container.lifecycle.pre_stop
+    asked_at = state.stop_asked_at
+    if asked_at is None and hook is not None and grace > 0:
+        return Decision((Act(Step.RUN_HOOK, container),), now + grace)
+    deadline = (now if asked_at is None else asked_at) + grace
+    if now >= deadline:
+        return Decision() if state.killed else Decision((Act(Step.KILL, container),))
+    if not state.terminated and (hook is None or state.hook_done):
+        return Decision((Act(Step.TERMINATE, container),), deadline)
+    return Decision(wake_at=deadline)
+
+
+def _probes(container: Container, state: ContainerState, now: float, *, terminating: bool) -> Decision:
+    assert state.started_at is not None
+    times = probe_results.due(container, state.tallies, state.started_at, terminating=terminating)
+    return _merge([_at(at, Probing(container, kind), now) for kind, at in times.items()], over=False)
+
+
+def _at(moment: float | None, action: Act | Probing, now: float) -> Decision:
+    if moment is None:
+        return Decision()
+    return Decision((action,)) if now >= moment else Decision(wake_at=moment)
+
+
+def _merge(parts: list[Decision], *, over: bool) -> Decision:
+    times = [part.wake_at for part in parts if part.wake_at is not None]
+    return Decision(tuple(action for part in parts for action in part.actions), min(times, default=None), over)

@@ -1,0 +1,118 @@
+"""What `lab up` prints: where things are, and a tour of commands whose effect can be watched. Each goes on from the one before."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from zonewise.lab.demo import installed
+from zonewise.lab.demo.zone_answers import CATALOG, CATALOG_PODS, NAMESPACE, ORDERS
+from zonewise.lab.nodes import nodes
+from zonewise.lab.state import DEFAULT_NAME, Lab
+
+_SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
+_KEYS = """'zonewise.dev/topology-keys=["topology.kubernetes.io/zone", "*"]'"""
+_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+
+class Stop(NamedTuple):
+    see: str
+    commands: tuple[str, ...]
+
+
+def text(lab: Lab, *, terminal: bool) -> str:
+    bold, dim, plain = (_BOLD, _DIM, _PLAIN) if terminal else ("", "", "")
+    lines = ["", *(f"  {what:<11} {bold}{where}{plain}" for what, where in places(lab))]
+    for number, stop in enumerate(stops(lab), 1):
+        lines += ["", f"  {number}  {stop.see}", *(f"     {dim}${plain} {bold}{line}{plain}" for line in stop.commands)]
+    return "\n".join([*lines, "", f"  `{_down(lab)}` leaves nothing behind."])
+
+
+def places(lab: Lab) -> list[tuple[str, str]]:
+    """By what they are for."""
+    found = [("dashboard", f"http://127.0.0.1:{installed.dashboard_port(lab)}/")] if lab.options.zonewise else []
+    finding = "" if _is_found() else f"source {Path(sys.prefix, 'bin', 'activate')}; "
+    found.append(("first", f"{finding}export KUBECONFIG={lab.node_kubeconfig}"))
+    if lab.options.ceph:
+        found.append(("ceph", f"export CEPH_CONF={lab.ceph / 'ceph.conf'}"))
+        found.append(("volumes", f"zonewise csi journal --config {lab.ceph / 'csi.json'}"))
+    return found
+
+
+def _is_found() -> bool:
+    """Whether a shell finds the command that runs this."""
+    return shutil.which("zonewise") == str(Path(sys.prefix, "bin", "zonewise"))
+
+
+def _down(lab: Lab) -> str:
+    return f"zonewise lab down{_name(lab)}"
+
+
+def _name(lab: Lab) -> str:
+    return "" if lab.name == DEFAULT_NAME else f" --name {lab.name}"
+
+
+def stops(lab: Lab) -> list[Stop]:
+    if not lab.options.demo:
+        return [
+            Stop("Look at it", (f"zonewise lab kubectl{_name(lab)} -- get nodes -L topology.kubernetes.io/zone",))
+        ] * bool(lab.zones)
+    return _whole(lab) if lab.options.zonewise else _stock(lab)
+
+
+def _whole(lab: Lab) -> list[Stop]:
+    name = _name(lab)
+    ask, kubectl = f"zonewise lab ask{name}", f"zonewise lab kubectl{name} --"
+    annotate = f"{kubectl} -n {NAMESPACE} annotate service"
+    node, zone = nodes.plan_of(lab).nodes[0].name, lab.zones[-1]
+    found = [
+        Stop("Who answers whom? Every zone answers every other.", (ask,)),
+        Stop(
+            "Keep answers at home, ask again, and ask why.",
+            (f"{annotate} {CATALOG} {_SAME_ZONE}=Prefer", ask, f"zonewise explain service {CATALOG} -n {NAMESPACE}"),
+        ),
+        Stop(
+            "DNS, too: a headless name means the pods of the client's zone.",
+            (f"{annotate} {CATALOG_PODS} {_KEYS}", f"{ask} --by-name"),
+        ),
+        Stop(
+            "Drain a node: one catalog at a time leaves a zone, as its budget says.",
+            (f"{kubectl} drain {node} --ignore-daemonsets", f"{kubectl} uncordon {node}"),
+        ),
+        Stop(
+            f"Lose {zone}: the others serve on.",
+            (f"zonewise lab cut{name} {zone}", ask, f"zonewise lab heal{name} {zone}"),
+        ),
+    ]
+    return [*found, _takeover(zone, name)] if lab.options.ceph else found
+
+
+def _takeover(zone: str, name: str) -> Stop:
+    kubectl, pod = f"zonewise lab kubectl{name} --", f"pod -l app={ORDERS}"
+    return Stop(
+        f"Take over {zone}'s Ceph volumes: the orders, which lie there, go on elsewhere.",
+        (
+            f"zonewise lab cut{name} {zone}; {kubectl} cordon -l topology.kubernetes.io/zone={zone}",
+            f"{kubectl} -n {NAMESPACE} delete {pod} --force",
+            f"zonewise explain volume {ORDERS} -n {NAMESPACE}",
+            f"zonewise csi takeover zone={zone} all",
+            f"{kubectl} -n {NAMESPACE} get {pod} -o wide -w",
+        ),
+    )
+
+
+def _stock(lab: Lab) -> list[Stop]:
+    name, zone, other = _name(lab), lab.zones[0], lab.zones[-1]
+    prefer = """'{"spec":{"trafficDistribution":"PreferSameZone"}}'"""
+    ask = f"zonewise lab ask{name}"
+    return [
+        Stop("Who answers whom? Every zone answers every other.", (ask,)),
+        Stop(
+            "Keep answers at home, and ask again.",
+            (f"zonewise lab kubectl{name} -- -n {NAMESPACE} patch service {CATALOG} -p {prefer}", ask),
+        ),
+        Stop("20 ms each way between two zones.", (f"zonewise lab latency{name} {zone} {other} 20",)),
+        Stop(f"Lose {other}.", (f"zonewise lab cut{name} {other}", ask, f"zonewise lab heal{name} {other}")),
+    ]

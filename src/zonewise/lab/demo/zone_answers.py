@@ -1,0 +1,113 @@
+"""Which zone answers whom: every front pod of the demo asks the catalog's Service, and the answers are counted by zone.
+
+That is what topology-aware routing changes, and so what people look at before and after.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from zonewise.errors import ZonewiseError
+from zonewise.lab.demo.shop import PORT, UNANSWERED
+from zonewise.lab.network import namespaces
+from zonewise.lab.nodes import nodes, sandbox
+from zonewise.lab.nodes.nodes import Lab
+
+NAMESPACE = "shop"
+FRONT, CATALOG = "front", "catalog"
+CATALOG_PODS = "catalog-pods"
+"""The headless Service of the same pods: its name is theirs."""
+ORDERS = "orders"
+"""Where there is a Ceph: one pod with a volume."""
+
+Answers = Mapping[str, Counter[str]]
+"""By the zone that asked, how often each zone answered."""
+
+
+class Asked(msgspec.Struct, frozen=True, rename="camel"):
+    """The questions from one zone: how often each zone answered, and `same_zone`, the share of 1 that stayed at home."""
+
+    zone: str
+    answers: dict[str, int]
+    unanswered: int
+    same_zone: float
+
+
+Account = tuple[Asked, ...]
+"""The JSON of `zonewise lab ask -o json`; fields are only ever added."""
+
+
+def ask(lab: Lab, count: int, *, by_name: bool = False) -> Answers:
+    """Have every front pod ask the catalog so often: through its Service's address, or one of the pods that DNS names for it.
+
+    Asked from inside the pods, so it works in a cut zone too.
+    """
+    path = f"/ask?n={count}{'&by=name' if by_name else ''}"
+    fronts = [
+        (node.zone, sandbox.namespace_of(lab.name, record.pod))
+        for node in nodes.plan_of(lab).nodes
+        for record in sandbox.recorded(sandbox.pods_directory(lab.directory, node.name))
+        if record.pod.metadata.namespace == NAMESPACE and record.pod.metadata.labels.get("app") == FRONT
+    ]
+    if not fronts:
+        raise ZonewiseError(f"no {FRONT} pods run in lab {lab.name}: start it with `zonewise lab up --demo`")
+    answers: dict[str, Counter[str]] = {zone: Counter() for zone in lab.zones}
+    with ThreadPoolExecutor(len(fronts)) as threads:
+        for (zone, _), counts in zip(
+            fronts, threads.map(lambda front: _ask(front[1], path, count), fronts), strict=True
+        ):
+            answers[zone].update(counts)
+    return answers
+
+
+def _ask(namespace: str, path: str, count: int) -> Mapping[str, int]:
+    def exchange() -> Mapping[str, int]:
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=10 + 3 * count)
+        try:
+            connection.request("GET", path)
+            counts: Mapping[str, int] = json.load(connection.getresponse())["answers"]
+        finally:
+            connection.close()
+        return counts
+
+    try:
+        return namespaces.inside(namespace, exchange)
+    except (OSError, http.client.HTTPException, ValueError):
+        return {UNANSWERED: count}
+
+
+def account(answers: Answers, zones: Sequence[str]) -> Account:
+    return tuple(
+        Asked(
+            zone,
+            {other: counts[other] for other in zones},
+            counts[UNANSWERED],
+            counts[zone] / max(1, counts.total()),
+        )
+        for zone, counts in ((zone, answers[zone]) for zone in zones)
+    )
+
+
+def table(answers: Answers, zones: Sequence[str]) -> str:
+    """Who answered whom: a row for each zone that asked, in percent of its questions, and how much stayed at home."""
+    lost = any(counts[UNANSWERED] for counts in answers.values())
+    columns = [*zones, *([UNANSWERED] if lost else [])]
+    width = max(len(column) for column in (*columns, "asked from"))
+    lines = ["  ".join(["asked from".ljust(width), *(column.rjust(width) for column in columns), "same zone"])]
+    for zone in zones:
+        counts = answers[zone]
+        total = max(1, counts.total())
+        shares = [f"{100 * counts[column] / total:.0f} %".rjust(width) for column in columns]
+        lines.append("  ".join([zone.ljust(width), *shares, f"{100 * counts[zone] / total:.0f} %".rjust(9)]))
+    return "\n".join(lines)
+
+
+def complete(answers: Answers) -> bool:
+    """Whether every zone asked and was answered every time."""
+    return all(counts and not counts[UNANSWERED] for counts in answers.values())

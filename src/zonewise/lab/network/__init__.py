@@ -1,0 +1,1 @@
+"""The network of a lab: namespaces, routes, cuts, loss and latency."""

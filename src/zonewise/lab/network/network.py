@@ -1,0 +1,160 @@
+"""A lab's network, built from its plan: what to tell `ip` is pure text, made in one process per namespace.
+
+    host --- router (zw-LAB) --- zone (zw-LAB.zone.Z) --- node (zw-LAB.node.N) --- pods (zw-LAB.pod.UID)
+
+The host gets one veth and two routes, nothing else of it changes. The router joins host and zones, and is where paths
+between zones are cut and shaped (`shaping`). A zone's namespace is its switch, a bridge, and its gateway. A node is the
+gateway of its pods, which hang off it by routed links: what a pod sends always passes the node's own rules, as
+kube-proxy needs it.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from zonewise.lab.decide.addresses import Addresses, NodePlan, Plan, ZonePlan
+from zonewise.lab.network import namespaces
+
+# Forwarding is what routers do. Reverse-path filters would drop what a delay line hands back. Detecting duplicates
+# keeps an IPv6 address unusable for a second, and no address here is anybody else's.
+_SYSCTLS = {
+    "net.ipv4.ip_forward": 1,
+    "net.ipv4.conf.all.rp_filter": 0,
+    "net.ipv4.conf.default.rp_filter": 0,
+    "net.ipv4.conf.all.send_redirects": 0,
+    "net.ipv4.conf.default.send_redirects": 0,
+    "net.ipv6.conf.all.disable_ipv6": 0,
+    "net.ipv6.conf.default.disable_ipv6": 0,
+    "net.ipv6.conf.default.accept_dad": 0,
+    "net.ipv6.conf.all.forwarding": 1,
+}
+POD_GATEWAY_V6 = "fe80::1"  # IPv6 answers for an address only on its own link, so every pod's link has this one
+
+
+def build(plan: Plan) -> None:
+    """Make all of it; what an earlier lab of this name left is removed first."""
+    remove(plan.lab, plan.link)
+    everyone = [plan.namespace, *(zone.namespace for zone in plan.zones), *(node.namespace for node in plan.nodes)]
+    namespaces.ip([f"netns add {namespace}" for namespace in everyone])
+    for namespace in everyone:
+        namespaces.sysctl(namespace, _SYSCTLS)
+    namespaces.ip(host_lines(plan))
+    namespaces.ip(router_lines(plan), plan.namespace)
+    for zone in plan.zones:
+        namespaces.ip(zone_lines(zone), zone.namespace)
+        for node in zone.nodes:
+            namespaces.ip(node_lines(zone, node), node.namespace)
+
+
+def remove(lab: str, link: str) -> None:
+    """The link goes first: the kernel frees a namespace's interfaces later, at its leisure."""
+    if link in {name for _, name in socket.if_nameindex()}:
+        namespaces.ip([f"link del {link}"])
+    namespaces.remove(namespaces.of_lab(lab))
+
+
+def router_port(plan: Plan, zone: ZonePlan) -> str:
+    return f"zone{plan.zones.index(zone)}"
+
+
+def host_lines(plan: Plan) -> list[str]:
+    """All links of the lab, each end made where it belongs, and the host's way in."""
+    return [
+        f"link add {plan.link} type veth peer name host netns {plan.namespace}",
+        *(
+            f"link add {router_port(plan, zone)} netns {plan.namespace} "
+            f"type veth peer name uplink netns {zone.namespace}"
+            for zone in plan.zones
+        ),
+        *(
+            f"link add eth0 netns {node.namespace} type veth peer name node{number} netns {zone.namespace}"
+            for zone in plan.zones
+            for number, node in enumerate(zone.nodes, start=1)
+        ),
+        *_address(plan.link, plan.host, 30, 126),
+        f"link set {plan.link} up",
+        f"route add {plan.prefix.v4} via {plan.router.v4} dev {plan.link} src {plan.host.v4}",
+        f"route add {plan.prefix.v6} via {plan.router.v6} dev {plan.link} src {plan.host.v6}",
+    ]
+
+
+def router_lines(plan: Plan) -> list[str]:
+    lines = [
+        "link set lo up",
+        *_address("host", plan.router, 30, 126),
+        "link set host up",
+        *_default(plan.host, "host"),
+    ]
+    for zone in plan.zones:
+        port = router_port(plan, zone)
+        lines += [*_address(port, zone.far, 31, 127), f"link set {port} up"]
+        lines += [
+            f"route add {zone.prefix.v4} via {zone.near.v4} dev {port}",
+            f"route add {zone.prefix.v6} via {zone.near.v6} dev {port}",
+        ]
+    return lines
+
+
+def zone_lines(zone: ZonePlan) -> list[str]:
+    lines = [
+        "link set lo up",
+        *_address("uplink", zone.near, 31, 127),
+        "link set uplink up",
+        *_default(zone.far, "uplink"),
+        "link add nodes type bridge",
+        *_address("nodes", zone.gateway, zone.node_subnet.v4.prefixlen, zone.node_subnet.v6.prefixlen),
+        "link set nodes up",
+    ]
+    for number, node in enumerate(zone.nodes, start=1):
+        lines += [
+            f"link set node{number} master nodes",
+            f"link set node{number} up",
+            f"route add {node.pods.v4} via {node.address.v4} dev nodes",
+            f"route add {node.pods.v6} via {node.address.v6} dev nodes",
+        ]
+    # Addresses of the zone that nobody has must not go back up the default route and round in circles.
+    return [*lines, f"route add unreachable {zone.prefix.v4}", f"route add unreachable {zone.prefix.v6}"]
+
+
+def node_lines(zone: ZonePlan, node: NodePlan) -> list[str]:
+    return [
+        "link set lo up",
+        *_address("eth0", node.address, zone.node_subnet.v4.prefixlen, zone.node_subnet.v6.prefixlen),
+        "link set eth0 up",
+        *_default(zone.gateway, "eth0"),
+        f"route add unreachable {node.pods.v4}",
+        f"route add unreachable {node.pods.v6}",
+    ]
+
+
+def pod_link_lines(node: NodePlan, namespace: str, link: str, pod: Addresses) -> list[str]:
+    """What the node does to attach a pod; run inside the node."""
+    return [
+        f"link add {link} type veth peer name eth0 netns {namespace}",
+        f"addr add {POD_GATEWAY_V6}/64 dev {link} nodad",
+        f"link set {link} up",
+        f"route add {pod.v4} dev {link} src {node.address.v4}",
+        f"route add {pod.v6} dev {link} src {node.address.v6}",
+    ]
+
+
+def pod_lines(node: NodePlan, pod: Addresses) -> list[str]:
+    """What is done inside the pod's namespace."""
+    return [
+        "link set lo up",
+        *_address("eth0", pod, 32, 128),
+        "link set eth0 up",
+        f"route add default via {node.address.v4} dev eth0 onlink",
+        f"route add default via {POD_GATEWAY_V6} dev eth0",
+    ]
+
+
+def _address(link: str, address: Addresses, v4_length: int, v6_length: int) -> list[str]:
+    return [
+        f"addr add {address.v4}/{v4_length} dev {link}",
+        f"addr add {address.v6}/{v6_length} dev {link} nodad",
+    ]
+
+
+def _default(gateway: Addresses, link: str) -> list[str]:
+    return [f"route add default via {gateway.v4} dev {link}", f"route add default via {gateway.v6} dev {link}"]

@@ -1,0 +1,1 @@
+"""The nodes of a lab: network-namespace nodes with an agent, and kwok nodes."""

@@ -1,0 +1,68 @@
+"""Stock kube-proxy in every namespace node, in its nftables mode.
+
+It listens for its node's zone a moment after it has asked for the node, and where the answer comes in between it never
+learns its zone and ignores all hints. A zone that the node gets once kube-proxy listens is always heard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from zonewise.lab import processes
+from zonewise.lab.decide.addresses import NodePlan
+from zonewise.lab.network import namespaces
+
+_LISTENS: Final = b"Starting node config controller"
+"""What it writes once it listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What it wrote before, in an earlier life, is `earlier_bytes` long."""
+
+    node: NodePlan
+    log: Path
+    earlier_bytes: int
+
+    @property
+    def listens(self) -> bool:
+        with self.log.open("rb") as written:
+            written.seek(self.earlier_bytes)
+            return _LISTENS in written.read()
+
+
+def process_name(node: str) -> str:
+    return f"kube-proxy-{node}"
+
+
+def argv(program: Path, kubeconfig: Path, node: str) -> list[str]:
+    """Zeros leave conntrack's sizes alone: they are the machine's, and not writable from a namespace.
+
+    What does not come from the node's own pods is masqueraded, so that answers find back through the node.
+    """
+    return [
+        str(program),
+        f"--kubeconfig={kubeconfig}",
+        f"--hostname-override={node}",
+        "--proxy-mode=nftables",
+        "--conntrack-max-per-core=0",
+        "--conntrack-min=0",
+        "--detect-local-mode=NodeCIDR",
+        "--healthz-bind-address=127.0.0.1:10256",
+        "--metrics-bind-address=127.0.0.1:10249",
+    ]
+
+
+def start(directory: Path, program: Path, node: NodePlan) -> Started | None:
+    """None if it runs already."""
+    name = process_name(node.name)
+    running = processes.find(directory, name)
+    if running is not None and running.running:
+        return None
+    log = processes.log_path(directory, name)
+    earlier_bytes = log.stat().st_size if log.exists() else 0
+    kubeconfig = directory / "kube-proxy.kubeconfig"
+    processes.spawn(directory, name, namespaces.command(node.namespace, argv(program, kubeconfig, node.name)))
+    return Started(node, log, earlier_bytes)

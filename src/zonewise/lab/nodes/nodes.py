@@ -1,0 +1,197 @@
+"""The face of a lab's namespace nodes: made and removed, cut off and healed, shaped, and entered.
+
+`prepare` comes before the API server, which listens on the host's end of the link it makes (`addresses.host_addresses`);
+`up` comes after it and starts an agent, and where wanted kube-proxy, in every node. `down` needs only the lab's name and
+slot, finds everything by namespace, and may be called after any crash.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from zonewise.errors import UsageError, ZonewiseError
+from zonewise.lab import processes, state
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.decide import addresses
+from zonewise.lab.decide.addresses import Plan
+from zonewise.lab.network import namespaces, network, shaping
+from zonewise.lab.network.shaping import Shaping
+from zonewise.lab.nodes import agents, sandbox
+from zonewise.lab.nodes import kube_proxy as stock_proxy
+from zonewise.lab.nodes.labels import ZONE
+
+READY_WITHIN_SECONDS = 60.0
+_OTHERS_SHAPE_WITHIN_SECONDS = 60.0
+CONTROLLER_MANAGER_FLAGS = ("--node-monitor-period=2s", "--node-monitor-grace-period=20s")
+"""Agents beat every 4 s, so a zone that was cut off is noticed after 20 s rather than the stock 50."""
+
+
+class Lab(Protocol):
+    """What the nodes must know of their lab; the lab's record has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def directory(self) -> Path:
+        """Logs, the pods' working directories and what was shaped live below it."""
+        ...
+
+    @property
+    def zones(self) -> tuple[str, ...]: ...
+    @property
+    def nodes_per_zone(self) -> int: ...
+    @property
+    def node_kubeconfig(self) -> Path:
+        """Reaches the API server from inside the nodes: at `addresses.host_addresses(slot)`, with rights of an admin."""
+        ...
+
+    @property
+    def cluster_dns(self) -> str:
+        """Where its pods find the cluster's DNS server; empty where there is none."""
+        ...
+
+    @property
+    def kube_proxy(self) -> Path | None:
+        """The stock kube-proxy to run in every node; None runs none."""
+        ...
+
+
+def plan_of(lab: Lab) -> Plan:
+    return addresses.plan(lab.name, lab.slot, lab.zones, lab.nodes_per_zone)
+
+
+def prepare(lab: Lab) -> None:
+    """Make the network: host link, router, zones and nodes. Needs root. What an earlier lab of the name left is removed."""
+    network.build(plan_of(lab))
+    shaping.forget(lab.directory)
+
+
+def up(lab: Lab) -> None:
+    """Start those agents and kube-proxies that do not run, and wait until every Node is ready."""
+    plan = plan_of(lab)
+    agents.start(_config(lab), [node.name for node in plan.nodes])
+    program = lab.kube_proxy
+    proxies = [stock_proxy.start(lab.directory, program, node) for node in plan.nodes] if program else []
+    plane = ControlPlane.attach(lab.directory)
+    _await_ready(lab, plane, {node.name for node in plan.nodes})
+    _tell_zones(plane, [started for started in proxies if started])
+
+
+def down(name: str, slot: int) -> None:
+    """End every process inside the lab's namespaces and remove namespaces, link and routes. Fine when there are none."""
+    network.remove(name, addresses.link_of(slot))
+
+
+def cut(lab: Lab, zone: str) -> bool:
+    """From now on no packet enters or leaves the zone: neither to other zones nor to the API server. False: so before."""
+    with _shaping_alone(lab) as plan:
+        before = shaping.read(lab.directory)
+        shaping.apply(plan, lab.directory, before.with_cut(plan.zone(zone).name))
+        return zone not in before.cut
+
+
+def heal(lab: Lab, zone: str) -> bool:
+    """Undo `cut`; False when the zone was not cut off."""
+    with _shaping_alone(lab) as plan:
+        before = shaping.read(lab.directory)
+        shaping.apply(plan, lab.directory, before.with_healed(plan.zone(zone).name))
+        return zone in before.cut
+
+
+def shape(lab: Lab, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
+    """Delay and drop what goes between two zones, each way. Zero for both makes the path plain again."""
+    path = shaping.ZonePath(a, b, latency_ms, loss_percent)
+    with _shaping_alone(lab) as plan:
+        shaping.check(plan, path)
+        shaping.apply(plan, lab.directory, shaping.read(lab.directory).with_path(path))
+
+
+@contextmanager
+def _shaping_alone(lab: Lab) -> Iterator[Plan]:
+    """What is wanted is read, changed and written back, so one at a time; whoever waited looks whether the lab is there."""
+    if not (lab.zones and lab.nodes_per_zone):
+        raise UsageError(f"lab {lab.name!r} has no network between zones: start one with `zonewise lab up --zones 3`")
+    with state.locked(lab.name, _OTHERS_SHAPE_WITHIN_SECONDS):
+        state.get(lab.name)
+        yield plan_of(lab)
+
+
+def shaped(lab: Lab) -> Shaping:
+    """Which zones are cut and which paths shaped."""
+    return shaping.read(lab.directory)
+
+
+def exec_argv(lab: Lab, pod_or_node: str, argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` inside a node or a pod (`name`, or `namespace/name`)."""
+    found = plan_of(lab).nodes
+    for node in found:
+        if node.name == pod_or_node:
+            return namespaces.command(node.namespace, argv)
+    try:
+        return sandbox.find(lab.name, lab.directory, found, pod_or_node).command(argv)
+    except sandbox.NoPodError as error:
+        known = ", ".join(node.name for node in found) or "none"
+        raise UsageError(f"{error}, and no such node: the namespace nodes are {known}") from None
+
+
+def log_path(lab: Lab, pod: str, container: str = "") -> Path:
+    """Where the container's output is; the first container's when none is named."""
+    return sandbox.find(lab.name, lab.directory, plan_of(lab).nodes, pod).log_path(container)
+
+
+def _config(lab: Lab) -> agents.Config:
+    return agents.Config(
+        lab=lab.name,
+        slot=lab.slot,
+        zones=lab.zones,
+        nodes_per_zone=lab.nodes_per_zone,
+        directory=str(lab.directory),
+        kubeconfig=str(lab.node_kubeconfig),
+        cluster_dns=lab.cluster_dns,
+    )
+
+
+def _await_ready(lab: Lab, plane: ControlPlane, wanted: set[str]) -> None:
+    deadline = time.monotonic() + READY_WITHIN_SECONDS
+    while missing := sorted(wanted - _ready(_listed(plane))):
+        if time.monotonic() > deadline:
+            log = processes.log_path(lab.directory, agents.process_name(missing[0]))
+            raise ZonewiseError(f"nodes {', '.join(missing)} did not become ready: see {log}")
+        time.sleep(0.05)
+
+
+def _tell_zones(plane: ControlPlane, proxies: Sequence[stock_proxy.Started]) -> None:
+    """Takes each zone away and gives it back, once the node's kube-proxy is sure to hear it."""
+    deadline = time.monotonic() + READY_WITHIN_SECONDS
+    for proxy in proxies:
+        while not proxy.listens:
+            if time.monotonic() > deadline:
+                raise ZonewiseError(f"kube-proxy of {proxy.node.name} does not watch its node: see {proxy.log}")
+            time.sleep(0.05)
+        for zone in (None, proxy.node.zone):
+            plane.request("PATCH", f"/api/v1/nodes/{proxy.node.name}", {"metadata": {"labels": {ZONE: zone}}})
+
+
+def _listed(plane: ControlPlane) -> Sequence[dict[str, Any]]:
+    """None while the API server, on a busy machine, does not answer: there is time to ask again."""
+    try:
+        found: Sequence[dict[str, Any]] = plane.request("GET", "/api/v1/nodes")["items"]
+    except (OSError, http.client.HTTPException):
+        return ()
+    return found
+
+
+def _ready(nodes: Sequence[dict[str, Any]]) -> set[str]:
+    return {
+        node["metadata"]["name"]
+        for node in nodes
+        for condition in node.get("status", {}).get("conditions", ())
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    }

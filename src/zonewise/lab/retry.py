@@ -1,0 +1,25 @@
+"""Asking again: while all pods of a lab start at once, a busy machine may leave its API server no time to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from zonewise.kube.wire.errors import DeadlineExceeded, ServerError
+
+T = TypeVar("T")
+_PAUSE_SECONDS = 0.5
+
+
+async def patiently(act: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """What `act` returns, which may be asked any number of times; what the server failed to answer for so long is raised."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return await act()
+        except (ServerError, DeadlineExceeded):
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)  # some fail at once, and asking is work for the server, too

@@ -1,0 +1,1 @@
+"""Which endpoints each Service port leads to from this node. Pure."""

@@ -1,0 +1,192 @@
+"""What a node does for one port of one Service in one family, as plain values: the answer before it becomes nftables.
+
+Follows kube-proxy's nftables mode in which addresses are served, refused or dropped. Pure: `desired_rules` turns a
+Service, the targets found for it and the last rules into new ones; `ruleset` turns these into elements and chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from ipaddress import ip_network
+from typing import Final, NamedTuple
+
+import msgspec
+
+from zonewise.objects import Service, ServicePort
+from zonewise.proxy.decide.shares import assign_slots, count_slots
+from zonewise.proxy.decide.targets import Target, Targets
+from zonewise.proxy.wire.family import Family, Protocol
+from zonewise.routing.kube_proxy import HEADLESS_LABEL, PROXY_NAME_LABEL
+
+PROXY_NAME: Final = "zonewise"
+_MOST_TARGETS: Final = 1 << 16
+
+
+class PortName(NamedTuple):
+    namespace: str
+    service: str
+    port: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.service}:{self.port or '(unnamed)'}/{self.protocol}"
+
+
+class Scope(StrEnum):
+    """Which targets serve a kind of traffic."""
+
+    CLUSTER = "cluster"
+    LOCAL = "local"
+
+
+class Refusal(StrEnum):
+    REJECT = "reject"
+    DROP = "drop"
+
+
+class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """`cluster` and `local` are slots: each as often as its share says, and chosen evenly.
+
+    `internal` is what becomes of traffic to the cluster IP, `external` of what comes from outside to any other address;
+    the pods and processes of this node reach those others as the rest of the cluster does. `flows` are, for UDP, the
+    targets that established flows may go on to.
+    """
+
+    name: PortName
+    protocol: Protocol
+    port: int
+    cluster_ip: str
+    internal: Scope | Refusal
+    external: Scope | Refusal
+    external_policy_local: bool = False
+    cluster: tuple[Target, ...] = ()
+    local: tuple[Target, ...] = ()
+    hairpin: tuple[Target, ...] = ()
+    external_ips: tuple[str, ...] = ()
+    balancer_ips: tuple[str, ...] = ()
+    source_ranges: tuple[str, ...] = ()
+    node_port: int = 0
+    affinity_seconds: int = 0
+    flows: frozenset[Target] | None = None
+    left_out: tuple[str, ...] = ()
+
+
+def is_served(service: Service, *, all_services: bool) -> bool:
+    """Whether this proxy is the one for the Service."""
+    spec = service.spec
+    if spec.type == "ExternalName" or spec.cluster_ip in {"", "None"} or HEADLESS_LABEL in service.metadata.labels:
+        return False
+    proxy = service.metadata.labels.get(PROXY_NAME_LABEL)
+    return proxy == PROXY_NAME or (all_services and proxy is None)
+
+
+def desired_rules(
+    service: Service,
+    port: ServicePort,
+    targets: Targets,
+    family: Family,
+    previous: PortRules | None = None,
+    *,
+    flows: frozenset[Target] | None = None,
+) -> PortRules | None:
+    """None where the Service has no cluster IP of the family, or its port is nothing that we know."""
+    cluster_ip = cluster_ip_of(service, family)
+    if not cluster_ip or port.protocol not in Protocol.__members__:
+        return None
+    external_local = service.spec.external_traffic_policy == "Local" and _takes_outside(service)
+    internal_local = service.spec.internal_traffic_policy == "Local"
+    external_ips, balancer_ips = _outside_addresses(service, family)
+    has_colon = family.address_bytes == 16
+    foreign = {target for target in (*targets.cluster, *targets.local) if (":" in target[0]) is not has_colon}
+    cluster, local = targets.cluster, targets.local
+    if foreign:
+        cluster = {target: share for target, share in cluster.items() if target not in foreign}
+        local = tuple(target for target in local if target not in foreign)
+    ranges, wrong_ranges = _source_ranges(service, family)
+    return PortRules(
+        name=PortName(service.metadata.namespace, service.metadata.name, port.name, port.protocol),
+        protocol=Protocol[port.protocol],
+        port=port.port,
+        cluster_ip=cluster_ip,
+        internal=_verdict(targets.has_any, local_only=internal_local, cluster=bool(cluster), local=bool(local)),
+        external=_verdict(targets.has_any, local_only=external_local, cluster=bool(cluster), local=bool(local)),
+        external_policy_local=external_local,
+        cluster=assign_slots(count_slots(cluster), previous.cluster if previous else ())[:_MOST_TARGETS],
+        local=assign_slots(dict.fromkeys(local, 1), previous.local if previous else ())[:_MOST_TARGETS],
+        hairpin=tuple(sorted(targets.on_node & {*cluster, *local})) if targets.on_node else (),
+        external_ips=external_ips,
+        balancer_ips=balancer_ips,
+        source_ranges=ranges,
+        node_port=port.node_port,
+        affinity_seconds=_affinity_seconds(service),
+        flows=flows,
+        left_out=(*wrong_ranges, *_of_other_family(foreign, family), *_too_many(cluster)),
+    )
+
+
+def cluster_ip_of(service: Service, family: Family) -> str:
+    """Empty where the Service has none of the family."""
+    for address in service.spec.cluster_ips or (service.spec.cluster_ip,):
+        if address and family.owns(address):
+            return address
+    return ""
+
+
+def _verdict(has_any: bool, *, local_only: bool, cluster: bool, local: bool) -> Scope | Refusal:
+    """Without any endpoint clients learn it at once; with endpoints on other nodes only, another node may serve them."""
+    if local_only:
+        return Scope.LOCAL if local else (Refusal.DROP if has_any else Refusal.REJECT)
+    return Scope.CLUSTER if cluster else Refusal.REJECT
+
+
+def _takes_outside(service: Service) -> bool:
+    spec = service.spec
+    return spec.type in {"LoadBalancer", "NodePort"} or bool(spec.external_ips)
+
+
+def _outside_addresses(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if service.spec.type != "LoadBalancer" and not service.spec.external_ips:
+        return (), ()
+    external = tuple(dict.fromkeys(_of_family(family, service.spec.external_ips)))
+    ingress = (entry.ip for entry in service.status.load_balancer.ingress if entry.ip_mode == "VIP")
+    balancers = _of_family(family, ingress) if service.spec.type == "LoadBalancer" else ()
+    return external, tuple(address for address in dict.fromkeys(balancers) if address not in external)
+
+
+def _of_family(family: Family, addresses: Iterable[str]) -> Iterable[str]:
+    return (address for address in addresses if address and family.owns(address))
+
+
+def _source_ranges(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those of the family in plain form, and a line for each that is no network."""
+    if not service.spec.load_balancer_source_ranges:
+        return (), ()
+    good, wrong = [], []
+    for written in service.spec.load_balancer_source_ranges:
+        try:
+            network = ip_network(written.strip(), strict=False)
+        except ValueError:
+            wrong.append(f"loadBalancerSourceRanges: {written!r} is no network and is left out")
+            continue
+        if network.version == (4 if family.address_bytes == 4 else 6):
+            good.append(str(network))
+    return tuple(dict.fromkeys(good)), tuple(wrong)
+
+
+def _affinity_seconds(service: Service) -> int:
+    if service.spec.session_affinity != "ClientIP":
+        return 0
+    return service.spec.session_affinity_config.client_ip.timeout_seconds
+
+
+def _too_many(targets: Mapping[Target, float]) -> tuple[str, ...]:
+    if len(targets) <= _MOST_TARGETS:
+        return ()
+    return (f"{len(targets) - _MOST_TARGETS} of {len(targets)} endpoints get no traffic: {_MOST_TARGETS} are the most",)
+
+
+def _of_other_family(foreign: set[Target], family: Family) -> tuple[str, ...]:
+    if not foreign:
+        return ()
+    return (f"{len(foreign)} endpoints have no {family.name} address, such as {min(foreign)}",)

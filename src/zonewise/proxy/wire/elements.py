@@ -1,0 +1,244 @@
+"""The rules of one port as elements and chains of the table: what `ruleset` adds, removes and compares. Pure.
+
+`Fragment` collects; writing two of the same port, of before and after, and comparing them gives the change.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import ip_network
+from typing import Final, NamedTuple
+
+import msgspec
+
+from zonewise.proxy.decide.rules import PortName, PortRules, Refusal, Scope
+from zonewise.proxy.decide.targets import Target
+from zonewise.proxy.wire import layout
+from zonewise.proxy.wire.family import Family
+from zonewise.proxy.wire.layout import Chain, Fixed, Options, Set, index_keys, node_port_key, place_key, port_data
+from zonewise.proxy.wire.netlink import DROP, Value, Verdict, goto
+
+_ID_LENGTH: Final = 12
+
+
+class Front(NamedTuple):
+    """Where clients knock: an address with a port, or a port of the node where the address is empty."""
+
+    address: str
+    protocol: int
+    port: int
+
+
+@dataclass(slots=True)
+class Fragment:
+    """`counted` are elements that several ports may share, with how many do; `chains` are those of one port alone."""
+
+    elements: dict[str, dict[bytes, Value]] = field(default_factory=lambda: defaultdict(dict))
+    counted: Counter[tuple[str, bytes]] = field(default_factory=Counter)
+    shared_chains: dict[str, Chain] = field(default_factory=dict)
+    chains: dict[str, Chain] = field(default_factory=dict)
+    sets: dict[str, Set] = field(default_factory=dict)
+    picks: dict[str, dict[bytes, Value]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes ports into fragments; `node_addresses` decide whether the node is within a firewall's ranges."""
+
+    family: Family
+    options: Options
+    node_addresses: tuple[str, ...] = ()
+
+    def write(self, rules: PortRules, into: Fragment, lost: frozenset[Front] = frozenset()) -> None:
+        """All of it but the fronts that another Service has."""
+        port = _Port(self, rules, into)
+        if not lost or _front(rules, rules.cluster_ip) not in lost:
+            port.cluster_ip()
+        for front in outside_fronts(rules):
+            if front not in lost:
+                port.outside(front)
+        if rules.source_ranges:
+            port.firewall([address for address in rules.balancer_ips if _front(rules, address) not in lost])
+        if rules.affinity_seconds:
+            port.sticky_endpoints()
+        for target in rules.hairpin:
+            address = self.family.pack(target.address)
+            key = address + place_key(address, rules.protocol, target.port)
+            into.counted[Fixed.HAIRPIN, key] += 1
+
+    def firewall_ranges(self, rules: PortRules) -> tuple[tuple[bytes, bytes], ...]:
+        """A request of this node to a balancer's address may come back to it with that address as its source."""
+        networks = [ip_network(written) for written in rules.source_ranges]
+        within = any(ip_network(address)[0] in network for address in self.node_addresses for network in networks)
+        if within:
+            networks += [ip_network(address) for address in rules.balancer_ips]
+        return tuple((network.network_address.packed, network.netmask.packed) for network in networks)
+
+
+def fronts(rules: PortRules) -> list[Front]:
+    return [Front(rules.cluster_ip, rules.protocol, rules.port), *outside_fronts(rules)]
+
+
+def outside_fronts(rules: PortRules) -> Iterable[Front]:
+    for address in (*rules.external_ips, *rules.balancer_ips):
+        yield _front(rules, address)
+    if rules.node_port:
+        yield Front("", rules.protocol, rules.node_port)
+
+
+def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, Value] | None:
+    """The slots that have another target now, with it; None where two states of a port differ in anything else.
+
+    Only of ports with a cluster IP alone, as nearly all are: what is written of others depends on more.
+    """
+    if new.node_port or new.external_ips or new.balancer_ips or new.affinity_seconds:
+        return None
+    if isinstance(new.internal, Refusal):
+        return None
+    same = msgspec.structs.replace(old, cluster=new.cluster, local=new.local, flows=new.flows, left_out=new.left_out)
+    local = new.internal is Scope.LOCAL
+    before, after = (old.local, new.local) if local else (old.cluster, new.cluster)
+    if same != new or len(before) != len(after):
+        return None
+    key = place_key(family.pack(new.cluster_ip), new.protocol, new.port)
+    indexes = index_keys(layout.LOCAL_OFFSET if local else 0, len(after))
+    moved = [(index, to) for index, was, to in zip(indexes, before, after, strict=True) if was != to]
+    return {key + index: family.pack(to.address) + port_data(to.port) for index, to in moved}
+
+
+def _front(rules: PortRules, address: str) -> Front:
+    return Front(address, rules.protocol, rules.port)
+
+
+@lru_cache(maxsize=4096)
+def identifier(name: PortName) -> str:
+    """Short, the same on every start, and safe as part of a name in nftables whatever the Service is called."""
+    digest = hashlib.sha256(str(name).encode()).digest()
+    return base64.b32encode(digest).decode().lower()[:_ID_LENGTH]
+
+
+def endpoint_identifier(name: PortName, target: Target) -> str:
+    digest = hashlib.sha256(str(target).encode()).digest()
+    return f"{identifier(name)}-{base64.b32encode(digest).decode().lower()[:_ID_LENGTH]}"
+
+
+def _refusal(refusal: Refusal) -> Verdict:
+    return goto(layout.REFUSE) if refusal is Refusal.REJECT else DROP
+
+
+@dataclass(slots=True)
+class _Port:
+    writer: Writer
+    rules: PortRules
+    into: Fragment
+
+    def cluster_ip(self) -> None:
+        address = self.writer.family.pack(self.rules.cluster_ip)
+        key = place_key(address, self.rules.protocol, self.rules.port)
+        self.into.counted[Fixed.CLUSTER_IPS, address] += 1
+        match self.rules.internal:
+            case Scope() as scope:
+                self.into.elements[Fixed.SERVICES][key] = goto(self._pick(scope, node_port=False))
+                self._number(Fixed.ENDPOINTS, key, (scope,))
+            case Refusal() as refusal:
+                self.into.elements[Fixed.REFUSED][key] = _refusal(refusal)
+
+    def outside(self, front: Front) -> None:
+        node_port = not front.address
+        key = node_port_key(front.protocol, front.port)
+        key = key if node_port else self.writer.family.pack(front.address) + key
+        elements = self.into.elements
+        if chain := self._outside_chain(node_port=node_port):
+            elements[Fixed.NODE_PORTS if node_port else Fixed.SERVICES][key] = goto(chain)
+            scopes = (Scope.CLUSTER, Scope.LOCAL) if self.rules.external_policy_local else (Scope.CLUSTER,)
+            self._number(Fixed.NODE_PORT_ENDPOINTS if node_port else Fixed.ENDPOINTS, key, scopes)
+            elements[self._masqueraded(node_port=node_port)][key] = None
+        if isinstance(self.rules.external, Refusal):
+            refused = Fixed.REFUSED_NODE_PORTS if node_port else Fixed.REFUSED
+            elements[refused][key] = _refusal(self.rules.external)
+
+    def firewall(self, addresses: Iterable[str]) -> None:
+        name = f"fw-{identifier(self.rules.name)}"
+        chain = layout.firewall_chain(self.writer.family, name, self.writer.firewall_ranges(self.rules))
+        for address in addresses:
+            key = place_key(self.writer.family.pack(address), self.rules.protocol, self.rules.port)
+            self.into.elements[Fixed.FIREWALLED][key] = goto(name)
+            self.into.chains[name] = chain
+
+    def sticky_endpoints(self) -> None:
+        family, rules = self.writer.family, self.rules
+        for target in dict.fromkeys((*rules.cluster, *rules.local)):
+            name = endpoint_identifier(rules.name, target)
+            clients = self._clients(name)
+            self.into.sets[clients] = layout.affinity_set(family, clients, rules.affinity_seconds)
+            packed = family.pack(target.address)
+            self.into.chains[f"e-{name}"] = layout.sticky_endpoint_chain(
+                family, f"e-{name}", clients, rules.protocol, packed, target.port
+            )
+
+    def _clients(self, endpoint: str) -> str:
+        """A set's timeout can't be changed, so another timeout means another set."""
+        return f"a-{endpoint}-{self.rules.affinity_seconds}"
+
+    def _masqueraded(self, *, node_port: bool) -> Fixed:
+        if self.rules.external_policy_local:
+            return Fixed.LOCAL_NODE_PORTS if node_port else Fixed.EXTERNAL_LOCAL
+        return Fixed.EXTERNAL_NODE_PORTS if node_port else Fixed.EXTERNAL
+
+    def _outside_chain(self, *, node_port: bool) -> str:
+        """Empty where nobody is served."""
+        cluster = self._pick(Scope.CLUSTER, node_port=node_port) if self.rules.cluster else ""
+        if not self.rules.external_policy_local:
+            return cluster
+        local = self._pick(Scope.LOCAL, node_port=node_port) if self.rules.local else ""
+        if not cluster and not local:
+            return ""
+        sticky = self.rules.affinity_seconds
+        name = f"x-{identifier(self.rules.name)}" if sticky else f"x-{cluster or 'none'}-{local or 'none'}"
+        chain = layout.external_local_chain(self.writer.family, name, cluster, local, self.writer.options)
+        (self.into.chains if sticky else self.into.shared_chains)[name] = chain
+        return name
+
+    def _slots(self, scope: Scope) -> tuple[Target, ...]:
+        return self.rules.cluster if scope is Scope.CLUSTER else self.rules.local
+
+    def _pick(self, scope: Scope, *, node_port: bool) -> str:
+        """The chain that chooses among the targets of the scope."""
+        if self.rules.affinity_seconds:
+            return self._sticky(scope)
+        slots, local = len(self._slots(scope)), scope is Scope.LOCAL
+        name = f"{'n' if node_port else ''}{'local' if local else 'any'}-{slots}"
+        if name not in self.into.shared_chains:
+            chain = layout.pick_chain(self.writer.family, name, slots, local=local, node_port=node_port)
+            self.into.shared_chains[name] = chain
+        return name
+
+    def _sticky(self, scope: Scope) -> str:
+        own = identifier(self.rules.name)
+        name, picks = f"s-{own}-{scope}", f"p-{own}-{scope}"
+        if name not in self.into.chains:
+            slots = self._slots(scope)
+            names = {target: endpoint_identifier(self.rules.name, target) for target in dict.fromkeys(slots)}
+            kept = tuple((self._clients(each), f"e-{each}") for each in names.values())
+            self.into.chains[name] = layout.sticky_chain(self.writer.family, name, kept, picks, len(slots))
+            self.into.sets[picks] = layout.pick_map(picks)
+            verdicts = {target: goto(f"e-{each}") for target, each in names.items()}
+            self.into.picks[picks] = dict(zip(index_keys(0, len(slots)), map(verdicts.__getitem__, slots), strict=True))
+        return name
+
+    def _number(self, endpoints: Fixed, key: bytes, scopes: Iterable[Scope]) -> None:
+        """Sticky ports have chains of their own instead."""
+        if self.rules.affinity_seconds:
+            return
+        numbered = self.into.elements[endpoints]
+        for scope in scopes:
+            slots = self._slots(scope)
+            indexes = index_keys(layout.LOCAL_OFFSET if scope is Scope.LOCAL else 0, len(slots))
+            packed = self.writer.family.pack_all([target[0] for target in slots])
+            data = [address + port_data(target[1]) for address, target in zip(packed, slots, strict=True)]
+            numbered.update(zip([key + index for index in indexes], data, strict=True))

@@ -1,0 +1,85 @@
+"""What is said to the kernel about our table, its sets, chains and rules: one netlink message each. Pure.
+
+`ruleset` puts them in order, `layout` says which sets and chains there are; elements are `netlink`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final
+
+from zonewise.proxy.wire.family import Family
+from zonewise.proxy.wire.layout import TABLE, Chain, Set
+from zonewise.proxy.wire.netlink import APPEND, CREATE, Kind, Message, nested, number, number64, text
+
+_VERDICT: Final = 0xFFFFFF00
+_MOST_CLIENTS: Final = 65535
+
+
+class SetFlag(IntEnum):
+    INTERVAL = 0x4
+    MAP = 0x8
+    TIMEOUT = 0x10
+    DYNAMIC = 0x20
+
+
+def new_table(family: Family) -> Message:
+    return Message(Kind.NEW_TABLE, family.number, text(1, TABLE), CREATE)
+
+
+def delete_table(family: Family) -> Message:
+    return Message(Kind.DELETE_TABLE, family.number, text(1, TABLE))
+
+
+def new_set(family: Family, wanted: Set, identifier: int) -> Message:
+    flags = SetFlag.MAP * bool(wanted.data or wanted.verdicts) | SetFlag.INTERVAL * wanted.interval
+    flags |= (SetFlag.TIMEOUT | SetFlag.DYNAMIC) * bool(wanted.timeout_seconds)
+    body = [text(1, TABLE), text(2, wanted.name), number(3, flags)]
+    body += [number(4, _type_number(wanted.key)), number(5, _length(family, wanted.key))]
+    if wanted.verdicts:
+        body += [number(6, _VERDICT), number(7, 16)]
+    elif wanted.data:
+        body += [number(6, _type_number(wanted.data)), number(7, _length(family, wanted.data))]
+    body.append(number(10, identifier))
+    if wanted.timeout_seconds:
+        body += [nested(9, number(1, _MOST_CLIENTS)), number64(11, wanted.timeout_seconds * 1000)]
+    return Message(Kind.NEW_SET, family.number, b"".join(body), CREATE)
+
+
+def delete_set(family: Family, name: str) -> Message:
+    return Message(Kind.DELETE_SET, family.number, text(1, TABLE) + text(2, name))
+
+
+def new_chain(family: Family, chain: Chain) -> Message:
+    body = [text(1, TABLE), text(3, chain.name)]
+    if at := chain.attached:
+        body += [nested(4, number(1, at.hook), number(2, at.priority)), number(5, 1), text(7, at.type.value)]
+    return Message(Kind.NEW_CHAIN, family.number, b"".join(body), CREATE)
+
+
+def delete_chain(family: Family, name: str) -> Message:
+    return Message(Kind.DELETE_CHAIN, family.number, text(1, TABLE) + text(3, name))
+
+
+def flush_rules(family: Family, chain: str = "") -> Message:
+    """Of one chain, or of all."""
+    return Message(Kind.DELETE_RULE, family.number, text(1, TABLE) + (text(2, chain) if chain else b""))
+
+
+def new_rules(family: Family, chain: Chain) -> Iterator[Message]:
+    for rule in chain.rules:
+        body = text(1, TABLE) + text(2, chain.name) + nested(4, rule)
+        yield Message(Kind.NEW_RULE, family.number, body, CREATE | APPEND)
+
+
+def _type_number(types: tuple[int, ...]) -> int:
+    """As nft writes concatenated types: six bits each."""
+    combined = 0
+    for each in types:
+        combined = combined << 6 | each
+    return combined
+
+
+def _length(family: Family, types: tuple[int, ...]) -> int:
+    return sum(family.address_bytes if each == family.address_type else 4 for each in types)

@@ -1,0 +1,51 @@
+"""Automatic hints, stable: the same promise as the strict form, kept where that one gives up.
+
+Zones share the endpoints in proportion to CPU, as upstream. But a node that does not say its zone or CPU is left out
+and named instead of spoiling the whole cluster; an endpoint may be hinted for several zones, so that 4, 4 and 3
+endpoints need not lose their zones; and hints that are there stay until the overload is half as large again as a new
+assignment may have, so that a Service near the limit does not flap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from zonewise.routing.algorithms import Algorithm
+from zonewise.routing.hints_strict import OVERLOAD_THRESHOLD
+from zonewise.routing.load import Consumers
+from zonewise.routing.prefer import Limits, Preference, prefer
+from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.tuning import Start
+from zonewise.topology import DomainCapacities
+
+KEEP_FACTOR: Final = 1.5
+
+
+def hint_stably(
+    capacities: DomainCapacities,
+    homes: Mapping[str, str | None],
+    overload: float | None = None,
+    previous: Mapping[str, Consumers] | None = None,
+) -> Preference:
+    demand = {zone: total.cpu_millis for zone, total in capacities.domains.items()}
+    threshold = overload or OVERLOAD_THRESHOLD
+    limits = Limits(Algorithm.OPTIMAL, Start(0, per_domain=False), 0, threshold, threshold * KEEP_FACTOR)
+    preference = prefer(demand, homes, limits, previous)
+    return replace(preference, reason=_with_nodes_left_out(preference.reason, capacities))
+
+
+def _with_nodes_left_out(reason: Reason, capacities: DomainCapacities) -> Reason:
+    code = Code.HINTED if reason.code is Code.PREFERRED else reason.code
+    lacking = sorted(capacities.lacking())
+    if not lacking:
+        return replace(reason, code=code)
+    why = "; ".join(str(capacities.left_out[name]) for name in lacking[:3])
+    return replace(
+        reason,
+        code=code,
+        sentence=f"{reason.sentence}; {len(lacking)} nodes are left out: {why}",
+        facts={**reason.facts, "nodes_left_out": tuple(lacking)},
+        blame=(*reason.blame, *(Subject("Node", name) for name in lacking)),
+    )

@@ -1,0 +1,83 @@
+"""A chunk of a data set through every contestant, by compiled loops. The only module of a sweep that needs numba."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from zonewise.routing.algorithms import Algorithm
+from zonewise.simulator.compiled import Memory, compare, memory, sweeper
+from zonewise.simulator.decide.datasets import Chunk, Triple
+from zonewise.simulator.decide.kernels import INVALID, Settings
+from zonewise.simulator.decide.results import SCORE_BINS, Loss
+from zonewise.simulator.decide.tasks import Contestant, Partial, Rules, Sums, Task
+
+ZONES = 3
+
+
+def perform_chunk(task: Task, chunk: Chunk) -> Partial:
+    contestants = task.rules.contestants
+    totals = np.full((len(contestants), chunk.inputs), INVALID)
+    sums = {
+        contestant.name: _sweep(contestant, task.rules, chunk, row)
+        for contestant, row in zip(contestants, totals, strict=True)
+    }
+    worst = np.zeros((len(contestants), 4 + ZONES))
+    bound = np.zeros(1)
+    inner = _ratio(chunk.nodes), _values(chunk.values), chunk.first, chunk.last, chunk.ordered
+    compare()(*inner, task.rules.weights, totals, worst, bound)
+    sums = {
+        name: _with_loss(found, row, chunk.nodes, contestants)
+        for (name, found), row in zip(sums.items(), worst, strict=True)
+    }
+    return Partial(task.number, task.inputs, sums, float(bound[0]) * chunk.times)
+
+
+def _sweep(contestant: Contestant, rules: Rules, chunk: Chunk, totals: Any) -> Sums:
+    run = warm(contestant.algorithm)
+    held = _memory()
+    sums, histogram = np.zeros(5), np.zeros(SCORE_BINS, np.int64)
+    settings = Settings(rules.threshold, contestant.start.at(ZONES), rules.weights)
+    inner = _ratio(chunk.nodes), _values(chunk.values), chunk.first, chunk.last, chunk.ordered, settings
+    begin = time.process_time()
+    run(*inner, held.search, held.work, held.traffic, sums, histogram, totals)
+    cpu_seconds = time.process_time() - begin
+    total, in_zone, overload, slices, invalid = (float(value) * chunk.times for value in sums)
+    binned = tuple(int(count) * chunk.times for count in histogram)
+    return Sums(total, in_zone, overload, slices, int(invalid), binned, cpu_seconds)
+
+
+@cache
+def warm(algorithm: Algorithm) -> Any:
+    """Compiled, or read from the cache, by one small call that is not measured."""
+    run, held = sweeper(algorithm), _memory()
+    settings = Settings(0.5, 0, Rules(()).weights)
+    inner = (1 / 3, 1 / 3, 1 / 3), _values(range(2)), 0, 1, True, settings
+    run(*inner, held.search, held.work, held.traffic, np.zeros(5), np.zeros(SCORE_BINS, np.int64), np.zeros(3))
+    return run
+
+
+@cache
+def _memory() -> Memory:
+    return memory(ZONES)
+
+
+def _ratio(nodes: Triple) -> tuple[float, float, float]:
+    whole = sum(nodes)
+    return nodes[0] / whole, nodes[1] / whole, nodes[2] / whole
+
+
+def _values(values: range) -> Any:
+    return np.array(values, np.int64)
+
+
+def _with_loss(found: Sums, worst: Any, nodes: Triple, contestants: tuple[Contestant, ...]) -> Sums:
+    behind, total, best, whose, *endpoints = worst
+    if behind <= 0:
+        return found
+    loss = Loss(nodes, tuple(map(int, endpoints)), float(total), float(best), contestants[int(whose)].name)
+    return msgspec.structs.replace(found, loss=loss)

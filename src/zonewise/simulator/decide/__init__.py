@@ -1,0 +1,1 @@
+"""Data sets, scores, tables, plots and reports of the simulator. Pure."""

@@ -1,0 +1,70 @@
+"""What a sweep found: means, distributions and losses per algorithm. Made by sweeps, shown by tables and reports."""
+
+from __future__ import annotations
+
+import msgspec
+
+from zonewise.simulator.decide.churn import Churn
+
+SCORE_BINS = 101
+"""One bin for each whole point from 0 to 100; what is below 0 counts as 0."""
+
+
+class Figures(msgspec.Struct, frozen=True, rename="camel"):
+    total: float
+    in_zone: float | None = None
+    overload: float | None = None
+    slices: float | None = None
+
+
+class Loss(msgspec.Struct, frozen=True, rename="camel"):
+    """An input on which an algorithm falls far behind the best of the others."""
+
+    nodes: tuple[int, ...]
+    endpoints: tuple[int, ...]
+    total: float
+    best: float
+    best_algorithm: str
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Mean scores of one algorithm over a data set; `invalid` inputs left a zone without endpoints and are not in the means."""
+
+    algorithm: str
+    total: float
+    in_zone: float
+    overload: float
+    slices: float
+    published: Figures | None = None
+    cpu_seconds: float = 0.0
+    invalid: int = 0
+    histogram: tuple[int, ...] = ()
+    losses: tuple[Loss, ...] = ()
+
+
+class Judged(msgspec.Struct, frozen=True, rename="camel"):
+    """One input of the user's own, and the total of each algorithm on it; none where a zone is left without endpoints."""
+
+    name: str
+    zones: tuple[str, ...]
+    nodes: tuple[int, ...]
+    endpoints: tuple[int, ...]
+    totals: dict[str, float | None]
+
+
+class Table(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """`upper_bound` is a mean total that no assignment of any kind exceeds."""
+
+    dataset: str
+    inputs: int
+    rows: tuple[Row, ...]
+    about: str = ""
+    upper_bound: float | None = None
+    judged: tuple[Judged, ...] = ()
+
+
+class Results(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The JSON of `zonewise simulate -o json`; `churn` is there where traces were replayed."""
+
+    tables: tuple[Table, ...]
+    churn: tuple[Churn, ...] = ()

@@ -1,0 +1,77 @@
+"""What a sweep is made of: rules, tasks that can be done in any order and any place, and the sums each of them gives.
+
+A task is a chunk of a data set, or some of a user's own inputs. All of these are plain values that travel to other
+processes and into a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from zonewise.routing.algorithms import STANDARD, Algorithm, Weights
+from zonewise.routing.tuning import DEFAULT_START, Start
+from zonewise.simulator.decide.datasets import Chunk, Dataset, chunks
+from zonewise.simulator.decide.inputs import Input
+from zonewise.simulator.decide.results import Judged, Loss
+
+INPUTS_PER_TASK: Final = 200
+
+
+class Contestant(msgspec.Struct, frozen=True):
+    """An algorithm under a name of its own, so that it can stand in a table twice."""
+
+    name: str
+    algorithm: Algorithm
+    start: Start = DEFAULT_START
+
+
+class Rules(msgspec.Struct, frozen=True):
+    contestants: tuple[Contestant, ...]
+    threshold: float = 0.5
+    weights: Weights = STANDARD
+
+
+class Task(msgspec.Struct, frozen=True):
+    number: int
+    rules: Rules
+    chunk: Chunk | None = None
+    own: tuple[Input, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        return self.chunk.inputs * self.chunk.times if self.chunk else len(self.own)
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """One contestant's sums over a task's inputs; the inputs that it made invalid are only counted."""
+
+    total: float
+    in_zone: float
+    overload: float
+    slices: float
+    invalid: int
+    histogram: tuple[int, ...]
+    cpu_seconds: float
+    loss: Loss | None = None
+
+
+class Partial(msgspec.Struct, frozen=True):
+    """`bound` sums the ceilings that no assignment exceeds."""
+
+    number: int
+    inputs: int
+    sums: dict[str, Sums]
+    bound: float | None = None
+    judged: tuple[Judged, ...] = ()
+
+
+def dataset_tasks(dataset: Dataset, rules: Rules) -> list[Task]:
+    return [Task(number, rules, chunk=chunk) for number, chunk in enumerate(chunks(dataset))]
+
+
+def own_tasks(inputs: Sequence[Input], rules: Rules) -> list[Task]:
+    cuts = enumerate(range(0, len(inputs), INPUTS_PER_TASK))
+    return [Task(number, rules, own=tuple(inputs[at : at + INPUTS_PER_TASK])) for number, at in cuts]

@@ -1,0 +1,1 @@
+"""Which EndpointSlices a Service needs, and which writes lead there. Pure."""

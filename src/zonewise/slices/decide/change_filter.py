@@ -1,0 +1,77 @@
+"""Which changes of an object can change a Service's slices. Pure; `sources` asks it about every change it hears."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from zonewise.objects import Condition, HasMetadata, Node, Pod, Service
+from zonewise.routing import DRAIN_ZONE, read_policy
+from zonewise.routing.policy import NoPolicy
+from zonewise.slices.decide.names import STATE
+from zonewise.topology import is_ready, zone_of
+
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+def service_matters(old: Service | None, new: Service | None) -> bool:
+    """The state that we write into a Service's annotation, and its load balancer's, make no other slices of it."""
+    if old is None or new is None:
+        return old is not new
+    before, after = old.metadata, new.metadata
+    return (
+        old.spec != new.spec
+        or before.uid != after.uid
+        or before.labels != after.labels
+        or before.deletion_timestamp != after.deletion_timestamp
+        or _said(before.annotations) != _said(after.annotations)
+    )
+
+
+def _said(annotations: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in annotations.items() if name != STATE}
+
+
+def pod_matters(old: Pod, new: Pod) -> bool:
+    """For two states of a pod with the same labels: whether an endpoint made of it may differ."""
+    before, after = old.status, new.status
+    return (
+        before.pod_ips != after.pod_ips
+        or _ready(old) != _ready(new)
+        or (before.phase != after.phase and (before.phase in _ENDED) != (after.phase in _ENDED))
+        or before.pod_ip != after.pod_ip
+        or (old.metadata.deletion_timestamp is None) != (new.metadata.deletion_timestamp is None)
+        or old.metadata.uid != new.metadata.uid
+        or old.spec != new.spec
+    )
+
+
+def _ready(pod: Pod) -> Condition | None:
+    return next((condition for condition in pod.status.conditions if condition.type == "Ready"), None)
+
+
+def routing_matters(old: Node | None, new: Node | None) -> bool:
+    """Whether routing may see the two states of a node differently; a heartbeat is nothing."""
+    if old is None or new is None:
+        return old is not new
+    return (
+        old.metadata.labels != new.metadata.labels
+        or is_ready(old) != is_ready(new)
+        or old.status.allocatable.get("cpu") != new.status.allocatable.get("cpu")
+        or old.spec.taints != new.spec.taints
+        or old.spec.unschedulable != new.spec.unschedulable
+        or names_drain(old) != names_drain(new)
+    )
+
+
+def moves_endpoints(old: Node | None, new: Node | None) -> bool:
+    """Whether the endpoints on a node may read differently, for Services that ask for nothing, too."""
+    return old is None or new is None or zone_of(old.metadata.labels) != zone_of(new.metadata.labels)
+
+
+def wants_routing(service: Service) -> bool:
+    return names_drain(service) is not None or not isinstance(read_policy(service).policy, NoPolicy)
+
+
+def names_drain(viewed: HasMetadata | None) -> str | None:
+    return None if viewed is None else viewed.metadata.annotations.get(DRAIN_ZONE)

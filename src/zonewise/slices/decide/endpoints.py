@@ -1,0 +1,106 @@
+"""Endpoints as a Service's pods make them, before routing has its say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from zonewise.objects import Endpoint, EndpointConditions, ObjectReference, Pod, PodIP, Service
+from zonewise.routing import Cluster
+from zonewise.slices.decide.families import Family, canonical
+from zonewise.slices.decide.ports import Ports, port_resolver
+from zonewise.topology import ZONE
+
+_ENDED: Final = ("Succeeded", "Failed")
+
+_CONDITIONS: Final = {
+    said: EndpointConditions(ready=said[0], serving=said[1], terminating=said[2])
+    for said in product((False, True), repeat=3)
+}
+
+ByPorts = dict[Ports, list[Endpoint]]
+
+
+@dataclass(frozen=True, slots=True)
+class PodEndpoints:
+    """`without_node` are the pods left out because nobody knows their node (any more)."""
+
+    by_family: Mapping[Family, ByPorts]
+    without_node: tuple[str, ...]
+
+
+def endpoints_of(service: Service, pods: Iterable[Pod], cluster: Cluster, families: Iterable[Family]) -> PodEndpoints:
+    found: dict[Family, list[tuple[Ports, Endpoint]]] = {family: [] for family in families}
+    without_node: list[str] = []
+    ports_of = port_resolver(service)
+    zones, nodes = cluster.domains(ZONE), cluster.nodes
+    publish = service.spec.publish_not_ready_addresses
+    for pod in pods:
+        if not _belongs(pod):
+            continue
+        node_name = pod.spec.node_name
+        if node_name not in nodes and not publish:
+            without_node.append(pod.metadata.name)
+            continue
+        ports = ports_of(pod)
+        for family, addresses in _addresses(pod.status.pod_ips):
+            if family in found:
+                found[family].append((ports, _endpoint(pod, service, addresses, zones.get(node_name))))
+    by_family = {family: _by_ports(endpoints) for family, endpoints in found.items()}
+    return PodEndpoints(by_family, tuple(sorted(without_node)))
+
+
+def _by_ports(found: Iterable[tuple[Ports, Endpoint]]) -> ByPorts:
+    """Pods that share an answer about their ports follow each other, and hashing it for each of them would cost."""
+    by_ports: ByPorts = {}
+    last: Ports | None = None
+    together: list[Endpoint] = []
+    for ports, endpoint in found:
+        if ports is not last:
+            last, together = ports, by_ports.setdefault(ports, [])
+        together.append(endpoint)
+    return by_ports
+
+
+def _belongs(pod: Pod) -> bool:
+    status = pod.status
+    return status.phase not in _ENDED and bool(status.pod_ips or status.pod_ip)
+
+
+def _addresses(ips: tuple[PodIP, ...]) -> Iterable[tuple[Family, tuple[str, ...]]]:
+    if len(ips) == 1:
+        known = canonical(ips[0].ip)
+        return ((known[0], (known[1],)),) if known else ()
+    by_family: dict[Family, list[str]] = {}
+    for ip in ips:
+        if known := canonical(ip.ip):
+            by_family.setdefault(known[0], []).append(known[1])
+    return [(family, tuple(sorted(addresses))) for family, addresses in by_family.items()]
+
+
+def _endpoint(pod: Pod, service: Service, addresses: tuple[str, ...], zone: str | None) -> Endpoint:
+    metadata, spec = pod.metadata, pod.spec
+    serving, terminating = _is_ready(pod), metadata.deletion_timestamp is not None
+    ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
+    return Endpoint(
+        addresses=addresses,
+        conditions=_CONDITIONS[ready, serving, terminating],
+        hostname=spec.hostname if spec.hostname and _answers_for(service, pod) else None,
+        node_name=spec.node_name or None,
+        zone=zone,
+        target_ref=ObjectReference(kind="Pod", namespace=metadata.namespace, name=metadata.name, uid=metadata.uid),
+    )
+
+
+def _is_ready(pod: Pod) -> bool:
+    for condition in pod.status.conditions:
+        if condition.type == "Ready":
+            return condition.status == "True"
+    return False
+
+
+def _answers_for(service: Service, pod: Pod) -> bool:
+    """A pod has a DNS name of its own under the headless Service that it names as its subdomain."""
+    return pod.spec.subdomain == service.metadata.name and pod.metadata.namespace == service.metadata.namespace

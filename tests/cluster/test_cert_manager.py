@@ -1,0 +1,357 @@
+"""Certificates on a real API server: shared by replicas, rotated under load without a failed call, never in a log."""
+
+import asyncio
+import base64
+import datetime as dt
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from cryptography import x509
+from structlog.testing import capture_logs
+
+from support.kube.admission_server import (
+    CONFIG_MAP_RULE,
+    HOST,
+    LABEL,
+    LATE,
+    SECRET,
+    Judge,
+    Whole,
+    config_map,
+    configuration,
+    registered,
+    site,
+    trusted,
+)
+from support.kube.fault_proxy import FaultProxy
+from support.waiting import eventually
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.decide import reflector
+from zonewise.kube.server.admission import AdmissionServer, Webhook
+from zonewise.kube.server.ca_injector import TrustInjector
+from zonewise.kube.server.cert_manager import ServingCertificate, SharedAuthorities, install, server_context, utc_now
+from zonewise.kube.server.certificates import Authorities, CertificateError, Lifetimes
+from zonewise.kube.watch.informers import Caches
+from zonewise.kube.wire.errors import ApiError
+from zonewise.kube.wire.patch import MergePatch
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.objects import CONFIG_MAPS, SECRETS, Key, Resource
+
+MINUTE = dt.timedelta(minutes=1)
+QUICK = Lifetimes(
+    authority=120 * MINUTE,
+    authority_renewal=60 * MINUTE,
+    settling=10 * MINUTE,
+    leaf=40 * MINUTE,
+    leaf_renewal=20 * MINUTE,
+)
+BURST = 60  # more than the 25 idle connections an API server keeps, so that every burst opens some
+
+
+class Clock:
+    def __init__(self, now: dt.datetime) -> None:
+        self.now = now
+
+    def __call__(self) -> dt.datetime:
+        return self.now
+
+
+async def stored(client: Client, namespace: str) -> Authorities:
+    secret = await client.get(SECRETS, SECRET, namespace)
+    return Authorities.from_secret({field: base64.b64decode(text) for field, text in secret.data.items()})
+
+
+async def served(port: int) -> x509.Certificate:
+    """What a new connection is shown."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(HOST, port, ssl=context)
+    der: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    with suppress(ConnectionError, ssl.SSLError):
+        await writer.wait_closed()
+    return x509.load_der_x509_certificate(der)
+
+
+def signed_by(port: int, authorities: Authorities, index: int) -> Callable[[], Awaitable[bool]]:
+    async def holds() -> bool:
+        return (await served(port)).issuer == authorities.members[index].certificate.subject
+
+    return holds
+
+
+class Load:
+    """Bursts of requests that pass the webhook, until told to stop; every failure is kept."""
+
+    def __init__(self, client: Client, namespace: str, proxy: FaultProxy) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._proxy = proxy
+        self.bursts = 0
+        self.failures: list[ApiError] = []
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.gather(*(self._one(index) for index in range(BURST)))
+            self.bursts += 1
+
+    async def _one(self, index: int) -> None:
+        try:
+            await self._client.create(CONFIG_MAPS, config_map(f"x{index}"), self._namespace, dry_run=True)
+        except ApiError as error:
+            self.failures.append(error)
+
+    async def through_new_connections(self) -> None:
+        bursts, accepted = self.bursts, self._proxy.accepted
+        await eventually(lambda: self.bursts >= bursts + 2 and self._proxy.accepted > accepted, "load goes on")
+        assert not self.failures
+
+
+def with_canary(namespace: str, url: str, canary_url: str) -> dict[str, Any]:
+    """A second webhook in the same configuration, called for objects labelled so; the first is called for the others."""
+    canary, others = [{"key": "canary", "operator": operator} for operator in ("Exists", "DoesNotExist")]
+    body = configuration(namespace, url, [CONFIG_MAP_RULE], objectSelector={"matchExpressions": [others]})
+    second = {"name": "canary.zonewise.dev", "clientConfig": {"url": canary_url}}
+    body["webhooks"].append({**body["webhooks"][0], **second, "objectSelector": {"matchExpressions": [canary]}})
+    return body
+
+
+async def canary_passes(client: Client, namespace: str) -> bool:
+    with suppress(ApiError):
+        await client.create(CONFIG_MAPS, config_map("c", canary="yes"), namespace, dry_run=True)
+        return True
+    return False
+
+
+async def test_authorities_follow_each_other_under_load(client: Client, namespace: str) -> None:
+    """The clock jumps through two hours, within which every certificate is valid by the API server's clock too."""
+    now = utc_now()
+    clock = Clock(now - 70 * MINUTE)
+    canary_context = server_context()
+    async with (
+        site(client, namespace, lifetimes=QUICK, clock=clock) as running,
+        AdmissionServer([Webhook("judge", Whole, Judge(), LATE)], canary_context, host=HOST, port=0) as canary,
+        FaultProxy(running.url("")) as proxy,
+    ):
+        port = running.server.port
+        first = await stored(client, namespace)
+        assert len(first.members) == 1
+
+        def jump_to(moment: dt.datetime) -> None:
+            clock.now = moment
+            running.certificate.wake()
+
+        jump_to(now - 10 * MINUTE)  # a successor is due, and trusted from now on
+        await eventually(lambda: number_of_authorities(client, namespace, 2))
+        both = await stored(client, namespace)
+        assert both.members[0].fingerprint == first.members[0].fingerprint
+        install(canary_context, both.members[1].issue([HOST], now, MINUTE * 5))
+        body = with_canary(namespace, running.url("judge", proxy.port), f"https://{HOST}:{canary.port}/judge")
+        async with registered(client, body):
+            await trusted(client, namespace, running)
+            load = Load(client, namespace, proxy)
+            loading = asyncio.create_task(load.run())
+            assert await signed_by(port, both, 0)()
+            await load.through_new_connections()
+            await eventually(lambda: canary_passes(client, namespace), "API server trusts the successor")
+
+            jump_to(now)  # it has settled, and signs
+            await eventually(signed_by(port, both, 1))
+            await load.through_new_connections()
+
+            leaf = await served(port)
+            jump_to(now + 20 * MINUTE)  # the leaf is half-way through its life
+            await eventually(lambda: another_leaf(port, leaf))
+            await load.through_new_connections()
+
+            jump_to(now + 51 * MINUTE)  # the first authority has ended, a third is made
+            await eventually(lambda: successors(client, namespace, both))
+            await eventually(lambda: canary_passes(client, namespace))
+            await load.through_new_connections()
+            loading.cancel()
+            await asyncio.wait([loading])
+        assert not load.failures
+
+
+async def number_of_authorities(client: Client, namespace: str, number: int) -> bool:
+    return len((await stored(client, namespace)).members) == number
+
+
+async def another_leaf(port: int, leaf: x509.Certificate) -> bool:
+    return (await served(port)).serial_number != leaf.serial_number
+
+
+async def successors(client: Client, namespace: str, before: Authorities) -> bool:
+    members = (await stored(client, namespace)).members
+    return len(members) == 2 and members[0].fingerprint == before.members[1].fingerprint
+
+
+def shared(client: Client, namespace: str, lifetimes: Lifetimes = QUICK) -> SharedAuthorities:
+    return SharedAuthorities(client, Key(namespace, SECRET), lifetimes)
+
+
+def fingerprints(authorities: Authorities) -> list[str]:
+    return [member.fingerprint for member in authorities.members]
+
+
+async def test_replicas_that_start_together_share_one_authority(client: Client, namespace: str) -> None:
+    now = utc_now()
+    replicas = [shared(client, namespace) for _ in range(5)]
+    found = await asyncio.gather(*(replica.current(now) for replica in replicas))
+    assert {tuple(fingerprints(one)) for one in found} == {tuple(fingerprints(await stored(client, namespace)))}
+    assert len(found[0].members) == 1
+
+
+async def test_replicas_that_renew_together_make_one_successor(client: Client, namespace: str) -> None:
+    now = utc_now()
+    replicas = [shared(client, namespace) for _ in range(5)]
+    await replicas[0].current(now)
+    later = now + 61 * MINUTE
+    found = await asyncio.gather(*(replica.current(later) for replica in replicas))
+    assert {tuple(fingerprints(one)) for one in found} == {tuple(fingerprints(await stored(client, namespace)))}
+    assert len(found[0].members) == 2
+
+
+async def test_two_replicas_serve_under_one_bundle(client: Client, namespace: str) -> None:
+    async with site(client, namespace) as one, site(client, namespace) as other:
+        for running in (one, other):
+            async with registered(client, configuration(namespace, running.url("judge"), [CONFIG_MAP_RULE])):
+                await trusted(client, namespace, running)
+        assert (await served(one.server.port)).public_key() != (await served(other.server.port)).public_key()
+        assert len((await stored(client, namespace)).members) == 1
+
+
+async def test_a_deleted_secret_comes_back_as_it_was(client: Client, namespace: str) -> None:
+    replica = shared(client, namespace)
+    before = await replica.current(utc_now())
+    await client.delete(SECRETS, SECRET, namespace)
+    assert fingerprints(await replica.current(utc_now())) == fingerprints(before)
+    assert fingerprints(await stored(client, namespace)) == fingerprints(before)
+
+
+async def test_an_empty_secret_is_filled_and_the_rest_of_it_kept(client: Client, namespace: str) -> None:
+    prepared = {"metadata": {"name": SECRET, "labels": {"theirs": "kept"}}, "data": {"note": "aGk="}}
+    await client.create(SECRETS, prepared, namespace)
+    assert len((await shared(client, namespace).current(utc_now())).members) == 1
+    secret = await client.get(SECRETS, SECRET, namespace)
+    assert secret.metadata.labels == {"theirs": "kept"}
+    assert set(secret.data) == {"note", "ca.crt", "ca.key"}
+
+
+BROKEN = {"not base64 of PEM": "bm9uc2Vuc2U=", "cut short": "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t"}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+async def test_a_broken_secret_says_what_to_do(client: Client, namespace: str, text: str) -> None:
+    await client.create(SECRETS, {"metadata": {"name": SECRET}, "data": {"ca.crt": text}}, namespace)
+    with pytest.raises(CertificateError, match=f"secret {namespace}/{SECRET}: .*; delete it to have it made anew"):
+        await shared(client, namespace).current(utc_now())
+
+
+def grant(namespace: str, user: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    name = f"test-{namespace}"
+    rules = [
+        {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch"]},
+    ]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    return (
+        {"metadata": {"name": name}, "rules": rules},
+        {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]},
+    )
+
+
+RBAC = "rbac.authorization.k8s.io"
+CLUSTER_ROLES = Resource(dict[str, Any], "ClusterRole", "clusterroles", RBAC, namespaced=False)
+CLUSTER_ROLE_BINDINGS = Resource(dict[str, Any], "ClusterRoleBinding", "clusterrolebindings", RBAC, namespaced=False)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    """All that is logged, before anything is redacted."""
+    with capture_logs() as lines:
+        yield lines
+
+
+async def test_refused_at_first_it_goes_on_trying_and_logs_no_secret(
+    cluster: ControlPlane, client: Client, namespace: str, lines: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 1.0)
+    role, binding = grant(namespace, f"webhook-{namespace}")
+    path = await asyncio.to_thread(cluster.add_user, f"webhook-{namespace}", f"webhook-{namespace}")
+    body = configuration(namespace, "https://127.0.0.1:1/judge", [CONFIG_MAP_RULE], failurePolicy="Ignore")
+    async with (
+        registered(client, body) as resource,
+        Client(kubeconfig.load(path)) as limited,
+        Caches(limited) as caches,
+    ):
+        injector = TrustInjector(limited, caches, selector=f"{LABEL}={namespace}")
+        certificate = ServingCertificate(limited, Key(namespace, SECRET), [HOST], injector.inject)
+        running = asyncio.create_task(certificate.run())
+        await eventually(lambda: any("forbidden" in str(line.get("error")) for line in lines))
+        await client.create(CLUSTER_ROLES, role)
+        await client.create(CLUSTER_ROLE_BINDINGS, binding)
+        await eventually(lambda: has_bundle(client, resource, body["metadata"]["name"]))
+        await eventually(lambda: any(line["event"] == "serving certificate renewed" for line in lines))
+        running.cancel()
+        await asyncio.wait([running])
+        await client.delete(CLUSTER_ROLE_BINDINGS, binding["metadata"]["name"])
+        await client.delete(CLUSTER_ROLES, role["metadata"]["name"])
+    assert "PRIVATE" not in str(lines)
+    assert "authorities written" in [line["event"] for line in lines]
+
+
+async def has_bundle(client: Client, resource: Resource[dict[str, Any]], name: str) -> bool:
+    return bool((await client.get(resource, name))["webhooks"][0]["clientConfig"].get("caBundle"))
+
+
+async def test_the_leaf_is_renewed_although_trust_fails(client: Client, namespace: str) -> None:
+    """From what was trusted last: a successor that could not be announced must not sign."""
+    now = utc_now()
+    clock, broken = Clock(now - 70 * MINUTE), False
+
+    async def trust(_bundle: bytes) -> None:
+        if broken:
+            raise ApiError("nobody listens")
+
+    certificate = ServingCertificate(client, Key(namespace, SECRET), [HOST], trust, lifetimes=QUICK, clock=clock)
+    await certificate.renew()
+    async with AdmissionServer([], certificate.context, host=HOST, port=0) as server:
+        old = await served(server.port)
+        broken, clock.now = True, now - 5 * MINUTE
+        with pytest.raises(ApiError, match="nobody listens"):
+            await certificate.renew()
+        both = await stored(client, namespace)
+        assert len(both.members) == 2
+        assert await another_leaf(server.port, old)
+        clock.now = now + 10 * MINUTE
+        with pytest.raises(ApiError, match="nobody listens"):
+            await certificate.renew()
+        assert await signed_by(server.port, both, 0)()
+
+
+async def test_a_secret_that_never_stands_still_is_an_error(client: Client, namespace: str) -> None:
+    class Restless(Client):
+        """Somebody else writes between every read and the write that follows."""
+
+        async def get(self, *arguments: Any, **options: Any) -> Any:
+            found = await client.get(*arguments, **options)
+            await client.patch(
+                SECRETS,
+                SECRET,
+                MergePatch({"data": {"note": base64.b64encode(found.metadata.resource_version.encode()).decode()}}),
+                namespace,
+            )
+            return found
+
+    await client.create(SECRETS, {"metadata": {"name": SECRET}}, namespace)
+    restless = Restless(client.access)
+    async with restless:
+        with pytest.raises(CertificateError, match="changes faster than it can be read"):
+            await shared(restless, namespace).current(utc_now())

@@ -1,0 +1,189 @@
+"""Nodes, volumes and claims for tests of the driver's Kubernetes side, on an API server that others may share.
+
+Nodes are kwok's, under a run's own names and domain labels, so that several tests can have a zone-a at once. Volumes
+are as an external provisioner makes them of a CreateVolume response: one node selector term for each accessible topology.
+"""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from support.waiting import eventually
+from zonewise.ceph.decide.domains import DRIVER, DomainLabels, accessible
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import NotFound
+from zonewise.kube.wire.patch import JsonPatch, MergePatch
+from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
+from zonewise.lab.nodes import kwok
+from zonewise.objects import CONFIG_MAPS, NODES, PODS
+from zonewise.objects.storage import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+
+CONFIG = "csi-config"
+CLASS = "none"
+
+
+class Bed:
+    """With a `label_prefix` of "" its domain labels are the run's own."""
+
+    def __init__(self, client: Client, namespace: str, label_prefix: str = "") -> None:
+        self.client = client
+        self.namespace = namespace
+        self.run = uuid.uuid4().hex[:8]
+        prefix = label_prefix or f"{self.run}.example.com"
+        self.region_label = f"{prefix}/region"
+        self.zone_label = f"{prefix}/zone"
+        self.labels = DomainLabels.parse(f"{self.region_label};{self.zone_label}")
+        self._nodes: list[str] = []
+        self._volumes: list[str] = []
+
+    async def node(self, zone: str, number: int = 1, region: str = "eu") -> str:
+        """A zone of "" makes a node without domain labels."""
+        manifest = kwok.manifest(0, zone or "nowhere", 0, tainted=False)
+        name = f"{self.run}-{zone or 'nowhere'}-{number}"
+        where = {self.region_label: region, self.zone_label: zone} if zone else {}
+        manifest["metadata"] |= {"name": name, "labels": {"kubernetes.io/hostname": name, "bed": self.run, **where}}
+        await self.client.create(NODES, manifest)
+        self._nodes.append(name)
+        return name
+
+    async def label(self, node: str, labels: Mapping[str, str | None]) -> None:
+        await self.client.patch(NODES, node, MergePatch({"metadata": {"labels": labels}}))
+
+    async def labels_of(self, node: str) -> dict[str, str]:
+        return (await self.client.get(NODES, node)).metadata.labels
+
+    async def until_labelled(self, node: str, labels: Mapping[str, str | None]) -> None:
+        """None for a label that must be gone."""
+
+        async def is_so() -> bool:
+            found = await self.labels_of(node)
+            return all(found.get(key) == value for key, value in labels.items())
+
+        await eventually(is_so, f"{node} has {labels}")
+
+    async def register(self, node: str, keys: Sequence[str]) -> None:
+        """As a kubelet does after NodeGetInfo."""
+        entry = {"name": DRIVER, "nodeID": node, "topologyKeys": sorted(keys), "allocatable": {"count": 30}}
+        await self.client.create(CSI_NODES, {"metadata": {"name": node}, "spec": {"drivers": [entry]}})
+
+    async def take_over(self, said: Mapping[str, Sequence[str]] | str) -> None:
+        """Writes the map; text as it is."""
+        text = said if isinstance(said, str) else json.dumps({"version": 2, "topology-takeover": said})
+        body = {"metadata": {"name": CONFIG}, "data": {"config.json": text}}
+        try:
+            await self.client.patch(CONFIG_MAPS, CONFIG, MergePatch({"data": body["data"]}), self.namespace)
+        except NotFound:
+            await self.client.create(CONFIG_MAPS, body, self.namespace)
+
+    async def volume(self, name: str, segments: tuple[tuple[str, str], ...]) -> None:
+        """A volume that is bound to a claim of the same name, reached as `accessible` says."""
+        await self.bind(name, accessible(segments))
+
+    async def bind(self, name: str, topologies: Sequence[Mapping[str, str]], **source: Any) -> None:
+        """`source`: the volume's handle and attributes, as a driver gave them."""
+        volume = f"{self.run}-{name}"
+        body = volume_body(volume, topologies, self.namespace, name)
+        body["spec"]["csi"] |= source
+        await self.client.create(PERSISTENT_VOLUMES, body)
+        self._volumes.append(volume)
+        claim = {
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": CLASS,
+                "volumeName": volume,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+        await self.client.create(PERSISTENT_VOLUME_CLAIMS, claim, self.namespace)
+
+        async def bound() -> bool:
+            found = await self.client.get(PERSISTENT_VOLUME_CLAIMS, name, self.namespace)
+            return found.status.phase == "Bound"
+
+        await eventually(bound, f"{name} is bound")
+
+    async def pod(self, name: str, claim: str) -> None:
+        body = {
+            "metadata": {"name": name},
+            "spec": {
+                "nodeSelector": {"bed": self.run},
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "c", "image": "none", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        }
+        await self.client.create(PODS, body, self.namespace)
+
+    async def until_scheduled(self, name: str) -> str:
+        async def where() -> str:
+            return (await self.client.get(PODS, name, self.namespace)).spec.node_name
+
+        return await eventually(where, f"{name} is scheduled")
+
+    async def until_unschedulable(self, name: str) -> None:
+        async def refused() -> bool:
+            found = (await self.client.get(PODS, name, self.namespace)).status.conditions
+            return any(condition.type == "PodScheduled" and condition.status == "False" for condition in found)
+
+        await eventually(refused, f"{name} is refused")
+
+    async def remove_pod(self, name: str) -> None:
+        """Its successor needs another name: kwok ends pods by their names, and may do so once more."""
+        await self.client.delete(PODS, name, self.namespace, grace_seconds=0)
+
+        async def gone() -> bool:
+            try:
+                await self.client.get(PODS, name, self.namespace)
+            except NotFound:
+                return True
+            return False
+
+        await eventually(gone, f"{name} is gone")
+
+    async def fail(self, node: str) -> None:
+        """Its kubelet falls silent: kwok lets go of it, and it is not ready."""
+        await self.client.patch(NODES, node, MergePatch({"metadata": {"annotations": {KWOK_ANNOTATION: None}}}))
+        await self.set_ready(node, ready=False)
+
+    async def recover(self, node: str) -> None:
+        await self.client.patch(NODES, node, MergePatch({"metadata": {"annotations": {KWOK_ANNOTATION: "fake"}}}))
+        await self.set_ready(node, ready=True)
+
+    async def set_ready(self, node: str, *, ready: bool) -> None:
+        conditions = [{"type": "Ready", "status": "True" if ready else "False", "reason": "KubeletReady"}]
+        patch = JsonPatch([{"op": "replace", "path": "/status/conditions", "value": conditions}])
+        await self.client.patch(NODES, node, patch, subresource="status")
+
+    async def remove(self) -> None:
+        await self.client.delete_collection(PODS, self.namespace, grace_seconds=0)
+        await self.client.delete_collection(PERSISTENT_VOLUME_CLAIMS, self.namespace)
+        for name in self._volumes:
+            await self.client.delete(PERSISTENT_VOLUMES, name)
+        for name in self._nodes:
+            for resource in (NODES, CSI_NODES):
+                try:
+                    await self.client.delete(resource, name)
+                except NotFound:
+                    continue
+
+
+def volume_body(name: str, topologies: Sequence[Mapping[str, str]], namespace: str, claim: str) -> dict[str, Any]:
+    terms = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in term.items()]}
+        for term in topologies
+    ]
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if terms else {}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": CLASS,
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
+            "csi": {"driver": DRIVER, "volumeHandle": f"handle-{name}"},
+            **affinity,
+        },
+    }

@@ -1,0 +1,241 @@
+"""The driver under test as its orchestrator sees it: a socket, requests, answers and status codes."""
+
+import functools
+import json
+import multiprocessing
+import signal
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from support.programs import csi_controller
+from zonewise.ceph.backend.cluster import Cluster, Clusters
+from zonewise.ceph.backend.rbd import Rbd
+from zonewise.ceph.config import Configuration
+from zonewise.ceph.controller import fsck, journal
+from zonewise.ceph.controller.service import Controller
+from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.decide.model import Backend
+from zonewise.ceph.grpc_server import Server
+from zonewise.ceph.identity import Identity
+from zonewise.ceph.spec import csi_pb2 as csi
+from zonewise.lab.ceph.cluster import Ceph
+
+PREFIX = "topology.ceph.zonewise.dev/"
+GIB, MIB = 1 << 30, 1 << 20
+PATIENCE_SECONDS = 120.0
+
+
+class Refused(Exception):  # noqa: N818 - what the driver answered, not a fault
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class Client:
+    """Calls by the names of the specification: `client.CreateVolume(name=...)`."""
+
+    def __init__(self, socket: Path) -> None:
+        self.channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.enable_retries", 0)])
+        self._services = {
+            method.name: (service.name, getattr(csi, method.input_type.name), getattr(csi, method.output_type.name))
+            for service in csi.DESCRIPTOR.services_by_name.values()
+            for method in service.methods
+        }
+
+    def call(self, name: str, request: Any, timeout: float = PATIENCE_SECONDS) -> Any:
+        service, _, answer = self._services[name]
+        send = self.channel.unary_unary(
+            f"/csi.v1.{service}/{name}", lambda message: message.SerializeToString(), answer.FromString
+        )
+        try:
+            return send(request, timeout=timeout, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise Refused(error.code().name, error.details()) from None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._services:
+            raise AttributeError(name)
+        return lambda **fields: self.call(name, self._services[name][1](**fields))
+
+
+class Driver:
+    """Requests with the secrets and parameters of a test's cluster, and what they mean filled in."""
+
+    def __init__(self, client: Client, ceph: Ceph) -> None:
+        self.client = client
+        self.ceph = ceph
+
+    def create(
+        self,
+        name: str,
+        *,
+        preferred: Sequence[str | Mapping[str, str]] = (),
+        requisite: Sequence[str | Mapping[str, str]] = (),
+        size: int = 64 * MIB,
+        limit: int = 0,
+        snapshot: str = "",
+        volume: str = "",
+        parameters: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> csi.Volume:
+        request = csi.CreateVolumeRequest(
+            name=name,
+            secrets=more.pop("secrets", self.ceph.secrets),
+            parameters={"clusterID": "lab", **(parameters or {})},
+            volume_capabilities=[more.pop("capability", MOUNT)],
+        )
+        if size or limit:
+            request.capacity_range.required_bytes = size
+            request.capacity_range.limit_bytes = limit
+        for terms, where in (
+            (preferred, request.accessibility_requirements.preferred),
+            (requisite, request.accessibility_requirements.requisite),
+        ):
+            for term in terms:
+                where.add().segments.update(topology(term))
+        if not preferred and not requisite:
+            request.ClearField("accessibility_requirements")
+        if snapshot:
+            request.volume_content_source.snapshot.snapshot_id = snapshot
+        if volume:
+            request.volume_content_source.volume.volume_id = volume
+        return self.client.call("CreateVolume", request).volume
+
+    def delete(self, volume_id: str) -> None:
+        self.client.DeleteVolume(volume_id=volume_id, secrets=self.ceph.secrets)
+
+    def snapshot(self, name: str, volume_id: str, **more: Any) -> csi.Snapshot:
+        return self.client.CreateSnapshot(
+            name=name, source_volume_id=volume_id, secrets=self.ceph.secrets, **more
+        ).snapshot
+
+    def delete_snapshot(self, snapshot_id: str) -> None:
+        self.client.DeleteSnapshot(snapshot_id=snapshot_id, secrets=self.ceph.secrets)
+
+    def expand(self, volume_id: str, size: int) -> int:
+        return self.client.ControllerExpandVolume(
+            volume_id=volume_id, capacity_range={"required_bytes": size}, secrets=self.ceph.secrets
+        ).capacity_bytes
+
+    def capacity(self, zone: str | Mapping[str, str] | None = None, **parameters: str) -> csi.GetCapacityResponse:
+        more = {"accessible_topology": {"segments": topology(zone)}} if zone is not None else {}
+        return self.client.GetCapacity(parameters={"clusterID": "lab", **parameters}, **more)
+
+
+MOUNT = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+BLOCK = csi.VolumeCapability(block={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+
+
+def topology(term: str | Mapping[str, str]) -> dict[str, str]:
+    """`"zone-a"` for its zone, or short names and values."""
+    named = {"zone": term} if isinstance(term, str) else term
+    return {f"{PREFIX}{name}": value for name, value in named.items()}
+
+
+def config_file(directory: Path, ceph: Ceph, **changes: Any) -> Path:
+    document = ceph.csi_config()
+    document["clusters"][0].update(changes)
+    path = directory / "config.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def backends() -> dict[Kind, Backend]:
+    return {Kind.RBD: Rbd(patience_seconds=0)}
+
+
+@contextmanager
+def serving(directory: Path, config: Path, ceph: Ceph, *, timeout_seconds: float = 60, **more: Any) -> Iterator[Driver]:
+    """A driver in this process."""
+    clusters = Clusters(Configuration(config), timeout_seconds)
+    socket = directory / f"{uuid.uuid4().hex[:8]}.sock"
+    server = Server(
+        f"unix://{socket}",
+        {"Identity": Identity(), "Controller": Controller(clusters, backends(), abandoned_after_seconds=0, **more)},
+    )
+    server.start()
+    client = Client(socket)
+    try:
+        yield Driver(client, ceph)
+    finally:
+        client.channel.close()
+        server.stop(5)
+        clusters.close()
+
+
+class Process:
+    """A controller in a process of its own, that may die at a step."""
+
+    def __init__(self, directory: Path, config: Path, ceph: Ceph, crash: str = "") -> None:
+        self.socket = directory / f"{uuid.uuid4().hex[:8]}.sock"
+        self._said = directory / f"{self.socket.stem}.log"
+        self._process = _forks().Process(
+            target=csi_controller.run, args=(self.socket, config, crash, self._said), daemon=True
+        )
+        self._process.start()
+        self._wait_serving()
+        self.client = Client(self.socket)
+        self.driver = Driver(self.client, ceph)
+
+    def _wait_serving(self) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self.socket.exists():
+            assert self._process.is_alive(), self.said()
+            assert time.monotonic() < deadline, "the controller does not start"
+            time.sleep(0.02)
+
+    def died(self) -> bool:
+        """Whether it ended by SIGKILL; waits for it."""
+        self._process.join(PATIENCE_SECONDS)
+        return self._process.exitcode == -signal.SIGKILL
+
+    def said(self) -> str:
+        return self._said.read_text() if self._said.exists() else ""
+
+    def stop(self) -> None:
+        self.client.channel.close()
+        if self._process.is_alive():
+            self._process.terminate()
+        self._process.join(PATIENCE_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+            raise AssertionError(f"the controller does not end: {self.said()[-2000:]}")
+        self._process.close()
+
+
+@functools.cache
+def _forks() -> ForkServerContext:
+    """Processes come from one that has loaded what they need: starting each from nothing would take a second of a core."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([csi_controller.__name__])
+    return context
+
+
+def own_cluster(config: Path) -> Cluster:
+    return Clusters(Configuration(config), 60).own("lab")
+
+
+def findings(cluster: Cluster, older_than_seconds: float = 0) -> list[str]:
+    """What the doctor says, for anything that is there now."""
+    seen = fsck.Doctor(cluster, backends(), {pool for pool in cluster.pools() if journal.exists(cluster, pool)})
+    return [f"{each.code} {each.what}" for each in seen.examine(time.time() + 1, older_than_seconds)]
+
+
+def images(ceph: Ceph, cluster: Cluster) -> dict[str, list[str]]:
+    """Of each zone's pool, what is there with a name, and what is in the trash."""
+    import rbd  # noqa: PLC0415 - a binding of the system's
+
+    return {
+        zone: sorted(rbd.RBD().list(cluster.ioctx(ceph.pool(zone))))
+        + sorted(f"trash:{each['name']}" for each in rbd.RBD().trash_list(cluster.ioctx(ceph.pool(zone))))
+        for zone in ceph.zones
+    }

@@ -1,0 +1,81 @@
+"""A small cluster as `status` and `doctor` read it: six nodes in three zones, a few Services, and what of ours runs."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from support.planning.cluster import OURS, node, service, slice_of
+from support.planning.cluster import labelled as with_labels
+from zonewise.diagnostics.decide.status.assemble import Seen
+from zonewise.objects import Lease, Node
+from zonewise.objects.admissionregistration import WebhookConfiguration
+from zonewise.objects.apps import Deployment
+
+NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
+REGION = "topology.kubernetes.io/region"
+
+
+def made(kind: type, **body: Any) -> Any:
+    return msgspec.convert(body, kind)
+
+
+def workload(name: str, **status: int) -> Deployment:
+    found: Deployment = made(
+        Deployment,
+        metadata={"name": name, "namespace": "zonewise-system", "labels": {"app.kubernetes.io/name": name}},
+        spec={"replicas": 2},
+        status=status,
+    )
+    return found
+
+
+def lease(name: str, seconds_ago: float, holder: str = "me") -> Lease:
+    renewed = (NOW - timedelta(seconds=seconds_ago)).isoformat()
+    spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}
+    found: Lease = made(Lease, metadata={"name": name, "namespace": "zonewise-system"}, spec=spec)
+    return found
+
+
+def webhook(bundle: bytes = b"x") -> WebhookConfiguration:
+    called = {
+        "caBundle": base64.b64encode(bundle).decode(),
+        "service": {"namespace": "zonewise-system", "name": "zonewise-webhook"},
+    }
+    found: WebhookConfiguration = made(
+        WebhookConfiguration,
+        metadata={"name": "zonewise-overlay"},
+        webhooks=[{"name": "overlay.zonewise.dev", "clientConfig": called, "failurePolicy": "Ignore"}],
+    )
+    return found
+
+
+def labelled(name: str, zone: str, **labels: str) -> Node:
+    found = node(name, zone)
+    more = {**found.metadata.labels, REGION: "eu", **labels}
+    status = msgspec.structs.replace(found.status, allocatable={"cpu": "4"})
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, labels=more), status=status)
+
+
+def seen() -> Seen:
+    web, hard = service("web"), with_labels(service("hard", **{SAME_ZONE: "Require"}), OURS)
+    soft, gone = service("soft", **{SAME_ZONE: "Prefer"}), service("gone")
+    hook = service("zonewise-webhook", "zonewise-system")
+    return Seen(
+        version="v1.36.3",
+        nodes=[labelled(f"{zone}{index}", zone) for zone in "abc" for index in range(2)],
+        services=[web, hard, soft, gone],
+        slices=[
+            slice_of(web, {"a": 1, "b": 1}),
+            slice_of(hard, {"a": 1, "b": 1}),
+            slice_of(soft, {"a": 1}),
+            slice_of(hook, {"a": 2}),
+        ],
+        deployments=[workload("zonewise-controller", readyReplicas=2, updatedReplicas=2)],
+        leases=[lease("zonewise-endpointslices", 3)],
+        webhooks=[webhook()],
+    )

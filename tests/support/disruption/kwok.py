@@ -1,0 +1,76 @@
+"""How kwok's pods behave on the bed: as shipped, and as late or as stubborn as their annotations ask.
+
+kwok reads these stages besides those it ships with, and a stage with a weight goes before those without.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zonewise.lab.build import binaries
+
+READY_AFTER = "bed/ready-after"
+"""Running but not ready for so long, such as "500ms"."""
+GONE_AFTER = "bed/gone-after"
+"""Terminating for so long."""
+HELD = "bed/held"
+"""Does not become ready (again); in a template only beside READY_AFTER."""
+
+Stage = dict[str, Any]
+
+_NOW_READY = """
+{{ $now := Now }}
+conditions:
+- {lastTransitionTime: {{ $now | Quote }}, status: "True", type: Ready}
+- {lastTransitionTime: {{ $now | Quote }}, status: "True", type: ContainersReady}
+"""
+
+
+def write_stages(path: Path) -> Path:
+    shipped = yaml.safe_load_all(binaries.find(binaries.DEFAULT_VERSION).stages.read_text())
+    ready = next(stage for stage in shipped if stage["metadata"]["name"] == "pod-ready")
+    path.write_text(yaml.safe_dump_all([_started(ready), _late(), _gone()]))
+    return path
+
+
+def _started(ready: Stage) -> Stage:
+    """Its containers run, but none is ready."""
+    template = ready["spec"]["next"]["statusTemplate"]
+    for kind in ("Ready", "ContainersReady"):
+        template = template.replace(f'status: "True"\n  type: {kind}\n', f'status: "False"\n  type: {kind}\n')
+    conditions = [_lives(), _is(".status.phase", "Pending"), _annotation(READY_AFTER, "Exists")]
+    return _stage("pod-start", conditions, {"statusTemplate": template.replace("ready: true", "ready: false")})
+
+
+def _late() -> Stage:
+    unready = {"key": '.status.conditions.[] | select( .type == "Ready" ) | .status', "operator": "NotIn"}
+    conditions = [_lives(), _is(".status.phase", "Running"), unready | {"values": ["True"]}]
+    asked = [_annotation(READY_AFTER, "Exists"), _annotation(HELD, "DoesNotExist")]
+    return _stage("pod-ready-late", [*conditions, *asked], {"statusTemplate": _NOW_READY}, READY_AFTER)
+
+
+def _gone() -> Stage:
+    conditions = [{"key": ".metadata.deletionTimestamp", "operator": "Exists"}, _annotation(GONE_AFTER, "Exists")]
+    return _stage("pod-delete-late", conditions, {"delete": True}, GONE_AFTER)
+
+
+def _stage(name: str, conditions: list[Stage], after: Stage, delay: str = "") -> Stage:
+    spec: Stage = {"resourceRef": {"apiGroup": "v1", "kind": "Pod"}, "selector": {"matchExpressions": conditions}}
+    if delay:
+        duration = {"expressionFrom": f'.metadata.annotations["{delay}"]'}
+        spec["delay"] = {"durationMilliseconds": 0, "durationFrom": duration}
+    kind = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Stage", "metadata": {"name": name}}
+    return kind | {"spec": spec | {"weight": 1, "next": after}}
+
+
+def _lives() -> Stage:
+    return {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
+
+
+def _is(key: str, value: str) -> Stage:
+    return {"key": key, "operator": "In", "values": [value]}
+
+
+def _annotation(name: str, operator: str) -> Stage:
+    return {"key": f'.metadata.annotations["{name}"]', "operator": operator}

@@ -1,0 +1,330 @@
+"""Zonewise as processes on a bed: leaders that share a lease, webhooks behind one address, and an API that tells them late."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import yaml
+from aiohttp import web
+
+from support.lab.machine import ZONEWISE
+from support.process import Program
+from zonewise.kube.client import kubeconfig
+from zonewise.kube.client.client import Client
+from zonewise.kube.wire.errors import NotFound
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.objects import LEASES, Resource
+from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
+
+LEASE_NAMESPACE, LEASE = "kube-system", "zonewise-disruption"
+LEASE_SECONDS = 3
+SECRET = "kube-system/zonewise-disruption"
+CONFIGURATION = "zonewise-disruption"
+LEADER, WEBHOOK = "zonewise-leader", "zonewise-webhook"
+"""The users that the audit log names."""
+POLICIES = tuple(
+    Resource(dict[str, Any], kind, plural, "admissionregistration.k8s.io", namespaced=False)
+    for kind, plural in (
+        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+    )
+)
+_MANIFESTS = Path(__file__).parents[3] / "deploy"
+_CHUNK_BYTES = 2**16
+_COMMON = ("--parts", "disruption", "--log-format", "json")
+
+
+@contextmanager
+def program(*arguments: object) -> Iterator[Program]:
+    started = Program(str(ZONEWISE), *arguments)
+    try:
+        yield started
+    finally:
+        started.remove()
+
+
+def start_leader(config: Path, *more: object) -> Program:
+    lease = ("--lease-namespace", LEASE_NAMESPACE, "--lease-seconds", LEASE_SECONDS)
+    where = ("--kubeconfig", config, "--health-port", 0)
+    return Program(str(ZONEWISE), "controller", *_COMMON, *where, *lease, *more)
+
+
+def start_webhook(config: Path, url_port: int, port: int, *more: object) -> Program:
+    reached = ("--url", f"https://127.0.0.1:{url_port}", "--host", "127.0.0.1", "--port", port)
+    where = ("--kubeconfig", config, "--health-port", 0, "--secret", SECRET)
+    return Program(str(ZONEWISE), "webhook", *_COMMON, *where, *reached, *more)
+
+
+class Balancer:
+    """One address for all webhooks, connection by connection in turn; one that is away is passed over."""
+
+    def __init__(self) -> None:
+        self.backends: dict[int, int] = {}
+        """Port by number of the webhook."""
+        self._turns = itertools.count()
+        self._server: asyncio.Server | None = None
+        self._carrying: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._carrying:
+            task.cancel()
+        await asyncio.gather(*self._carrying, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._carry(reader, writer))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ports = list(self.backends.values())
+        first = next(self._turns)
+        for port in (ports[(first + number) % len(ports)] for number in range(len(ports))):
+            with suppress(ConnectionRefusedError):
+                behind = await asyncio.open_connection("127.0.0.1", port)
+                break
+        else:
+            return
+        try:
+            await asyncio.wait(
+                [asyncio.ensure_future(_pump(reader, behind[1])), asyncio.ensure_future(_pump(behind[0], writer))],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            behind[1].transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while chunk := await reader.read(_CHUNK_BYTES):
+            writer.write(chunk)
+            await writer.drain()
+
+
+class LateApi:
+    """An API server that answers at once, but tells of changes `lag_seconds` late: a cache that is behind.
+
+    Plain HTTP on loopback; who comes through here is the admin.
+    """
+
+    def __init__(self, plane: ControlPlane, lag_seconds: float) -> None:
+        self._plane = plane
+        self.lag_seconds = lag_seconds
+        self._session: aiohttp.ClientSession | None = None
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        pki = self._plane.layout.pki
+        context = ssl.create_default_context(cafile=str(self._plane.ca_path))
+        context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
+        timeout = aiohttp.ClientTimeout(total=None)
+        connector = aiohttp.TCPConnector(ssl=context, limit=0)
+        self._session = aiohttp.ClientSession(
+            self._plane.server, connector=connector, timeout=timeout, auto_decompress=False
+        )
+        application = web.Application(client_max_size=2**26)
+        application.router.add_route("*", "/{path:.*}", self._pass)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._session is not None
+        assert self._runner is not None
+        await self._runner.cleanup()
+        await self._session.close()
+
+    def kubeconfig(self, directory: Path) -> Path:
+        document = {
+            "current-context": "late",
+            "clusters": [{"name": "late", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "users": [{"name": "late", "user": {}}],
+            "contexts": [{"name": "late", "context": {"cluster": "late", "user": "late"}}],
+        }
+        path = directory / f"late-{self.port}.kubeconfig"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        assert self._session is not None
+        headers = {name: request.headers[name] for name in ("Accept", "Content-Type") if name in request.headers}
+        body = await request.read()
+        async with self._session.request(request.method, request.rel_url, headers=headers, data=body or None) as answer:
+            kept = {name: answer.headers[name] for name in ("Content-Type", "Retry-After") if name in answer.headers}
+            if "watch" not in request.query:
+                return web.Response(status=answer.status, headers=kept, body=await answer.read())
+            return await self._tell_late(request, answer, kept)
+
+    async def _tell_late(
+        self, request: web.Request, answer: aiohttp.ClientResponse, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        told = web.StreamResponse(status=answer.status, headers=headers)
+        await told.prepare(request)
+        chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def receive() -> None:
+            async for chunk in answer.content.iter_any():
+                chunks.put_nowait((time.monotonic(), chunk))
+            chunks.put_nowait((time.monotonic(), b""))
+
+        receiving = asyncio.create_task(receive())
+        try:
+            with suppress(ConnectionError):  # who listened was killed
+                while True:
+                    came_at, chunk = await chunks.get()
+                    await asyncio.sleep(max(0.0, came_at + self.lag_seconds - time.monotonic()))
+                    if not chunk:
+                        break
+                    await told.write(chunk)
+        finally:
+            receiving.cancel()
+        return told
+
+
+@dataclass
+class Zonewise:
+    """The processes at work; any may be killed and started again."""
+
+    plane: ControlPlane
+    balancer: Balancer
+    leaders: dict[int, Program] = field(default_factory=dict)
+    webhooks: dict[int, Program] = field(default_factory=dict)
+    configs: dict[int, Path] = field(default_factory=dict)
+    """Of webhooks that are told late: their own way to the API server."""
+
+    async def start_leader(self, number: int = 0, *more: object) -> Program:
+        config = await asyncio.to_thread(user_kubeconfig, self.plane, LEADER)
+        self.leaders[number] = await asyncio.to_thread(start_leader, config, *more)
+        return self.leaders[number]
+
+    async def start_webhook(self, number: int = 0, *more: object) -> Program:
+        config = self.configs.get(number, self.plane.kubeconfig)
+        if number not in self.configs:
+            config = await asyncio.to_thread(user_kubeconfig, self.plane, WEBHOOK)
+        port = self.balancer.backends.setdefault(number, free_port())
+        self.webhooks[number] = await asyncio.to_thread(start_webhook, config, self.balancer.port, port, *more)
+        return self.webhooks[number]
+
+    async def ready(self) -> Self:
+        for program in (*self.leaders.values(), *self.webhooks.values()):
+            await asyncio.to_thread(program.wait_ready)
+        return self
+
+    async def kill(self, program: Program) -> None:
+        program.signal(signal.SIGKILL)
+        await asyncio.to_thread(program.remove)
+
+    async def stop(self) -> None:
+        for program in (*self.leaders.values(), *self.webhooks.values()):
+            if program.process.poll() is None:
+                await asyncio.to_thread(program.remove)
+
+
+@asynccontextmanager
+async def zonewise(
+    client: Client, plane: ControlPlane, *, leaders: int = 1, webhooks: int = 1, late: dict[int, Path] | None = None
+) -> AsyncIterator[Zonewise]:
+    """Installed and ready; afterwards nothing of it is left in the cluster but the definition of the budget."""
+    await install(plane)
+    async with Balancer() as balancer:
+        running = Zonewise(plane, balancer, configs=late or {})
+        try:
+            for number in range(leaders):
+                await running.start_leader(number)
+            for number in range(webhooks):
+                await running.start_webhook(number)
+            yield await running.ready()
+        finally:
+            await running.stop()
+            await uninstall(client)
+
+
+@dataclass(frozen=True)
+class Installed:
+    leader: Program
+    webhook: Program
+
+
+@contextmanager
+def installed(plane: ControlPlane) -> Iterator[Installed]:
+    """One leader and one webhook, for all tests of a module."""
+    asyncio.run(install(plane))
+    port = free_port()
+    leader = start_leader(user_kubeconfig(plane, LEADER))
+    webhook = start_webhook(user_kubeconfig(plane, WEBHOOK), port, port)
+    try:
+        leader.wait_ready()
+        webhook.wait_ready()
+        yield Installed(leader, webhook)
+    finally:
+        for running in (leader, webhook):
+            running.remove()
+        asyncio.run(_uninstall_from(plane))
+
+
+async def _uninstall_from(plane: ControlPlane) -> None:
+    async with Client(kubeconfig.load(plane.kubeconfig)) as client:
+        await uninstall(client)
+
+
+async def install(plane: ControlPlane) -> None:
+    await kubectl(plane, "apply", "-f", str(_MANIFESTS / "tdb.yaml"))
+    await kubectl(plane, "wait", "--for=condition=Established", "crd/topologydisruptionbudgets.zonewise.dev")
+
+
+async def uninstall(client: Client) -> None:
+    """Webhooks that are away must not hold up other tests."""
+    gone: list[tuple[Resource[Any], str]] = [
+        (VALIDATING_WEBHOOK_CONFIGURATIONS, ""),
+        *((policy, "") for policy in POLICIES),
+        (LEASES, LEASE_NAMESPACE),
+    ]
+    for resource, namespace in gone:
+        for found in (await client.list(resource.whole(), namespace)).items:
+            if found["metadata"]["name"].startswith("zonewise-"):
+                with suppress(NotFound):
+                    await client.delete(resource, found["metadata"]["name"], namespace)
+
+
+async def kubectl(plane: ControlPlane, *arguments: str) -> None:
+    command = [str(plane.binaries / "kubectl"), "--kubeconfig", str(plane.kubeconfig), *arguments]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+
+
+def user_kubeconfig(plane: ControlPlane, name: str) -> Path:
+    """A user of that name who may do all: rights are tested elsewhere."""
+    path = plane.layout.kubeconfig(name)
+    return path if path.exists() else plane.add_user(name, name, ("system:masters",))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

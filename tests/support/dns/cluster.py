@@ -1,0 +1,136 @@
+"""A small cluster for tests of DNS, without an API server: its objects, and a table that serves it.
+
+The table gets its updates through the same bytes as a serving process does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import dns.flags
+import dns.message
+import dns.rdatatype
+import msgspec
+
+from zonewise.dns.decide.fast_path import QuickResponder, Tally, quick_responder
+from zonewise.dns.decide.handler import LARGEST, Elsewhere, Sender, respond
+from zonewise.dns.decide.record_builder import Domain
+from zonewise.dns.decide.table import Table, Update
+from zonewise.dns.decide.zone import Catalog, Settings
+from zonewise.dns.wire import framing
+from zonewise.dns.wire.names import to_wire
+from zonewise.objects import EndpointSlice, Key, Node, Service, key_of
+
+DOMAIN = "cluster.local."
+ZONES = ("zone-a", "zone-b", "zone-c")
+
+
+def service(name: str, namespace: str = "shop", *, annotations: dict[str, str] | None = None, **spec: Any) -> Service:
+    meta = {"name": name, "namespace": namespace, "annotations": annotations or {}}
+    return msgspec.convert({"metadata": meta, "spec": spec}, Service)
+
+
+def headless(name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> Service:
+    return service(name, annotations=annotations, clusterIP="None", clusterIPs=["None"], **spec)
+
+
+def endpoint(address: str | list[str], node: str | None = None, **more: Any) -> dict[str, Any]:
+    """On a node named after its zone, as `nodes` makes them, unless told otherwise."""
+    addresses = [address] if isinstance(address, str) else address
+    place = {"nodeName": node, "zone": node.rsplit("-", 1)[0]} if node else {}
+    return {"addresses": addresses, **place, **more}
+
+
+def slice_of(
+    owner: str,
+    endpoints: list[dict[str, Any]],
+    ports: Iterable[tuple[str, str, int]] = (("http", "TCP", 8080),),
+    *,
+    family: str = "IPv4",
+    name: str = "",
+) -> EndpointSlice:
+    meta = {"name": name or f"{owner}-{family}", "namespace": "shop", "labels": {"kubernetes.io/service-name": owner}}
+    listed = [{"name": port, "protocol": protocol, "port": number} for port, protocol, number in ports]
+    body = {"metadata": meta, "addressType": family, "endpoints": endpoints, "ports": listed}
+    return msgspec.convert(body, EndpointSlice)
+
+
+def node(name: str, zone: str, pods: Iterable[str], address: str, **labels: str) -> Node:
+    all_labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone, **labels}
+    status = {
+        "addresses": [{"type": "InternalIP", "address": address}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "allocatable": {"cpu": "4"},
+    }
+    body = {"metadata": {"name": name, "labels": all_labels}, "spec": {"podCIDRs": list(pods)}, "status": status}
+    return msgspec.convert(body, Node)
+
+
+def nodes() -> list[Node]:
+    """Two in each zone: zone-a-1 has pods 10.0.11.0/24, zone-c-2 has 10.0.32.0/24."""
+    return [
+        node(f"{zone}-{n}", zone, [f"10.0.{z}{n}.0/24", f"fd00:{z}{n}::/64"], f"192.168.{z}.{n}")
+        for z, zone in enumerate(ZONES, 1)
+        for n in (1, 2)
+    ]
+
+
+class World:
+    """`names`: what the catalog published, through the bytes of the feed, into a table."""
+
+    def __init__(self, *, nodes_: list[Node] | None = None, **settings: Any) -> None:
+        servers = settings.pop("servers", (bytes((10, 96, 0, 10)),))
+        domain = Domain(to_wire(DOMAIN), **settings.pop("domain", {}))
+        self.catalog = Catalog(Settings(domain=domain, servers=servers, **settings))
+        self.nodes = nodes() if nodes_ is None else nodes_
+        self.table = Table(domain.wire)
+        self.tally = Tally()
+        self.quick: QuickResponder = quick_responder(self.table, self.tally)
+        self.apply(self.catalog.snapshot())
+        self.apply(self.catalog.set_serial(1))
+        self.apply(self.catalog.set_nodes(self.nodes))
+        self.apply(self.catalog.set_namespaces({"default": {}, "shop": {}}))
+        self.apply([("loaded",)])
+
+    def apply(self, updates: Iterable[Update]) -> None:
+        decoder = framing.Decoder()
+        for update in updates:
+            for decoded in decoder.feed(framing.encode(update)):
+                self.table.apply(decoded)
+
+    def put(self, found: Service, *slices: EndpointSlice) -> World:
+        self.apply(self.catalog.set_service(key_of(found), found, slices))
+        return self
+
+    def remove(self, name: str) -> None:
+        self.apply(self.catalog.set_service(Key("shop", name), None, ()))
+
+    def ask(self, name: str, kind: str = "A", *, client: str = "", largest: int = LARGEST) -> dns.message.Message:
+        """The reply to a client at that address, as read by dnspython; both ways of replying have to agree."""
+        sender = Sender(self.table.places.node(client)) if client else Sender()
+        query = dns.message.make_query(name, kind)
+        careful = respond(self.table, query.to_wire(), sender, largest)
+        assert isinstance(careful, bytes), f"not ours: {careful}"
+        quick = self.quick(dns.message.make_query(name, kind, use_edns=0, payload=1232).to_wire(), sender)
+        assert quick is not None
+        reply = dns.message.from_wire(careful)
+        other = dns.message.from_wire(quick)
+        assert other.rcode() == reply.rcode()
+        if not other.flags & dns.flags.TC:
+            assert [set(rrset) for rrset in other.answer] == [set(rrset) for rrset in reply.answer]
+        assert query.is_response(reply)
+        return reply
+
+    def is_elsewhere(self, name: str, kind: str) -> bool:
+        query = dns.message.make_query(name, kind).to_wire()
+        given_up = isinstance(respond(self.table, query, Sender(), LARGEST), Elsewhere)
+        assert given_up == (self.quick(query, Sender()) is None)
+        return given_up
+
+
+def told(reply: dns.message.Message) -> list[str]:
+    """The answer section as sorted text: type and data."""
+    return sorted(
+        f"{dns.rdatatype.to_text(rrset.rdtype)} {record.to_text()}" for rrset in reply.answer for record in rrset
+    )

@@ -1,0 +1,86 @@
+"""What must hold for any packet at all, and the packets that taught us something, kept one per line in dns_packets.txt.
+
+`dns_fuzz` makes up packets for it by the million; the unit tests go through those kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.dns.cluster import World, endpoint, headless, service, slice_of
+from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, respond
+from zonewise.dns.decide.pod_names import PodRecords
+from zonewise.dns.wire.message import Query, read
+from zonewise.dns.wire.names import to_wire
+from zonewise.dns.wire.upstream_message import answers_in_full, read_response, written
+
+KEPT = Path(__file__).with_suffix(".txt")
+PORT = ("p", "TCP", 1)
+SENDERS = (Sender(), Sender("zone-a-1"), Sender("zone-c-2"), Sender("", forwards=True))
+"""Which of them sends a packet is said by its first byte; its second, whether it is also tried as something else."""
+
+
+def make() -> World:
+    """Every kind of name, with more endpoints than a packet holds; one Service has a rule that leaves some nothing."""
+    world = World(pods=PodRecords.INSECURE)
+    many = [endpoint(f"10.0.1{n % 2}.{n}", f"zone-{'ab'[n % 2]}-1") for n in range(1, 80)]
+    rule = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
+    world.put(headless("h"), slice_of("h", many, [PORT]))
+    world.put(headless("r", annotations=rule), slice_of("r", many[:9], [PORT]))
+    world.put(service("c", clusterIPs=["10.96.0.1", "fd00::1"], ports=[{"name": "p", "port": 1}]))
+    world.put(service("e", type="ExternalName", externalName="x.y"))
+    world.put(service("i", type="ExternalName", externalName="r.shop.svc.cluster.local"))
+    return world
+
+
+WORLD = make()
+
+
+def must_hold(packet: bytes) -> None:
+    """Nothing raises; only replies are sent, never larger than the transport takes; both ways of replying agree."""
+    sender = SENDERS[packet[0] % len(SENDERS)] if packet else SENDERS[0]
+    quick, again = (WORLD.quick(packet, sender) for _ in range(2))
+    assert quick == again or (quick and again and len(quick) == len(again)), "at most in another order"
+    careful = respond(WORLD.table, packet, sender, OUR_UDP_BYTES)
+    assert (quick is None) == isinstance(careful, Elsewhere)
+    if quick:
+        assert quick[:2] == packet[:2]
+        assert quick[2] & 0x80
+        assert isinstance(careful, bytes)
+        assert len(careful) == len(quick) <= OUR_UDP_BYTES
+    match packet[1:2]:
+        case b"\0":
+            over_tcp = respond(WORLD.table, packet, sender, LARGEST)
+            assert isinstance(over_tcp, Elsewhere) or len(over_tcp) <= LARGEST
+        case b"\7":
+            _must_hold_as_answer(packet)
+
+
+def _must_hold_as_answer(packet: bytes) -> None:
+    """The same bytes as if another server had sent them."""
+    query = read(packet)
+    question = query.question if isinstance(query, Query) else packet[12:30]
+    found = read_response(packet[:2] + b"\x80" + packet[3:], packet[:2], question)
+    if found:
+        answers_in_full(found, 1)
+        if isinstance(query, Query):
+            assert len(written(found, query, 512, 1)) <= max(512, len(packet) + 11)
+
+
+def seeds() -> list[bytes]:
+    """Queries of every kind, without and with EDNS."""
+    head, opt = b"\0\7\1\0\0\1\0\0\0\0\0", b"\0\0\x29\4\xd0\0\0\0\0\0\0"
+    subnet = b"\0\0\x29\4\xd0\0\0\0\0\0\x0b\0\x08\0\x07\0\1\x18\0\x0a\0\x0b"
+    names = ("h", "r", "c", "e", "i", "n", "_p._tcp.h", "zone-a.pin._zone.h")
+    wires = [to_wire(f"{name}.shop.svc.cluster.local") for name in names]
+    wires += [to_wire(name) for name in ("cluster.local", "10-0-0-7.shop.pod.cluster.local", "1.11.0.10.in-addr.arpa")]
+    plain = [head + b"\0" + wire + bytes((0, kind, 0, 1)) for wire in wires for kind in (1, 28, 33, 12)]
+    return [*plain, *(packet[:11] + b"\1" + packet[12:] + extra for packet in plain for extra in (opt, subnet))]
+
+
+def kept() -> list[bytes]:
+    return [bytes.fromhex(line) for line in KEPT.read_text().splitlines()]
+
+
+def keep(packets: set[bytes]) -> None:
+    KEPT.write_text("".join(f"{packet.hex()}\n" for packet in sorted(packets, key=lambda each: (len(each), each))))

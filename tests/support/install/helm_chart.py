@@ -1,0 +1,41 @@
+"""The Helm chart as Helm renders it, object by object beside what `zonewise install` applies: `make test-chart`."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from zonewise.install.components import Mode, Values, choose, documents, identity
+
+CHART = Path(__file__).parents[3] / "deploy/chart"
+VALUES = Values(image="registry.example.com/z:1", namespace="here", replicas=3, api_server=("10.0.0.9", 443))
+CHOICES = ("slices,disruption,proxy,dashboard", "slices,proxy-all,dns,csi", "dns-behind", "dns-node")
+
+
+def rendered(helm: str, names: str, mode: Mode) -> str:
+    host, port = VALUES.api_server
+    values = (
+        *(f"image={VALUES.image}", f"replicas={VALUES.replicas}", f"mode={mode}", f"components={{{names}}}"),
+        *(f"apiServer.host={host}", f"apiServer.port={port}"),
+    )
+    command = [helm, "template", "it", str(CHART), "-n", VALUES.namespace, "--kube-version", "1.36"]
+    command += [word for value in values for word in ("--set", value)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def main(helm: str) -> None:
+    for names, mode in itertools.product(CHOICES, Mode):
+        found = {identity(each): each for each in yaml.safe_load_all(rendered(helm, names, mode)) if each}
+        wanted = {identity(each): each for each in documents(choose(names.split(",")), mode, VALUES)}
+        same = found == {key: each for key, each in wanted.items() if key[0] != "Namespace"}
+        print(f"{names}, {mode}: {len(found)} objects, {'the same' if same else 'OTHERS than install applies'}")
+        if not same:
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

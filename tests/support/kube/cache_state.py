@@ -1,0 +1,37 @@
+"""Comparing watch caches with what the API server itself holds, in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import REGISTRY
+
+from support.waiting import eventually
+from zonewise.kube.client.client import Client
+from zonewise.kube.watch.cache import Cache
+from zonewise.objects import Key, Resource, key_of
+
+
+def contents(cache: Cache[Any]) -> dict[Key, Any]:
+    return {key_of(viewed): viewed for viewed in cache}
+
+
+async def truth(client: Client, resource: Resource[Any], namespace: str = "", **selection: str) -> dict[Key, Any]:
+    listing = await client.list(resource, namespace, **selection)
+    return {key_of(viewed): viewed for viewed in listing.items}
+
+
+async def become_equal(
+    cache: Cache[Any], client: Client, resource: Resource[Any], namespace: str = "", **selection: str
+) -> None:
+    """Wait until the cache holds exactly what the server does, every field that the view reads."""
+
+    async def equal() -> bool:
+        return cache.synced and contents(cache) == await truth(client, resource, namespace, **selection)
+
+    await eventually(equal, f"{cache.name} equal to the server")
+
+
+def sample(name: str, cache: Cache[Any], **labels: str) -> float:
+    resource, _, selection = cache.name.partition(" ")
+    return REGISTRY.get_sample_value(name, {"resource": resource, "selection": selection, **labels}) or 0.0

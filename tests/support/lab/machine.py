@@ -1,0 +1,86 @@
+"""This machine as a test of `zonewise lab` sees it: runs the command line, and looks for what is left afterwards."""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from zonewise.lab import slots
+from zonewise.lab.controlplane import controlplane
+from zonewise.lab.network import namespaces
+from zonewise.lab.status import LabStatus
+
+ZONEWISE = Path(sys.executable).with_name("zonewise")
+
+
+class Machine:
+    """This machine with a state directory of the test's own."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.environ = {**os.environ, "ZONEWISE_STATE": str(state)}
+        self.names: set[str] = set()
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        self.names |= {name for flag, name in itertools.pairwise(arguments) if flag == "--name"}
+        return subprocess.Popen(
+            [ZONEWISE, "lab", *arguments], env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        with self.start(*arguments) as process:
+            output, messages = process.communicate(timeout=240)
+        assert process.returncode == code, f"{arguments}: {output}{messages}"
+        return output if code == 0 else messages
+
+    def output(self, *arguments: str, code: int) -> str:
+        """What it printed, of a command that says by its exit code how things are."""
+        with self.start(*arguments) as process:
+            output, messages = process.communicate(timeout=240)
+        assert process.returncode == code, f"{arguments}: {output}{messages}"
+        return output
+
+    def status(self, name: str, *, code: int = 0) -> LabStatus:
+        with self.start("status", "--name", name, "-o", "json") as process:
+            output, messages = process.communicate(timeout=60)
+        assert process.returncode == code, messages
+        return msgspec.json.decode(output, type=LabStatus)
+
+    def processes(self) -> list[str]:
+        """Command lines of whatever was started, directly or not, with this state directory."""
+        wanted = f"ZONEWISE_STATE={self.state}".encode()
+        found = []
+        for directory in Path("/proc").glob("[0-9]*"):
+            try:
+                if wanted in directory.joinpath("environ").read_bytes().split(b"\0"):
+                    found.append(directory.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return [command for command in found if command]
+
+    def data(self) -> list[Path]:
+        """What the labs that the test named keep in memory."""
+        places = (controlplane.data_directory(self.state / "labs" / name) for name in self.names)
+        return [place for place in places if place.exists()]
+
+    def claims(self) -> list[Path]:
+        return [owner for owner in slots.owners() if owner.is_relative_to(self.state)]
+
+    def assert_untouched(self) -> None:
+        assert self.processes() == []
+        assert not self.state.exists()
+        assert self.claims() == []
+        assert self.data() == []
+        assert [namespace for name in self.names for namespace in namespaces.of_lab(name)] == []
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "waited 60 s in vain"
+        time.sleep(0.02)

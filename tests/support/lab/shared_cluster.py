@@ -1,0 +1,100 @@
+"""One control plane per test run, shared by its xdist workers, stopped by the last, cleaned up after a killed run.
+
+Every run has a directory under the state root and each of its workers holds a shared lock on it for as long as it lives.
+The kernel drops the locks of a killed worker, so whoever gets the lock exclusively knows that nobody uses the run any more.
+"""
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zonewise.lab import paths, state
+from zonewise.lab.ceph import cluster
+from zonewise.lab.controlplane import controlplane
+from zonewise.lab.controlplane.controlplane import ControlPlane
+from zonewise.lab.controlplane.programs import Program
+
+SHARED = "shared"
+
+
+@dataclass(frozen=True)
+class Run:
+    directory: Path
+
+    @classmethod
+    @contextmanager
+    def join(cls) -> Iterator["Run"]:
+        runs = paths.state_root() / "test-runs"
+        run = cls(runs / os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex))
+        with _locked(runs / "lock"):
+            _remove_abandoned(runs)
+            run.directory.mkdir(parents=True, exist_ok=True)
+            users = os.open(run.directory / "users", os.O_RDWR | os.O_CREAT)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield run
+        finally:
+            with _locked(runs / "lock"):
+                os.close(users)
+                _remove_abandoned(runs)
+
+    def shared(self) -> ControlPlane:
+        """The run's own, or the running lab that ZONEWISE_TEST_LAB names: then one can look at it after the tests."""
+        if name := os.environ.get("ZONEWISE_TEST_LAB"):
+            return ControlPlane.attach(state.get(name).directory)
+        directory = self.directory / SHARED
+        with _locked(self.directory / "start"):
+            if not directory.exists():
+                return ControlPlane.start(directory)
+            plane = ControlPlane.attach(directory)
+            plane.wait_ready()
+            return plane
+
+    def private(
+        self, *, programs: tuple[Program, ...] = (Program.ETCD, Program.APISERVER), **settings: Any
+    ) -> ControlPlane:
+        return ControlPlane.start(self.directory / uuid.uuid4().hex[:8], programs=programs, **settings)
+
+    def remove(self, plane: ControlPlane) -> None:
+        controlplane.remove(plane.directory)
+
+    def shared_ceph(self) -> cluster.Ceph:
+        """One Ceph for all workers of the run; stopped with the run's control planes."""
+        with _locked(self.directory / "start-ceph"):
+            directory = self.directory / "ceph"
+            return cluster.attach(directory) if directory.exists() else cluster.start(directory)
+
+    def private_ceph(self, **settings: Any) -> cluster.Ceph:
+        return cluster.start(self.directory / f"ceph-{uuid.uuid4().hex[:6]}", **settings)
+
+
+def _remove_abandoned(runs: Path) -> None:
+    for users in runs.glob("*/users"):
+        descriptor = os.open(users, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            for directory in users.parent.glob("ceph*/"):
+                cluster.remove(directory)
+            for directory in [*users.parent.glob("*/"), users.parent]:
+                controlplane.remove(directory)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

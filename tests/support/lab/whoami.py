@@ -1,0 +1,30 @@
+"""Who the API server takes a client for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from zonewise.kube.client.client import Client
+
+PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+REVIEW = b'{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}'
+
+
+class _UserInfo(msgspec.Struct):
+    username: str
+    groups: list[str] = []
+    uid: str = ""
+    extra: dict[str, list[str]] = {}
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    user_info: _UserInfo
+
+
+class _Review(msgspec.Struct):
+    status: _Status
+
+
+async def whoami(client: Client, deadline_seconds: float = 30) -> _UserInfo:
+    answer = await client.request("POST", PATH, body=REVIEW, deadline_seconds=deadline_seconds)
+    return msgspec.json.decode(answer, type=_Review).status.user_info

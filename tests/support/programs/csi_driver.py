@@ -1,0 +1,45 @@
+"""The whole driver in a process of its own, forked from one that has everything loaded: it dies at a step, if told which."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from zonewise import log
+from zonewise.ceph import crash_points
+from zonewise.ceph.backend.cephfs import CephFs
+from zonewise.ceph.backend.cluster import Clusters
+from zonewise.ceph.backend.rbd import Rbd
+from zonewise.ceph.config import Configuration
+from zonewise.ceph.controller.service import Controller
+from zonewise.ceph.decide.domains import PREFIX
+from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.grpc_server import Server
+from zonewise.ceph.identity import Identity
+from zonewise.ceph.node import capabilities
+
+
+def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Path) -> None:
+    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    log.configure("json", "debug")
+    crash_points.arm(crash)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
+    clusters = Clusters(Configuration(config), 60)
+    topology = {f"{PREFIX}zone": "zone-a"}
+    server = Server(
+        f"unix://{socket}",
+        {
+            "Identity": Identity(),
+            "Controller": Controller(
+                clusters, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, abandoned_after_seconds=0
+            ),  # the only one
+            "Node": capabilities.make(clusters, node, lambda: topology, state_directory=state),
+        },
+    )
+    server.start()
+    stopping.wait()
+    server.stop(5)
+    os._exit(0)  # threads of Ceph's libraries may still be at work

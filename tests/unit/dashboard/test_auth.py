@@ -1,0 +1,34 @@
+"""Who may look, before anybody is asked: names of this machine, and where a token stands."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from zonewise.dashboard.auth import COOKIE, LoopbackDoor, as_cookie, is_loopback, token_of
+
+
+@pytest.mark.parametrize("host", ["localhost:8480", "127.0.0.1:8480", "127.0.0.1", "[::1]:8480", "[::1]", "127.8.8.8"])
+async def test_this_machine_is_welcome(host: str) -> None:
+    assert not (await LoopbackDoor().judge(make_mocked_request("GET", "/", {"Host": host}))).refusal
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8480", "10.0.0.1", "", "localhost.evil"])
+async def test_a_name_that_somebody_points_to_us_is_not(host: str) -> None:
+    verdict = await LoopbackDoor().judge(make_mocked_request("GET", "/", {"Host": host}))
+    assert "no name of this machine" in verdict.refusal
+    assert not verdict.login
+
+
+def test_a_token_stands_in_the_header_or_the_cookie() -> None:
+    assert token_of(make_mocked_request("GET", "/", {"Authorization": "Bearer abc"})) == "abc"
+    assert token_of(make_mocked_request("GET", "/", {"Cookie": f"{COOKIE}={as_cookie('a.b-c=')}"})) == "a.b-c="
+    assert not token_of(make_mocked_request("GET", "/", {"Cookie": f"{COOKIE}=%%%"}))
+    assert not token_of(make_mocked_request("GET", "/"))
+
+
+@pytest.mark.parametrize(
+    ("address", "local"), [("127.0.0.1", True), ("::1", True), ("0.0.0.0", False), ("10.1.1.1", False)]
+)
+def test_only_loopback_is_this_machine_alone(address: str, local: bool) -> None:
+    assert is_loopback(address) is local

@@ -1,0 +1,115 @@
+"""Rows of what the cluster has: nodes, Services, budgets, rollouts, drains; and a dump, which goes the same way."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+
+from support.dashboard.cluster import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
+from zonewise.dashboard import from_dump
+from zonewise.dashboard.decide import row_builder
+from zonewise.dashboard.decide.row_builder import Workload
+from zonewise.dashboard.decide.rows import NodeRow, ServiceRow
+from zonewise.dashboard.decide.whatif_api import Question, Replicas, answer
+from zonewise.dashboard.live_state import Board
+from zonewise.dashboard.simulation import PLOTS, judge
+from zonewise.diagnostics.decide.status.report import ServiceState
+from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
+from zonewise.planning.snapshot import Situation
+from zonewise.routing import HintsForm
+
+
+def shown(objects: list[dict[str, object]]) -> tuple[Board, Situation]:
+    board = Board({})
+    data = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
+    return board, from_dump.show(from_dump.read(data, "test"), board, HintsForm.STABLE)
+
+
+def test_a_dump_fills_every_table() -> None:
+    homes = [("a-1", "a"), ("b-1", "b")]
+    board, situation = shown(
+        [
+            *(node(name, zone) for name, zone in homes),
+            service("cart", "shop", {SAME_ZONE: "Prefer", "zonewise.dev/drain-zone": "a"}),
+            slice_of("cart", "shop", homes),
+        ]
+    )
+    assert board.tables["nodes"]["a-1"] == NodeRow(zone="a", region="eu-1", endpoints=1)
+    row = board.tables["services"]["shop/cart"]
+    assert isinstance(row, ServiceRow)
+    assert (row.policy, row.endpoints, row.our_proxy) == ("same-zone Prefer", 1, False)
+    assert list(board.tables["drains"]) == ["a"]
+    assert {"budgets", "rollouts", "volumes", "takeovers", "notices"} <= board.tables.keys()
+    table = judge(situation)
+    assert table.inputs == 1
+    assert all("<svg" in draw(table.rows) for draw in PLOTS.values())
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_proxy_for_all_services_loses_nothing(everything: bool) -> None:
+    homes = [("a-1", "a"), ("b-1", "b")]
+    proxy = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "zonewise-proxy", "labels": {"app.kubernetes.io/name": "zonewise-proxy"}},
+        "spec": {"template": {"spec": {"containers": [{"args": ["proxy", *["--all-services"] * everything]}]}}},
+    }
+    asking = service("cart", "shop", {SAME_ZONE: "Require"})
+    board, situation = shown([*(node(*home) for home in homes), asking, slice_of("cart", "shop", homes), proxy])
+    row = board.tables["services"]["shop/cart"]
+    assert isinstance(row, ServiceRow)
+    assert (row.our_proxy, row.losses == ()) == (everything, everything)
+    answered = answer(Question(changes=(Replicas("shop/cart", 6),)), situation, HintsForm.STABLE)
+    assert [found.planned.outlook.losses == () for found in answered.rows] == [everything]
+
+
+def test_every_state_of_a_service_can_be_told() -> None:
+    board, _ = shown(cluster(12, 60))
+    states = {row.state for row in board.tables["services"].values() if isinstance(row, ServiceRow)}
+    assert {ServiceState.IN_FORCE, ServiceState.NOT_IN_FORCE, ServiceState.NOT_ASKED} <= states
+
+
+def test_hostile_names_pass_as_they_are() -> None:
+    board, _ = shown(hostile())
+    assert f"space{HOSTILE}/service{HOSTILE}" in board.tables["services"]
+    (budget,) = board.tables["budgets"].values()
+    assert "not an amount" in msgspec.to_builtins(budget)["trouble"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "progress"),
+    [
+        (Deployment, {"spec": {"replicas": 3}, "status": {"updatedReplicas": 1, "readyReplicas": 3}}),
+        (DaemonSet, {"status": {"desiredNumberScheduled": 3, "updatedNumberScheduled": 1, "numberReady": 3}}),
+        (
+            StatefulSet,
+            {
+                "spec": {"replicas": 3},
+                "status": {
+                    "replicas": 3,
+                    "updatedReplicas": 1,
+                    "readyReplicas": 3,
+                    "currentRevision": "a",
+                    "updateRevision": "b",
+                },
+            },
+        ),
+    ],
+    ids=["deployment", "daemonset", "statefulset"],
+)
+def test_a_rollout_shows_until_it_is_over(workload: type[Workload], progress: dict[str, object]) -> None:
+    metadata = {"name": "web", "namespace": "shop", "annotations": {"zonewise.dev/update": "Evict"}}
+    found: Workload = msgspec.convert({"metadata": metadata, **progress}, workload)
+    (row,) = row_builder.rollouts([found]).values()
+    assert (row.kind, row.wanted, row.updated, row.ready, row.by_eviction) == (workload.__name__, 3, 1, 3, True)
+    done = json.loads(json.dumps(progress).replace("1", "3").replace('"a"', '"b"'))
+    assert row_builder.rollouts([msgspec.convert({"metadata": metadata, **done}, workload)]) == {}
+    unseen = {"metadata": {**metadata, "generation": 2}, **done}
+    assert row_builder.rollouts([msgspec.convert(unseen, workload)]), "its controller has not looked yet"
+    waiting = json.loads(re.sub('("readyReplicas"|"numberReady"): 3', r"\1: 0", json.dumps(done)))
+    assert not row_builder.rollouts([msgspec.convert({"metadata": metadata, **waiting}, workload)]), (
+        "waiting is no rollout"
+    )

@@ -1,0 +1,193 @@
+"""What is said of a name agrees with what the server answers, and says why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from support.dns.cluster import DOMAIN, endpoint, headless, node, nodes, service, slice_of
+from zonewise.diagnostics.decide.explain.dns import State, explain
+from zonewise.diagnostics.decide.explain.dns_names import Kind, candidates, meaning
+from zonewise.diagnostics.decide.explain.dns_report import Account, Client, FoundBy, located, on_node
+from zonewise.dns.decide.pod_names import PodRecords
+from zonewise.dns.decide.record_builder import Domain
+from zonewise.dns.decide.zone import Settings
+from zonewise.dns.wire.message import Type
+from zonewise.dns.wire.names import to_wire
+from zonewise.objects import Key
+
+KEYS = "zonewise.dev/topology-keys"
+SETTINGS = Settings(Domain(to_wire(DOMAIN)))
+NEAR = [endpoint("10.0.11.1", "zone-a-1", hostname="a"), endpoint("10.0.21.1", "zone-b-1")]
+LATE = endpoint("10.0.31.1", "zone-c-1", conditions={"ready": False})
+
+SERVICES = [
+    (headless("soft", annotations={KEYS: '["topology.kubernetes.io/zone", "*"]'}), slice_of("soft", [*NEAR, LATE])),
+    (headless("hard", annotations={KEYS: '["topology.kubernetes.io/zone"]'}), slice_of("hard", NEAR)),
+    (headless("wrong", annotations={KEYS: '["topology.kubernetes.io/zone"'}), slice_of("wrong", NEAR)),
+    (headless("drained", annotations={"zonewise.dev/drain-zone": "zone-a"}), slice_of("drained", NEAR)),
+    (headless("empty"), slice_of("empty", [LATE])),
+    (service("web", clusterIPs=["10.96.0.1"], ports=[{"name": "http", "port": 80}]), slice_of("web", NEAR)),
+    (service("away", type="ExternalName", externalName="example.com"), None),
+    (service("inside", type="ExternalName", externalName="soft.shop.svc.cluster.local"), None),
+]
+STATE = State(
+    nodes(),
+    {"shop": {}},
+    {Key("shop", found.metadata.name): (found, (each,) if each else ()) for found, each in SERVICES},
+    [("shop", bytes((10, 0, 11, 9)))],
+)
+IN_A, IN_C, NOWHERE = "10.0.11.99", "10.0.31.99", "203.0.113.9"
+
+
+def told(name: str, client: str = IN_A, type_: Type = Type.A, **settings: Any) -> Account:
+    asked = meaning(f"{name}.cluster.local".lstrip("."), DOMAIN)
+    who = located(client, client, STATE.nodes, {})
+    return explain(asked, type_, who, STATE, Settings(SETTINGS.domain, **settings))
+
+
+def data(account: Account) -> list[str]:
+    return sorted(f"{record.type} {record.data}" for record in account.answer.records)
+
+
+CASES = [
+    ("near", "soft.shop.svc", IN_A, ["A 10.0.11.1"], "1 of 2 endpoints, for topology.kubernetes.io/zone=zone-a"),
+    ("fallen back", "soft.shop.svc", IN_C, ["A 10.0.11.1", "A 10.0.21.1"], "2 of 2 endpoints, for every client"),
+    ("unknown client", "hard.shop.svc", NOWHERE, ["A 10.0.11.1", "A 10.0.21.1"], "all 2, because the client is on no"),
+    ("hard", "hard.shop.svc", IN_C, [], "none of 2 endpoints is for node zone-c-1"),
+    ("drained", "drained.shop.svc", IN_A, ["A 10.0.21.1"], "1 of 1 endpoints, for every client"),
+    ("nothing ready", "empty.shop.svc", IN_A, [], "no endpoint of headless Service shop/empty is ready"),
+    ("cluster IP", "web.shop.svc", IN_A, ["A 10.96.0.1"], "the cluster IP, whoever asks"),
+    ("named endpoint", "a.soft.shop.svc", IN_C, ["A 10.0.11.1"], "the same for every client"),
+    ("zone", "zone-b.pin._zone.soft.shop.svc", IN_A, ["A 10.0.21.1"], "the same for every client"),
+    ("elsewhere", "away.shop.svc", IN_A, ["CNAME example.com."], "example.com. is not a name of the cluster"),
+    ("alias", "inside.shop.svc", IN_A, ["A 10.0.11.1", "CNAME soft.shop.svc.cluster.local."], "an alias, followed"),
+    ("no Service", "none.shop.svc", IN_A, [], "there is no Service shop/none"),
+    ("no endpoint", "b.soft.shop.svc", IN_A, [], "Service shop/soft has no ready endpoint 'b'"),
+    ("no port", "_sql._tcp.soft.shop.svc", IN_A, [], "Service shop/soft has no port sql/tcp"),
+    ("no zone word", "x.y.z.soft.shop.svc", IN_A, [], "nothing has that name below Service shop/soft"),
+    ("namespace", "shop.svc", IN_A, [], "the name exists, but has no record of that type"),
+    ("no pods", "10-0-11-9.shop.pod", IN_A, [], "no such pod, or the server does not answer for pods"),
+    ("nothing", "nothing", IN_A, [], "nothing in the cluster has that name"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "client", "records", "verdict"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_verdicts(name: str, client: str, records: list[str], verdict: str) -> None:
+    account = told(name, client)
+    assert data(account) == records
+    assert account.verdict.startswith(verdict)
+    assert account.passed_on == (name == "away.shop.svc")
+
+
+def test_the_rule_is_told_step_by_step() -> None:
+    account = told("soft.shop.svc", IN_C)
+    assert account.policy is not None
+    assert account.policy.source == KEYS
+    assert [(tier.key, tier.domain, tier.endpoints, tier.won) for tier in account.tiers] == [
+        ("topology.kubernetes.io/zone", "zone-c", 0, False),
+        ("*", "", 2, True),
+    ]
+    near = told("soft.shop.svc", IN_A)
+    assert {each.address: (each.given, each.why) for each in near.endpoints} == {
+        "10.0.11.1": (True, "for the client's topology.kubernetes.io/zone"),
+        "10.0.21.1": (False, "not for the client's topology.kubernetes.io/zone"),
+        "10.0.31.1": (False, "not ready"),
+    }
+    assert {each.address: each.why for each in told("drained.shop.svc").endpoints}["10.0.11.1"] == "its zone is drained"
+    hard = told("hard.shop.svc", IN_C)
+    assert {each.why for each in hard.endpoints} == {"not for this client, and the rule is hard"}
+    assert hard.remedies == ("run an endpoint there, or make the rule soft",)
+    wrong = told("wrong.shop.svc")
+    assert wrong.policy is not None
+    assert [complaint.code for complaint in wrong.policy.complaints] == ["InvalidValue"]
+
+
+def test_other_types() -> None:
+    ports = told("_http._tcp.soft.shop.svc", type_=Type.SRV)
+    assert data(ports) == ["SRV 0 100 8080 a.soft.shop.svc.cluster.local."]
+    assert [record.data for record in ports.answer.additional] == ["10.0.11.1"]
+    assert data(told("dns-version", type_=Type.TXT)) == ['TXT "1.1.0"']
+    assert data(told("", type_=Type.SOA))[0].startswith("SOA ns.dns.cluster.local. hostmaster.cluster.local. 0 7200")
+    assert data(told("10-0-11-9.shop.pod", pods=PodRecords.VERIFIED)) == ["A 10.0.11.9"]
+    pointer = explain(meaning("1.11.0.10.in-addr.arpa", DOMAIN), Type.PTR, Client("x"), STATE, SETTINGS)
+    assert "PTR a.soft.shop.svc.cluster.local." in data(pointer)
+
+
+CLIENTS = [
+    ("a pod range", "10.0.11.99", "zone-a-1", FoundBy.POD_RANGE, "in the node's pod range 10.0.11.0/24"),
+    ("through a socket of both families", "::ffff:10.0.11.99", "zone-a-1", FoundBy.POD_RANGE, "10.0.11.0/24"),
+    ("a node", "192.168.2.1", "zone-b-1", FoundBy.NODE_ADDRESS, "the node's own address"),
+    ("a pod", "172.16.0.9", "bare", FoundBy.POD_ADDRESS, "the address of a pod there"),
+    ("nobody", "203.0.113.9", "", FoundBy.NOTHING, "in no pod range (6 of 7 nodes have one)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "found_by", "sentence"), [case[1:] for case in CLIENTS], ids=[case[0] for case in CLIENTS]
+)
+def test_how_a_client_was_found(address: str, name: str, found_by: FoundBy, sentence: str) -> None:
+    bare = node("bare", "zone-d", [], "192.168.9.9")
+    client = located("x", address, [*nodes(), bare], {bytes((172, 16, 0, 9)): "bare"})
+    assert (client.node, client.found_by) == (name, found_by)
+    assert sentence in client.sentence
+    assert on_node("x", bare) == Client("x", "", "bare", "zone-d", FoundBy.NAMED, "asked for a client on bare")
+
+
+NAMES = [
+    ("db.shop.svc.cluster.local.", Kind.SERVICE, Key("shop", "db"), ""),
+    ("DB.shop.SVC.cluster.local", Kind.SERVICE, Key("shop", "db"), ""),
+    ("_sql._tcp.db.shop.svc.cluster.local", Kind.PORT, Key("shop", "db"), "sql/tcp"),
+    ("db-0.db.shop.svc.cluster.local", Kind.ENDPOINT, Key("shop", "db"), "db-0"),
+    ("zone.b.pin._zone.db.shop.svc.cluster.local", Kind.ZONE, Key("shop", "db"), "zone.b"),
+    ("10-0-0-7.shop.pod.cluster.local", Kind.POD, None, "10-0-0-7"),
+    ("7.0.0.10.in-addr.arpa", Kind.REVERSE, None, ""),
+    ("cluster.local", Kind.OTHER, None, ""),
+    ("shop.svc.cluster.local", Kind.OTHER, None, ""),
+    ("example.com", Kind.FOREIGN, None, ""),
+    ("xcluster.local", Kind.FOREIGN, None, ""),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "key", "detail"), NAMES, ids=[case[0] for case in NAMES])
+def test_names_are_taken_apart(name: str, kind: Kind, key: Key | None, detail: str) -> None:
+    found = meaning(name, "cluster.local")
+    assert (found.kind, found.service, found.detail) == (kind, key, detail)
+
+
+def test_short_names_follow_the_search_path() -> None:
+    searched = ["db.shop.svc.cluster.local", "db.svc.cluster.local", "db.cluster.local", "db"]
+    assert candidates("db", "shop", "cluster.local.") == searched
+    assert candidates("db.shop.svc.cluster.local", "x", "cluster.local.") == ["db.shop.svc.cluster.local"]
+    assert candidates("example.com.", "shop", "cluster.local.") == ["example.com"]
+    assert candidates("7.0.0.10.in-addr.arpa", "shop", "cluster.local.") == ["7.0.0.10.in-addr.arpa"]
+    assert candidates("a.b.c.d.e.f", "shop", "cluster.local.")[0] == "a.b.c.d.e.f"
+
+
+FIELDS = {
+    "": "name type verdict kind service client policy tiers endpoints answer passedOn remedies",
+    "service": "namespace name type",
+    "client": "who address node zone foundBy sentence",
+    "policy": "kind source reasons complaints",
+    "answer": "rcode ttl records additional",
+}
+LISTED = {
+    "tiers": "key domain endpoints won wall",
+    "endpoints": "address node zone given why",
+}
+
+
+def test_the_fields_of_the_json_are_those_documented() -> None:
+    found = json.loads(msgspec.json.encode(told("soft.shop.svc")))
+    for place, names in FIELDS.items():
+        assert list(found[place] if place else found) == names.split()
+    for place, names in LISTED.items():
+        assert list(found[place][0]) == names.split()
+    assert list(found["policy"]["reasons"][0]) == ["code", "sentence", "blame", "remedy"]
+    assert list(found["answer"]["records"][0]) == ["name", "type", "ttl", "data"]
+    assert found["answer"]["ttl"] == 5

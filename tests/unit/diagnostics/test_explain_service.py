@@ -1,0 +1,216 @@
+"""What explain tells of a Service: who gets what, who is to blame, what stock would do; a table of named cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from unit.proxy.build import ZONE, cluster, endpoint, node, service, slice_of
+from zonewise.diagnostics.decide.explain.service import explain
+from zonewise.diagnostics.decide.explain.service_report import ServiceExplanation
+from zonewise.objects import EndpointSlice, Service
+from zonewise.planning.data_plane import STOCK, Carrier, Carriers
+
+SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
+OURS = {"service.kubernetes.io/service-proxy-name": "zonewise"}
+HOMES = {"10.1.0.1": "a1", "10.1.0.2": "a2", "10.1.0.3": "b1", "10.1.0.4": "c1"}
+OWN = {"10.1.0.1": ["a"], "10.1.0.2": ["a"], "10.1.0.3": ["b"], "10.1.0.4": ["c"]}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`gets` are addresses by the zone of clients, as last numbers; `stock` where kube-proxy would differ."""
+
+    gets: Mapping[str, str]
+    words: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    hints: Mapping[str, list[str]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    down: tuple[str, ...] = ()
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    stock: Mapping[str, str] | None = None
+    carrier: Carrier = Carrier.KUBE_PROXY
+    carriers: Carriers = STOCK
+
+
+CASES = {
+    "nothing asked, nothing hinted": Case({"a": "1234", "b": "1234", "c": "1234"}, "38 % of traffic stays in its zone"),
+    "hints for every zone": Case({"a": "12", "b": "3", "c": "4"}, "every client stays in its zone", hints=OWN),
+    "one endpoint without hints": Case(
+        {"a": "1234", "b": "1234", "c": "1234"}, hints={key: OWN[key] for key in list(OWN)[:3]}
+    ),
+    "a zone that nothing is hinted for": Case(
+        {"a": "12", "b": "3", "c": "4", "d": "1234"}, "clients in d leave it", hints=OWN, nodes={"d1": "d"}
+    ),
+    "a node without a zone": Case({"a": "12", "b": "3", "c": "4", "": "1234"}, hints=OWN, nodes={"x": ""}),
+    "required, by our proxy": Case(
+        {"a": "12", "b": "3", "c": "4"},
+        "every client stays in its zone",
+        {SAME_ZONE: "Require"},
+        labels=OURS,
+        stock={"a": "1234", "b": "1234", "c": "1234"},
+        carrier=Carrier.ZONEWISE_PROXY,
+    ),
+    "required, and a zone has none": Case(
+        {"a": "12", "b": "", "c": "4"},
+        "clients in b reach no endpoint",
+        {SAME_ZONE: "Require"},
+        labels=OURS,
+        down=("10.1.0.3",),
+        stock={"a": "124", "b": "124", "c": "124"},
+        carrier=Carrier.ZONEWISE_PROXY,
+    ),
+    "a drained zone": Case(
+        {"a": "34", "b": "34", "c": "34"},
+        annotations={SAME_ZONE: "Prefer", "zonewise.dev/drain-zone": "a"},
+        labels=OURS,
+        stock={"a": "1234", "b": "1234", "c": "1234"},
+        carrier=Carrier.ZONEWISE_PROXY,
+    ),
+    "nobody is ready": Case({"a": "", "b": "", "c": ""}, "no endpoint is ready", down=tuple(HOMES)),
+    "headless, by our DNS": Case(
+        {"a": "12", "b": "3", "c": "4"},
+        annotations={"zonewise.dev/topology-keys": f'["{ZONE}"]'},
+        spec={"clusterIP": "None"},
+        stock={"a": "1234", "b": "1234", "c": "1234"},
+        carrier=Carrier.DNS,
+        carriers=Carriers(dns=True),
+    ),
+    "headless, by stock DNS": Case(
+        {"a": "1234", "b": "1234", "c": "1234"},
+        "38 % of traffic stays in its zone",
+        annotations={"zonewise.dev/topology-keys": f'["{ZONE}"]'},
+        spec={"clusterIP": "None"},
+        carrier=Carrier.STOCK_DNS,
+    ),
+    "required, by our proxy in kube-proxy's place": Case(
+        {"a": "12", "b": "3", "c": "4"},
+        "every client stays in its zone",
+        {SAME_ZONE: "Require"},
+        stock={"a": "1234", "b": "1234", "c": "1234"},
+        carrier=Carrier.ZONEWISE_PROXY,
+        carriers=Carriers(all_services=True),
+    ),
+}
+
+
+def asked(case: Case) -> tuple[Service, list[EndpointSlice]]:
+    made = service("web", annotations=dict(case.annotations), **case.spec)
+    metadata = msgspec.structs.replace(made.metadata, labels=dict(case.labels))
+    endpoints = [
+        endpoint(address, home, zones=case.hints.get(address), ready=address not in case.down)
+        for address, home in HOMES.items()
+    ]
+    return msgspec.structs.replace(made, metadata=metadata), [slice_of(*endpoints)]
+
+
+def told(case: Case, at: str = "") -> ServiceExplanation:
+    nodes = cluster(**{name: node(name, zone) for name, zone in case.nodes.items()}).nodes.values()
+    return explain(*asked(case), list(nodes), client=at and f"node {at}", node=at, carriers=case.carriers)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_who_gets_what(name: str) -> None:
+    case = CASES[name]
+    found = told(case)
+    (front,) = found.fronts
+    gets = {client.zone: "".join(share.address[-1] for share in client.shares) for client in front.clients}
+    stock = {client.zone: "".join(address[-1] for address in client.stock.addresses) for client in front.clients}
+    assert (gets, found.carrier) == (case.gets, case.carrier)
+    assert stock == (case.stock or case.gets)
+    assert [client.stock.same for client in front.clients] == [stock[zone] == gets[zone] for zone in gets]
+    assert case.words in found.verdict
+
+
+def test_the_blame_is_named_with_what_would_change_it() -> None:
+    found = told(CASES["one endpoint without hints"], "a1")
+    client = found.fronts[0].clients[0]
+    assert (client.code, client.fell_back, client.blame) == ("MissingHints", True, ("Endpoint 10.1.0.4:8080",))
+    assert "hint every ready endpoint" in found.remedies
+    without_zone = told(CASES["a node without a zone"], "x")
+    assert without_zone.fronts[0].clients[0].blame == ("Node x",)
+    assert any(remedy.startswith("label node x") for remedy in without_zone.remedies)
+
+
+def test_each_endpoint_says_why_it_is_not_given() -> None:
+    def reasons(name: str, at: str = "") -> dict[str, str]:
+        return {each.address[-1]: each.why for each in told(CASES[name], at).fronts[0].endpoints}
+
+    assert reasons("hints for every zone") == {"1": "for a", "2": "for a", "3": "for b", "4": "for c"}
+    assert reasons("hints for every zone", "b1")["1"] == "hinted for a"
+    assert reasons("required, and a zone has none")["3"] == "not ready"
+    assert reasons("a drained zone")["1"] == "its zone is drained"
+
+
+def test_steps_of_the_rule_are_told_in_order() -> None:
+    keys = '["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]'
+    case = Case({}, annotations={"zonewise.dev/topology-keys": keys}, labels=OURS, down=("10.1.0.1",))
+    client = told(case, "a1").fronts[0].clients[0]
+    assert [(tier.key.rpartition("/")[2], tier.endpoints, tier.won) for tier in client.tiers] == [
+        ("hostname", 0, False),
+        ("zone", 1, True),
+        ("*", 3, False),
+    ]
+
+
+def test_what_stock_dns_does_not_do_our_server_would() -> None:
+    by_stock, by_ours = told(CASES["headless, by stock DNS"]), told(CASES["headless, by our DNS"])
+    assert (len(by_stock.losses), by_ours.losses) == (1, ())
+    assert any("zonewise dns" in remedy for remedy in by_stock.remedies)
+    assert not any("zonewise dns" in remedy for remedy in by_ours.remedies)
+
+
+def test_hints_that_nobody_wrote_yet_are_missed() -> None:
+    case = Case({}, annotations={SAME_ZONE: "Require"})
+    assert told(case).stale.startswith("the slices do not say so yet: 4 of 4")
+    assert told(Case({}, annotations={SAME_ZONE: "Require"}, hints=OWN)).stale == ""
+    assert told(Case({}, annotations={SAME_ZONE: "Require"}, labels=OURS)).stale == "", "our proxy decides by itself"
+
+
+def test_what_is_overruled_is_said() -> None:
+    both = Case({}, annotations={SAME_ZONE: "Require"}, spec={"trafficDistribution": "PreferClose"})
+    found = told(both)
+    assert found.asks == f"{SAME_ZONE}: Require"
+    assert [complaint.code for complaint in found.policy.complaints] == ["Overruled"]
+
+
+def test_older_kube_proxies_are_told_apart() -> None:
+    made, slices = asked(CASES["hints for every zone"])
+    old = msgspec.convert({"nodeInfo": {"kubeletVersion": "v1.29.4-gke.1"}}, type(node("a1").status))
+    nodes = [
+        msgspec.structs.replace(each, status=msgspec.structs.replace(each.status, node_info=old.node_info))
+        for each in cluster().nodes.values()
+    ]
+    client = explain(made, slices, nodes, client="here", node="a1").fronts[0].clients[0]
+    assert (client.gets, client.code, client.stock.program) == (4, "ProxyIgnoresHints", "kube-proxy 1.29")
+
+
+def dual(ipv6_homes: Mapping[str, str], at: str = "") -> ServiceExplanation:
+    """A Service of two families that our proxy carries, whose IPv6 endpoints are at home elsewhere."""
+    made, slices = asked(
+        Case({}, annotations={SAME_ZONE: "Require"}, labels=OURS, spec={"ipFamilies": ["IPv4", "IPv6"]})
+    )
+    sixes = slice_of(*(endpoint(address, home) for address, home in ipv6_homes.items()))
+    named = msgspec.structs.replace(sixes.metadata, name="web-6")
+    slices.append(msgspec.structs.replace(sixes, address_type="IPv6", metadata=named))
+    return explain(made, slices, list(cluster().nodes.values()), client=at and f"node {at}", node=at)
+
+
+def test_the_worst_of_several_ports_and_families_is_the_answer() -> None:
+    only_in_a = {"fd00::1": "a1"}
+    assert dual(only_in_a).verdict == "http/TCP over IPv6: clients in b, c reach no endpoint"
+    assert dual(only_in_a, "b1").verdict == "http/TCP over IPv6: reaches none of 1 endpoints"
+    alike = {f"fd00::{address[-1]}": home for address, home in HOMES.items()}
+    assert dual(alike).verdict == "every client stays in its zone"
+
+
+def test_an_alias_is_carried_by_nobody() -> None:
+    made = service("web", type="ExternalName", externalName="db.example.com", clusterIP="", clusterIPs=[], ports=[])
+    found = explain(made, [], list(cluster().nodes.values()))
+    assert (found.carrier, found.fronts) == (Carrier.NOBODY, ())
+    assert "db.example.com" in found.verdict

@@ -1,0 +1,81 @@
+"""What `explain volume` says: pool and why, who reaches it by which way, and what a takeover would add."""
+
+from typing import Any
+
+from zonewise.ceph.decide.domains import ACTIVE, DRIVER, DomainLabels, Segments, accessible, takeover_key
+from zonewise.ceph.decide.takeover import NOTHING, Domain, TakeoverMap
+from zonewise.diagnostics.decide.explain import volume as explain_volume
+from zonewise.diagnostics.decide.explain.volume import Account, Facts, Reach
+from zonewise.objects import Condition, Metadata, Node, NodeStatus
+
+LABELS = DomainLabels.parse("topology.kubernetes.io/zone")
+ZONE = (("zone", "a"),)
+
+
+def node(name: str, zone: str = "", *, ready: bool = True, **more: str) -> Node:
+    where = {"topology.kubernetes.io/zone": zone} if zone else {}
+    labels = where | LABELS.advertised(where) | {takeover_key("zone", key): value for key, value in more.items()}
+    status = NodeStatus(conditions=(Condition(type="Ready", status=str(ready)),))
+    return Node(metadata=Metadata(name=name, labels=labels), status=status)
+
+
+def volume(segments: Segments, **attributes: str) -> dict[str, Any]:
+    terms = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in term.items()]}
+        for term in accessible(segments)
+    ]
+    spec: dict[str, Any] = {
+        "storageClassName": "ceph-rbd",
+        "csi": {"driver": DRIVER, "volumeHandle": "id", "volumeAttributes": attributes},
+    }
+    if terms:
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+    return {"metadata": {"name": "pv"}, "spec": spec}
+
+
+def told(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NOTHING) -> Account:
+    return explain_volume.account(Facts("shop/data", body, nodes, LABELS, takeovers))
+
+
+def test_a_volume_of_a_domain_is_reached_from_there_alone() -> None:
+    said = told(volume(ZONE, pool="rbd-a", reason="PreferredDomain"), node("a1", "a"), node("b1", "b"), node("x"))
+    assert said.sentence == "lies in pool rbd-a of zone=a: 1 of 3 nodes reach it, 1 of them ready"
+    assert said.is_reached
+    assert said.reach == (Reach("zone=a", "its domain", ("a1",), 1),)
+    assert "domain of the pod" in said.reason
+    (takeover,) = said.takeovers
+    assert (takeover.domain, takeover.entry) == ("zone=a", "")
+    assert takeover.would == (Reach("no domain", "takeover", ("x",), 1), Reach("zone=b", "takeover", ("b1",), 1))
+
+
+def test_a_takeover_shows() -> None:
+    nodes = (node("a1", "a", ready=False), node("b1", "b", a=ACTIVE), node("c1", "c"))
+    said = told(volume(ZONE, pool="rbd-a"), *nodes, takeovers=TakeoverMap({Domain("a"): (Domain("b"),)}))
+    assert {(reach.by, reach.nodes, reach.ready) for reach in said.reach} == {
+        ("its domain", ("a1",), 0),
+        ("takeover", ("b1",), 1),
+    }
+    assert said.is_reached
+    (takeover,) = said.takeovers
+    assert takeover.entry == "b"
+    assert [reach.nodes for reach in takeover.would] == [("c1",)]
+
+
+def test_without_a_ready_node_nobody_reaches_it() -> None:
+    said = told(volume(ZONE, pool="rbd-a"), node("a1", "a", ready=False), node("b1", "b"))
+    assert not said.is_reached
+    assert not told(volume(ZONE, pool="rbd-a"), node("b1", "b")).reach
+
+
+def test_a_volume_without_a_domain_is_reached_from_everywhere() -> None:
+    said = told(volume((), pool="rbd-a", reason="AnyDomain"), node("a1", "a"), node("x"))
+    assert [reach.by for reach in said.reach] == ["everywhere", "everywhere"]
+    assert said.takeovers == ()
+    assert said.domain == ""
+
+
+def test_a_claim_that_waits_says_which_pools_there_are() -> None:
+    said = explain_volume.waiting("shop/data", "ceph-rbd", [("zone=a", "rbd-a")], ["something"])
+    assert not said.is_reached
+    assert said.pools == (("zone=a", "rbd-a"),)
+    assert said.problems == ("something",)

@@ -1,0 +1,33 @@
+"""The pause between two writes of a budget: none without lost races, as long as they need, never longer than bearable."""
+
+import pytest
+
+from zonewise.disruption.decide.contention import LONGEST_SECONDS, Pause
+
+CASES: dict[str, tuple[int, int, float, float]] = {
+    "nothing happened": (0, 0, 0.01, 0.0),
+    "no race was lost, though writes take long": (0, 3, 2.0, 0.0),
+    "one was lost": (1, 1, 0.01, 0.0075),
+    "two were lost": (2, 1, 0.01, 0.0175),
+    "one in five is lost": (4, 16, 0.01, 0.0),
+    "all are lost, and writes take long": (100, 1, 2.0, LONGEST_SECONDS),
+    "after a storm": (100, 64, 0.01, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pause(name: str) -> None:
+    lost, stored, write_seconds, seconds = CASES[name]
+    pause = Pause()
+    for _ in range(lost):
+        pause.lost()
+    for _ in range(stored):
+        pause.stored(write_seconds)
+    assert pause.seconds == pytest.approx(seconds)
+
+
+def test_who_only_loses_need_not_wait_on_top() -> None:
+    """It does not know yet what a write takes, and has let others go first already."""
+    pause = Pause()
+    pause.lost()
+    assert not pause.seconds

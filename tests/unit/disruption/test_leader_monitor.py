@@ -1,0 +1,84 @@
+"""Webhooks trust published numbers while they see the lease renewed, and not because they find one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zonewise.disruption import app
+from zonewise.disruption.webhook.leader_monitor import SILENT_SECONDS, LeaderWatch
+from zonewise.errors import ZonewiseError
+from zonewise.kube.decide.reflector import Change
+from zonewise.kube.watch.informers import Caches
+from zonewise.objects import Key, Lease
+from zonewise.objects.coordination import LeaseSpec
+
+LEASE = Key("kube-system", "zonewise-disruption")
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        client: Any = None
+        self.leader = LeaderWatch(Caches(client), LEASE, clock=lambda: self.now)
+
+    def hear(self, old: LeaseSpec | None, new: LeaseSpec | None) -> None:
+        old_lease, new_lease = (None if spec is None else Lease(spec=spec) for spec in (old, new))
+        self.leader.watch.publish([Change(LEASE, old_lease, new_lease)])
+
+
+FIRST, SECOND = (LeaseSpec(holder_identity="leader", renew_time=f"2030-01-01T00:00:0{number}Z") for number in (1, 2))
+GIVEN_BACK = LeaseSpec(holder_identity="", renew_time="2030-01-01T00:00:03Z")
+
+
+def test_a_lease_that_is_found_proves_nothing() -> None:
+    """Its holder may have been killed an hour ago; a webhook that is restarted all the time would never notice."""
+    listener = Listener()
+    listener.hear(None, FIRST)
+    assert listener.leader.undecided
+    assert "not known yet" in listener.leader.trouble()
+    listener.now += SILENT_SECONDS + 1
+    assert not listener.leader.undecided
+    assert "is not running" in listener.leader.trouble()
+
+
+def test_one_that_is_renewed_does_for_a_while() -> None:
+    listener = Listener()
+    listener.hear(None, FIRST)
+    listener.now += 3
+    listener.hear(FIRST, SECOND)
+    assert not listener.leader.undecided
+    assert listener.leader.trouble() == ""
+    listener.now += SILENT_SECONDS + 1
+    assert "was not renewed for 31 s" in listener.leader.trouble()
+    listener.hear(FIRST, SECOND)
+    assert listener.leader.trouble() == ""
+
+
+@pytest.mark.parametrize(("old", "new"), [(FIRST, FIRST), (FIRST, GIVEN_BACK), (FIRST, None)])
+def test_what_is_no_renewal(old: LeaseSpec, new: LeaseSpec | None) -> None:
+    listener = Listener()
+    listener.hear(old, new)
+    assert listener.leader.undecided
+
+
+class Eyes:
+    """Blind, but for one look in between."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def blind(self) -> bool:
+        self.looks += 1
+        return self.looks != 4
+
+
+async def test_a_leader_that_sees_nothing_for_long_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(app, "SILENT_SECONDS", 0.05)
+    eyes: Any = Eyes()
+    with pytest.raises(ZonewiseError, match="the lease is given back"):
+        await app._while_seeing(eyes)
+    assert eyes.looks >= 4 + 5

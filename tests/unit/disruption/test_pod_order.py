@@ -1,0 +1,120 @@
+"""Which pods go where somebody may choose: the fullest domains first, and a choice is taken back when nobody has to go."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.disruption.decide.pod_order import Domain, Member, Order, Queue, shrinking
+
+A, B, C = "a", "b", "c"
+
+
+@dataclass(frozen=True)
+class Pod:
+    uid: str
+    domain: Domain
+    ready: bool = True
+    rank: tuple[int | str, ...] = ()
+    turn: int = 0
+
+
+def spread(*counts: int) -> list[Pod]:
+    return [Pod(f"{zone}{index}", zone) for zone, count in zip("abc", counts, strict=False) for index in range(count)]
+
+
+def leave(pods: list[Pod], count: int, order: Order = Order.FULLEST_FIRST) -> list[Pod]:
+    queue = Queue(pods, order, Counter(pod.domain for pod in pods))
+    gone = []
+    for _ in range(count):
+        pod = queue.next()
+        assert pod is not None
+        queue.went(pod)
+        gone.append(pod)
+    return gone
+
+
+@pytest.mark.parametrize(
+    ("before", "replicas", "after"),
+    [
+        pytest.param((3, 3, 3), 6, (2, 2, 2), id="an even spread stays even"),
+        pytest.param((5, 3, 1), 6, (2, 3, 1), id="big zones give first"),
+        pytest.param((2, 3, 3), 6, (2, 2, 2), id="a zone that gave its share gives no more"),
+        pytest.param((5, 3, 1), 2, (0, 1, 1), id="down to fewer than domains"),
+        pytest.param((4, 3, 3), 9, (3, 3, 3), id="a surge pod leaves from where it is too many"),
+        pytest.param((3, 3, 3), 0, (0, 0, 0), id="to nothing"),
+    ],
+)
+def test_scale_down_levels_the_domains(before: tuple[int, ...], replicas: int, after: tuple[int, ...]) -> None:
+    pods = spread(*before)
+    gone = leave(pods, sum(before) - replicas)
+    left = Counter(pod.domain for pod in pods if pod not in gone)
+    assert tuple(left[domain] for domain in (A, B, C)) == after
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.data())
+def test_no_domain_gives_while_a_fuller_one_could(counts: list[int], data: st.DataObject) -> None:
+    pods = [Pod(f"{zone}-{index}", f"zone-{zone}") for zone, count in enumerate(counts) for index in range(count)]
+    keep = data.draw(st.integers(0, len(pods)))
+    left = Counter(pod.domain for pod in pods)
+    for pod in leave(pods, len(pods) - keep):
+        assert left[pod.domain] == max(left.values())
+        left[pod.domain] -= 1
+
+
+def test_pods_that_stay_count_too() -> None:
+    old = [Pod("a-old", A), Pod("b-old", B)]
+    queue = Queue(old, Order.FULLEST_FIRST, {A: 1, B: 3})
+    assert [queue.next(), queue.next()] == [old[1], old[0]]
+
+
+def test_unready_pods_go_first_and_then_one_domain_after_the_other() -> None:
+    pods = [Pod("b1", B), Pod("a2", A, rank=(-2,)), Pod("c1", C, ready=False), Pod("a7", A, rank=(-7,))]
+    assert [pod.uid for pod in leave(pods, 4, Order.BY_DOMAIN)] == ["c1", "a7", "a2", "b1"]
+
+
+def test_who_was_refused_comes_after_the_others_of_its_domain_ready_or_not() -> None:
+    pods = [Pod("a1", A, ready=False, turn=1), Pod("a2", A), Pod("b1", B, turn=3), Pod("b2", B, turn=2)]
+    assert [pod.uid for pod in leave(pods, 4, Order.BY_DOMAIN)] == ["a2", "a1", "b2", "b1"]
+
+
+def test_domains_that_refused_come_last_with_all_that_is_not_ready_in_them() -> None:
+    pods = [Pod("a1", A), Pod("a2", A, ready=False), Pod("b1", B), Pod("c1", C), Pod("c2", C, ready=False)]
+    queue = Queue(pods, Order.BY_DOMAIN, turn=lambda domain: {A: 2, B: 1}.get(domain, 0))
+    assert [pod.uid for pod in iter(queue.next, None)] == ["c2", "c1", "b1", "a2", "a1"]
+
+
+def test_a_fixed_order_is_followed() -> None:
+    pods = [Pod("web-5", B), Pod("web-4", A, ready=False), Pod("web-3", A)]
+    assert leave(pods, 3, Order.AS_GIVEN) == pods
+
+
+def members(ready: str, chosen: str = "", unready: str = "") -> list[Member]:
+    return [
+        *(Member(f"r{index}", zone, ready=True, chosen=False) for index, zone in enumerate(ready)),
+        *(Member(f"x{index}", zone, ready=True, chosen=True) for index, zone in enumerate(chosen)),
+        *(Member(f"u{index}", zone, ready=False, chosen=False) for index, zone in enumerate(unready)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pods", "replicas", "missing", "surplus"),
+    [
+        pytest.param(members("aaabbbccc"), 9, 0, (), id="nobody has to go"),
+        pytest.param(members("aaabbbccc"), 6, 3, (), id="three have to"),
+        pytest.param(members("aabbcc", "abc"), 6, 0, (), id="three are chosen already"),
+        pytest.param(members("aabbccc", "ab"), 6, 1, (), id="one is still missing"),
+        pytest.param(
+            members("aaabbb", unready="ccc"), 6, 0, (), id="the stock controller takes unready ones by itself"
+        ),
+        pytest.param(members("aaabbb", unready="cc"), 4, 2, (), id="unready ones are not enough"),
+        pytest.param(members("aabbcc", "abc"), 9, 0, ("x0", "x1", "x2"), id="scaled up again"),
+        pytest.param(members("aab", "bcc"), 5, 0, ("x1", "x0"), id="the emptiest domains keep theirs"),
+        pytest.param([], 3, 0, (), id="no pods"),
+    ],
+)
+def test_how_many_have_to_be_chosen(pods: list[Member], replicas: int, missing: int, surplus: tuple[str, ...]) -> None:
+    result = shrinking(pods, replicas)
+    assert (result.missing, result.surplus) == (missing, surplus)

@@ -1,0 +1,222 @@
+"""A table that heard every change equals one that was told the end; and where clients are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.dns.cluster import World, endpoint, headless, node, nodes, service, slice_of, told
+from zonewise.dns.decide.client_location import is_within
+from zonewise.dns.decide.node_ranges import places
+from zonewise.dns.decide.pod_names import PodRecords
+from zonewise.dns.decide.table import MOST_DENIALS, QUESTIONS, Choices, Table
+from zonewise.dns.wire import names
+from zonewise.dns.wire.message import Type
+from zonewise.objects import EndpointSlice, Key, Service
+
+NAMES = ("a", "b", "c")
+POLICIES: list[dict[str, str]] = [
+    {},
+    {"endpointslice.kubernetes.io/same-zone": "Require"},
+    {"zonewise.dev/topology-keys": '["kubernetes.io/hostname", "*"]'},
+]
+
+addresses = st.lists(
+    st.builds(
+        lambda z, n, last, ready: endpoint(f"10.0.{z}{n}.{last}", f"zone-{'abc'[z - 1]}-{n}", conditions={"ready": ready}),
+        st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.booleans(),
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[str, Service | None, tuple[EndpointSlice, ...]]:
+    name = draw(st.sampled_from(NAMES))
+    kind = draw(st.sampled_from(["headless", "cluster", "external", "gone"]))
+    slices = (slice_of(name, draw(addresses)), slice_of(name, draw(addresses), [("x", "UDP", 9)], name="two"))
+    match kind:
+        case "headless":
+            return name, headless(name, annotations=draw(st.sampled_from(POLICIES))), slices
+        case "cluster":
+            ip = f"10.96.0.{draw(st.integers(1, 2))}"
+            return name, service(name, clusterIPs=[ip], ports=[{"name": "p", "port": 1}]), slices
+        case "external":
+            return name, service(name, type="ExternalName", externalName=f"{draw(st.sampled_from(NAMES))}.example"), ()
+        case _:
+            return name, None, ()
+
+
+@given(st.lists(st.one_of(changes(), st.integers(1, 3)), max_size=12))
+@settings(max_examples=150)
+def test_the_changes_lead_where_a_snapshot_leads(steps: list[Any]) -> None:
+    world = World()
+    state: dict[str, tuple[Service, tuple[EndpointSlice, ...]]] = {}
+    for step in steps:
+        if isinstance(step, int):  # a node changes its zone
+            moved = [node("zone-a-1", f"zone-{'abc'[step - 1]}", ["10.0.11.0/24"], "192.168.1.1"), *nodes()[1:]]
+            world.apply(world.catalog.set_nodes(moved))
+            for key in list(world.catalog.viewed):
+                found, slices = state[key.name]
+                world.apply(world.catalog.set_service(key, found, slices))
+            continue
+        name, found, slices = step
+        world.apply(world.catalog.set_service(Key("shop", name), found, slices))
+        world.ask(f"{name}.shop.svc.cluster.local.", "SRV")  # what was read must not hide what comes
+        state.pop(name, None)
+        if found:
+            state[name] = (found, slices)
+    afresh = Table(world.table.domain)
+    for update in world.catalog.snapshot():
+        afresh.apply(update)
+    assert plain(world.table) == plain(afresh)
+    assert len(world.table._groups) <= len(POLICIES), "profiles that nobody uses are forgotten"
+
+
+def plain(table: Table) -> dict[Any, Any]:
+    """All that a table knows, and what it answers to everybody for the names that tests ask for."""
+    found: dict[Any, Any] = {**table.names, **table.services}
+    for name in (b"\1" + name.encode() + names.to_wire("shop.svc.cluster.local") for name in NAMES):
+        for below in (b"", names.to_wire("_http._tcp")[:-1], names.to_wire("10-0-11-1")[:-1]):
+            for kind in (Type.A, Type.SRV):
+                found[name, below, kind] = _comparable(table, below + name, kind)
+    return {**found, "pointers": table._pointers}
+
+
+def _comparable(table: Table, name: bytes, kind: Type) -> Any:
+    slot = table.find(name, kind)
+    if isinstance(slot, tuple) and isinstance(choices := slot[4], Choices):
+        return {node: table.choose(name, kind, choices, group) for node, group in choices.groups.items()}
+    return slot
+
+
+def test_a_removed_service_leaves_nothing_behind() -> None:
+    world = World()
+    before = plain(world.table)
+    world.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
+    world.put(service("web", clusterIPs=["10.96.0.1"]), slice_of("web", [endpoint("10.0.11.1", "zone-a-1")]))
+    assert told(world.ask("1.11.0.10.in-addr.arpa.", "PTR")) == [
+        "PTR 10-0-11-1.db.shop.svc.cluster.local.",
+        "PTR 10-0-11-1.web.shop.svc.cluster.local.",
+    ]
+    world.remove("db")
+    world.remove("web")
+    assert plain(world.table) == before
+    assert not world.table._groups
+
+
+def test_made_up_names_push_out_no_answer() -> None:
+    world = World().put(service("web", clusterIPs=["10.96.0.1"]))
+    world.ask("web.shop.svc.cluster.local.")
+    world.ask("api.shop.svc.cluster.local.")
+    known, question = set(world.table.answers), QUESTIONS[Type.A]
+    for number in range(MOST_DENIALS + 5):
+        world.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), Type.A)
+    assert names.to_wire("web.shop.svc.cluster.local") + question in world.table.answers
+    assert len(world.table.answers) < len(known) + MOST_DENIALS
+    world.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
+    assert told(world.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], "a denial ends when the Service comes"
+
+
+def test_rules_that_come_and_go_leave_nothing_behind() -> None:
+    """Each may name other labels, and each endpoint that moves gives other nodes something near."""
+    world = World()
+    for number in range(100):
+        keys = f'["example.com/{number}", "kubernetes.io/hostname"]'
+        home = endpoint(f"10.0.11.{number}", f"zone-{'abc'[number % 3]}-{number % 2 + 1}")
+        world.put(headless("db", annotations={"zonewise.dev/topology-keys": keys}), slice_of("db", [home]))
+        world.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
+        if number % 10 == 0:
+            world.apply(world.catalog.set_nodes(world.nodes))
+    profiles = world.catalog._profiles
+    assert len(profiles._current) + len(profiles._last) <= 2
+    assert len(world.catalog._used) == len(world.table._groups) == 1
+    near = [tuple(n >> bit & 1 == 1 for bit in range(8)) for n in range(200)]
+    for pattern in near:
+        world.table._near[pattern] = pattern
+    world.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
+    world.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
+    assert len(world.table._near) == 1
+
+
+POD_STEPS = st.tuples(
+    st.sampled_from([Key("shop", "a"), Key("shop", "b"), Key("default", "a")]),
+    st.lists(st.integers(1, 3), max_size=2, unique=True),
+    st.sampled_from(["zone-a-1", "zone-b-1"]),
+)
+
+
+@given(st.lists(POD_STEPS, max_size=12))
+@settings(max_examples=200)
+def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) -> None:
+    world = World(pods=PodRecords.VERIFIED, locate_by_pods=True)
+    held: dict[Key, tuple[list[bytes], str]] = {}
+    for pod, numbers, where in steps:
+        found = [bytes((172, 16, 0, number)) for number in numbers]
+        updates = world.catalog.set_pod(pod, found, where)
+        assert sum(len(update[1]) for update in updates) <= 3 * (len(found) + len(held.get(pod, ([], ""))[0]))
+        world.apply(updates)
+        held[pod] = (found, where)
+    afresh = Table(world.table.domain)
+    for update in world.catalog.snapshot():
+        afresh.apply(update)
+    assert world.table.places.pods == afresh.places.pods
+    assert world.table.names == afresh.names
+    holders = {ip: [pod for pod, (ips, _) in held.items() if ip in ips] for ips, _ in held.values() for ip in ips}
+    for ip, pods in holders.items():
+        if len(pods) == 1:  # of several, the one that came last has it
+            (pod,) = pods
+            label = f"172-16-0-{ip[3]}"
+            assert world.table.places.pods.get(ip) in {held[pod][1], None}
+            if ip in world.table.places.pods:
+                assert told(world.ask(f"{label}.{pod.namespace}.pod.cluster.local.")) == [f"A 172.16.0.{ip[3]}"]
+
+
+def test_pods_are_clients_where_ranges_dont_tell() -> None:
+    world = World(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
+    world.apply(world.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
+    assert world.table.places.node("172.16.0.9") == "bare"
+    changes = world.table.changes
+    world.apply(world.catalog.set_nodes(nodes()))
+    assert world.table.places.node("172.16.0.9") == "bare", "nodes change, pods stay"
+    assert world.table.changes == changes + 1
+    world.apply(world.catalog.set_pod(Key("shop", "p"), [], ""))
+    assert world.table.places.node("172.16.0.9") == ""
+    unasked = World(pods=PodRecords.DISABLED)
+    assert unasked.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
+
+
+CLIENTS = [
+    ("a pod", "10.0.11.77", "zone-a-1"),
+    ("an IPv6 pod", "fd00:32::5", "zone-c-2"),
+    ("a pod through a socket of both families", "::ffff:10.0.22.1", "zone-b-2"),
+    ("a node", "192.168.3.2", "zone-c-2"),
+    ("a single pod, which wins", "10.0.12.9", "zone-b-1"),
+    ("a pod in no range", "172.16.0.9", "zone-b-1"),
+    ("a smaller range within a larger one", "10.9.0.9", "small"),
+    ("the larger range", "10.9.1.9", "large"),
+    ("with a scope", "fd00:11::1%eth0", "zone-a-1"),
+    ("a stranger", "8.8.8.8", ""),
+    ("no address", "somebody", ""),
+]
+
+
+@pytest.mark.parametrize(("address", "expected"), [case[1:] for case in CLIENTS], ids=[case[0] for case in CLIENTS])
+def test_clients_are_found_on_their_nodes(address: str, expected: str) -> None:
+    more = [
+        node("large", "zone-a", ["10.9.0.0/16", "no range"], "192.168.9.1"),
+        node("small", "zone-a", ["10.9.0.0/24"], "no address"),
+    ]
+    pods = {bytes((10, 0, 12, 9)): "zone-b-1", bytes((172, 16, 0, 9)): "zone-b-1"}
+    assert places([*nodes(), *more], pods).node(address) == expected
+
+
+def test_ranges_of_forwarders() -> None:
+    assert is_within("10.1.2.3", ["192.168.0.0/16", "10.1.0.0/16"])
+    assert is_within("::ffff:10.1.2.3", ["10.1.0.0/16"])
+    assert is_within("fd00::1%eth0", ["fd00::/8"])
+    assert not is_within("10.2.0.1", ["10.1.0.0/16", "fd00::/8"])
+    assert not is_within("somebody", ["0.0.0.0/0"])

@@ -1,0 +1,39 @@
+"""Which webhooks lack our bundle, and the patch that names nothing else."""
+
+import base64
+
+import pytest
+
+from zonewise.kube.client.client import Client
+from zonewise.kube.client.kubeconfig import Access
+from zonewise.kube.server.ca_injector import TrustInjector, missing_trust
+from zonewise.kube.watch.informers import Caches
+from zonewise.objects import Metadata
+from zonewise.objects.admissionregistration import RegisteredWebhook, WebhookClientConfig, WebhookConfiguration
+
+BUNDLE = b"-----BEGIN CERTIFICATE-----"
+ENCODED = base64.b64encode(BUNDLE).decode()
+
+CASES = {
+    "all trust us": ({"a": ENCODED, "b": ENCODED}, []),
+    "one was emptied": ({"a": ENCODED, "b": ""}, ["b"]),
+    "all trust another": ({"a": "Cg==", "b": "Cg=="}, ["a", "b"]),
+    "there is no webhook": ({}, []),
+}
+
+
+@pytest.mark.parametrize(("present", "lacking"), CASES.values(), ids=CASES)
+def test_missing_trust(present: dict[str, str], lacking: list[str]) -> None:
+    webhooks = tuple(
+        RegisteredWebhook(name=name, client_config=WebhookClientConfig(ca_bundle=bundle))
+        for name, bundle in present.items()
+    )
+    patch = missing_trust(WebhookConfiguration(metadata=Metadata(name="x"), webhooks=webhooks), BUNDLE)
+    expected = [{"name": name, "clientConfig": {"caBundle": ENCODED}} for name in lacking]
+    assert (patch.body if patch else {"webhooks": []}) == {"webhooks": expected}
+
+
+async def test_somebody_must_say_which_configurations_are_ours() -> None:
+    client = Client(Access(server="https://127.0.0.1:1"))
+    with pytest.raises(ValueError, match="say which webhook configurations are ours"):
+        TrustInjector(client, Caches(client))

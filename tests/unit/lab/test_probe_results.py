@@ -1,0 +1,81 @@
+"""Tallies of probes against thresholds, and what they mean for a container."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.lab.decide import probe_results
+from zonewise.lab.decide.podspec import Container, Probe
+from zonewise.lab.decide.probe_results import ProbeKind, Tally
+
+PROBE = Probe(success_threshold=2, failure_threshold=3)
+
+RUNS = {
+    "nothing asked": ("", None),
+    "one success is not two": ("+", None),
+    "two in a row are enough": ("++", True),
+    "a failure starts the count again": ("+-+", None),
+    "two failures change nothing": ("++--", True),
+    "three do": ("++---", False),
+    "only in a row": ("++--+--", True),
+    "it can come back": ("---++", True),
+}
+
+
+@pytest.mark.parametrize(("results", "passing"), RUNS.values(), ids=RUNS)
+def test_thresholds(results: str, passing: bool | None) -> None:
+    assert _tally(results).passing is passing
+
+
+@given(st.text("+-", max_size=40))
+def test_a_verdict_is_the_last_run_that_reached_its_threshold(results: str) -> None:
+    """An independent reading: find the latest point at which a run of equal results had just reached its threshold."""
+    verdict = None
+    for end in range(1, len(results) + 1):
+        seen = results[:end]
+        if seen.endswith("+" * PROBE.success_threshold):
+            verdict = True
+        elif seen.endswith("-" * PROBE.failure_threshold):
+            verdict = False
+    assert _tally(results).passing is verdict
+
+
+def _tally(results: str) -> Tally:
+    tally = Tally()
+    for result in results:
+        tally = tally.record(PROBE, result == "+", 0)
+    return tally
+
+
+GOOD, BAD = Tally(passing=True, last_at=100.0), Tally(passing=False, last_at=100.0)
+WITH_ALL = Container(startup_probe=Probe(), readiness_probe=Probe(), liveness_probe=Probe())
+S, R, L = ProbeKind.STARTUP, ProbeKind.READINESS, ProbeKind.LIVENESS
+
+READY = {
+    "without probes a running container is ready": (Container(), {}, True),
+    "with one it is not before its first success": (Container(readiness_probe=Probe()), {}, False),
+    "then it is": (Container(readiness_probe=Probe()), {R: GOOD}, True),
+    "until it fails": (Container(readiness_probe=Probe()), {R: BAD}, False),
+    "not before it has started up": (WITH_ALL, {R: GOOD}, False),
+    "liveness says nothing about it": (WITH_ALL, {S: GOOD, R: GOOD, L: BAD}, True),
+}
+
+
+@pytest.mark.parametrize(("container", "tallies", "ready"), READY.values(), ids=READY)
+def test_readiness(container: Container, tallies: dict[ProbeKind, Tally], ready: bool) -> None:
+    assert probe_results.ready(container, tallies) is ready
+
+
+def test_a_container_must_restart_for_startup_and_liveness_only() -> None:
+    assert probe_results.failed({S: BAD}) is S
+    assert probe_results.failed({S: GOOD, R: BAD}) is None
+    assert probe_results.failed({S: GOOD, L: BAD, R: GOOD}) is L
+
+
+def test_a_probe_is_due_a_period_after_it_was_last_asked() -> None:
+    container = Container(liveness_probe=Probe(period_seconds=7, initial_delay_seconds=3))
+    assert probe_results.due(container, {}, 50.0, terminating=False) == {L: 53.0}
+    assert probe_results.due(container, {L: GOOD}, 50.0, terminating=False) == {L: 107.0}
+    assert probe_results.due(container, {L: GOOD}, 50.0, terminating=True) == {}

@@ -1,0 +1,53 @@
+"""Shares become slots exactly where they are small ratios, nearly where not, and change hands as little as possible."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.proxy.decide.shares import MOST_SLOTS, assign_slots, count_slots
+
+
+@pytest.mark.parametrize(
+    ("shares", "counts"),
+    [
+        pytest.param({}, {}, id="nobody"),
+        pytest.param({"a": 1.0, "b": 1.0}, {"a": 1, "b": 1}, id="even"),
+        pytest.param({"a": 0.3, "b": 0.3}, {"a": 1, "b": 1}, id="even, whatever the weight"),
+        pytest.param({"a": 1.0, "b": 0.5}, {"a": 2, "b": 1}, id="half"),
+        pytest.param({"a": 0.7, "b": 0.1, "c": 0.1, "d": 0.1}, {"a": 7, "b": 1, "c": 1, "d": 1}, id="tenths"),
+        pytest.param({"a": 1.0, "b": 1 / 3}, {"a": 3, "b": 1}, id="a third"),
+        pytest.param({"a": 1.0, "b": 0.0}, {"a": 1}, id="no share, no slot"),
+    ],
+)
+def test_shares_as_slots(shares: dict[str, float], counts: dict[str, int]) -> None:
+    assert count_slots(shares) == counts
+
+
+@given(st.dictionaries(st.integers(), st.floats(0.01, 100.0), min_size=1, max_size=30))
+def test_slots_are_in_proportion_to_shares(shares: dict[int, float]) -> None:
+    counts = count_slots(shares)
+    total, whole = sum(counts.values()), sum(shares.values())
+    assert counts.keys() == shares.keys()
+    assert total <= MOST_SLOTS
+    for each, count in counts.items():
+        assert abs(count / total - shares[each] / whole) < 0.002 + len(shares) / MOST_SLOTS
+
+
+@given(st.lists(st.integers(0, 20), unique=True, max_size=20), st.lists(st.integers(0, 20), unique=True, max_size=20))
+def test_who_stays_keeps_its_slot(before: list[int], after: list[int]) -> None:
+    old = assign_slots(dict.fromkeys(before, 1))
+    new = assign_slots(dict.fromkeys(after, 1), old)
+    assert Counter(new) == Counter(after)
+    for index, holder in enumerate(old[: len(new)]):
+        if holder in after:
+            assert new[index] == holder
+
+
+def test_one_of_four_replaced_changes_only_its_own_slots() -> None:
+    old = assign_slots(dict.fromkeys("abcd", 16))
+    new = assign_slots(dict.fromkeys("abce", 16), old)
+    assert sum(was != now for was, now in zip(old, new, strict=True)) == 16

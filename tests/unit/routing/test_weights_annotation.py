@@ -1,0 +1,29 @@
+"""Weights in an annotation: what was written is read, and nonsense says nothing."""
+
+import pytest
+
+from zonewise.routing.load import Share
+from zonewise.routing.weights_annotation import read_weights, write_weights
+
+LENT = (Share("a", 0.5), Share("c", 0.5))
+THIRDS = (Share("a", 1 / 3), Share("b", 1 / 3), Share("c", 1 / 3))
+
+
+def test_what_is_written_is_read() -> None:
+    weighted = {"10.0.0.2": LENT, "10.0.0.1": LENT, "10.0.0.3": THIRDS, "10.9.9.9": THIRDS}
+    written = write_weights(weighted, ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"])
+    assert read_weights(written) == {
+        "10.0.0.1": {"a": 0.5, "c": 0.5},
+        "10.0.0.2": {"a": 0.5, "c": 0.5},
+        "10.0.0.3": dict(THIRDS),
+    }
+    assert written == write_weights(weighted, ["10.0.0.3", "10.0.0.2", "10.0.0.1"]), "whatever the order"
+    assert write_weights(weighted, ["10.0.0.4"]) == ""
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "{", "[1]", '[{"zones": {"a": -1}, "addresses": ["10.0.0.1"]}]', '[{"zones": {"a": "1"}, "addresses": []}]'],
+)
+def test_nonsense_says_nothing(written: str) -> None:
+    assert read_weights(written) == {}

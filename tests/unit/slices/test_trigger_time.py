@@ -1,0 +1,47 @@
+from zonewise.objects import Condition, Key, Metadata, Pod, PodStatus, Service
+from zonewise.slices.decide.trigger_time import TriggerTimes
+
+SERVICE = Key("default", "web")
+
+
+def at(second: int) -> str:
+    return f"2026-11-16T10:00:{second:02}Z"
+
+
+def service(created: int = 1) -> Service:
+    return Service(metadata=Metadata(name="web", namespace="default", creation_timestamp=at(created)))
+
+
+def pod(name: str, ready_since: int) -> Pod:
+    ready = Condition(type="Ready", status="True", last_transition_time=at(ready_since))
+    return Pod(metadata=Metadata(name=name, namespace="default"), status=PodStatus(conditions=(ready,)))
+
+
+def test_the_first_look_tells_the_services_creation() -> None:
+    assert TriggerTimes().since(service(), [pod("a", 5)]) == at(1)
+
+
+def test_then_the_earliest_of_what_changed() -> None:
+    times = TriggerTimes()
+    times.since(service(), [pod("a", 5), pod("b", 5)])
+    times.told(SERVICE)
+    assert times.since(service(), [pod("a", 5), pod("b", 9), pod("c", 7)]) == at(7)
+    times.told(SERVICE)
+    assert times.since(service(), [pod("a", 5), pod("c", 7)]) is None
+
+
+def test_what_was_not_told_is_told_with_what_follows() -> None:
+    times = TriggerTimes()
+    times.since(service(), [pod("a", 5)])
+    times.told(SERVICE)
+    assert times.since(service(), [pod("a", 7)]) == at(7)
+    assert times.since(service(), [pod("a", 9)]) == at(7)
+
+
+def test_a_recreated_service_counts_as_a_change_and_a_forgotten_one_as_new() -> None:
+    times = TriggerTimes()
+    times.since(service(), [])
+    times.told(SERVICE)
+    assert times.since(service(8), [pod("a", 9)]) == at(8)
+    times.forget(SERVICE)
+    assert times.since(service(8), [pod("a", 9)]) == at(8)
