@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.patch import StrategicPatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.nodes import kwok
 from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, EndpointSlice, Key, Pod
+from zonewise.objects.change import Change
 
 T = TypeVar("T")
 

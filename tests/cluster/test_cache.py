@@ -18,11 +18,11 @@ from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
 from zonewise.kube.decide import reflector
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import CONFIG_MAPS, NAMESPACES, SECRETS, SERVICES, ConfigMap, Key, Resource
+from zonewise.objects.change import Change
 
 LARGE = "x" * 200_000
 OURS = "metadata.name!=kube-root-ca.crt"

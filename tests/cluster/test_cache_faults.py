@@ -19,13 +19,13 @@ from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
 from zonewise.kube.decide import reflector
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import CONFIG_MAPS, ConfigMap, Key
+from zonewise.objects.change import Change
 
 Start = Callable[..., ControlPlane]
 NAMESPACE = "default"

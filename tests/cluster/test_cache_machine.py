@@ -20,7 +20,6 @@ from support.kube.cache_state import become_equal, contents, sample
 from support.kube.fault_proxy import FaultProxy
 from zonewise.kube.client.client import Client
 from zonewise.kube.decide import reflector
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import AlreadyExists, NotFound
@@ -28,6 +27,7 @@ from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import CONFIG_MAPS, NAMESPACES, ConfigMap, Key
+from zonewise.objects.change import Change
 
 R = TypeVar("R")
 NAMES = st.sampled_from(["a", "b", "c", "d", "e"])

@@ -17,7 +17,6 @@ from zonewise.dashboard.decide.rows import NoticeRow, ServiceRow
 from zonewise.dashboard.live_state import Board
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, Seen
 from zonewise.diagnostics.decide.status.assemble import LEASES as DUTIES
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.server.cert_manager import utc_now
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
@@ -40,6 +39,7 @@ from zonewise.objects.admissionregistration import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS
+from zonewise.objects.change import Change
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
 from zonewise.planning.data_plane import NAME_LABEL, carriers_of

@@ -31,7 +31,6 @@ from zonewise.dns.wire.names import packed, to_text
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.workqueue import WorkQueue
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
@@ -47,6 +46,7 @@ from zonewise.objects import (
     Pod,
     key_of,
 )
+from zonewise.objects.change import Change
 from zonewise.routing import DRAIN_ZONE
 from zonewise.topology import zone_of
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from zonewise.objects.core import ObjectReference
 from zonewise.objects.meta import Metadata, View
 from zonewise.objects.resource import Resource
+
+
+class Severity(StrEnum):
+    """What the API calls an event's type."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
 
 
 class EventSeries(View, frozen=True):

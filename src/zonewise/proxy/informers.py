@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from zonewise.kube.client.client import Client
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import ApiError
@@ -28,6 +27,7 @@ from zonewise.objects import (
     Service,
     key_of,
 )
+from zonewise.objects.change import Change
 from zonewise.proxy.decide.rules import PROXY_NAME
 from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, Place
 from zonewise.routing import DRAIN_ZONE, Cluster

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Final
 
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import (
@@ -27,6 +26,7 @@ from zonewise.objects import (
     Pod,
     Service,
 )
+from zonewise.objects.change import Change
 from zonewise.routing import Cluster, Drain, drained_zones
 from zonewise.slices.decide.change_filter import (
     moves_endpoints,

@@ -15,11 +15,11 @@ from zonewise.disruption.controller.scaledown import ScaleDownController
 from zonewise.disruption.controller.status_writer import Publisher
 from zonewise.disruption.watch.informers import Sources, WorkloadKey
 from zonewise.disruption.watch.replicas import WorkloadSources
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import ApiError, TooManyRequests
 from zonewise.objects import NODES, PODS, Key, Pod, Resource, key_of
 from zonewise.objects.apps import REPLICA_SETS, STATEFUL_SETS
+from zonewise.objects.change import Change
 from zonewise.objects.policy import POD_DISRUPTION_BUDGETS, TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.topology import ZONE
 

@@ -9,9 +9,9 @@ import pytest
 from zonewise.disruption import app
 from zonewise.disruption.webhook.leader_monitor import SILENT_SECONDS, LeaderWatch
 from zonewise.errors import ZonewiseError
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, Lease
+from zonewise.objects.change import Change
 from zonewise.objects.coordination import LeaseSpec
 
 LEASE = Key("kube-system", "zonewise-disruption")

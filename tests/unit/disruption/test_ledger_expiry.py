@@ -9,11 +9,11 @@ from unit.disruption.paper import BUDGET, Paper, feed, pod
 from zonewise.disruption.decide.pods import PodFacts
 from zonewise.disruption.webhook.guard import Guard
 from zonewise.disruption.webhook.leader_monitor import LeaderWatch
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.wire.admission_review import Operation, Review
 from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import LEASES, NODES, PODS, Key, Lease, Pod, Resource
 from zonewise.objects.apps import REPLICA_SETS
+from zonewise.objects.change import Change
 from zonewise.objects.coordination import LeaseSpec
 from zonewise.objects.policy import (
     POD_DISRUPTION_BUDGETS,

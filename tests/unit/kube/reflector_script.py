@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from zonewise.kube.decide.reflector import PAGE_SIZE, Change, Command, List, Reflector, Wait, Watch
+from zonewise.kube.decide.reflector import PAGE_SIZE, Command, List, Reflector, Wait, Watch
 from zonewise.kube.wire.codec import EventType, WatchEvent
 from zonewise.kube.wire.errors import ApiError, Cause, Details, Gone, Invalid, ServerTimeout, Unreachable
 from zonewise.objects import ConfigMap, Key, Metadata
+from zonewise.objects.change import Change
 
 GONE = Gone("too old resource version", status=410)
 RESET = Unreachable("connection reset")

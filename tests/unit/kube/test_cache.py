@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from zonewise.kube.decide.reflector import Change, Reflector
+from zonewise.kube.decide.reflector import Reflector
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.wire.codec import EventType, WatchEvent
 from zonewise.kube.wire.errors import Gone
 from zonewise.objects import Key, Metadata, Pod, PodSpec
+from zonewise.objects.change import Change
 
 
 def pod(name: str, node: str = "", version: int = 1) -> Pod:

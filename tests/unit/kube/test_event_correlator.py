@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.kube.decide.event_correlator import (
-    COMBINED,
-    Correlator,
-    Dropped,
-    Limits,
-    Series,
-    SeriesKey,
-    Severity,
-    Subject,
-)
+from zonewise.kube.decide.event_correlator import COMBINED, Correlator, Dropped, Limits, Series, SeriesKey, Subject
 from zonewise.objects import ObjectReference
+from zonewise.objects.events import Severity
 
 WALL = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 

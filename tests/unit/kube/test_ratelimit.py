@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.kube.client.ratelimit import Limiter, TokenBucket
+from zonewise.kube.client.ratelimit import Limiter
+from zonewise.kube.decide.token_bucket import TokenBucket
 
 
 def test_a_burst_passes_then_the_rate_holds() -> None:

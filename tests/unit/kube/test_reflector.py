@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from unit.kube.reflector_script import GONE, RESET, Play, added, bookmark, config, event, key, resumed, streamed
-from zonewise.kube.decide.reflector import PAGE_SIZE, Change, List, Wait
+from zonewise.kube.decide.reflector import PAGE_SIZE, List, Wait
 from zonewise.kube.wire.codec import EventType, WatchEvent
 from zonewise.kube.wire.errors import ApiError, BadRequest, ServerTimeout
 from zonewise.objects import ConfigMap, Metadata
+from zonewise.objects.change import Change
 
 
 def test_the_first_command_is_a_streaming_list_of_the_most_recent_state() -> None:

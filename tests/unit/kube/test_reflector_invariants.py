@@ -12,10 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from zonewise.kube.decide.reflector import Change, List, Reflector, Wait, Watch
+from zonewise.kube.decide.reflector import List, Reflector, Wait, Watch
 from zonewise.kube.wire.codec import EventType, WatchEvent
 from zonewise.kube.wire.errors import ApiError, Cause, Details, Gone, Invalid, ServerTimeout, Unreachable
 from zonewise.objects import ConfigMap, Key, Metadata, key_of
+from zonewise.objects.change import Change
 
 NAMES = st.sampled_from("abcde")
 State = dict[Key, ConfigMap]

@@ -22,7 +22,6 @@ from zonewise.kube.decide.reflector import (
     HEALTHY_SECONDS,
     LONGEST_WAIT_SECONDS,
     PAGE_SIZE,
-    Change,
     List,
     Reflector,
     StaleList,
@@ -44,6 +43,7 @@ from zonewise.kube.wire.errors import (
     Unreachable,
 )
 from zonewise.objects import ConfigMap
+from zonewise.objects.change import Change
 
 
 def test_a_lost_connection_is_resumed_from_the_last_version_after_a_wait() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
-from zonewise.kube.decide.event_correlator import Severity
 from zonewise.objects import Endpoint, Metadata, Service, ServiceSpec
+from zonewise.objects.events import Severity
 from zonewise.routing import DRAIN_ZONE, Cluster, HintsForm, decide, drained_zones, express
 from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_ZONE, TOPOLOGY_KEYS

@@ -1,7 +1,7 @@
 """What we wrote is read before the watch tells it, wakes nobody when it does, and is believed no longer than that."""
 
-from zonewise.kube.decide.reflector import Change
 from zonewise.objects import SERVICE_NAME, EndpointSlice, Key, Metadata, key_of
+from zonewise.objects.change import Change
 from zonewise.slices.decide.tracker import Written
 
 SERVICE = Key("default", "web")

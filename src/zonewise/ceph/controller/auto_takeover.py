@@ -24,11 +24,11 @@ from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.elector import boot_seconds
 from zonewise.kube.controller.recorder import Recorder, Severity
 from zonewise.kube.controller.workqueue import WorkQueue
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import CONFIG_MAPS, NODES, ConfigMap, Key, Node, ObjectReference
+from zonewise.objects.change import Change
 from zonewise.topology import is_ready
 
 TAKEOVERS = Counter("zonewise_csi_takeovers", "Changes to the takeover map, by what was done", ["act"])

@@ -24,12 +24,12 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
 from zonewise.kube.controller.workqueue import WorkQueue
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import CONFIG_MAPS, NODES, ConfigMap, Key, Node
+from zonewise.objects.change import Change
 from zonewise.objects.storage import CSI_NODES, CSINode
 from zonewise.topology import Reason
 

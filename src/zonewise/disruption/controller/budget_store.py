@@ -18,10 +18,10 @@ from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.status import Published
 from zonewise.disruption.decide.verdict import Case
 from zonewise.kube.client.client import Client
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.wire.errors import ApiError, Conflict, DeadlineExceeded, NotFound, ServerTimeout, Unreachable
 from zonewise.objects import Key, key_of
+from zonewise.objects.change import Change
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, TopologyDisruptionBudget
 
 CALL_SECONDS: Final = 2.0

@@ -16,11 +16,11 @@ from zonewise.disruption.decide.budget import Budget, BudgetError
 from zonewise.disruption.decide.ledger import Ledger
 from zonewise.disruption.decide.pods import Atlas, PodFacts, comes_back, gives_up
 from zonewise.disruption.decide.selectors import Membership
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import NODES, PODS, Key, Metadata, Node, OwnerReference, Pod
 from zonewise.objects.apps import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, ReplicaSet, StatefulSet
+from zonewise.objects.change import Change
 from zonewise.objects.policy import (
     POD_DISRUPTION_BUDGETS,
     TOPOLOGY_DISRUPTION_BUDGETS,

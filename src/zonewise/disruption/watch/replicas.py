@@ -14,7 +14,6 @@ from zonewise.disruption.decide.pods import Owner, PodFacts, Workload, Workloads
 from zonewise.disruption.watch.informers import Sources, WorkloadHandler, WorkloadKey, controller_of, ordinals_of
 from zonewise.disruption.watch.scale_client import Scaled, Scales
 from zonewise.kube.client.client import Client
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, OwnerReference, Pod, Resource
@@ -29,6 +28,7 @@ from zonewise.objects.apps import (
     ReplicaSet,
     StatefulSet,
 )
+from zonewise.objects.change import Change
 
 W = TypeVar("W", Deployment, ReplicaSet, StatefulSet, DaemonSet)
 

@@ -16,10 +16,10 @@ from zonewise import log
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.objects import Key, Metadata, OwnerReference, Resource, View
+from zonewise.objects.change import Change
 
 _log = log.get_logger(__name__)
 

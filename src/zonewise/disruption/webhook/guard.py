@@ -30,12 +30,12 @@ from zonewise.disruption.webhook.leader_monitor import LeaderWatch
 from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, Deleter, deleter
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import utc_now
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.server.admission import Webhook
 from zonewise.kube.watch.cache import trouble_of
 from zonewise.kube.wire.admission_review import Review, Verdict
 from zonewise.kube.wire.errors import Cause, NotFound
 from zonewise.objects import NODES, PODS, Key, Pod, micro_time
+from zonewise.objects.change import Change
 from zonewise.objects.policy import POD_DISRUPTION_BUDGETS, Eviction, TopologyDisruptionBudget
 
 _log = log.get_logger(__name__)

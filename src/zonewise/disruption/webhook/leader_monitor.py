@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from zonewise.kube.controller.elector import boot_seconds
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import LEASES, Key, Lease
+from zonewise.objects.change import Change
 
 LEASE: Final = "zonewise-disruption"
 SILENT_SECONDS: Final = 30.0

@@ -21,7 +21,7 @@ from zonewise import log
 from zonewise.kube import metrics
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
-from zonewise.kube.decide.event_correlator import Correlator, Dropped, Limits, Series, SeriesKey, Severity, Subject
+from zonewise.kube.decide.event_correlator import Correlator, Dropped, Limits, Series, SeriesKey, Subject
 from zonewise.kube.wire.errors import (
     AlreadyExists,
     ApiError,
@@ -34,6 +34,7 @@ from zonewise.kube.wire.errors import (
 )
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import EVENTS, HasMetadata, ObjectReference, Resource, micro_time
+from zonewise.objects.events import Severity
 
 __all__ = ["Limits", "Recorder", "Severity", "reference_to"]
 

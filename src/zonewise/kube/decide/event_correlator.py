@@ -14,19 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from zonewise.kube.client.ratelimit import TokenBucket
+from zonewise.kube.decide.token_bucket import TokenBucket
 from zonewise.objects import ObjectReference
+from zonewise.objects.events import Severity
 
 _LONGEST_OBJECT_NAME = 200
 
 COMBINED = "(combined from similar events): "
-
-
-class Severity(StrEnum):
-    """What the API calls an event's type."""
-
-    NORMAL = "Normal"
-    WARNING = "Warning"
 
 
 class Dropped(StrEnum):

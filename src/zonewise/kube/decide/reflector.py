@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from zonewise.kube.wire.codec import EventType, WatchEvent
 from zonewise.kube.wire.errors import (
     ApiError,
@@ -40,6 +38,7 @@ from zonewise.kube.wire.errors import (
     Unreachable,
 )
 from zonewise.objects import HasMetadata, Key, key_of
+from zonewise.objects.change import Change
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -78,14 +77,6 @@ class Wait:
 Command = List | Watch | Wait
 
 _PASSING = (Unreachable, DeadlineExceeded, TooManyRequests, Unavailable, ServerTimeout, Unauthorized, Forbidden)
-
-
-class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """One object added (no `old`), removed (no `new`) or modified."""
-
-    key: Key
-    old: T | None
-    new: T | None
 
 
 class StaleList(ApiError):  # noqa: N818 - named like the errors of `errors`

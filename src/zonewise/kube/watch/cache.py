@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic
 
 from zonewise import log
-from zonewise.kube.decide.reflector import Change, Reflector, T
+from zonewise.kube.decide.reflector import Reflector, T
 from zonewise.objects import Key, key_of
+from zonewise.objects.change import Change
 
 _log = log.get_logger(__name__)
 

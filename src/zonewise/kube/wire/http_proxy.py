@@ -5,13 +5,12 @@ A proxy's URL may hold a password, which is sent to the proxy and shown to nobod
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 from yarl import URL
-
-from zonewise.kube.client.http import aiohttp
 
 
 def environment_proxy(server: str, environment: Mapping[str, str]) -> str:
@@ -42,9 +41,8 @@ def proxy_of(url: str) -> tuple[URL | None, dict[str, str]]:
     proxy = URL(url)
     if proxy.user is None and proxy.password is None:
         return proxy, {}
-    return proxy.with_user(None), {
-        "Proxy-Authorization": aiohttp.encode_basic_auth(proxy.user or "", proxy.password or "")
-    }
+    credentials = b64encode(f"{proxy.user or ''}:{proxy.password or ''}".encode()).decode()
+    return proxy.with_user(None), {"Proxy-Authorization": f"Basic {credentials}"}
 
 
 def _is_loopback(host: str) -> bool:

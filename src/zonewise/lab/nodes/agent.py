@@ -23,7 +23,6 @@ import msgspec
 from zonewise import log
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.decide.reflector import Change
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import ApiError, NotFound
@@ -39,6 +38,7 @@ from zonewise.lab.nodes.launch import API_DEADLINE_SECONDS, Node, Services
 from zonewise.lab.nodes.pods import RETRY_SECONDS, PodWorker
 from zonewise.lab.nodes.sandbox import PodRecord
 from zonewise.objects import LEASES, NODES, key_of
+from zonewise.objects.change import Change
 
 HEARTBEAT_SECONDS = 4.0
 

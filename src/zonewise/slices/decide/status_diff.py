@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from zonewise.kube.decide.event_correlator import Severity
 from zonewise.objects import Service
+from zonewise.objects.events import Severity
 from zonewise.routing import Cluster, Code, Decision, Expression, Reason
 from zonewise.routing.endpointslice_events import STOCK_CODES, stock_event
 from zonewise.routing.kube_proxy import PROXY_NAME_LABEL

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zonewise.kube.decide.reflector import Change
 from zonewise.objects import EndpointSlice, Key, key_of
+from zonewise.objects.change import Change
 from zonewise.slices.decide.names import service_key
 
 
