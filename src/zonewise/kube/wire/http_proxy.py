@@ -41,6 +41,8 @@ def proxy_of(url: str) -> tuple[URL | None, dict[str, str]]:
     proxy = URL(url)
     if proxy.user is None and proxy.password is None:
         return proxy, {}
+    if ":" in (proxy.user or ""):
+        raise ValueError('a ":" is not allowed in a user name (RFC 7617, section 2)')
     credentials = b64encode(f"{proxy.user or ''}:{proxy.password or ''}".encode()).decode()
     return proxy.with_user(None), {"Proxy-Authorization": f"Basic {credentials}"}
 
