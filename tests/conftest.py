@@ -15,7 +15,7 @@ from support.rerun import Verdicts
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab.ceph import cluster as ceph
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.ceph.cluster import LabCeph
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
 # A busy machine may take its time: what hangs is ended by pytest-timeout, not by a stopwatch per example.
@@ -86,13 +86,13 @@ def private_cluster(run_directory: shared_cluster.Run) -> Iterator[Callable[...,
 
 
 @pytest.fixture(scope="session")
-def ceph_cluster(run_directory: shared_cluster.Run) -> Ceph:
+def ceph_cluster(run_directory: shared_cluster.Run) -> LabCeph:
     """The Ceph all tests share. Tests must not break it, and use names of their own in it."""
     return run_directory.shared_ceph()
 
 
 @pytest.fixture(scope="module")
-def breakable_ceph(run_directory: shared_cluster.Run) -> Iterator[Ceph]:
+def breakable_ceph(run_directory: shared_cluster.Run) -> Iterator[LabCeph]:
     """A Ceph that the tests of a module may disturb, if each leaves it whole."""
     started = run_directory.private_ceph()
     yield started

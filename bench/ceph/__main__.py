@@ -17,7 +17,7 @@ from statistics import median
 from bench.ceph.contestants import CLI, LIBRBD, OURS, CommandLine, Contestant, Librbd, Ours, Timed, ours, timed
 from bench.report import Row, publish, show
 from zonewise.lab.ceph import cluster as ceph
-from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, LabCeph
 
 PARALLEL = (1, 8, 32)
 CALLS = 64
@@ -71,14 +71,14 @@ def _each(runs: list[Timed]) -> float:
     return median(run.each_ms for run in runs)
 
 
-def journal_rows(config: Path, cluster: Ceph) -> list[Row]:
+def journal_rows(config: Path, cluster: LabCeph) -> list[Row]:
     """In this process, so that the journal's own count can be read."""
-    from zonewise.ceph.backend.cluster import Clusters
-    from zonewise.ceph.backend.rbd import Rbd
-    from zonewise.ceph.config import Configuration
+    from zonewise.ceph.backend.cluster import CephClusters
+    from zonewise.ceph.backend.rbd import RbdBackend
+    from zonewise.ceph.config import CsiConfigFile
     from zonewise.ceph.controller import journal, provisioner
-    from zonewise.ceph.controller.service import Controller
-    from zonewise.ceph.decide.ids import Kind
+    from zonewise.ceph.controller.service import ControllerService
+    from zonewise.ceph.decide.ids import VolumeKind
     from zonewise.ceph.spec import csi_pb2 as csi
 
     used: list[journal.Journal] = []
@@ -95,9 +95,9 @@ def journal_rows(config: Path, cluster: Ceph) -> list[Row]:
 
     before = provisioner.Journal
     provisioner.Journal = Counted  # type: ignore[misc,assignment] # for the count
-    clusters = Clusters(Configuration(config), 60)
+    clusters = CephClusters(CsiConfigFile(config), 60)
     try:
-        controller = Controller(clusters, {Kind.RBD: Rbd()})
+        controller = ControllerService(clusters, {VolumeKind.RBD: RbdBackend()})
         capability = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
         counts: dict[str, list[int]] = {"create": [], "again": [], "delete": []}
         for _ in range(50):
@@ -122,23 +122,23 @@ def journal_rows(config: Path, cluster: Ceph) -> list[Row]:
 
 
 def list_rows(contestant: Ours, config: Path, count: int) -> list[Row]:
-    from zonewise.ceph.backend.cluster import Clusters
-    from zonewise.ceph.config import Configuration
+    from zonewise.ceph.backend.cluster import CephClusters
+    from zonewise.ceph.config import CsiConfigFile
     from zonewise.ceph.controller import journal
     from zonewise.ceph.decide import ids
 
-    clusters = Clusters(Configuration(config), 60)
+    clusters = CephClusters(CsiConfigFile(config), 60)
     cluster = clusters.own("lab")
     pool = cluster.config.rbd["topologyConstrainedPools"][0]["poolName"]
     number = cluster.require_pool(pool, "pool")
     written = journal.Journal(cluster, JOURNAL_POOL)
     entries = [
-        journal.Entry(
+        journal.JournalEntry(
             name=name,
             token=ids.token_of(name, uuid.uuid4().bytes[:4]),
-            kind=ids.Kind.RBD,
-            thing=ids.Thing.VOLUME,
-            state=journal.State.READY,
+            kind=ids.VolumeKind.RBD,
+            thing=ids.ObjectType.VOLUME,
+            state=journal.JournalState.READY,
             pool=pool,
             pool_id=number,
             size_bytes=1 << 30,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import grpc
 
 from zonewise.ceph.spec import csi_pb2 as csi
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.ceph.cluster import LabCeph
 
 OURS, LIBRBD, CLI = "ours", "librbd", "rbd"
 SIZE_BYTES = 1 << 30
@@ -37,7 +37,7 @@ class Contestant(Protocol):
 @dataclass
 class Ours:
     channel: grpc.Channel
-    ceph: Ceph
+    ceph: LabCeph
     pid: int
     name: str = OURS
 
@@ -87,7 +87,7 @@ class Ours:
 
 
 @contextmanager
-def ours(ceph: Ceph, folder: Path, config: Path) -> Iterator[Ours]:
+def ours(ceph: LabCeph, folder: Path, config: Path) -> Iterator[Ours]:
     """The controller as it is deployed, without Kubernetes beside it."""
     socket = folder / "csi.sock"
     command = [str(Path(sys.executable).with_name("zonewise")), "csi", "controller", "--orchestrator", "none"]
@@ -110,17 +110,17 @@ def ours(ceph: Ceph, folder: Path, config: Path) -> Iterator[Ours]:
 class Librbd:
     """The floor: what the library takes, with all that is open kept open, and a connection with the driver's own options."""
 
-    ceph: Ceph
+    ceph: LabCeph
     config: Path
     name: str = LIBRBD
     clusters: Any = None
     contexts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from zonewise.ceph.backend.cluster import Clusters
-        from zonewise.ceph.config import Configuration
+        from zonewise.ceph.backend.cluster import CephClusters
+        from zonewise.ceph.config import CsiConfigFile
 
-        self.clusters = Clusters(Configuration(self.config))
+        self.clusters = CephClusters(CsiConfigFile(self.config))
         connected = self.clusters.own("lab")
         self.contexts = {zone: connected.ioctx(self.ceph.pool(zone)) for zone in self.ceph.zones}
 
@@ -141,7 +141,7 @@ class Librbd:
 
 @dataclass
 class CommandLine:
-    ceph: Ceph
+    ceph: LabCeph
     name: str = CLI
 
     def create(self, name: str, zone: str) -> str:

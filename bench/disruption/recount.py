@@ -13,8 +13,8 @@ import msgspec
 
 from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.count import Places, count
-from zonewise.disruption.decide.ledger import Entry, ledger_of
-from zonewise.disruption.decide.pods import Atlas, Controller, Owner, PodFacts, Workload
+from zonewise.disruption.decide.ledger import LedgerEntry, ledger_of
+from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, Owner, PodFacts, Workload
 from zonewise.disruption.decide.status import document, published
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import ZONE
@@ -42,14 +42,14 @@ def recount(pods: int, rounds: int = 21) -> float:
     web = Workload(Owner("Deployment", "web", "deployment"), pods + 1)
     workloads = {"replicaset": web, "deployment": web}
     ledger = ledger_of(
-        Entry(uid=f"uid-{number}", name=f"web-{number}", domain=ZONES[number % 3], owner="deployment", time=NOW)
+        LedgerEntry(uid=f"uid-{number}", name=f"web-{number}", domain=ZONES[number % 3], owner="deployment", time=NOW)
         for number in range(CHARGES)
     )
     places: Places = {}
     taken = []
     for _ in range(rounds):
         begin = time.process_time()
-        census = count(budget, running, Atlas(nodes), workloads, ledger, places)
+        census = count(budget, running, NodeDomains(nodes), workloads, ledger, places)
         document(published(budget, census, ledger, (), NOW))
         taken.append((time.process_time() - begin) * 1000)
         places = census.places
@@ -63,7 +63,7 @@ def _pod(number: int, nodes: int) -> PodFacts:
         name=f"web-{number}",
         namespace="shop",
         node=f"node-{number % nodes}",
-        controller=Controller("ReplicaSet", "web-1", "replicaset", "apps/v1"),
+        controller=ControllerRef("ReplicaSet", "web-1", "replicaset", "apps/v1"),
         ready=True,
         labels={"app": "web"},
     )

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from zonewise.lab import paths
-from zonewise.lab.build.build import Go
+from zonewise.lab.build.build import GoToolchain
 
 MODULE = Path(__file__).parent / "coredns"
 
@@ -38,7 +38,7 @@ def _build(binary: Path) -> None:
     print("setup: building CoreDNS, which our DNS server is compared with: some minutes, once", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=binary.parent) as scratch:
         made = Path(scratch, "coredns")
-        Go(MODULE).run(["build", "-trimpath", "-ldflags=-s -w", "-o", str(made), "."])
+        GoToolchain(MODULE).run(["build", "-trimpath", "-ldflags=-s -w", "-o", str(made), "."])
         made.rename(binary)
 
 

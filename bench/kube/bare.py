@@ -14,7 +14,7 @@ from pathlib import Path
 from zonewise.lab.build import binaries
 from zonewise.lab.controlplane import programs
 from zonewise.lab.controlplane.controlplane import ControlPlane
-from zonewise.lab.controlplane.programs import Program, Settings
+from zonewise.lab.controlplane.programs import ControlPlaneConfig, Program
 
 
 def binary(program: str) -> Path:
@@ -24,7 +24,7 @@ def binary(program: str) -> Path:
 def start() -> float:
     """Seconds until the API server is ready and the controllers have made the default service account."""
     directory = Path(tempfile.mkdtemp(prefix="bare-"))
-    plane = ControlPlane.prepare(directory, Settings(version=binaries.DEFAULT_VERSION))
+    plane = ControlPlane.prepare(directory, ControlPlaneConfig(version=binaries.DEFAULT_VERSION))
     plane.write_credentials()
     plane.layout.data.mkdir(mode=0o700)
     running: list[subprocess.Popen[bytes]] = []

@@ -23,7 +23,7 @@ from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab import labs
 from zonewise.lab.decide.addresses import zone_names
-from zonewise.lab.state import Lab, Options
+from zonewise.lab.state import Lab, LabOptions
 
 SIZES = (1_000, 5_000, 10_000)
 OWN_SIZE = 30_000
@@ -38,7 +38,7 @@ LARGE, CHANGES_OF_LARGE = 10_000, {OURS: 100, PEER: 4}
 def cluster() -> Iterator[Lab]:
     name = f"bench-{os.getpid()}"
     controllers = "*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller"
-    options = Options(zones=zone_names(1), nodes_per_zone=len(NODES), controllers=controllers, scheduler=False)
+    options = LabOptions(zones=zone_names(1), nodes_per_zone=len(NODES), controllers=controllers, scheduler=False)
     try:
         yield labs.up(name, options, lambda _step: None)
     finally:

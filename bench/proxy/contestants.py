@@ -22,7 +22,7 @@ from zonewise.lab.nodes import kube_proxy, nodes
 from zonewise.lab.state import Lab
 from zonewise.proxy.wire.family import IPV4, Protocol
 from zonewise.proxy.wire.layout import place_key
-from zonewise.proxy.wire.netlink import Kind, Message, encoded, message_bytes, nested, received, text
+from zonewise.proxy.wire.netlink import Message, MessageType, encoded, message_bytes, nested, received, text
 
 OURS, PEER = "zonewise", "kube-proxy"
 NODES = {OURS: "zone-a-1", PEER: "zone-a-2"}
@@ -61,7 +61,7 @@ class Running:
         table, name = TABLES[self.name]
         key = place_key(IPV4.pack(address), Protocol.TCP, PORT)
         body = text(1, table) + text(2, name) + nested(3, *encoded({key: None}))
-        self.asking.send(message_bytes(Message(Kind.GET_ELEMENTS, IPV4.number, body), 1))
+        self.asking.send(message_bytes(Message(MessageType.GET_ELEMENTS, IPV4.number, body), 1))
         return all(answer.kind != _NLMSG_ERROR for answer in received(self.asking.recv(1 << 16)))
 
     async def until_it_has(self, address: str) -> None:

@@ -10,16 +10,16 @@ import sys
 import time
 
 from zonewise.objects import Condition, Endpoint, EndpointConditions, Metadata, Node, NodeStatus, Service
-from zonewise.routing import Cluster, decide
+from zonewise.routing import RoutingNodes, decide
 
 ZONES = [f"zone-{letter}" for letter in "abcdefgh"]
 NODES_PER_ZONE = 12
 ENDPOINTS = 5_000
 
 
-def cluster() -> Cluster:
+def cluster() -> RoutingNodes:
     ready = NodeStatus(conditions=(Condition(type="Ready", status="True"),))
-    return Cluster.of(
+    return RoutingNodes.of(
         Node(metadata=Metadata(name=f"{zone}-{number}", labels={"topology.kubernetes.io/zone": zone}), status=ready)
         for zone in ZONES
         for number in range(NODES_PER_ZONE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from zonewise.routing.algorithms import Algorithm
-from zonewise.routing.prefer import Limits, prefer
-from zonewise.routing.tuning import Start
+from zonewise.routing.prefer import PreferLimits, prefer
+from zonewise.routing.tuning import StartingPoint
 
 ZONES = ("a", "b", "c")
 SHAPES = 300
@@ -14,7 +14,7 @@ SHAPES = 300
 
 def moved_per_added(name: str) -> float:
     """Shapes as in the data sets: the zone with more nodes has more endpoints. A flip to or from balanced moves all."""
-    limits = Limits(Algorithm(name), Start(0, per_domain=False), padding=0, lazy=False)
+    limits = PreferLimits(Algorithm(name), StartingPoint(0, per_domain=False), padding=0, lazy=False)
     random = Random(3)
     moved = 0
     for _ in range(SHAPES):

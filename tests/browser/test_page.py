@@ -20,14 +20,14 @@ from playwright.sync_api import Page, expect
 from support.dashboard.cluster import HOSTILE, SAME_ZONE, cluster, hostile, node, service, slice_of
 from support.dashboard.server import OpenPage
 from zonewise.dashboard import from_dump
-from zonewise.dashboard.auth import LoopbackDoor
+from zonewise.dashboard.auth import LoopbackAuthenticator
 from zonewise.dashboard.decide.rows import ServiceRow
-from zonewise.dashboard.decide.traffic import Traffic
-from zonewise.dashboard.live_state import Board
-from zonewise.dashboard.server import Server, serve
-from zonewise.diagnostics.decide.status.traffic import Flow
+from zonewise.dashboard.decide.traffic import TrafficSample
+from zonewise.dashboard.live_state import LiveState
+from zonewise.dashboard.server import DashboardServer, serve
+from zonewise.diagnostics.decide.status.traffic import ZoneFlow
 from zonewise.kube.server.listening import listen
-from zonewise.planning.snapshot import Situation
+from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 
 VIEWS = ("overview", "services", "budgets", "volumes", "what-if", "simulator")
@@ -87,7 +87,7 @@ def go(page: Page, view: str) -> None:
 class Shown:
     """A board that pages look at, and the loop that its server runs in."""
 
-    board: Board
+    board: LiveState
     url: str
     loop: asyncio.AbstractEventLoop
 
@@ -108,14 +108,14 @@ def show() -> Iterator[Show]:
         shown: dict[Callable[[], list[dict[str, Any]]], Shown] = {}
         serving: list[Any] = []
 
-        async def start(board: Board, situation: Situation) -> str:
-            serving.append(serve(Server(board, lambda: situation, LoopbackDoor()).application()))
+        async def start(board: LiveState, situation: Snapshot) -> str:
+            serving.append(serve(DashboardServer(board, lambda: situation, LoopbackAuthenticator()).application()))
             runner = await serving[-1].__aenter__()
             return f"http://127.0.0.1:{await listen(runner, 'the test', '127.0.0.1', 0, None)}/"
 
         def show_it(world: Callable[[], list[dict[str, Any]]]) -> Shown:
             if world not in shown:
-                board = Board({"source": "a test", "live": True, "version": "0", "login": False})
+                board = LiveState({"source": "a test", "live": True, "version": "0", "login": False})
                 data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world()}).encode()
                 situation = from_dump.show(from_dump.read(data, "a test"), board, HintsForm.STABLE)
                 url = asyncio.run_coroutine_threadsafe(start(board, situation), loop).result(60)
@@ -348,11 +348,11 @@ def _update_ten_times(page: Page, shown: Shown) -> None:
         page.wait_for_function(f"seen => {UPDATES} > seen", arg=seen + step)
 
 
-def _traffic(services: dict[str, Any], step: int) -> Traffic:
+def _traffic(services: dict[str, Any], step: int) -> TrafficSample:
     zones = ("eu-1a", "eu-1b", "eu-1c", "us-2a", "us-2b", "us-2c")
-    flows = tuple(Flow(one, other, 1000 * (step + 1)) for one in zones for other in zones)
+    flows = tuple(ZoneFlow(one, other, 1000 * (step + 1)) for one in zones for other in zones)
     shared = dict.fromkeys(services, (step * 100, 500))
-    return Traffic(at=time.time(), seconds=5.0, flows=flows, services=shared)
+    return TrafficSample(at=time.time(), seconds=5.0, flows=flows, services=shared)
 
 
 def _task_seconds(devtools: Any) -> float:

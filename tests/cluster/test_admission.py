@@ -23,13 +23,13 @@ from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
 from zonewise.kube.server import ca_injector as webhooks
-from zonewise.kube.server.ca_injector import TrustInjector
+from zonewise.kube.server.ca_injector import CaInjector
 from zonewise.kube.watch.informers import Caches
-from zonewise.kube.wire.admission_review import Operation, Verdict
+from zonewise.kube.wire.admission_review import AdmissionVerdict, Operation
 from zonewise.kube.wire.errors import (
     ApiError,
-    Cause,
     DeadlineExceeded,
+    ErrorCause,
     Forbidden,
     ServerError,
     TooManyRequests,
@@ -59,8 +59,8 @@ async def validating(client: Client, namespace: str, running: Site) -> AsyncIter
 @pytest.mark.usefixtures("validating")
 async def test_a_denied_eviction_reaches_the_client_whole(client: Client, namespace: str, running: Site) -> None:
     await client.create(PODS, POD, namespace)
-    cause = Cause(reason="ZoneBudget", message="zone a would lose its last pod", field="zone")
-    running.judge.verdict = Verdict.deny("not now", code=429, causes=[cause], retry_after_seconds=7)
+    cause = ErrorCause(reason="ZoneBudget", message="zone a would lose its last pod", field="zone")
+    running.judge.verdict = AdmissionVerdict.deny("not now", code=429, causes=[cause], retry_after_seconds=7)
     with pytest.raises(TooManyRequests, match="denied the request: not now") as caught:
         await client.evict("web-0", namespace)
     assert caught.value.reason == "TooManyRequests"
@@ -107,7 +107,7 @@ CODES = {403: Forbidden, 503: Unavailable, 500: ServerError}
 async def test_codes_become_the_clients_errors(
     client: Client, namespace: str, running: Site, code: int, kind: type[ApiError]
 ) -> None:
-    running.judge.verdict = Verdict.deny("because", code=code)
+    running.judge.verdict = AdmissionVerdict.deny("because", code=code)
     with pytest.raises(kind, match=r'admission webhook "judge.zonewise.dev" denied the request: because'):
         await client.create(CONFIG_MAPS, config_map("x"), namespace, deadline_seconds=5)
 
@@ -119,11 +119,11 @@ async def kubectl(cluster: ControlPlane, *arguments: str) -> subprocess.Complete
 
 @pytest.mark.usefixtures("validating")
 async def test_kubectl_shows_warnings_and_denials(cluster: ControlPlane, namespace: str, running: Site) -> None:
-    running.judge.verdict = Verdict.allow(warnings=["rack label is missing"])
+    running.judge.verdict = AdmissionVerdict.allow(warnings=["rack label is missing"])
     done = await kubectl(cluster, "-n", namespace, "create", "configmap", "x")
     assert done.returncode == 0
     assert "Warning: rack label is missing" in done.stderr
-    running.judge.verdict = Verdict.deny("zone a is frozen")
+    running.judge.verdict = AdmissionVerdict.deny("zone a is frozen")
     done = await kubectl(cluster, "-n", namespace, "create", "configmap", "y")
     assert done.returncode == 1
     assert "denied the request: zone a is frozen" in done.stderr
@@ -134,7 +134,7 @@ async def test_a_patch_is_applied(client: Client, namespace: str, running: Site)
     async with registered(client, body, mutating=True):
         await trusted(client, namespace, running)
         operation = {"op": "add", "path": "/data/b", "value": "from the webhook"}
-        running.judge.verdict = Verdict.allow(patch=[operation])
+        running.judge.verdict = AdmissionVerdict.allow(patch=[operation])
         created = await client.create(CONFIG_MAPS, config_map("x"), namespace)
     assert created.data == {"a": "1", "b": "from the webhook"}
 
@@ -233,7 +233,7 @@ async def test_configurations_of_others_are_left_alone(client: Client, namespace
 async def test_a_configuration_deleted_meanwhile_is_no_error(client: Client, namespace: str) -> None:
     body = configuration(namespace, "https://127.0.0.1:1/judge", [CONFIG_MAP_RULE])
     async with registered(client, body), Caches(client) as caches:
-        injector = TrustInjector(client, caches, selector=f"{LABEL}={namespace}")
+        injector = CaInjector(client, caches, selector=f"{LABEL}={namespace}")
         await caches.wait_synced()
     await injector.inject(b"bundle")
 
@@ -242,6 +242,6 @@ async def test_trust_is_not_claimed_before_the_configurations_were_read(
     client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhooks, "SYNC_SECONDS", 0.05)
-    injector = TrustInjector(client, Caches(client), selector=f"{LABEL}={namespace}")
+    injector = CaInjector(client, Caches(client), selector=f"{LABEL}={namespace}")
     with pytest.raises(DeadlineExceeded, match="first list of validatingwebhookconfigurations"):
         await injector.inject(b"bundle")

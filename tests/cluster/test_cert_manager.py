@@ -32,8 +32,8 @@ from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.decide import reflector
 from zonewise.kube.server.admission import AdmissionServer, Webhook
-from zonewise.kube.server.ca_injector import TrustInjector
-from zonewise.kube.server.cert_manager import ServingCertificate, SharedAuthorities, install, server_context, utc_now
+from zonewise.kube.server.ca_injector import CaInjector
+from zonewise.kube.server.cert_manager import CertManager, SharedAuthorities, install, server_context, utc_now
 from zonewise.kube.server.certificates import Authorities, CertificateError, Lifetimes
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import ApiError
@@ -291,8 +291,8 @@ async def test_refused_at_first_it_goes_on_trying_and_logs_no_secret(
         Client(kubeconfig.load(path)) as limited,
         Caches(limited) as caches,
     ):
-        injector = TrustInjector(limited, caches, selector=f"{LABEL}={namespace}")
-        certificate = ServingCertificate(limited, Key(namespace, SECRET), [HOST], injector.inject)
+        injector = CaInjector(limited, caches, selector=f"{LABEL}={namespace}")
+        certificate = CertManager(limited, Key(namespace, SECRET), [HOST], injector.inject)
         running = asyncio.create_task(certificate.run())
         await eventually(lambda: any("forbidden" in str(line.get("error")) for line in lines))
         await client.create(CLUSTER_ROLES, role)
@@ -320,7 +320,7 @@ async def test_the_leaf_is_renewed_although_trust_fails(client: Client, namespac
         if broken:
             raise ApiError("nobody listens")
 
-    certificate = ServingCertificate(client, Key(namespace, SECRET), [HOST], trust, lifetimes=QUICK, clock=clock)
+    certificate = CertManager(client, Key(namespace, SECRET), [HOST], trust, lifetimes=QUICK, clock=clock)
     await certificate.renew()
     async with AdmissionServer([], certificate.context, host=HOST, port=0) as server:
         old = await served(server.port)

@@ -14,16 +14,16 @@ from support.lab.whoami import whoami
 from support.waiting import eventually
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.errors import DeadlineExceeded, Forbidden, Unauthorized, Untrusted
 from zonewise.lab.controlplane.controlplane import ControlPlane
-from zonewise.lab.controlplane.pki import Authority, KeyPair
+from zonewise.lab.controlplane.pki import KeyPair, LabAuthority
 from zonewise.objects import CONFIG_MAPS, PODS, SERVICE_ACCOUNTS
 
 V1 = "client.authentication.k8s.io/v1"
 
 
-def access(cluster: ControlPlane, folder: Path, user: dict[str, Any], **of_cluster: Any) -> Access:
+def access(cluster: ControlPlane, folder: Path, user: dict[str, Any], **of_cluster: Any) -> ClusterAccess:
     document = {
         "current-context": "it",
         "clusters": [
@@ -47,7 +47,7 @@ async def token(client: Client, namespace: str, account: str) -> str:
 
 
 def signed(cluster: ControlPlane, user: str) -> KeyPair:
-    return Authority.load(cluster.layout.pki).client(user, (), dt.datetime.now(dt.UTC))
+    return LabAuthority.load(cluster.layout.pki).client(user, (), dt.datetime.now(dt.UTC))
 
 
 async def test_the_admin_s_certificate(client: Client) -> None:
@@ -124,7 +124,7 @@ async def test_certificates_are_rotated_while_running(cluster: ControlPlane, tmp
 
 
 async def test_the_authority_is_rotated_while_running(cluster: ControlPlane, tmp_path: Path) -> None:
-    stranger = Authority.create("another", dt.datetime.now(dt.UTC)).pair.certificate_pem
+    stranger = LabAuthority.create("another", dt.datetime.now(dt.UTC)).pair.certificate_pem
     (tmp_path / "ca").write_bytes(stranger)
     settings = access(cluster, tmp_path, {}, **{"certificate-authority": "ca"})
     async with Client(settings) as client:

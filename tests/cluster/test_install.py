@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from support.lab import shared_cluster
 from support.process import wait_for
 from zonewise.cli.main import cli, main
-from zonewise.install.components import Component, Mode, Values, documents, identity
+from zonewise.install.components import InstallComponent, InstallMode, ManifestValues, documents, identity
 from zonewise.install.decide.kinds import ORDER
 from zonewise.install.decide.rights import Right, rights_to_install
 from zonewise.install.remove import GRANTED, GRANTS_MANAGER, SLICE_MARKS
@@ -65,18 +65,21 @@ def site(run_directory: shared_cluster.Run) -> Iterator[Site]:
     run_directory.remove(found)
 
 
-FORMS = [(Component.SLICES, Mode.OWN), *((component, Mode.OVERLAY) for component in Component)]
+FORMS = [
+    (InstallComponent.SLICES, InstallMode.OWN),
+    *((component, InstallMode.OVERLAY) for component in InstallComponent),
+]
 
 
 @pytest.mark.parametrize(("component", "mode"), FORMS, ids=[f"{component}-{mode}" for component, mode in FORMS])
-def test_every_manifest_is_strictly_valid(site: Site, component: Component, mode: Mode) -> None:
+def test_every_manifest_is_strictly_valid(site: Site, component: InstallComponent, mode: InstallMode) -> None:
     """By the judgement of the API server, in a namespace that is there, so that it looks at every object."""
     asked = ("--only", str(component), "--mode", str(mode), "-n", "default")
     printed = CliRunner().invoke(cli, ["install", "-o", "yaml", *asked]).stdout
     flags = ("--server-side", "--dry-run=server", "--validate=strict", "--field-manager=it", "--force-conflicts")
     checked = site.kubectl("apply", *flags, "-f", "-", given=printed)
     assert len(checked.splitlines()) == len(
-        documents([component], mode, Values(image="zonewise:1", namespace="default"))
+        documents([component], mode, ManifestValues(image="zonewise:1", namespace="default"))
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from support.lab.machine import Machine, until
-from zonewise.lab.status import Health, LabStatus
+from zonewise.lab.status import LabHealth, LabStatus
 
 CONTROL_PLANE = {"etcd", "kube-apiserver", "kube-controller-manager"}
 
@@ -30,7 +30,7 @@ def test_up_use_and_down(machine: Machine) -> None:
     shown = msgspec.json.decode(
         machine.run(*arguments, "--controllers", "*,-endpointslice-controller"), type=LabStatus, strict=True
     )
-    assert shown.health is Health.READY
+    assert shown.health is LabHealth.READY
     assert {process.name for process in shown.processes} == CONTROL_PLANE | {"kube-scheduler", "kwok"}
     assert all(process.running and process.memory_bytes for process in shown.processes)
     assert [(zone.name, zone.kwok_nodes, zone.ready_nodes) for zone in shown.zones] == [
@@ -72,7 +72,7 @@ def test_two_start_at_once_and_live_side_by_side(machine: Machine) -> None:
     machine.run("kubectl", "--name", "left", "--", "create", "namespace", "only-left")
     assert "only-left" not in machine.run("kubectl", "--name", "right", "--", "get", "namespaces")
     machine.run("down", "--name", "left")
-    assert machine.status("right").health is Health.READY
+    assert machine.status("right").health is LabHealth.READY
 
 
 def test_a_process_that_ended_is_seen_and_the_lab_is_kept(machine: Machine) -> None:
@@ -88,7 +88,7 @@ def test_interrupted_it_removes_what_it_started(machine: Machine) -> None:
     with machine.start("up", "--name", "short", "--zones", "0") as up:
         until(lambda: any("kube-apiserver" in command for command in machine.processes()))
         up.send_signal(signal.SIGSTOP)  # while it is looked at, it must not come to its end
-        assert machine.status("short", code=1).health is Health.STARTING
+        assert machine.status("short", code=1).health is LabHealth.STARTING
         up.send_signal(signal.SIGINT)
         up.send_signal(signal.SIGCONT)
         up.communicate(timeout=60)
@@ -112,11 +112,11 @@ def test_up_after_a_crash_starts_anew(machine: Machine) -> None:
         up.kill()
         up.communicate()
     crashed = machine.status("again", code=1)
-    assert (crashed.health, crashed.problem) == (Health.BROKEN, "its start failed or was killed")
+    assert (crashed.health, crashed.problem) == (LabHealth.BROKEN, "its start failed or was killed")
     assert "no lab 'again' is running" in machine.run("kubeconfig", "--name", "again", code=1)
     machine.run("up", "--name", "again", "--zones", "0")
     seen = machine.status("again")
-    assert seen.health is Health.READY
+    assert seen.health is LabHealth.READY
     assert len(machine.processes()) == len(seen.processes)
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import Leadership
+from zonewise.kube.controller.elector import LeaderElector
 from zonewise.kube.decide.election import NotLeader, Timing
 from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import MergePatch
@@ -47,10 +47,10 @@ class Candidacy:
 
     def __init__(self, client: Client, namespace: str, lead: Callable[[], Awaitable[None]], **options: Any) -> None:
         options.setdefault("timing", QUICK)
-        self.leadership = Leadership(client, "x", namespace, **options)
+        self.leadership = LeaderElector(client, "x", namespace, **options)
         self._lead = lead
 
-    async def __aenter__(self) -> Leadership:
+    async def __aenter__(self) -> LeaderElector:
         self._task = asyncio.create_task(self.leadership.run(self._lead))
         return self.leadership
 
@@ -216,7 +216,7 @@ async def test_work_that_ends_by_itself_ends_the_candidacy(client: Client, names
     async def lead() -> None:
         await asyncio.sleep(0)
 
-    await Leadership(client, "x", namespace, timing=QUICK).run(lead)
+    await LeaderElector(client, "x", namespace, timing=QUICK).run(lead)
     assert not (await stored(client, namespace)).spec.holder_identity
 
 
@@ -225,7 +225,7 @@ async def test_work_that_fails_releases_the_lease_and_is_not_hidden(client: Clie
         raise TimeoutError("of its own")
 
     with pytest.raises(TimeoutError, match="of its own"):
-        await Leadership(client, "x", namespace, timing=QUICK).run(lead)
+        await LeaderElector(client, "x", namespace, timing=QUICK).run(lead)
     assert not (await stored(client, namespace)).spec.holder_identity
 
 
@@ -281,7 +281,7 @@ async def test_work_that_stumbles_over_the_guard_has_lost_leadership_not_failed(
     """Whether the loss is noticed by the renewals or by a write, the candidate stays one."""
     begun = 0
     again = asyncio.Event()
-    leadership = Leadership(client, "x", namespace, timing=SHORT)
+    leadership = LeaderElector(client, "x", namespace, timing=SHORT)
 
     async def lead() -> None:
         nonlocal begun
@@ -333,7 +333,7 @@ async def test_many_candidates_make_one_leader_at_a_time(client: Client, namespa
             acting.remove(number)
             turns.append(number)
 
-        await Leadership(client, "x", namespace, identity=f"c{number}", timing=QUICK).run(lead)
+        await LeaderElector(client, "x", namespace, identity=f"c{number}", timing=QUICK).run(lead)
 
     async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         for number in range(5):

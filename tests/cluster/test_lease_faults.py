@@ -13,7 +13,7 @@ from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import Leadership
+from zonewise.kube.controller.elector import LeaderElector
 from zonewise.kube.decide.election import NotLeader, Timing
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
@@ -28,7 +28,7 @@ class Worker:
     """A candidate whose work notes when it begins and ends, and whether it may write just then."""
 
     def __init__(self, client: Client, namespace: str, identity: str, timing: Timing) -> None:
-        self.leadership = Leadership(client, "x", namespace, identity=identity, timing=timing)
+        self.leadership = LeaderElector(client, "x", namespace, identity=identity, timing=timing)
         self.guarded = client.guarded(self.leadership)
         self.begun = 0
         self.ended = 0

@@ -20,7 +20,7 @@ from support.kube.fault_proxy import FaultProxy
 from support.waiting import eventually
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.recorder import Limits, Recorder, Severity, reference_to
+from zonewise.kube.controller.recorder import EventLimits, Recorder, Severity, reference_to
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import EVENTS, NODES, SERVICES, Event, ObjectReference
 
@@ -114,7 +114,7 @@ async def test_kubectl_shows_events_where_people_look(
 
 
 async def test_many_similar_events_are_combined(client: Client, web: ObjectReference) -> None:
-    async with recording(client, limits=Limits(notes=3)) as recorder:
+    async with recording(client, limits=EventLimits(notes=3)) as recorder:
         for number in range(20):
             recorder.record(web, Severity.WARNING, "EvictionDenied", f"pod web-{number} must stay")
     events = {event.note: event for event in await stored(client, web)}
@@ -129,7 +129,7 @@ async def test_many_similar_events_are_combined(client: Client, web: ObjectRefer
 
 async def test_an_object_that_makes_noise_gets_no_more_than_its_budget(client: Client, web: ObjectReference) -> None:
     before = outcomes("noise")
-    async with recording(client, limits=Limits(burst=4)) as recorder:
+    async with recording(client, limits=EventLimits(burst=4)) as recorder:
         for number in range(10):
             recorder.record(web, Severity.NORMAL, f"Reason{number}", "something")
     assert len(await stored(client, web)) == 4

@@ -16,49 +16,57 @@ from click.testing import CliRunner
 from support.ceph import driver as csi_driver
 from support.ceph.driver import MIB, Driver, Process, Refused
 from support.waiting import eventually
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.controller.journal import Journal
-from zonewise.ceph.crash_points import Step
+from zonewise.ceph.crash_points import CrashPoint
 from zonewise.ceph.decide import ids
-from zonewise.ceph.decide.ids import Thing
+from zonewise.ceph.decide.ids import ObjectType
 from zonewise.cli import csi_doctor
-from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, LabCeph
 
 pytestmark = [pytest.mark.xdist_group("storage-faults"), pytest.mark.timeout(1800)]
 ZONES = ["zone-a", "zone-b", "zone-c"]
-CREATE = [Step.CREATE_RESERVED, Step.CREATE_MADE, Step.CREATE_RECORDED]
-COPY = [Step.COPY_SNAPPED, Step.COPY_CLONED, Step.COPY_DETACHED, Step.COPY_GROWN, Step.COPY_CLEARED]
-DELETE = [Step.DELETE_MARKED, Step.DELETE_REMOVED, Step.DELETE_FORGOTTEN]
-PURGE = [Step.PURGE_CLAIMED, Step.PURGE_REMOVED]
-EXPAND = [Step.EXPAND_GROWN, Step.EXPAND_RECORDED]
+CREATE = [CrashPoint.CREATE_RESERVED, CrashPoint.CREATE_MADE, CrashPoint.CREATE_RECORDED]
+COPY = [
+    CrashPoint.COPY_SNAPPED,
+    CrashPoint.COPY_CLONED,
+    CrashPoint.COPY_DETACHED,
+    CrashPoint.COPY_GROWN,
+    CrashPoint.COPY_CLEARED,
+]
+DELETE = [CrashPoint.DELETE_MARKED, CrashPoint.DELETE_REMOVED, CrashPoint.DELETE_FORGOTTEN]
+PURGE = [CrashPoint.PURGE_CLAIMED, CrashPoint.PURGE_REMOVED]
+EXPAND = [CrashPoint.EXPAND_GROWN, CrashPoint.EXPAND_RECORDED]
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 NAMES = 200 if LONG else 40
 
 
 @pytest.fixture(scope="module")
-def config(breakable_ceph: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(breakable_ceph: LabCeph, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return csi_driver.config_file(tmp_path_factory.mktemp("csi"), breakable_ceph)
 
 
 @pytest.fixture(scope="module")
-def admin(config: Path) -> Iterator[Cluster]:
+def admin(config: Path) -> Iterator[CephCluster]:
     cluster = csi_driver.own_cluster(config)
     yield cluster
     cluster.close()
 
 
 @pytest.fixture(scope="module")
-def survivor(breakable_ceph: Ceph, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def survivor(breakable_ceph: LabCeph, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """Another controller, that retries what the killed one began."""
     with csi_driver.serving(tmp_path_factory.mktemp("sockets"), config, breakable_ceph) as running:
         yield running
 
 
 @pytest.fixture
-def killed(breakable_ceph: Ceph, config: Path, tmp_path: Path) -> Callable[[Step, Callable[[Driver], Any]], None]:
+def killed(
+    breakable_ceph: LabCeph, config: Path, tmp_path: Path
+) -> Callable[[CrashPoint, Callable[[Driver], Any]], None]:
     """Do something with a controller that dies at a step of it."""
 
-    def run(step: Step, call: Callable[[Driver], Any]) -> None:
+    def run(step: CrashPoint, call: Callable[[Driver], Any]) -> None:
         process = Process(tmp_path, config, breakable_ceph, crash=step)
         try:
             with pytest.raises(Refused):
@@ -86,20 +94,20 @@ async def _retried(call: Callable[[], Any]) -> Any:
     return (await eventually(attempt, "a retry succeeds"))[0]
 
 
-def _id_in_journal(admin: Cluster, thing: Thing, name: str) -> str:
+def _id_in_journal(admin: CephCluster, thing: ObjectType, name: str) -> str:
     journal = Journal(admin, JOURNAL_POOL)
     entry = journal.by_name(thing, name)
     return journal.id_of(entry) if entry is not None else ""
 
 
-def _content(admin: Cluster, volume_id: str) -> bytes:
+def _content(admin: CephCluster, volume_id: str) -> bytes:
     which = ids.parse(volume_id)
     assert which is not None
     with rbd.Image(admin.ioctx(admin.pool_name(which.pool_id)), which.image, read_only=True) as image:
         return bytes(image.read(0, 5))
 
 
-def _write(admin: Cluster, volume_id: str) -> None:
+def _write(admin: CephCluster, volume_id: str) -> None:
     which = ids.parse(volume_id)
     assert which is not None
     with rbd.Image(admin.ioctx(admin.pool_name(which.pool_id)), which.image) as image:
@@ -107,11 +115,11 @@ def _write(admin: Cluster, volume_id: str) -> None:
 
 
 @pytest.mark.parametrize("step", CREATE)
-async def test_killed_while_creating(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+async def test_killed_while_creating(killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint) -> None:
     """The retry prefers another zone, as after a pod was scheduled again: the volume stays where it was begun."""
     name = f"create-{step}"
     killed(step, lambda driver: driver.create(name, preferred=["zone-a"], requisite=ZONES))
-    begun = _id_in_journal(admin, Thing.VOLUME, name)
+    begun = _id_in_journal(admin, ObjectType.VOLUME, name)
     volume = await _retried(lambda: survivor.create(name, preferred=["zone-b"], requisite=ZONES))
     assert volume.volume_id == begun
     assert volume.volume_context["pool"] == "rbd-zone-a"
@@ -122,7 +130,9 @@ async def test_killed_while_creating(killed: Any, survivor: Driver, admin: Clust
 
 @pytest.mark.parametrize("step", [*COPY, *(CREATE if LONG else [])])
 @pytest.mark.parametrize("across", [True, *([False] if LONG else [])])
-async def test_killed_while_cloning(killed: Any, survivor: Driver, admin: Cluster, step: Step, *, across: bool) -> None:
+async def test_killed_while_cloning(
+    killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint, *, across: bool
+) -> None:
     """Of a volume that goes on being written: a clone is of one moment, however often it is begun again."""
     name = f"clone-{step}-{across}"
     source = survivor.create(f"{name}-source", preferred=["zone-a"], requisite=ZONES)
@@ -131,7 +141,7 @@ async def test_killed_while_cloning(killed: Any, survivor: Driver, admin: Cluste
     if across:
         asked |= {"preferred": ["zone-b"], "requisite": ZONES, "parameters": {"cloneDomain": "requested"}}
     killed(step, lambda driver: driver.create(name, **asked))
-    begun = _id_in_journal(admin, Thing.VOLUME, name)
+    begun = _id_in_journal(admin, ObjectType.VOLUME, name)
     clone = await _retried(lambda: survivor.create(name, **asked))
     assert clone.volume_id == begun
     assert clone.capacity_bytes == 128 * MIB
@@ -143,13 +153,13 @@ async def test_killed_while_cloning(killed: Any, survivor: Driver, admin: Cluste
     assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
-@pytest.mark.parametrize("step", [*COPY, *CREATE] if LONG else [Step.COPY_CLONED, Step.CREATE_MADE])
-async def test_killed_while_snapshotting(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+@pytest.mark.parametrize("step", [*COPY, *CREATE] if LONG else [CrashPoint.COPY_CLONED, CrashPoint.CREATE_MADE])
+async def test_killed_while_snapshotting(killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint) -> None:
     name = f"snapshot-{step}"
     source = survivor.create(f"{name}-source", preferred=["zone-c"], requisite=ZONES)
     _write(admin, source.volume_id)
     killed(step, lambda driver: driver.snapshot(name, source.volume_id))
-    begun = _id_in_journal(admin, Thing.SNAPSHOT, name)
+    begun = _id_in_journal(admin, ObjectType.SNAPSHOT, name)
     snapshot = await _retried(lambda: survivor.snapshot(name, source.volume_id))
     assert snapshot.snapshot_id == begun
     assert _content(admin, snapshot.snapshot_id) == b"first"
@@ -161,23 +171,25 @@ async def test_killed_while_snapshotting(killed: Any, survivor: Driver, admin: C
 
 
 @pytest.mark.parametrize("step", DELETE)
-async def test_killed_while_deleting(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+async def test_killed_while_deleting(killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint) -> None:
     """One that a snapshot depends on, so that it can't simply be removed."""
     source = survivor.create(f"delete-{step}", preferred=["zone-b"], requisite=ZONES)
     snapshot = survivor.snapshot(f"delete-{step}", source.volume_id)
     killed(step, lambda driver: driver.delete(source.volume_id))
-    if step is not Step.DELETE_FORGOTTEN:
+    if step is not CrashPoint.DELETE_FORGOTTEN:
         with pytest.raises(Refused, match=r"ABORTED: .*is being deleted"):
             survivor.create(f"delete-{step}", preferred=["zone-b"], requisite=ZONES)
     await _retried(lambda: survivor.delete(source.volume_id))
-    assert not _id_in_journal(admin, Thing.VOLUME, f"delete-{step}")
+    assert not _id_in_journal(admin, ObjectType.VOLUME, f"delete-{step}")
     assert csi_driver.findings(admin) == []
     await _retried(lambda: survivor.delete_snapshot(snapshot.snapshot_id))
     assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
 @pytest.mark.parametrize("step", PURGE)
-async def test_killed_while_removing_what_was_kept(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+async def test_killed_while_removing_what_was_kept(
+    killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint
+) -> None:
     """A volume that was deleted before its snapshot goes with it."""
     source = survivor.create(f"kept-{step}", preferred=["zone-b"], requisite=ZONES)
     snapshot = survivor.snapshot(f"kept-{step}", source.volume_id)
@@ -189,7 +201,7 @@ async def test_killed_while_removing_what_was_kept(killed: Any, survivor: Driver
 
 
 @pytest.mark.parametrize("step", EXPAND)
-async def test_killed_while_expanding(killed: Any, survivor: Driver, admin: Cluster, step: Step) -> None:
+async def test_killed_while_expanding(killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint) -> None:
     volume = survivor.create(f"expand-{step}")
     killed(step, lambda driver: driver.expand(volume.volume_id, 256 * MIB))
     assert await _retried(lambda: survivor.expand(volume.volume_id, 256 * MIB)) == 256 * MIB
@@ -199,11 +211,13 @@ async def test_killed_while_expanding(killed: Any, survivor: Driver, admin: Clus
     await _retried(lambda: survivor.delete(volume.volume_id))
 
 
-def test_what_nobody_retries_is_found_and_cleaned(killed: Any, survivor: Driver, config: Path, admin: Cluster) -> None:
+def test_what_nobody_retries_is_found_and_cleaned(
+    killed: Any, survivor: Driver, config: Path, admin: CephCluster
+) -> None:
     volume, source = survivor.create("given-up"), survivor.create("source")
-    killed(Step.CREATE_RESERVED, lambda driver: driver.create("never"))
-    killed(Step.COPY_SNAPPED, lambda driver: driver.create("no-copy", volume=source.volume_id))
-    killed(Step.DELETE_MARKED, lambda driver: driver.delete(volume.volume_id))
+    killed(CrashPoint.CREATE_RESERVED, lambda driver: driver.create("never"))
+    killed(CrashPoint.COPY_SNAPPED, lambda driver: driver.create("no-copy", volume=source.volume_id))
+    killed(CrashPoint.DELETE_MARKED, lambda driver: driver.delete(volume.volume_id))
     look = ["--config", str(config), "--older-than", "0"]
     seen = CliRunner().invoke(csi_doctor.doctor, look)
     assert seen.exit_code == 1
@@ -218,11 +232,13 @@ def test_what_nobody_retries_is_found_and_cleaned(killed: Any, survivor: Driver,
 
 
 @pytest.mark.parametrize("lacking", [["rbd_header"], ["rbd_header", "rbd_id"]], ids=["header", "header and id"])
-async def test_half_an_image_is_made_again(survivor: Driver, admin: Cluster, killed: Any, lacking: list[str]) -> None:
+async def test_half_an_image_is_made_again(
+    survivor: Driver, admin: CephCluster, killed: Any, lacking: list[str]
+) -> None:
     """librbd makes an image in steps of its own: what a death between them leaves has a name and can't be opened."""
     name = f"half-{len(lacking)}"
-    killed(Step.CREATE_MADE, lambda driver: driver.create(name, preferred=["zone-a"], requisite=ZONES))
-    which = ids.parse(_id_in_journal(admin, Thing.VOLUME, name))
+    killed(CrashPoint.CREATE_MADE, lambda driver: driver.create(name, preferred=["zone-a"], requisite=ZONES))
+    which = ids.parse(_id_in_journal(admin, ObjectType.VOLUME, name))
     assert which is not None
     pool = admin.ioctx("rbd-zone-a")
     with rbd.Image(pool, which.image, read_only=True) as image:
@@ -237,7 +253,7 @@ async def test_half_an_image_is_made_again(survivor: Driver, admin: Cluster, kil
 
 
 async def test_two_controllers_race_for_every_name(
-    breakable_ceph: Ceph, config: Path, tmp_path: Path, admin: Cluster
+    breakable_ceph: LabCeph, config: Path, tmp_path: Path, admin: CephCluster
 ) -> None:
     """Both are asked for each name at once, with another zone each time; then both delete."""
     controllers = [Process(tmp_path, config, breakable_ceph) for _ in range(2)]

@@ -16,7 +16,7 @@ from zonewise.lab import labs, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.nodes import nodes
-from zonewise.lab.state import Lab, Options
+from zonewise.lab.state import Lab, LabOptions
 
 _PREFIX = "test-"
 
@@ -33,7 +33,7 @@ def lab() -> Iterator[Lab]:
     """Tests leave it as they found it: zones whole, paths plain, agents running."""
     _remove_abandoned()
     name = f"{_PREFIX}{os.getpid()}"
-    yield labs.up(name, Options(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True), lambda _step: None)
+    yield labs.up(name, LabOptions(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True), lambda _step: None)
     labs.down(name, lambda _step: None)
 
 

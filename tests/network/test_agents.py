@@ -18,7 +18,7 @@ from zonewise.lab.decide.addresses import link_of, zone_names
 from zonewise.lab.demo import app, zone_answers
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import agents, nodes, sandbox
-from zonewise.lab.state import Lab, Options
+from zonewise.lab.state import Lab, LabOptions
 from zonewise.objects import NODES
 
 
@@ -101,7 +101,7 @@ def _traces(lab: Lab) -> dict[str, list[str]]:
 def test_a_lab_beside_another_serves_the_demo_and_leaves_no_trace(lab: Lab) -> None:
     name = f"{lab.name}-b"
     other = labs.up(
-        name, Options(zones=zone_names(2), nodes_per_zone=1, kube_proxy=True, demo=True), lambda _step: None
+        name, LabOptions(zones=zone_names(2), nodes_per_zone=1, kube_proxy=True, demo=True), lambda _step: None
     )
     try:
         _until_every_zone_answers_every_zone(other)

@@ -13,7 +13,7 @@ from contextlib import aclosing
 import pytest
 
 from zonewise.kube.client.client import Client, EventType
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.errors import Unreachable
 from zonewise.objects import PODS
 
@@ -58,7 +58,7 @@ def peer() -> Iterator[str]:
 
 async def test_a_vanished_server_is_noticed(peer: str) -> None:
     async with (
-        Client(Access(server=peer)) as client,
+        Client(ClusterAccess(server=peer)) as client,
         aclosing(client.watch(PODS, resource_version="1", silence_seconds=3600)) as events,
     ):
         assert (await anext(events)).type is EventType.ADDED

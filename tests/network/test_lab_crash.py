@@ -16,7 +16,7 @@ from zonewise.kube.wire.errors import ConfigError
 from zonewise.lab import labs, state
 from zonewise.lab.decide.addresses import link_of
 from zonewise.lab.network import namespaces
-from zonewise.lab.state import Options
+from zonewise.lab.state import LabOptions
 
 NAME = f"crash-{os.getpid()}"
 UP = ("up", "--name", NAME, "--zones", "2", "--nodes", "1")
@@ -75,7 +75,7 @@ def test_a_name_is_used_once_on_the_machine(machine: Machine, tmp_path: Path) ->
 def test_a_lab_whose_demo_fails_goes_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZONEWISE_STATE", str(machine.state))
     machine.names.add(NAME)
-    options = Options(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True, demo=True)
+    options = LabOptions(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True, demo=True)
     kubeconfig = state.directory_of(NAME) / "admin.kubeconfig"
 
     def refuse(step: str) -> None:

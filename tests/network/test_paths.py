@@ -20,7 +20,7 @@ from zonewise.lab.network import namespaces
 from zonewise.lab.network.shaping import Shaping
 from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab
-from zonewise.lab.status import Health
+from zonewise.lab.status import LabHealth
 from zonewise.objects import NODES
 
 
@@ -66,7 +66,7 @@ async def test_nodes_of_a_cut_zone_become_unready_and_recover(whole_lab: Lab, po
     await eventually(unready, "both nodes of zone-c are NotReady")
     assert await _ready(pods, "zone-a-1") == "True"
     seen = await asyncio.to_thread(status.of, whole_lab)
-    assert (seen.health, seen.problem) == (Health.DEGRADED, "not ready: 2 of 2 nodes in zone-c (cut off)")
+    assert (seen.health, seen.problem) == (LabHealth.DEGRADED, "not ready: 2 of 2 nodes in zone-c (cut off)")
     await pods.when(
         "victim", lambda pod: condition(pod, "Ready") == "False", "is declared unready by the control plane"
     )
@@ -133,7 +133,7 @@ async def test_latency_is_added_each_way_and_taken_away_again(whole_lab: Lab, po
     for address in addresses(far):
         assert _round_trip(inside, address) < 0.080
     seen = status.of(whole_lab)
-    assert seen.health is not Health.BROKEN, seen.problem
+    assert seen.health is not LabHealth.BROKEN, seen.problem
     assert all(process.running for process in seen.processes), "a delay line that is no longer wanted is not missed"
     assert labs.up(whole_lab.name, whole_lab.options, lambda _step: None) == whole_lab
 

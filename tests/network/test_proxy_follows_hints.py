@@ -28,7 +28,7 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, key_of
-from zonewise.planning.data_plane import Carrier
+from zonewise.planning.data_plane import DataPlane
 from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.policy import SAME_ZONE
 from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
@@ -194,7 +194,7 @@ async def _explained(backends: Pods, address: str) -> Seen:
     explained: Seen = {}
     for zone in ZONES:
         told = explain(service, own, nodes, client="here", node=f"{zone}-2")
-        assert told.carrier is Carrier.KUBE_PROXY
+        assert told.carrier is DataPlane.KUBE_PROXY
         (client,) = told.fronts[0].clients
         explained[zone] = {target.name for share in client.shares if (target := pods[share.address])}
     return explained

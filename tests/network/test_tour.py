@@ -20,7 +20,7 @@ from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.demo import installed, zone_answers
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import nodes, sandbox
-from zonewise.lab.state import Lab, Options
+from zonewise.lab.state import Lab, LabOptions
 
 pytestmark = [pytest.mark.xdist_group("lab"), pytest.mark.timeout(1200)]
 PATIENCE_SECONDS = 240.0
@@ -38,7 +38,7 @@ DOCS = [block for page in pages() if page != "README.md" for block in blocks(pag
 def tour() -> Iterator[Lab]:
     """As `make up` has it where Ceph is installed, under a name of its own."""
     name = f"test-{os.getpid()}-tour"
-    options = Options(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True, demo=True, zonewise=True, ceph=True)
+    options = LabOptions(zones=zone_names(3), nodes_per_zone=2, kube_proxy=True, demo=True, zonewise=True, ceph=True)
     try:
         yield labs.up(name, options, lambda _step: None)
     finally:

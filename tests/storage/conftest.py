@@ -8,23 +8,23 @@ import pytest
 
 from support.ceph import driver as csi_driver
 from support.ceph.driver import Driver
-from zonewise.ceph.backend.cluster import Cluster
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.ceph.backend.cluster import CephCluster
+from zonewise.lab.ceph.cluster import LabCeph
 
 
 @pytest.fixture(scope="session")
-def csi_config(ceph_cluster: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def csi_config(ceph_cluster: LabCeph, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return csi_driver.config_file(tmp_path_factory.mktemp("csi"), ceph_cluster)
 
 
 @pytest.fixture(scope="session")
-def driver(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def driver(ceph_cluster: LabCeph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     with csi_driver.serving(tmp_path_factory.mktemp("sockets"), csi_config, ceph_cluster) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def ceph_admin(csi_config: Path) -> Iterator[Cluster]:
+def ceph_admin(csi_config: Path) -> Iterator[CephCluster]:
     """A look into Ceph past the driver."""
     cluster = csi_driver.own_cluster(csi_config)
     yield cluster

@@ -10,19 +10,19 @@ from support.ceph import driver as csi_driver
 from support.ceph.driver import MIB, PREFIX, Refused
 from support.ceph.node import NodeProcess, Volume, capability, objects, running
 from support.waiting import eventually
-from zonewise.ceph.backend.cephfs import CephFs
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cephfs import CephFsBackend
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.controller import fsck, journal
 from zonewise.ceph.decide import ids
-from zonewise.ceph.decide.ids import Kind
-from zonewise.lab.ceph.cluster import FILESYSTEM, Ceph
+from zonewise.ceph.decide.ids import VolumeKind
+from zonewise.lab.ceph.cluster import FILESYSTEM, LabCeph
 
 CEPHFS = {"type": "cephfs"}
 REQUESTED = {**CEPHFS, "cloneDomain": "requested"}
 
 
 @pytest.fixture(scope="module")
-def node(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(ceph_cluster: LabCeph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     with running(NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster)) as process:
         yield process
 
@@ -45,7 +45,7 @@ def read(volume: Volume) -> tuple[bytes, int]:
 
 
 def test_snapshots_outlive_their_volume_and_are_restored_in_any_domain(
-    node: NodeProcess, ceph_cluster: Ceph, ceph_admin: Cluster, name: Callable[[str], str], tmp_path: Path
+    node: NodeProcess, ceph_cluster: LabCeph, ceph_admin: CephCluster, name: Callable[[str], str], tmp_path: Path
 ) -> None:
     driver, content = node.driver, os.urandom(6 * MIB)
     created = driver.create(name("v"), preferred=["zone-b"], parameters=CEPHFS)
@@ -77,7 +77,7 @@ def test_snapshots_outlive_their_volume_and_are_restored_in_any_domain(
 
 
 def test_a_copy_of_a_volume_in_use_has_what_was_synced_and_is_its_own(
-    node: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str], tmp_path: Path
+    node: NodeProcess, ceph_admin: CephCluster, name: Callable[[str], str], tmp_path: Path
 ) -> None:
     created = node.driver.create(name("v"), preferred=["zone-a"], parameters=CEPHFS)
     volume = Volume(node, created, tmp_path, capability()).bring()
@@ -99,7 +99,7 @@ def test_a_copy_of_a_volume_in_use_has_what_was_synced_and_is_its_own(
 
 
 def test_without_a_domain_any_will_do_and_a_volume_is_reached_from_everywhere(
-    node: NodeProcess, ceph_cluster: Ceph, name: Callable[[str], str]
+    node: NodeProcess, ceph_cluster: LabCeph, name: Callable[[str], str]
 ) -> None:
     """Nothing is required of an Immediate class's volume; a domain that has no pool is treated alike."""
     pools = {ceph_cluster.data_pool(zone) for zone in ceph_cluster.zones}
@@ -119,9 +119,9 @@ def test_the_journal_is_with_the_file_system_and_the_doctor_finds_nothing(
     try:
         pool = "fs-meta"
         assert journal.exists(cluster, pool)
-        found = {each.token for each in CephFs().found(cluster, "fs-zone-c")}
+        found = {each.token for each in CephFsBackend().found(cluster, "fs-zone-c")}
         assert {created.volume_id[-32:], snapshot.snapshot_id[-32:]} <= found
-        seen = list(fsck.Doctor(cluster, {Kind.CEPHFS: CephFs()}, {pool}).examine(0.0, 1e9))
+        seen = list(fsck.Fsck(cluster, {VolumeKind.CEPHFS: CephFsBackend()}, {pool}).examine(0.0, 1e9))
         assert not [each for each in seen if created.volume_id[-32:] in each.what]
     finally:
         cluster.close()
@@ -130,7 +130,7 @@ def test_the_journal_is_with_the_file_system_and_the_doctor_finds_nothing(
 
 
 async def test_what_is_left_of_a_copy_in_a_volume_that_was_deleted_is_found(
-    ceph_admin: Cluster, name: Callable[[str], str]
+    ceph_admin: CephCluster, name: Callable[[str], str]
 ) -> None:
     """Its snapshot keeps what the volume had, and nobody has either in a journal."""
     group = {"vol_name": FILESYSTEM, "group_name": "csi"}
@@ -139,9 +139,9 @@ async def test_what_is_left_of_a_copy_in_a_volume_that_was_deleted_is_found(
     ceph_admin.mgr("fs subvolume create", **group, sub_name=volume, size=MIB, pool_layout="fs-zone-a")
     ceph_admin.mgr("fs subvolume snapshot create", **group, sub_name=volume, snap_name=f"csi-copy-{copy}")
     ceph_admin.mgr("fs subvolume rm", **group, sub_name=volume, retain_snapshots=True)
-    examiner = fsck.Doctor(ceph_admin, {Kind.CEPHFS: CephFs()}, {"fs-meta"})
+    examiner = fsck.Fsck(ceph_admin, {VolumeKind.CEPHFS: CephFsBackend()}, {"fs-meta"})
     (found,) = [each for each in examiner.examine(0.0, 1e9) if volume in each.what]
-    assert (found.code, found.detail) == (fsck.Code.LEFTOVER_SNAPSHOT, f"csi-copy-{copy}")
+    assert (found.code, found.detail) == (fsck.FsckCode.LEFTOVER_SNAPSHOT, f"csi-copy-{copy}")
     assert examiner.repair(found).done
 
     def is_gone() -> bool:

@@ -10,13 +10,13 @@ import rbd
 
 from support.ceph import driver as csi_driver
 from support.ceph.driver import MIB, Driver, Refused
-from zonewise.ceph.backend.cluster import Cluster
-from zonewise.ceph.backend.rbd import Rbd
-from zonewise.ceph.crash_points import Step
+from zonewise.ceph.backend.cluster import CephCluster
+from zonewise.ceph.backend.rbd import RbdBackend
+from zonewise.ceph.crash_points import CrashPoint
 from zonewise.ceph.decide import ids
 from zonewise.ceph.decide.errors import CsiError
-from zonewise.ceph.decide.model import Place
-from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
+from zonewise.ceph.decide.model import VolumeLocation
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, LabCeph
 
 ZONES = ["zone-a", "zone-b", "zone-c"]
 ANYWHERE: dict[str, Any] = {"requisite": ZONES}
@@ -24,23 +24,23 @@ Name = Callable[[str], str]
 CROSS = {"cloneDomain": "requested"}
 
 
-def image_of(cluster: Cluster, something: Any) -> Any:
+def image_of(cluster: CephCluster, something: Any) -> Any:
     which = ids.parse(getattr(something, "volume_id", "") or something.snapshot_id)
     assert which is not None
     return rbd.Image(cluster.ioctx(cluster.pool_name(which.pool_id)), which.image)
 
 
-def write(cluster: Cluster, volume: Any, what: bytes) -> None:
+def write(cluster: CephCluster, volume: Any, what: bytes) -> None:
     with image_of(cluster, volume) as image:
         image.write(what, 0)
 
 
-def content(cluster: Cluster, volume: Any, size: int = 5) -> bytes:
+def content(cluster: CephCluster, volume: Any, size: int = 5) -> bytes:
     with image_of(cluster, volume) as image:
         return bytes(image.read(0, size))
 
 
-def depends_on_another(cluster: Cluster, volume: Any) -> bool:
+def depends_on_another(cluster: CephCluster, volume: Any) -> bool:
     with image_of(cluster, volume) as image:
         try:
             image.parent_id()
@@ -58,7 +58,7 @@ def zone(volume: Any) -> str:
 
 
 def test_a_snapshot_keeps_what_was_there_and_its_restores_stay_in_the_domain(
-    driver: Driver, ceph_admin: Cluster, name: Name
+    driver: Driver, ceph_admin: CephCluster, name: Name
 ) -> None:
     assert ceph_admin.mon("osd dump")["require_min_compat_client"] == "luminous"  # as a new Ceph has it
     volume = driver.create(name("v"), preferred=["zone-b"], **ANYWHERE)
@@ -79,7 +79,7 @@ def test_a_snapshot_keeps_what_was_there_and_its_restores_stay_in_the_domain(
     driver.delete_snapshot(snapshot.snapshot_id)
 
 
-def test_a_clone_is_of_the_moment_and_may_be_larger(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_a_clone_is_of_the_moment_and_may_be_larger(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
     write(ceph_admin, volume, b"first")
     clone = driver.create(name("c"), volume=volume.volume_id, size=128 * MIB)
@@ -95,7 +95,7 @@ def test_a_clone_is_of_the_moment_and_may_be_larger(driver: Driver, ceph_admin: 
 
 @pytest.mark.parametrize("by", ["volume", "snapshot"])
 def test_a_copy_in_another_domain_is_made_on_request_and_depends_on_nothing(
-    driver: Driver, ceph_admin: Cluster, name: Name, by: str
+    driver: Driver, ceph_admin: CephCluster, name: Name, by: str
 ) -> None:
     volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
     write(ceph_admin, volume, b"first")
@@ -115,7 +115,7 @@ def test_a_copy_in_another_domain_is_made_on_request_and_depends_on_nothing(
 
 
 def test_domains_may_share_a_pool_and_differ_in_that_of_the_data(
-    driver: Driver, ceph_admin: Cluster, name: Name
+    driver: Driver, ceph_admin: CephCluster, name: Name
 ) -> None:
     def data_pool(volume: Any) -> str:
         with image_of(ceph_admin, volume) as image:
@@ -142,7 +142,7 @@ def zone_segment(value: str) -> dict[str, str]:
     return {"domainLabel": "zone", "value": value}
 
 
-def test_a_snapshot_in_another_domain_on_request(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_a_snapshot_in_another_domain_on_request(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
     write(ceph_admin, volume, b"first")
     wanted = {"preferred": [{"segments": csi_driver.topology("zone-c")}]}
@@ -155,7 +155,7 @@ def test_a_snapshot_in_another_domain_on_request(driver: Driver, ceph_admin: Clu
     driver.delete_snapshot(snapshot.snapshot_id)
 
 
-def test_whatever_goes_first_nothing_is_left_in_the_end(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_whatever_goes_first_nothing_is_left_in_the_end(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     """A volume, its snapshot, a restore of that, and a clone of the restore: deleted from the oldest on."""
     volume = driver.create(name("v"), preferred=["zone-c"], **ANYWHERE)
     write(ceph_admin, volume, b"first")
@@ -194,15 +194,20 @@ def test_snapshots_are_found_by_id_and_by_volume(driver: Driver, name: Name) -> 
 
 
 def test_a_copy_that_another_controller_finished_is_not_undone(
-    driver: Driver, csi_config: Path, ceph_admin: Cluster, name: Name, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    driver: Driver,
+    csi_config: Path,
+    ceph_admin: CephCluster,
+    name: Name,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One has made its snapshot of the source when the other comes to the end of it all, and takes that snapshot away."""
     volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
     write(ceph_admin, volume, b"first")
     made: list[Any] = []
 
-    def meanwhile(step: Step) -> None:
-        if step is Step.COPY_SNAPPED:
+    def meanwhile(step: CrashPoint) -> None:
+        if step is CrashPoint.COPY_SNAPPED:
             monkeypatch.undo()
             made.append(driver.create(name("c"), volume=volume.volume_id))
 
@@ -239,19 +244,19 @@ def test_a_retry_finds_its_copy_though_the_source_has_grown_or_is_gone(driver: D
 
 
 def test_what_two_copies_came_from_is_removed_by_one_call(
-    driver: Driver, ceph_admin: Cluster, name: Name, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, ceph_admin: CephCluster, name: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two removals of one image at once can hang in librbd; here others come while one is at it, in its process and in another."""
     volume = driver.create(name("v"), preferred=["zone-a"], **ANYWHERE)
     snapshots = [driver.snapshot(name(f"s{number}"), volume.volume_id) for number in range(2)]
     driver.delete(volume.volume_id)
     origin, gone, last = (place(each) for each in (volume, *snapshots))
-    first, second = Rbd(patience_seconds=60), Rbd(patience_seconds=60)
+    first, second = RbdBackend(patience_seconds=60), RbdBackend(patience_seconds=60)
     first.remove(ceph_admin, gone, origin)
     refused: list[str] = []
 
-    def meanwhile(step: Step) -> None:
-        assert step is Step.PURGE_CLAIMED
+    def meanwhile(step: CrashPoint) -> None:
+        assert step is CrashPoint.PURGE_CLAIMED
         monkeypatch.undo()
         for other in (first, second):
             with pytest.raises(CsiError, match=r"under way|is being removed by another") as error:
@@ -268,14 +273,14 @@ def test_what_two_copies_came_from_is_removed_by_one_call(
     assert not [image for image in there if origin.image in image]
 
 
-def place(something: Any) -> Place:
+def place(something: Any) -> VolumeLocation:
     which = ids.parse(getattr(something, "volume_id", "") or something.snapshot_id)
     assert which is not None
-    return Place("", which.pool_id, which.image)
+    return VolumeLocation("", which.pool_id, which.image)
 
 
 def test_images_are_fenced_whatever_the_default_of_the_cluster(
-    ceph_cluster: Ceph, ceph_admin: Cluster, name: Name, tmp_path: Path
+    ceph_cluster: LabCeph, ceph_admin: CephCluster, name: Name, tmp_path: Path
 ) -> None:
     """Without the exclusive lock Ceph would not shut out a node that was cut off and comes back."""
     options = {**ceph_cluster.csi_config()["clusters"][0]["options"], "rbd_default_features": "1"}

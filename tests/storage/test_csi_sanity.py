@@ -12,7 +12,7 @@ import pytest
 from support.ceph import driver
 from support.ceph.node import NodeProcess, running
 from zonewise.lab.build import csi_sanity
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.ceph.cluster import LabCeph
 
 # Its own Ceph, since it counts all volumes of a cluster; one worker, so that both kinds share that.
 pytestmark = [pytest.mark.xdist_group("csi-sanity"), pytest.mark.timeout(900)]
@@ -43,7 +43,7 @@ if os.environ.get("ZONEWISE_FAULTS") == "long":
 
 
 @pytest.fixture
-def node(breakable_ceph: Ceph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(breakable_ceph: LabCeph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """One for each kind: csi-sanity waits for ever for a driver that died with the kind before."""
     directory = tmp_path_factory.mktemp("sanity")
     config = driver.config_file(directory, breakable_ceph)

@@ -11,22 +11,28 @@ import pytest
 from support.ceph.driver import MIB, Refused
 from support.ceph.node import NodeProcess, Volume, capability, running
 from support.waiting import eventually
-from zonewise.ceph.backend.cephfs import CephFs
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cephfs import CephFsBackend
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.controller import fsck
 from zonewise.ceph.controller.journal import Journal
-from zonewise.ceph.crash_points import Step
+from zonewise.ceph.crash_points import CrashPoint
 from zonewise.ceph.decide import ids
-from zonewise.ceph.decide.ids import Kind, Thing
-from zonewise.lab.ceph.cluster import FILESYSTEM, Ceph
+from zonewise.ceph.decide.ids import ObjectType, VolumeKind
+from zonewise.lab.ceph.cluster import FILESYSTEM, LabCeph
 
 pytestmark = [pytest.mark.xdist_group("file-crashes"), pytest.mark.timeout(600)]  # one driver for them all
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
-CREATE = (Step.CREATE_RESERVED, Step.CREATE_MADE, Step.CREATE_RECORDED)
-COPY = (Step.COPY_SNAPPED, Step.COPY_BEGUN, Step.COPY_CLONED, Step.COPY_GROWN, Step.COPY_CLEARED)
-DELETE = (Step.DELETE_MARKED, Step.DELETE_REMOVED, Step.DELETE_FORGOTTEN)
-EXPAND = (Step.EXPAND_GROWN, Step.EXPAND_RECORDED)
-SHORT = {Step.CREATE_MADE, Step.DELETE_REMOVED}
+CREATE = (CrashPoint.CREATE_RESERVED, CrashPoint.CREATE_MADE, CrashPoint.CREATE_RECORDED)
+COPY = (
+    CrashPoint.COPY_SNAPPED,
+    CrashPoint.COPY_BEGUN,
+    CrashPoint.COPY_CLONED,
+    CrashPoint.COPY_GROWN,
+    CrashPoint.COPY_CLEARED,
+)
+DELETE = (CrashPoint.DELETE_MARKED, CrashPoint.DELETE_REMOVED, CrashPoint.DELETE_FORGOTTEN)
+EXPAND = (CrashPoint.EXPAND_GROWN, CrashPoint.EXPAND_RECORDED)
+SHORT = {CrashPoint.CREATE_MADE, CrashPoint.DELETE_REMOVED}
 """The steps that a run of all tests has time for: each is the start of a process."""
 WHERE: dict[str, Any] = {"preferred": ["zone-a"], "requisite": ["zone-a", "zone-b", "zone-c"]}
 FILES = {"type": "cephfs"}
@@ -35,12 +41,12 @@ GROUP = {"vol_name": FILESYSTEM, "group_name": "csi"}
 
 
 @pytest.fixture(scope="module")
-def process(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def process(ceph_cluster: LabCeph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     with running(NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster)) as started:
         yield started
 
 
-async def through(process: NodeProcess, steps: Sequence[Step], call: Callable[[], Any]) -> Any:
+async def through(process: NodeProcess, steps: Sequence[CrashPoint], call: Callable[[], Any]) -> Any:
     """The answer to a call that was killed at each of the steps, each time where the one before had died or later."""
     killed = [step for step in steps if LONG or step in SHORT]
     for step in killed:
@@ -72,13 +78,13 @@ async def retried(call: Callable[[], Any], codes: set[str]) -> Any:
     return (await eventually(attempt, "a retry succeeds"))[0]
 
 
-def wrong(cluster: Cluster, *identities: str) -> list[str]:
+def wrong(cluster: CephCluster, *identities: str) -> list[str]:
     """What the doctor finds about these; others use the same Ceph."""
-    seen = fsck.Doctor(cluster, {Kind.CEPHFS: CephFs()}, {JOURNAL_POOL}).examine(time.time() + 1, 0)
+    seen = fsck.Fsck(cluster, {VolumeKind.CEPHFS: CephFsBackend()}, {JOURNAL_POOL}).examine(time.time() + 1, 0)
     return [f"{each.code} {each.what} {each.sentence}" for each in seen if _is_of(each.what, identities)]
 
 
-def left(cluster: Cluster, *identities: str) -> list[str]:
+def left(cluster: CephCluster, *identities: str) -> list[str]:
     listed = cluster.mgr("fs subvolume ls", **GROUP)
     return [each["name"] for each in listed if _is_of(each["name"], identities)]
 
@@ -89,7 +95,7 @@ def _is_of(image: str, identities: Sequence[str]) -> bool:
 
 
 async def test_killed_while_creating_expanding_and_deleting(
-    process: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str]
+    process: NodeProcess, ceph_admin: CephCluster, name: Callable[[str], str]
 ) -> None:
     driver = process.driver
     volume = await through(process, CREATE, lambda: driver.create(name("v"), parameters=FILES, **WHERE))
@@ -106,12 +112,12 @@ async def test_killed_while_creating_expanding_and_deleting(
 
 @pytest.mark.parametrize("goes_first", ["source", "copy"])
 async def test_a_copy_that_nobody_finishes_leaves_nothing_in_its_source(
-    process: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str], goes_first: str
+    process: NodeProcess, ceph_admin: CephCluster, name: Callable[[str], str], goes_first: str
 ) -> None:
     """Killed when the source had a snapshot for it: that would keep the source's files for ever."""
     driver = process.driver
     source = driver.create(name("v"), parameters=FILES, **WHERE)
-    process.again(Step.COPY_SNAPPED)
+    process.again(CrashPoint.COPY_SNAPPED)
 
     def copy() -> Any:
         return driver.create(name("c"), volume=source.volume_id, parameters=FILES)
@@ -119,7 +125,7 @@ async def test_a_copy_that_nobody_finishes_leaves_nothing_in_its_source(
     await eventually(lambda: _dies(process, copy), "it dies")
     process.again()
     if goes_first == "copy":
-        examiner = fsck.Doctor(ceph_admin, {Kind.CEPHFS: CephFs()}, {JOURNAL_POOL})
+        examiner = fsck.Fsck(ceph_admin, {VolumeKind.CEPHFS: CephFsBackend()}, {JOURNAL_POOL})
         found = examiner.examine(time.time() + 1, 0)
         (unfinished,) = [each for each in found if each.entry is not None and each.entry.name == name("c")]
         assert examiner.repair(unfinished).done
@@ -129,13 +135,13 @@ async def test_a_copy_that_nobody_finishes_leaves_nothing_in_its_source(
     assert left(ceph_admin, source.volume_id) == []
     with pytest.raises(Refused, match="NOT_FOUND"):
         copy()
-    assert Journal(ceph_admin, JOURNAL_POOL).by_name(Thing.VOLUME, name("c")) is None
+    assert Journal(ceph_admin, JOURNAL_POOL).by_name(ObjectType.VOLUME, name("c")) is None
 
 
 if LONG:
 
     async def test_killed_while_copying(
-        process: NodeProcess, ceph_admin: Cluster, name: Callable[[str], str], tmp_path: Path
+        process: NodeProcess, ceph_admin: CephCluster, name: Callable[[str], str], tmp_path: Path
     ) -> None:
         """A clone of a volume, then a snapshot, that outlives its volume and is restored in another domain."""
         driver = process.driver

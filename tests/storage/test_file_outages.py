@@ -15,19 +15,19 @@ import pytest
 from support.ceph import driver as csi_driver
 from support.ceph.driver import MIB, Client, Driver, Refused
 from support.waiting import eventually
-from zonewise.ceph.backend.cephfs import CephFs
-from zonewise.ceph.backend.cluster import Clusters
-from zonewise.ceph.config import Configuration
-from zonewise.ceph.controller.fsck import Doctor, Finding
+from zonewise.ceph.backend.cephfs import CephFsBackend
+from zonewise.ceph.backend.cluster import CephClusters
+from zonewise.ceph.config import CsiConfigFile
+from zonewise.ceph.controller.fsck import Fsck, FsckFinding
 from zonewise.ceph.controller.journal import Journal
 from zonewise.ceph.controller.provisioner import Provisioner
-from zonewise.ceph.controller.service import Controller
-from zonewise.ceph.crash_points import Step
+from zonewise.ceph.controller.service import ControllerService
+from zonewise.ceph.crash_points import CrashPoint
 from zonewise.ceph.decide.errors import CsiError
-from zonewise.ceph.decide.ids import Kind, Thing
-from zonewise.ceph.grpc_server import Server
+from zonewise.ceph.decide.ids import ObjectType, VolumeKind
+from zonewise.ceph.grpc_server import GrpcServer
 from zonewise.ceph.spec.csi_pb2 import Volume
-from zonewise.lab.ceph.cluster import FILESYSTEM, Ceph
+from zonewise.lab.ceph.cluster import FILESYSTEM, LabCeph
 
 pytestmark = pytest.mark.xdist_group("file-outages")  # one Ceph of their own
 FILES = {"type": "cephfs"}
@@ -35,10 +35,14 @@ WHERE = {"preferred": ["zone-b"], "requisite": ["zone-a", "zone-b", "zone-c"]}
 
 
 @contextmanager
-def serving(folder: Path, ceph: Ceph, timeout_seconds: float, backend: CephFs | None = None) -> Iterator[Driver]:
-    clusters = Clusters(Configuration(csi_driver.config_file(folder, ceph)), timeout_seconds)
+def serving(
+    folder: Path, ceph: LabCeph, timeout_seconds: float, backend: CephFsBackend | None = None
+) -> Iterator[Driver]:
+    clusters = CephClusters(CsiConfigFile(csi_driver.config_file(folder, ceph)), timeout_seconds)
     socket = folder / f"{uuid.uuid4().hex[:8]}.sock"
-    server = Server(f"unix://{socket}", {"Controller": Controller(clusters, {Kind.CEPHFS: backend or CephFs()})})
+    server = GrpcServer(
+        f"unix://{socket}", {"Controller": ControllerService(clusters, {VolumeKind.CEPHFS: backend or CephFsBackend()})}
+    )
     server.start()
     client = Client(socket)
     try:
@@ -65,7 +69,7 @@ async def retried(call: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("process", ["mgr", "mds"])
 async def test_a_daemon_of_the_file_system_that_hangs(
-    breakable_ceph: Ceph, tmp_path: Path, name: Callable[[str], str], process: str
+    breakable_ceph: LabCeph, tmp_path: Path, name: Callable[[str], str], process: str
 ) -> None:
     with serving(tmp_path, breakable_ceph, 3) as impatient, serving(tmp_path, breakable_ceph, 60) as patient:
         there, kept = (patient.create(name(word), parameters=FILES, **WHERE) for word in ("there", "kept"))
@@ -88,7 +92,7 @@ async def test_a_daemon_of_the_file_system_that_hangs(
 
 
 def test_what_a_manager_that_died_left_of_a_copy_is_no_copy(
-    breakable_ceph: Ceph, tmp_path: Path, name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    breakable_ceph: LabCeph, tmp_path: Path, name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes a directory first and its notes afterwards: without notes, its successor sees an empty volume that is complete."""
     with serving(tmp_path, breakable_ceph, 60) as driver:
@@ -97,9 +101,9 @@ def test_what_a_manager_that_died_left_of_a_copy_is_no_copy(
         with _mounted(breakable_ceph) as files:
             files.close(files.open(f"{source.volume_context['subvolumePath']}/data", "w"))
 
-            def dies(step: Step) -> None:
-                if step is Step.COPY_SNAPPED:
-                    journaled = Journal(driver_cluster, "fs-meta").by_name(Thing.VOLUME, name("c"))
+            def dies(step: CrashPoint) -> None:
+                if step is CrashPoint.COPY_SNAPPED:
+                    journaled = Journal(driver_cluster, "fs-meta").by_name(ObjectType.VOLUME, name("c"))
                     assert journaled is not None
                     files.mkdirs(f"{group}/{journaled.place.image}/half", 0o755)
 
@@ -116,33 +120,33 @@ def test_what_a_manager_that_died_left_of_a_copy_is_no_copy(
 
 
 async def test_the_doctor_leaves_a_copy_alone_that_the_manager_is_at(
-    breakable_ceph: Ceph, tmp_path: Path, name: Callable[[str], str]
+    breakable_ceph: LabCeph, tmp_path: Path, name: Callable[[str], str]
 ) -> None:
     """However long ago it was begun: the manager goes on without the call that began it."""
     config = csi_driver.config_file(tmp_path, breakable_ceph)
     admin, numbers = csi_driver.own_cluster(config), itertools.count()
     written = Journal(admin, "fs-meta")
     threads = {"who": "mgr", "name": "mgr/volumes/max_concurrent_clones"}
-    with serving(tmp_path, breakable_ceph, 60, CephFs(copied_within_seconds=0)) as driver:
+    with serving(tmp_path, breakable_ceph, 60, CephFsBackend(copied_within_seconds=0)) as driver:
         source = driver.create(name("v"), parameters=FILES, **WHERE)
         admin.mon("config set", **threads, value="0")
 
         def copy(word: str) -> Volume:
             return driver.create(word, volume=source.volume_id, parameters=FILES, **WHERE)
 
-        def looked() -> tuple[list[Finding], bool] | None:
+        def looked() -> tuple[list[FsckFinding], bool] | None:
             """Once the manager has heard that it may copy nothing: a copy that it is at before and after the looks."""
             word = name(f"c{next(numbers)}")
             with suppress(Refused):
                 copy(word)
-            entry = written.by_name(Thing.VOLUME, word)
+            entry = written.by_name(ObjectType.VOLUME, word)
             assert entry is not None
-            doctor = Doctor(admin, {Kind.CEPHFS: CephFs()}, {"fs-meta"})
+            doctor = Fsck(admin, {VolumeKind.CEPHFS: CephFsBackend()}, {"fs-meta"})
             with suppress(CsiError):  # the manager asks for patience while it finishes one
                 found = [each for each in doctor.examine(time.time() + 1, 0) if each.entry == entry]
-                if CephFs().is_being_made(admin, entry.place) and not doctor.away:
-                    is_cleared = Provisioner(CephFs(), 0).clear_away(admin, written, entry)
-                    return (found, is_cleared) if CephFs().is_being_made(admin, entry.place) else None
+                if CephFsBackend().is_being_made(admin, entry.place) and not doctor.away:
+                    is_cleared = Provisioner(CephFsBackend(), 0).clear_away(admin, written, entry)
+                    return (found, is_cleared) if CephFsBackend().is_being_made(admin, entry.place) else None
             return None
 
         try:
@@ -158,7 +162,7 @@ async def test_the_doctor_leaves_a_copy_alone_that_the_manager_is_at(
 
 
 @contextmanager
-def _mounted(ceph: Ceph) -> Iterator[Any]:
+def _mounted(ceph: LabCeph) -> Iterator[Any]:
     import cephfs  # noqa: PLC0415 - a binding of the system's
 
     files = cephfs.LibCephFS(conffile=str(ceph.conf))

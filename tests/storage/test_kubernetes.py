@@ -28,7 +28,7 @@ from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, Forbidden
 from zonewise.kube.wire.patch import MergePatch
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.ceph.cluster import LabCeph
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import CONFIG_MAPS, EVENTS, NODES, PODS, SERVICE_ACCOUNTS
@@ -45,7 +45,9 @@ QUICK = ("--auto-takeover", "--takeover-after", "1", "--giveback-after", "1", "-
 
 
 @asynccontextmanager
-async def deployed(start: Callable[..., ControlPlane], folder: Path, ceph: Ceph) -> AsyncIterator[tuple[Deployed, Bed]]:
+async def deployed(
+    start: Callable[..., ControlPlane], folder: Path, ceph: LabCeph
+) -> AsyncIterator[tuple[Deployed, Bed]]:
     settings: dict[str, Any] = {"programs": tuple(Program), "controllers": CONTROLLERS, "flags": audit_flags(folder)}
     plane = await asyncio.to_thread(start, **settings)
     site = Deployed(plane, folder)
@@ -107,7 +109,7 @@ async def register(bed: Bed, csi: Csi, node: str) -> None:
     await bed.register(node, list(segments))
 
 
-async def provision(bed: Bed, csi: Csi, ceph: Ceph, name: str, node: str) -> Any:
+async def provision(bed: Bed, csi: Csi, ceph: LabCeph, name: str, node: str) -> Any:
     """As a provisioner does for a pod that waits on `node`: every key of its CSINode, from all nodes that have them."""
     keys = next(each for each in (await bed.client.get(CSI_NODES, node)).spec.drivers or () if each.name == DRIVER)
     mine, others = {}, []
@@ -138,7 +140,7 @@ async def bind(bed: Bed, name: str, volume: Any) -> None:
 
 @pytest.mark.timeout(600)
 async def test_the_driver_as_deployed(
-    private_cluster: Callable[..., ControlPlane], tmp_path: Path, ceph_cluster: Ceph
+    private_cluster: Callable[..., ControlPlane], tmp_path: Path, ceph_cluster: LabCeph
 ) -> None:
     ceph = ceph_cluster
     async with deployed(private_cluster, tmp_path, ceph) as (site, bed), AsyncExitStack() as stack:
@@ -174,7 +176,7 @@ async def test_the_driver_as_deployed(
         rights(site)
 
 
-async def provision_by_domain(bed: Bed, csi: Csi, ceph: Ceph, nodes: Mapping[str, str]) -> None:
+async def provision_by_domain(bed: Bed, csi: Csi, ceph: LabCeph, nodes: Mapping[str, str]) -> None:
     made = await provision(bed, csi, ceph, "data", nodes["zone-a"])
     assert made.volume_context["pool"] == ceph.pool("zone-a")
     assert made.accessible_topology[0].segments == {f"{PREFIX}zone": "zone-a"}

@@ -12,10 +12,10 @@ import pytest
 from support.ceph.driver import GIB, MIB, Refused
 from support.ceph.node import NodeProcess, Volume, capability, command_lines, objects, running
 from support.waiting import eventually
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.node import daemons, mounts
-from zonewise.ceph.node.stage_records import Stages
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.ceph.node.stage_records import StageRecords
+from zonewise.lab.ceph.cluster import LabCeph
 
 pytestmark = pytest.mark.xdist_group("csi-node")  # one driver for them all
 CEPHFS = {"type": "cephfs"}
@@ -23,13 +23,15 @@ Make = Callable[..., Volume]
 
 
 @pytest.fixture(scope="module")
-def node(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(ceph_cluster: LabCeph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     with running(NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster)) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def other_node(ceph_cluster: Ceph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def other_node(
+    ceph_cluster: LabCeph, csi_config: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NodeProcess]:
     with running(NodeProcess(tmp_path_factory.mktemp("node"), csi_config, ceph_cluster, "node-2")) as process:
         yield process
 
@@ -63,7 +65,7 @@ def make(node: NodeProcess, name: Callable[[str], str], tmp_path: Path) -> Itera
 
 @pytest.mark.parametrize(("kind", "filesystem"), [("rbd", "ext4"), ("rbd", "xfs"), ("cephfs", "")])
 def test_what_a_pod_writes_is_read_back_and_lies_in_the_pool_of_its_domain(
-    make: Make, ceph_cluster: Ceph, ceph_admin: Cluster, kind: str, filesystem: str
+    make: Make, ceph_cluster: LabCeph, ceph_admin: CephCluster, kind: str, filesystem: str
 ) -> None:
     volume = make(kind=kind, filesystem=filesystem).bring()
     content = os.urandom(8 * MIB)
@@ -83,7 +85,7 @@ def test_what_a_pod_writes_is_read_back_and_lies_in_the_pool_of_its_domain(
     assert (volume.target / "data").read_bytes() == content
 
 
-def _prefix(cluster: Cluster, volume: Volume) -> str:
+def _prefix(cluster: CephCluster, volume: Volume) -> str:
     import rbd  # noqa: PLC0415 - a binding of the system's
 
     context = volume.volume.volume_context
@@ -348,7 +350,7 @@ def test_a_volume_whose_record_is_lost_is_known_by_its_mount(
     make: Make, node: NodeProcess, kind: str, block: bool
 ) -> None:
     volume = make(kind=kind, block=block).bring()
-    record = Stages(node.state).directory(volume.id) / "stage.json"
+    record = StageRecords(node.state).directory(volume.id) / "stage.json"
     aside = record.with_name("aside")
     record.rename(aside)
     volume.unpublish()
@@ -374,13 +376,13 @@ def test_a_key_that_is_wrong_is_named_before_anything_is_done(make: Make, node: 
             )
         assert refused.value.code == "UNAUTHENTICATED"
         assert secrets["userKey"] not in refused.value.message
-    assert Stages(node.state).get(volume.id) is None
+    assert StageRecords(node.state).get(volume.id) is None
 
 
 async def test_a_file_system_that_hangs_is_told_and_answers_when_it_is_back(make: Make, node: NodeProcess) -> None:
     """Whoever looks at it would hang, too."""
     volume = make(kind="cephfs").bring()
-    carrier = daemons.pid(Stages(node.state).directory(volume.id))
+    carrier = daemons.pid(StageRecords(node.state).directory(volume.id))
     assert carrier is not None
     os.kill(carrier, signal.SIGSTOP)
     try:

@@ -10,29 +10,35 @@ import pytest
 from support.ceph.driver import Refused
 from support.ceph.node import NodeProcess, Volume, capability, running
 from support.waiting import eventually
-from zonewise.ceph.crash_points import Step
+from zonewise.ceph.crash_points import CrashPoint
 from zonewise.ceph.node import daemons
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.ceph.cluster import LabCeph
 
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 STAGING = {
     "rbd": (
-        *(Step.STAGE_NOTED, Step.STAGE_SPAWNED, Step.STAGE_MAPPED, Step.STAGE_FORMATTING, Step.STAGE_FORMATTED),
-        Step.STAGE_MOUNTED,
+        *(
+            CrashPoint.STAGE_NOTED,
+            CrashPoint.STAGE_SPAWNED,
+            CrashPoint.STAGE_MAPPED,
+            CrashPoint.STAGE_FORMATTING,
+            CrashPoint.STAGE_FORMATTED,
+        ),
+        CrashPoint.STAGE_MOUNTED,
     ),
-    "cephfs": (Step.STAGE_NOTED, Step.STAGE_SPAWNED, Step.STAGE_MOUNTED),
+    "cephfs": (CrashPoint.STAGE_NOTED, CrashPoint.STAGE_SPAWNED, CrashPoint.STAGE_MOUNTED),
 }
-SHORT = {Step.STAGE_SPAWNED, Step.STAGE_FORMATTED, Step.UNSTAGE_UNMOUNTED}
+SHORT = {CrashPoint.STAGE_SPAWNED, CrashPoint.STAGE_FORMATTED, CrashPoint.UNSTAGE_UNMOUNTED}
 """The steps that a run of all tests has time for: each is the start of a process."""
 
 
 @pytest.fixture
-def node(ceph_cluster: Ceph, csi_config: Path, tmp_path: Path) -> Iterator[NodeProcess]:
+def node(ceph_cluster: LabCeph, csi_config: Path, tmp_path: Path) -> Iterator[NodeProcess]:
     with running(NodeProcess(tmp_path, csi_config, ceph_cluster)) as process:
         yield process
 
 
-def dies_at(node: NodeProcess, step: Step, call: Callable[[], None]) -> None:
+def dies_at(node: NodeProcess, step: CrashPoint, call: Callable[[], None]) -> None:
     if not LONG and step not in SHORT:
         return
     node.again(step)
@@ -49,13 +55,13 @@ def test_killed_at_every_step(node: NodeProcess, name: Callable[[str], str], tmp
     volume = Volume(node, created, tmp_path, capability())
     for step in STAGING[kind]:
         dies_at(node, step, volume.stage)
-    dies_at(node, Step.PUBLISH_NOTED, volume.bring)
+    dies_at(node, CrashPoint.PUBLISH_NOTED, volume.bring)
     node.again()
     volume.bring()
     (volume.target / "data").write_bytes(b"kept")
-    dies_at(node, Step.UNPUBLISH_UNMOUNTED, volume.take)
-    dies_at(node, Step.UNSTAGE_UNMOUNTED, volume.take)
-    dies_at(node, Step.UNSTAGE_UNMAPPED, volume.take)
+    dies_at(node, CrashPoint.UNPUBLISH_UNMOUNTED, volume.take)
+    dies_at(node, CrashPoint.UNSTAGE_UNMOUNTED, volume.take)
+    dies_at(node, CrashPoint.UNSTAGE_UNMAPPED, volume.take)
     node.again()
     volume.take()
     assert not any(node.state.iterdir())
@@ -102,7 +108,7 @@ if LONG:  # Ceph needs up to a minute to forget a client that died
         node.driver.delete(volume.id)
 
     async def test_who_was_cut_off_can_not_write_any_more_once_another_node_has_the_volume(
-        node: NodeProcess, ceph_cluster: Ceph, csi_config: Path, name: Callable[[str], str], tmp_path: Path
+        node: NodeProcess, ceph_cluster: LabCeph, csi_config: Path, name: Callable[[str], str], tmp_path: Path
     ) -> None:
         """As in a takeover: the lost node hears nothing, Ceph forgets it, and then it is back, with something to write."""
         created = node.driver.create(name("v"), preferred=["zone-a"])

@@ -14,12 +14,12 @@ from support.ceph import driver as csi_driver
 from support.ceph.driver import MIB, Driver, Refused
 from support.cli.output import described
 from support.waiting import eventually
-from zonewise.ceph.backend.cluster import Cluster
-from zonewise.ceph.crash_points import Step
+from zonewise.ceph.backend.cluster import CephCluster
+from zonewise.ceph.crash_points import CrashPoint
 from zonewise.ceph.decide import ids
 from zonewise.cli import csi_doctor, csi_journal
 from zonewise.lab.ceph import cluster as ceph
-from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, LabCeph
 
 pytestmark = pytest.mark.xdist_group("storage-outages")  # one Ceph of their own
 ZONES = ["zone-a", "zone-b", "zone-c"]
@@ -27,25 +27,25 @@ Name = Callable[[str], str]
 
 
 @pytest.fixture
-def config(breakable_ceph: Ceph, tmp_path: Path) -> Path:
+def config(breakable_ceph: LabCeph, tmp_path: Path) -> Path:
     return csi_driver.config_file(tmp_path, breakable_ceph)
 
 
 @pytest.fixture
-def patient(breakable_ceph: Ceph, config: Path, tmp_path: Path) -> Iterator[Driver]:
+def patient(breakable_ceph: LabCeph, config: Path, tmp_path: Path) -> Iterator[Driver]:
     with csi_driver.serving(tmp_path, config, breakable_ceph) as driver:
         yield driver
 
 
 @pytest.fixture
-def impatient(breakable_ceph: Ceph, config: Path, tmp_path: Path) -> Iterator[Driver]:
+def impatient(breakable_ceph: LabCeph, config: Path, tmp_path: Path) -> Iterator[Driver]:
     """A driver that gives Ceph three seconds: for calls that must not be answered."""
     with csi_driver.serving(tmp_path, config, breakable_ceph, timeout_seconds=3) as driver:
         yield driver
 
 
 @pytest.fixture
-def admin(config: Path) -> Iterator[Cluster]:
+def admin(config: Path) -> Iterator[CephCluster]:
     cluster = csi_driver.own_cluster(config)
     yield cluster
     cluster.close()
@@ -66,7 +66,7 @@ async def _retried(call: Callable[[], Any]) -> Any:
 
 
 async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
-    breakable_ceph: Ceph, config: Path, patient: Driver, impatient: Driver, admin: Cluster, name: Name
+    breakable_ceph: LabCeph, config: Path, patient: Driver, impatient: Driver, admin: CephCluster, name: Name
 ) -> None:
     there = patient.create(name("there"), preferred=["zone-a"], requisite=ZONES)
     copy = patient.create(
@@ -112,9 +112,15 @@ async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
     assert csi_driver.findings(admin) == []
 
 
-@pytest.mark.parametrize("step", [Step.CREATE_RESERVED, Step.CREATE_MADE])
+@pytest.mark.parametrize("step", [CrashPoint.CREATE_RESERVED, CrashPoint.CREATE_MADE])
 async def test_a_volume_begun_in_a_zone_that_died_is_finished_in_another(
-    breakable_ceph: Ceph, config: Path, tmp_path: Path, patient: Driver, admin: Cluster, name: Name, step: Step
+    breakable_ceph: LabCeph,
+    config: Path,
+    tmp_path: Path,
+    patient: Driver,
+    admin: CephCluster,
+    name: Name,
+    step: CrashPoint,
 ) -> None:
     """A pod that is scheduled elsewhere must not wait for the zone to return. What had been made there is the doctor's."""
     dying = csi_driver.Process(tmp_path, config, breakable_ceph, crash=step)
@@ -131,7 +137,7 @@ async def test_a_volume_begun_in_a_zone_that_died_is_finished_in_another(
     assert patient.create(name("v"), preferred=["zone-a"], requisite=ZONES) == volume
     patient.delete(volume.volume_id)
     left = [each.split()[0] for each in csi_driver.findings(admin)]
-    assert left == (["Orphan"] if step is Step.CREATE_MADE else [])
+    assert left == (["Orphan"] if step is CrashPoint.CREATE_MADE else [])
     await eventually(lambda: _repaired(config), "nothing is left")  # a dead process's watch lasts half a minute
     assert csi_driver.findings(admin) == []
 
@@ -141,12 +147,12 @@ def _repaired(config: Path) -> bool:
 
 
 async def test_a_volume_begun_in_a_pool_that_is_full_by_now_gives_its_name_up(
-    breakable_ceph: Ceph, config: Path, tmp_path: Path, patient: Driver, admin: Cluster, name: Name
+    breakable_ceph: LabCeph, config: Path, tmp_path: Path, patient: Driver, admin: CephCluster, name: Name
 ) -> None:
     """No other pool will do, so it is tried in the one that the journal says."""
     removed, kept, last = (patient.create(name(word), preferred=["zone-c"], requisite=ZONES) for word in "rkl")
     patient.delete(removed.volume_id)  # from then on RBD has its trash there
-    dying = csi_driver.Process(tmp_path, config, breakable_ceph, crash=Step.CREATE_RESERVED)
+    dying = csi_driver.Process(tmp_path, config, breakable_ceph, crash=CrashPoint.CREATE_RESERVED)
     with pytest.raises(Refused):
         dying.driver.create(name("v"), preferred=["zone-c"], requisite=ZONES)
     assert dying.died()
@@ -171,7 +177,7 @@ async def test_a_volume_begun_in_a_pool_that_is_full_by_now_gives_its_name_up(
 
 @pytest.mark.parametrize("process", ["osd1", "mon"])
 async def test_a_daemon_that_hangs_is_unavailable_and_a_retry_succeeds(
-    breakable_ceph: Ceph, patient: Driver, impatient: Driver, admin: Cluster, name: Name, process: str
+    breakable_ceph: LabCeph, patient: Driver, impatient: Driver, admin: CephCluster, name: Name, process: str
 ) -> None:
     """The names are spread over the journal, so that one of them needs the daemon."""
     asked = {name(str(number)): {"preferred": ["zone-b"], "requisite": ZONES} for number in range(6)}
@@ -194,7 +200,7 @@ async def test_a_daemon_that_hangs_is_unavailable_and_a_retry_succeeds(
 
 
 async def test_a_full_pool_is_exhausted_and_not_unavailable(
-    breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name
+    breakable_ceph: LabCeph, patient: Driver, admin: CephCluster, name: Name
 ) -> None:
     kept = patient.create(name("kept"), preferred=["zone-c"], requisite=ZONES)
     admin.mon("osd pool set-quota", pool="rbd-zone-c", field="max_objects", val="1")
@@ -211,7 +217,7 @@ async def test_a_full_pool_is_exhausted_and_not_unavailable(
 
 
 async def test_a_pool_that_was_made_anew_under_its_name_is_the_new_one(
-    patient: Driver, admin: Cluster, name: Name
+    patient: Driver, admin: CephCluster, name: Name
 ) -> None:
     handle = admin.rados
     pools = {
@@ -236,7 +242,7 @@ async def test_a_pool_that_was_made_anew_under_its_name_is_the_new_one(
         ceph.mon(handle, "osd pool delete", pool="passing", pool2="passing", yes_i_really_really_mean_it=True)
 
 
-def test_a_user_that_may_only_read(breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name) -> None:
+def test_a_user_that_may_only_read(breakable_ceph: LabCeph, patient: Driver, admin: CephCluster, name: Name) -> None:
     secrets = _user(breakable_ceph, "reader", mon="allow r", osd="allow r")
     with pytest.raises(Refused, match="PERMISSION_DENIED"):
         patient.create(name("v"), secrets=secrets)
@@ -245,7 +251,7 @@ def test_a_user_that_may_only_read(breakable_ceph: Ceph, patient: Driver, admin:
 
 @pytest.mark.parametrize("pools", ["", "allow r pool=rbd-zone-a, "], ids=["nothing", "reading"])
 def test_a_user_that_may_not_make_images_leaves_no_name_behind(
-    breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name, pools: str
+    breakable_ceph: LabCeph, patient: Driver, admin: CephCluster, name: Name, pools: str
 ) -> None:
     """The answer is final to a provisioner: who deletes the claim then asks for no deletion of the volume."""
     who = "journal-only" + "-reader" * bool(pools)
@@ -256,7 +262,7 @@ def test_a_user_that_may_not_make_images_leaves_no_name_behind(
 
 
 def test_the_least_that_the_driver_must_be_allowed(
-    breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name
+    breakable_ceph: LabCeph, patient: Driver, admin: CephCluster, name: Name
 ) -> None:
     pools = ", ".join(f"profile rbd pool={breakable_ceph.pool(zone)}" for zone in breakable_ceph.zones)
     secrets = _user(
@@ -280,7 +286,7 @@ def test_the_least_that_the_driver_must_be_allowed(
 
 
 def test_the_doctor_leaves_alone_what_a_journal_that_it_may_not_read_may_have(
-    breakable_ceph: Ceph, patient: Driver, admin: Cluster, name: Name, tmp_path: Path
+    breakable_ceph: LabCeph, patient: Driver, admin: CephCluster, name: Name, tmp_path: Path
 ) -> None:
     volume = patient.create(name("v"), preferred=["zone-a"], requisite=ZONES)
     pools = ", ".join(f"profile rbd pool={breakable_ceph.pool(zone)}" for zone in breakable_ceph.zones)
@@ -299,7 +305,7 @@ def test_the_doctor_leaves_alone_what_a_journal_that_it_may_not_read_may_have(
 
 
 async def test_the_doctor_looks_at_the_other_pools_while_a_zone_is_away(
-    breakable_ceph: Ceph, config: Path, patient: Driver, admin: Cluster, name: Name
+    breakable_ceph: LabCeph, config: Path, patient: Driver, admin: CephCluster, name: Name
 ) -> None:
     """What it can't see is neither lost nor a reason to remove anything."""
     hidden, lost = (patient.create(name(zone), preferred=[zone], requisite=ZONES) for zone in ("zone-a", "zone-b"))
@@ -328,7 +334,7 @@ async def test_the_doctor_looks_at_the_other_pools_while_a_zone_is_away(
     assert orphan not in rbd.RBD().list(admin.ioctx("rbd-zone-b"))
 
 
-def _user(cluster: Ceph, name: str, **caps: str) -> dict[str, str]:
+def _user(cluster: LabCeph, name: str, **caps: str) -> dict[str, str]:
     handle = cluster.connect()
     try:
         listed = [word for who, what in caps.items() for word in (who, what)]
@@ -338,7 +344,7 @@ def _user(cluster: Ceph, name: str, **caps: str) -> dict[str, str]:
         handle.shutdown()
 
 
-def test_the_doctor_finds_and_removes_what_nobody_has(breakable_ceph: Ceph, tmp_path: Path, name: Name) -> None:
+def test_the_doctor_finds_and_removes_what_nobody_has(breakable_ceph: LabCeph, tmp_path: Path, name: Name) -> None:
     config = csi_driver.config_file(tmp_path, breakable_ceph)
     cluster = csi_driver.own_cluster(config)
     with csi_driver.serving(tmp_path, config, breakable_ceph) as driver:

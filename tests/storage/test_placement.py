@@ -14,16 +14,16 @@ import rbd
 from support.ceph import driver as csi_driver
 from support.ceph.driver import MIB, Driver, Refused
 from support.waiting import eventually
-from zonewise.ceph.backend.cluster import Cluster, Clusters
-from zonewise.ceph.config import Configuration
+from zonewise.ceph.backend.cluster import CephCluster, CephClusters
+from zonewise.ceph.config import CsiConfigFile
 from zonewise.ceph.controller import journal, journal_pools
-from zonewise.ceph.controller.fsck import Code, Doctor, Finding
-from zonewise.ceph.controller.journal import Journal, State
+from zonewise.ceph.controller.fsck import Fsck, FsckCode, FsckFinding
+from zonewise.ceph.controller.journal import Journal, JournalState
 from zonewise.ceph.controller.provisioner import Provisioner
 from zonewise.ceph.decide import ids
 from zonewise.ceph.decide.errors import CsiError
-from zonewise.ceph.decide.ids import Thing
-from zonewise.ceph.decide.model import Found
+from zonewise.ceph.decide.ids import ObjectType
+from zonewise.ceph.decide.model import Discovered
 from zonewise.lab.ceph import cluster
 from zonewise.lab.ceph.cluster import JOURNAL_POOL
 
@@ -31,7 +31,7 @@ Name = Callable[[str], str]
 
 
 @pytest.fixture
-def pool(ceph_admin: Cluster, name: Name) -> Iterator[str]:
+def pool(ceph_admin: CephCluster, name: Name) -> Iterator[str]:
     """One of the test's own, empty. It may have been renamed when it is removed."""
     handle = ceph_admin.rados
     cluster.mon(handle, "osd pool create", pool=name("pool"), pg_num=1)
@@ -62,7 +62,7 @@ def _only(pool: str, **more: str) -> dict[str, str]:
 
 
 async def test_a_pool_that_was_renamed_is_still_found(
-    driver: Driver, ceph_admin: Cluster, pool: str, name: Name
+    driver: Driver, ceph_admin: CephCluster, pool: str, name: Name
 ) -> None:
     volume = await _made(driver, name("v"), **_only(pool))
     snapshot = driver.snapshot(name("s"), volume.volume_id)
@@ -77,13 +77,15 @@ async def test_a_pool_that_was_renamed_is_still_found(
     assert (rbd.RBD().list(io), list(rbd.RBD().trash_list(io))) == ([], [])
 
 
-async def test_a_volume_whose_pool_was_removed_can_be_deleted(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+async def test_a_volume_whose_pool_was_removed_can_be_deleted(
+    driver: Driver, ceph_admin: CephCluster, name: Name
+) -> None:
     cluster.mon(ceph_admin.rados, "osd pool create", pool=name("doomed"), pg_num=1)
     volume = await _made(driver, name("v"), **_only(name("doomed")))
     ceph_admin.rados.wait_for_latest_osdmap()
     ceph_admin.rados.delete_pool(name("doomed"))
     driver.delete(volume.volume_id)
-    assert Journal(ceph_admin, JOURNAL_POOL).by_name(Thing.VOLUME, name("v")) is None
+    assert Journal(ceph_admin, JOURNAL_POOL).by_name(ObjectType.VOLUME, name("v")) is None
 
 
 def test_a_data_pool_that_is_missing(driver: Driver, name: Name) -> None:
@@ -91,7 +93,7 @@ def test_a_data_pool_that_is_missing(driver: Driver, name: Name) -> None:
         driver.create(name("v"), parameters=_only("rbd-zone-a", dataPool="nowhere"))
 
 
-def test_an_id_of_another_ceph_is_refused(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_an_id_of_another_ceph_is_refused(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     volume = driver.create(name("v"))
     which = ids.parse(volume.volume_id)
     assert which is not None
@@ -104,11 +106,11 @@ def test_an_id_of_another_ceph_is_refused(driver: Driver, ceph_admin: Cluster, n
 
 
 def test_an_entry_that_another_version_wrote_is_changed_like_our_own(
-    driver: Driver, ceph_admin: Cluster, name: Name
+    driver: Driver, ceph_admin: CephCluster, name: Name
 ) -> None:
     volume = driver.create(name("v"))
     written = Journal(ceph_admin, JOURNAL_POOL)
-    entry = written.by_name(Thing.VOLUME, name("v"))
+    entry = written.by_name(ObjectType.VOLUME, name("v"))
     assert entry is not None
     text = json.dumps({"later": 1, **json.loads(msgspec.json.encode(entry))}, indent=1)
     io = ceph_admin.ioctx(JOURNAL_POOL, journal.NAMESPACE)
@@ -117,10 +119,10 @@ def test_an_entry_that_another_version_wrote_is_changed_like_our_own(
         io.operate_write_op(operation, f"journal.{int(entry.key[2:4], 16) % journal.SHARDS:x}")
     assert driver.expand(volume.volume_id, 128 * MIB) == 128 * MIB
     driver.delete(volume.volume_id)
-    assert written.by_name(Thing.VOLUME, name("v")) is None
+    assert written.by_name(ObjectType.VOLUME, name("v")) is None
 
 
-def test_what_a_person_put_into_the_trash_is_left_there(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_what_a_person_put_into_the_trash_is_left_there(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     source = driver.create(name("source"), preferred=["zone-a"], requisite=["zone-a"])
     copy = driver.create(name("copy"), volume=source.volume_id)
     which = ids.parse(source.volume_id)
@@ -135,18 +137,18 @@ def test_what_a_person_put_into_the_trash_is_left_there(driver: Driver, ceph_adm
     driver.delete(source.volume_id)
 
 
-def test_what_somebody_went_on_with_is_not_cleared_away(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_what_somebody_went_on_with_is_not_cleared_away(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     """A retry may come between the doctor's look and its repair."""
     volume = driver.create(name("v"))
     written = Journal(ceph_admin, JOURNAL_POOL)
-    entry = written.by_name(Thing.VOLUME, name("v"))
+    entry = written.by_name(ObjectType.VOLUME, name("v"))
     assert entry is not None
     (backend,) = csi_driver.backends().values()
-    seen = msgspec.structs.replace(entry, state=State.RESERVED)
+    seen = msgspec.structs.replace(entry, state=JournalState.RESERVED)
     assert not Provisioner(backend, 0).clear_away(ceph_admin, written, seen)
-    doctor = Doctor(ceph_admin, csi_driver.backends(), {JOURNAL_POOL})
-    unfinished = Finding(Code.UNFINISHED_CREATE, "", "", entry.kind, seen, JOURNAL_POOL)
-    orphan = Finding(Code.ORPHAN, "", "", entry.kind, found=Found(entry.place, entry.thing, entry.token))
+    doctor = Fsck(ceph_admin, csi_driver.backends(), {JOURNAL_POOL})
+    unfinished = FsckFinding(FsckCode.UNFINISHED_CREATE, "", "", entry.kind, seen, JOURNAL_POOL)
+    orphan = FsckFinding(FsckCode.ORPHAN, "", "", entry.kind, found=Discovered(entry.place, entry.thing, entry.token))
     for finding in (unfinished, orphan):
         became = doctor.repair(finding)
         assert became.left
@@ -156,7 +158,7 @@ def test_what_somebody_went_on_with_is_not_cleared_away(driver: Driver, ceph_adm
 
 
 def test_keys_that_are_wrong_are_not_remembered(csi_config: Path) -> None:
-    clusters = Clusters(Configuration(csi_config))
+    clusters = CephClusters(CsiConfigFile(csi_config))
     wrong = {"userID": "nobody", "userKey": "AQDAAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAAAA=="}
     for _ in range(2):
         with pytest.raises(CsiError, match="refuses this user or key"):
@@ -164,7 +166,7 @@ def test_keys_that_are_wrong_are_not_remembered(csi_config: Path) -> None:
     assert not clusters._opening
 
 
-def test_a_journal_in_a_pool_with_a_word_of_its_own_is_found(ceph_admin: Cluster, name: Name) -> None:
+def test_a_journal_in_a_pool_with_a_word_of_its_own_is_found(ceph_admin: CephCluster, name: Name) -> None:
     """Otherwise all that it has would be orphans."""
     handle = ceph_admin.rados
     cluster.mon(handle, "osd pool create", pool=name("notes"), pg_num=1)

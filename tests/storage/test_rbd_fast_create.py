@@ -7,8 +7,8 @@ import pytest
 import rados
 import rbd
 
-from zonewise.ceph.backend.cluster import Cluster
-from zonewise.ceph.backend.rbd_fast_create import PlainImages, calls
+from zonewise.ceph.backend.cluster import CephCluster
+from zonewise.ceph.backend.rbd_fast_create import FastImageCreator, calls
 
 Name = Callable[[str], str]
 ALL = 61  # layering, exclusive-lock, object-map, fast-diff, deep-flatten
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def pool(ceph_admin: Cluster, name: Name) -> Iterator[Any]:
+def pool(ceph_admin: CephCluster, name: Name) -> Iterator[Any]:
     """One that librbd has used before."""
     handle = ceph_admin.rados
     handle.create_pool(name("pool"))
@@ -52,21 +52,21 @@ def _objects(io: Any, image: str) -> dict[str, tuple[dict[str, bytes], dict[str,
     return found
 
 
-def test_they_are_object_for_object_what_librbd_makes(ceph_admin: Cluster, pool: Any) -> None:
+def test_they_are_object_for_object_what_librbd_makes(ceph_admin: CephCluster, pool: Any) -> None:
     for size, features in ((1 << 30, None), (3 * MIB, ALL), (5 * MIB, 1), (16 * MIB, 5), (64 * MIB, 13)):
         options = {} if features is None else {"features": features}
         rbd.RBD().create(pool, "theirs", size, old_format=False, **options)
         expected = _objects(pool, "theirs")
         rbd.RBD().remove(pool, "theirs")
-        assert PlainImages().create(ceph_admin, pool, "ours", size, features)
+        assert FastImageCreator().create(ceph_admin, pool, "ours", size, features)
         assert _objects(pool, "ours") == expected, (size, features)
         assert {"rbd_directory", "rbd_id.NAME", "rbd_header.ID"} <= expected.keys()
         assert ("rbd_object_map.ID" in expected) == (features in {None, ALL, 13})
         rbd.RBD().remove(pool, "ours")
 
 
-def test_librbd_goes_on_with_them(ceph_admin: Cluster, pool: Any) -> None:
-    assert PlainImages().create(ceph_admin, pool, "ours", 64 * MIB, None)
+def test_librbd_goes_on_with_them(ceph_admin: CephCluster, pool: Any) -> None:
+    assert FastImageCreator().create(ceph_admin, pool, "ours", 64 * MIB, None)
     with rbd.Image(pool, "ours") as image:
         image.write(b"first", 5 * MIB)
         image.resize(128 * MIB)
@@ -83,22 +83,22 @@ def test_librbd_goes_on_with_them(ceph_admin: Cluster, pool: Any) -> None:
     assert {each.key for each in pool.list_objects()} <= {"rbd_directory", "rbd_info", "rbd_children", "rbd_trash"}
 
 
-def test_what_is_not_plain_is_left_to_librbd(ceph_admin: Cluster, pool: Any, name: Name) -> None:
-    assert not PlainImages().create(ceph_admin, pool, "journaling", MIB, ALL | 64)
-    assert not PlainImages().create(ceph_admin, pool, "no-lock", MIB, 1 | 8)
-    assert not PlainImages().create(ceph_admin, pool, "huge", 1 << 60, None)
+def test_what_is_not_plain_is_left_to_librbd(ceph_admin: CephCluster, pool: Any, name: Name) -> None:
+    assert not FastImageCreator().create(ceph_admin, pool, "journaling", MIB, ALL | 64)
+    assert not FastImageCreator().create(ceph_admin, pool, "no-lock", MIB, 1 | 8)
+    assert not FastImageCreator().create(ceph_admin, pool, "huge", 1 << 60, None)
     rbd.RBD().config_set(pool, "rbd_default_order", "20")
-    assert not PlainImages().create(ceph_admin, pool, "own-settings", MIB, None)
+    assert not FastImageCreator().create(ceph_admin, pool, "own-settings", MIB, None)
     handle = ceph_admin.rados
     handle.create_pool(name("new"))
     with handle.open_ioctx(name("new")) as new:
-        assert not PlainImages().create(ceph_admin, new, "first", MIB, None)
+        assert not FastImageCreator().create(ceph_admin, new, "first", MIB, None)
     handle.delete_pool(name("new"))
     assert rbd.RBD().list(pool) == []
 
 
-def test_a_name_that_is_taken_is_left_as_it_is(ceph_admin: Cluster, pool: Any) -> None:
-    images = PlainImages()
+def test_a_name_that_is_taken_is_left_as_it_is(ceph_admin: CephCluster, pool: Any) -> None:
+    images = FastImageCreator()
     assert images.create(ceph_admin, pool, "taken", MIB, None)
     before = _objects(pool, "taken")
     with pytest.raises(rados.ObjectExists):
@@ -118,12 +118,14 @@ def test_the_header_is_made_last() -> None:
     assert made == ["rbd_directory", "rbd_id", "rbd_object_map", "rbd_header"]
 
 
-def test_what_fails_half_way_leaves_nothing(ceph_admin: Cluster, pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_half_way_leaves_nothing(
+    ceph_admin: CephCluster, pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     number = "0123456789abcd"
     monkeypatch.setattr("secrets.token_hex", lambda _bytes: number)
     before = {each.key for each in pool.list_objects()}
     pool.write_full(f"rbd_header.{number}", b"somebody's")
     with pytest.raises(rados.ObjectExists):
-        PlainImages().create(ceph_admin, pool, "ours", MIB, ALL)
+        FastImageCreator().create(ceph_admin, pool, "ours", MIB, ALL)
     assert {each.key for each in pool.list_objects()} == before | {f"rbd_header.{number}"}
     assert rbd.RBD().list(pool) == []

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from support.ceph.driver import BLOCK, MIB, Driver, Refused
 from support.cli.output import described
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.cli import csi_journal
 
@@ -21,7 +21,7 @@ MEGABYTE = "x" * 1_000_000
 
 
 def test_a_retry_of_anything_gives_the_same_and_does_nothing_more(
-    driver: Driver, ceph_admin: Cluster, name: Name
+    driver: Driver, ceph_admin: CephCluster, name: Name
 ) -> None:
     volume = driver.create(name("v"))
     assert driver.create(name("v")) == volume

@@ -12,15 +12,15 @@ import rbd
 from support.ceph import driver as csi_driver
 from support.ceph.driver import GIB, MIB, PREFIX, Driver, Refused
 from support.waiting import eventually
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.decide import ids
-from zonewise.lab.ceph.cluster import JOURNAL_POOL, Ceph
+from zonewise.lab.ceph.cluster import JOURNAL_POOL, LabCeph
 
 ZONES = ["zone-a", "zone-b", "zone-c"]
 Name = Callable[[str], str]
 
 
-def pool_of(cluster: Cluster, volume: Any) -> str:
+def pool_of(cluster: CephCluster, volume: Any) -> str:
     """As Ceph has it: the image must be there."""
     which = ids.parse(volume.volume_id)
     assert which is not None
@@ -51,7 +51,7 @@ def by_zone(**zones: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_first_preferred_domain_is_the_one_and_the_only_topology(
-    driver: Driver, ceph_admin: Cluster, name: Name, zone: str
+    driver: Driver, ceph_admin: CephCluster, name: Name, zone: str
 ) -> None:
     rest = [other for other in ZONES if other != zone]
     volume = driver.create(name("v"), preferred=[zone, *rest], requisite=ZONES)
@@ -67,7 +67,7 @@ def test_first_preferred_domain_is_the_one_and_the_only_topology(
     driver.delete(volume.volume_id)
 
 
-def test_data_lies_in_the_pool_of_the_domain(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_data_lies_in_the_pool_of_the_domain(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     volume = driver.create(name("v"), preferred=["zone-b"], requisite=ZONES)
     which = ids.parse(volume.volume_id)
     assert which is not None
@@ -82,7 +82,7 @@ def test_data_lies_in_the_pool_of_the_domain(driver: Driver, ceph_admin: Cluster
     driver.delete(volume.volume_id)
 
 
-def test_the_journal_is_in_one_pool_wherever_volumes_are(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_the_journal_is_in_one_pool_wherever_volumes_are(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     made = [driver.create(name(zone), preferred=[zone], requisite=ZONES) for zone in ZONES]
     journals = {ids.parse(volume.volume_id).journal_pool_id for volume in made}  # type: ignore[union-attr]
     assert journals == {ceph_admin.pool_id(JOURNAL_POOL)}
@@ -91,7 +91,7 @@ def test_the_journal_is_in_one_pool_wherever_volumes_are(driver: Driver, ceph_ad
 
 
 def test_immediate_takes_a_domain_at_random_and_says_it_is_reached_from_everywhere(
-    driver: Driver, ceph_admin: Cluster, name: Name
+    driver: Driver, ceph_admin: CephCluster, name: Name
 ) -> None:
     """Without a requirement, as the provisioner sends for Immediate; 24 draws miss one of three zones once in 5000."""
     made = [driver.create(name(str(number)), size=MIB) for number in range(24)]
@@ -102,7 +102,9 @@ def test_immediate_takes_a_domain_at_random_and_says_it_is_reached_from_everywhe
         driver.delete(volume.volume_id)
 
 
-def test_immediate_that_the_class_says_wins_over_a_preference(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_immediate_that_the_class_says_wins_over_a_preference(
+    driver: Driver, ceph_admin: CephCluster, name: Name
+) -> None:
     """A provisioner that passes topology for Immediate prefers some domain, and means none."""
     asked = {"volumeBindingMode": "Immediate"}
     made = [
@@ -123,7 +125,7 @@ def even_draw(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("even_draw")
 def test_immediate_by_number_of_volumes_evens_pools_out(
-    ceph_cluster: Ceph, csi_config: Path, ceph_admin: Cluster, tmp_path: Path, name: Name
+    ceph_cluster: LabCeph, csi_config: Path, ceph_admin: CephCluster, tmp_path: Path, name: Name
 ) -> None:
     """With a journal that no other test has: it is what is counted."""
     two = by_zone(zone_a="rbd-zone-a", zone_b="rbd-zone-b") | {"pool": "rbd-zone-c"}
@@ -138,7 +140,7 @@ def test_immediate_by_number_of_volumes_evens_pools_out(
 
 
 @pytest.mark.usefixtures("even_draw")
-async def test_immediate_by_free_space(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+async def test_immediate_by_free_space(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     """A pool of one copy across all zones has the space of three, whichever is named first."""
     wide = name("wide")
     kind = {"pool_type": "replicated", "rule": "rule-across", "size": 1}
@@ -160,7 +162,7 @@ async def test_immediate_by_free_space(driver: Driver, ceph_admin: Cluster, name
 
 
 def test_a_domain_without_a_pool_is_treated_as_immediate_with_an_event(
-    ceph_cluster: Ceph, csi_config: Path, ceph_admin: Cluster, tmp_path: Path, name: Name
+    ceph_cluster: LabCeph, csi_config: Path, ceph_admin: CephCluster, tmp_path: Path, name: Name
 ) -> None:
     said: list[tuple[str, str]] = []
     with csi_driver.serving(
@@ -186,7 +188,7 @@ def test_a_node_without_domains_gets_any(driver: Driver, name: Name) -> None:
     driver.delete(volume.volume_id)
 
 
-def test_allowed_topologies_bound_an_immediate_choice(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_allowed_topologies_bound_an_immediate_choice(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     """The provisioner passes a class's allowedTopologies as what is required."""
     made = [driver.create(name(str(number)), requisite=["zone-a", "zone-c"], size=MIB) for number in range(6)]
     assert {pool_of(ceph_admin, volume) for volume in made} <= {"rbd-zone-a", "rbd-zone-c"}
@@ -195,7 +197,7 @@ def test_allowed_topologies_bound_an_immediate_choice(driver: Driver, ceph_admin
 
 
 def test_a_pool_for_a_region_serves_its_zones_and_a_zones_own_pool_wins(
-    driver: Driver, ceph_admin: Cluster, name: Name
+    driver: Driver, ceph_admin: CephCluster, name: Name
 ) -> None:
     """Hierarchical: region, zone, rack, in the order of the domain labels."""
     asked = by_zone(region_west="rbd-zone-c", zone_a="rbd-zone-a")
@@ -211,7 +213,7 @@ def test_a_pool_for_a_region_serves_its_zones_and_a_zones_own_pool_wins(
         driver.delete(volume.volume_id)
 
 
-def test_old_spellings_of_labels_mean_todays(driver: Driver, ceph_admin: Cluster, name: Name) -> None:
+def test_old_spellings_of_labels_mean_todays(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     old = [{"poolName": "rbd-zone-c", "domainSegments": [
         {"domainLabel": "failure-domain.beta.kubernetes.io/zone", "value": "elsewhere"}]}]  # fmt: skip
     asked = {"topologyConstrainedPools": json.dumps(old)}
@@ -221,7 +223,7 @@ def test_old_spellings_of_labels_mean_todays(driver: Driver, ceph_admin: Cluster
 
 
 def test_a_class_without_domains_uses_its_pool(
-    ceph_cluster: Ceph, ceph_admin: Cluster, tmp_path: Path, name: Name
+    ceph_cluster: LabCeph, ceph_admin: CephCluster, tmp_path: Path, name: Name
 ) -> None:
     config = csi_driver.config_file(tmp_path, ceph_cluster, rbd={})
     with csi_driver.serving(tmp_path, config, ceph_cluster) as driver:
@@ -234,7 +236,7 @@ def test_a_class_without_domains_uses_its_pool(
 
 
 def test_a_new_domain_is_an_edit_of_the_configuration(
-    ceph_cluster: Ceph, ceph_admin: Cluster, tmp_path: Path, name: Name
+    ceph_cluster: LabCeph, ceph_admin: CephCluster, tmp_path: Path, name: Name
 ) -> None:
     """The class need not change: pools are read again when the file changes, also when it is replaced."""
     listed = ceph_cluster.pools_by_domain()
@@ -274,7 +276,7 @@ def test_more_than_a_pool_may_promise_is_refused_so_that_the_pod_moves_on(driver
 
 
 def test_the_retry_of_a_pod_that_was_scheduled_elsewhere_finds_its_volume(
-    driver: Driver, ceph_admin: Cluster, name: Name
+    driver: Driver, ceph_admin: CephCluster, name: Name
 ) -> None:
     first = driver.create(name("v"), preferred=["zone-a"], requisite=ZONES)
     again = driver.create(name("v"), preferred=["zone-b"], requisite=ZONES)

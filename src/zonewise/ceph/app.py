@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from zonewise import log
-from zonewise.ceph.controller.auto_takeover import Automatic, Settings
-from zonewise.ceph.controller.events import Announcements
-from zonewise.ceph.grpc_server import Server
-from zonewise.ceph.node.topology_labels import Advertising, Where
+from zonewise.ceph.controller.auto_takeover import AutoTakeover, AutoTakeoverConfig
+from zonewise.ceph.controller.events import ClaimEvents
+from zonewise.ceph.grpc_server import GrpcServer
+from zonewise.ceph.node.topology_labels import NodeTopology, TopologyLabels
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import Leadership, unique_identity
+from zonewise.kube.controller.elector import LeaderElector, unique_identity
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.decide.election import Timing
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 
 LEASE: Final = "zonewise-csi"
 REPORTING_CONTROLLER: Final = "zonewise.dev/csi"
@@ -37,7 +37,7 @@ Announce = Callable[[Mapping[str, str], str, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
+class RunAsLeader:
     namespace: str
     lease_seconds: int = 15
 
@@ -48,7 +48,7 @@ class Lead:
 
 @asynccontextmanager
 async def serving(endpoint: str, services: Services) -> AsyncIterator[None]:
-    server = Server(endpoint, services)
+    server = GrpcServer(endpoint, services)
     await asyncio.to_thread(server.start)
     try:
         yield
@@ -64,12 +64,12 @@ async def alone(endpoint: str, services: Services, health: Health) -> None:
 
 
 async def node(
-    access: Access, endpoint: str, where: Where, services: Callable[[Segments], Services], health: Health
+    access: ClusterAccess, endpoint: str, where: NodeTopology, services: Callable[[Segments], Services], health: Health
 ) -> None:
     async with Client(access) as client:
         caches = Caches(client)
         async with Recorder(client, REPORTING_CONTROLLER, where.node) as recorder:
-            advertising = Advertising(client, caches, recorder, where)
+            advertising = TopologyLabels(client, caches, recorder, where)
             health.add_ready("topology", advertising.trouble)
             async with serving(endpoint, services(advertising.segments)), caches:
                 health.started()
@@ -79,10 +79,10 @@ async def node(
 
 
 async def controller(
-    access: Access,
+    access: ClusterAccess,
     endpoint: str,
-    settings: Settings,
-    lead: Lead | None,
+    settings: AutoTakeoverConfig,
+    lead: RunAsLeader | None,
     services: Callable[[Announce], Services],
     health: Health,
 ) -> None:
@@ -90,15 +90,15 @@ async def controller(
     identity = unique_identity()
     async with Client(access) as client:
         leadership = (
-            Leadership(client, LEASE, lead.namespace, identity=identity, timing=lead.timing)
+            LeaderElector(client, LEASE, lead.namespace, identity=identity, timing=lead.timing)
             if lead is not None
             else None
         )
         caches = Caches(client)
         async with Recorder(client, REPORTING_CONTROLLER, identity) as recorder:
-            announcements = Announcements(client, recorder)
+            announcements = ClaimEvents(client, recorder)
             writing = client.guarded(leadership) if leadership else client
-            automatic = Automatic(writing, caches, recorder, settings)
+            automatic = AutoTakeover(writing, caches, recorder, settings)
             health.add_ready("takeover", automatic.trouble)
             async with serving(endpoint, services(announcements.announce)), caches, asyncio.TaskGroup() as group:
                 health.started()

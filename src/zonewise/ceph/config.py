@@ -1,4 +1,4 @@
-"""The CSI configuration, as the config map has it and a mounted file shows it: which Ceph clusters there are. Pure but for `Configuration`.
+"""The CSI configuration, as the config map has it and a mounted file shows it: which Ceph clusters there are. Pure but for `CsiConfigFile`.
 
     {"version": 2, "topology-takeover": {...},
      "clusters": [{"clusterID": "one", "monitors": ["10.0.0.1:6789"], "userID": "csi", "keyFile": "/etc/ceph/csi.key",
@@ -39,7 +39,7 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class CsiConfig:
     clusters: Mapping[str, ClusterConfig] = field(default_factory=dict)
 
 
@@ -50,7 +50,7 @@ _RBD_KEYS = frozenset({"pool", "topologyConstrainedPools"})
 _CEPHFS_KEYS = frozenset({"fsName", "subvolumeGroup", "topologyConstrainedPools"})
 
 
-def parse(text: str) -> Config:
+def parse(text: str) -> CsiConfig:
     """UsageError names the cluster and the key that is wrong."""
     try:
         document = msgspec.json.decode(text)
@@ -65,7 +65,7 @@ def parse(text: str) -> Config:
         if read.cluster in clusters:
             raise UsageError(f"the CSI configuration names cluster {read.cluster!r} twice")
         clusters[read.cluster] = read
-    return Config(clusters)
+    return CsiConfig(clusters)
 
 
 def _cluster(entry: Any) -> ClusterConfig:
@@ -99,18 +99,18 @@ def _known(said: Mapping[str, Any], keys: frozenset[str], where: str) -> None:
         raise UsageError(f"{where}: unknown {unknown[0]!r}; known are {', '.join(sorted(keys))}")
 
 
-class Configuration:
+class CsiConfigFile:
     """The file, read again when it has changed: a mounted config map is replaced by a rename."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._stamp: tuple[int, int, int] | None = None
-        self._config = Config()
+        self._config = CsiConfig()
         self._complaint = ""
         self.now()
 
-    def now(self) -> Config:
+    def now(self) -> CsiConfig:
         """What can't be read raises at the start; later the last good one is kept until the file is right again."""
         with self._lock:
             try:

@@ -10,7 +10,7 @@ import threading
 from enum import StrEnum
 
 
-class Step(StrEnum):
+class CrashPoint(StrEnum):
     CREATE_RESERVED = "create.reserved"  # the name is in the journal, nothing else exists
     CREATE_MADE = "create.made"  # the image is there, the journal does not say so
     CREATE_RECORDED = "create.recorded"  # all is done, nobody has been told
@@ -54,7 +54,7 @@ def arm(text: str) -> None:
     _left = int(times or 1)
 
 
-def reach(step: Step) -> None:
+def reach(step: CrashPoint) -> None:
     global _left  # noqa: PLW0603
     if step != _armed:
         return

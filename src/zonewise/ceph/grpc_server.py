@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from zonewise.ceph.decide.errors import Code, CsiError
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.errors import UsageError
 from zonewise.log import get_logger
@@ -42,7 +42,7 @@ _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 Headers = tuple[tuple[str, str], ...]
 
 
-class Server:
+class GrpcServer:
     """`services`: by the name in the specification, such as Controller. RPCs that an object has no method for are answered
     with UNIMPLEMENTED. One with a method `headers` sends what that returns for the name of an RPC as initial metadata.
     """
@@ -143,7 +143,7 @@ def _guarded(
         except Exception as error:
             log.exception(name, **about, seconds=_since(began))
             message = f"a bug in the driver ({type(error).__name__}); its log has the details"
-            context.abort(grpc.StatusCode[Code.INTERNAL], message)
+            context.abort(grpc.StatusCode[GrpcCode.INTERNAL], message)
         else:
             level(name, **about, seconds=_since(began))
             return response

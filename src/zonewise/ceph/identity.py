@@ -14,7 +14,7 @@ _SERVICES = (
 )
 
 
-class Identity:
+class IdentityService:
     def __init__(self, is_ready: Callable[[], bool] = lambda: True, name: str = DRIVER) -> None:
         self._is_ready = is_ready
         self._name = name

@@ -93,7 +93,7 @@ def volume_for(claim: Json, made: Any) -> Json:
     }
 
 
-class Provisioner:
+class LabProvisioner:
     def __init__(self, client: Client, channel: grpc.aio.Channel) -> None:
         self._client = client
         self._channel = channel
@@ -171,7 +171,7 @@ def _waits(claim: Json) -> bool:
 async def serve(socket: str) -> None:
     """Until killed."""
     async with Client(kubeconfig.default()) as client, grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-        await Provisioner(client, channel).run()
+        await LabProvisioner(client, channel).run()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from zonewise.cli.options import cluster_options, health_option, log_options, pa
 
 if TYPE_CHECKING:
     from zonewise.kube.server.health import Health
-    from zonewise.kube.wire.access import Access
+    from zonewise.kube.wire.access import ClusterAccess
 
 HEALTH_PORT = 10261
 SLICES, DISRUPTION = "slices", "disruption"
@@ -110,11 +110,11 @@ def controller(**options: Any) -> None:
 
     log.configure(options["log_format"], options["log_level"])
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    listen = process.Listen(port=options["health_port"])
+    listen = process.HealthListen(port=options["health_port"])
     sys.exit(process.run(lambda health: _live(access, options, health), listen=listen))
 
 
-async def _live(access: Access, options: dict[str, Any], health: Health) -> None:
+async def _live(access: ClusterAccess, options: dict[str, Any], health: Health) -> None:
     """The parts stand beside each other: each has its own watches and its own lease, and one that fails ends all."""
     import asyncio
 
@@ -123,16 +123,16 @@ async def _live(access: Access, options: dict[str, Any], health: Health) -> None
             group.create_task(_PARTS[name](access, options, health), name=name)
 
 
-async def _slices(access: Access, options: dict[str, Any], health: Health) -> None:
+async def _slices(access: ClusterAccess, options: dict[str, Any], health: Health) -> None:
     from zonewise.slices import app
 
     await app.live(access, _slices_options(options), health)
 
 
-async def _disruption(access: Access, options: dict[str, Any], health: Health) -> None:
+async def _disruption(access: ClusterAccess, options: dict[str, Any], health: Health) -> None:
     from zonewise.disruption import app
 
-    lead = app.Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+    lead = app.DisruptionLeader(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
     await app.live(access, lead if options["leader_elect"] else None, health)
 
 
@@ -141,15 +141,15 @@ _PARTS = {SLICES: _slices, DISRUPTION: _disruption}
 
 def _slices_options(options: dict[str, Any]) -> Any:
     from zonewise.routing import HintsForm
-    from zonewise.slices.app import Lead, Options
-    from zonewise.slices.controller import Settings
-    from zonewise.slices.informers import Mode
+    from zonewise.slices.app import SlicesLeader, SlicesOptions
+    from zonewise.slices.controller import SlicesConfig
+    from zonewise.slices.informers import SlicesMode
 
-    lead = Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
-    return Options(
-        mode=Mode(options["mode"]),
+    lead = SlicesLeader(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+    return SlicesOptions(
+        mode=SlicesMode(options["mode"]),
         lead=lead if options["leader_elect"] else None,
-        settings=Settings(
+        settings=SlicesConfig(
             endpoints_per_slice=options["endpoints_per_slice"],
             batch_seconds=options["batch_seconds"],
             unnoticed_seconds=options["unnoticed_seconds"],

@@ -13,7 +13,7 @@ from zonewise.cli import printing
 from zonewise.cli.csi_journal import cluster_option, clusters, config_option
 
 if TYPE_CHECKING:
-    from zonewise.ceph.decide.journal_report import FindingAccount
+    from zonewise.ceph.decide.journal_report import FsckFindingReport
 
 
 @click.command(
@@ -40,29 +40,31 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
 
     Exits with 1 when something is wrong and was not repaired, or a pool is away and could not be looked at.
     """
-    from zonewise.ceph.backend.cephfs import CephFs
-    from zonewise.ceph.backend.rbd import Rbd
+    from zonewise.ceph.backend.cephfs import CephFsBackend
+    from zonewise.ceph.backend.rbd import RbdBackend
     from zonewise.ceph.controller import journal_pools
-    from zonewise.ceph.controller.fsck import Doctor, Repair
+    from zonewise.ceph.controller.fsck import Fsck, FsckRepair
     from zonewise.ceph.decide.errors import CsiError
-    from zonewise.ceph.decide.ids import Kind
-    from zonewise.ceph.decide.journal_report import FindingAccount
+    from zonewise.ceph.decide.ids import VolumeKind
+    from zonewise.ceph.decide.journal_report import FsckFindingReport
 
     rows = []
     away = False
     for cluster in clusters(config, only):
         journals = journal_pools.look(cluster)
-        seen = Doctor(cluster, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, journals.found, journals.unseen)
+        seen = Fsck(
+            cluster, {VolumeKind.RBD: RbdBackend(), VolumeKind.CEPHFS: CephFsBackend()}, journals.found, journals.unseen
+        )
         for finding in list(seen.examine(time.time(), older_than)):
-            became = Repair()
+            became = FsckRepair()
             if repair and finding.can_be_repaired:
                 try:
                     became = seen.repair(finding)
                 except CsiError as error:
                     click.echo(f"{finding.what}: {error}", err=True)
-            rows.append(FindingAccount(finding.code, finding.what, finding.sentence, became.done, became.left))
+            rows.append(FsckFindingReport(finding.code, finding.what, finding.sentence, became.done, became.left))
         for kind, pool in sorted(seen.forbidden):
-            what = "images" if kind is Kind.RBD else "subvolumes"
+            what = "images" if kind is VolumeKind.RBD else "subvolumes"
             click.echo(
                 f"{what} in {pool} of cluster {cluster.name} were not looked at: the user may not list them", err=True
             )
@@ -77,7 +79,7 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
     ctx.exit(1 if away or any(not row.done for row in rows) else 0)
 
 
-def told(rows: Sequence[FindingAccount], *, repair: bool, away: bool) -> Iterator[str]:
+def told(rows: Sequence[FsckFindingReport], *, repair: bool, away: bool) -> Iterator[str]:
     """A line for each finding, and how many there are; `away`: not everything could be looked at."""
     for row in rows:
         mark = "repaired" if row.done else "left" if row.left else "wrong"

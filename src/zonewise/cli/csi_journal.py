@@ -11,8 +11,8 @@ import click
 from zonewise.cli import printing
 
 if TYPE_CHECKING:
-    from zonewise.ceph.backend.cluster import Cluster
-    from zonewise.ceph.controller.journal import Entry, Journal
+    from zonewise.ceph.backend.cluster import CephCluster
+    from zonewise.ceph.controller.journal import Journal, JournalEntry
 
 CONFIG = Path("/etc/zonewise-csi/config.json")
 
@@ -51,7 +51,7 @@ def journal(
     """
     from zonewise.ceph.controller import journal_pools
 
-    found: list[tuple[Journal, Entry]] = []
+    found: list[tuple[Journal, JournalEntry]] = []
     away: list[str] = []
     for cluster in clusters(config, only):
         seen = journal_pools.look(cluster)
@@ -78,13 +78,13 @@ def journal(
     ctx.exit(1 if away or nowhere else 0)
 
 
-def clusters(config: Path, only: str) -> Iterator[Cluster]:
+def clusters(config: Path, only: str) -> Iterator[CephCluster]:
     """Connections as the driver's own user."""
-    from zonewise.ceph.backend.cluster import Clusters
-    from zonewise.ceph.config import Configuration
+    from zonewise.ceph.backend.cluster import CephClusters
+    from zonewise.ceph.config import CsiConfigFile
     from zonewise.errors import ZonewiseError
 
-    opened = Clusters(Configuration(config))
+    opened = CephClusters(CsiConfigFile(config))
     named = opened.config.clusters
     if only and only not in named:
         raise ZonewiseError(f"--cluster {only!r}: {config} has {', '.join(sorted(named)) or 'none'}")
@@ -93,22 +93,22 @@ def clusters(config: Path, only: str) -> Iterator[Cluster]:
             yield opened.own(name)
 
 
-def entries(cluster: Cluster, pools: Iterable[str]) -> Iterator[tuple[Journal, Entry]]:
+def entries(cluster: CephCluster, pools: Iterable[str]) -> Iterator[tuple[Journal, JournalEntry]]:
     from zonewise.ceph.controller.journal import Journal
-    from zonewise.ceph.decide.ids import Thing
+    from zonewise.ceph.decide.ids import ObjectType
 
     for pool in sorted(pools):
         written = Journal(cluster, pool)
-        for thing in Thing:
+        for thing in ObjectType:
             for _, entry in written.entries(thing):
                 yield written, entry
 
 
-def _asked(written: Journal, entry: Entry, words: tuple[str, ...]) -> bool:
+def _asked(written: Journal, entry: JournalEntry, words: tuple[str, ...]) -> bool:
     return not words or entry.name in words or written.id_of(entry) in words
 
 
-def _table(found: Iterable[tuple[Journal, Entry]]) -> Iterator[str]:
+def _table(found: Iterable[tuple[Journal, JournalEntry]]) -> Iterator[str]:
     rows = [("NAME", "WHAT", "STATE", "POOL", "DOMAIN", "SIZE", "FROM", "ID")]
     for written, entry in found:
         domain = ",".join(f"{key}={value}" for key, value in entry.domain) or "any"

@@ -14,7 +14,7 @@ from zonewise.cli.options import cluster_options, health_option, log_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
-    from zonewise.ceph.controller.auto_takeover import Settings
+    from zonewise.ceph.controller.auto_takeover import AutoTakeoverConfig
     from zonewise.ceph.decide.domains import DomainLabels
     from zonewise.objects import Key
 
@@ -132,13 +132,13 @@ def _run_controller(options: dict[str, Any]) -> int:
     from zonewise.kube.client import kubeconfig
 
     build = _controller_services(options)
-    listen = process.Listen(port=options["health_port"])
+    listen = process.HealthListen(port=options["health_port"])
     if options["orchestrator"] == NONE:
         services = build(lambda _parameters, _code, _note: None)
         return process.run(lambda health: app.alone(options["endpoint"], services, health), listen=listen)
     settings = _takeover_settings(options)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    lead = app.Lead(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+    lead = app.RunAsLeader(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
     return process.run(
         lambda health: app.controller(
             access, options["endpoint"], settings, lead if options["leader_elect"] else None, build, health
@@ -148,34 +148,34 @@ def _run_controller(options: dict[str, Any]) -> int:
 
 
 def _controller_services(options: dict[str, Any]) -> Callable[[Any], dict[str, object]]:
-    from zonewise.ceph.backend.cephfs import CephFs
-    from zonewise.ceph.backend.cluster import Clusters
-    from zonewise.ceph.backend.rbd import Rbd
-    from zonewise.ceph.config import Configuration
-    from zonewise.ceph.controller.service import Controller
-    from zonewise.ceph.decide.ids import Kind
-    from zonewise.ceph.decide.model import Backend
-    from zonewise.ceph.identity import Identity
+    from zonewise.ceph.backend.cephfs import CephFsBackend
+    from zonewise.ceph.backend.cluster import CephClusters
+    from zonewise.ceph.backend.rbd import RbdBackend
+    from zonewise.ceph.config import CsiConfigFile
+    from zonewise.ceph.controller.service import ControllerService
+    from zonewise.ceph.decide.ids import VolumeKind
+    from zonewise.ceph.decide.model import VolumeBackend
+    from zonewise.ceph.identity import IdentityService
 
-    clusters = Clusters(Configuration(options["config"]))
+    clusters = CephClusters(CsiConfigFile(options["config"]))
     names = _domain_labels(options).names
-    backends: dict[Kind, Backend] = {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}
+    backends: dict[VolumeKind, VolumeBackend] = {VolumeKind.RBD: RbdBackend(), VolumeKind.CEPHFS: CephFsBackend()}
     return lambda announce: {
-        "Identity": Identity(),
-        "Controller": Controller(clusters, backends, announce, names),
+        "Identity": IdentityService(),
+        "Controller": ControllerService(clusters, backends, announce, names),
     }
 
 
-def _takeover_settings(options: dict[str, Any]) -> Settings:
-    from zonewise.ceph.controller.auto_takeover import Settings
-    from zonewise.ceph.decide.outage import Patience
+def _takeover_settings(options: dict[str, Any]) -> AutoTakeoverConfig:
+    from zonewise.ceph.controller.auto_takeover import AutoTakeoverConfig
+    from zonewise.ceph.decide.outage import OutageTiming
 
     labels = _domain_labels(options)
-    return Settings(
+    return AutoTakeoverConfig(
         config_map=config_map_key(options["config_map"]),
         labels=labels,
         watched=_watched(labels, options["takeover_domain"]),
-        patience=Patience(options["takeover_after"], options["giveback_after"], options["giveback_share"]),
+        patience=OutageTiming(options["takeover_after"], options["giveback_after"], options["giveback_share"]),
         writes=options["auto_takeover"],
     )
 
@@ -266,19 +266,19 @@ def node(**options: Any) -> None:
 
 def _run_node(options: dict[str, Any]) -> int:
     from zonewise.ceph import app
-    from zonewise.ceph.node.topology_labels import Where
+    from zonewise.ceph.node.topology_labels import NodeTopology
     from zonewise.kube import process
     from zonewise.kube.client import kubeconfig
 
     name = options["node_name"] or socket.gethostname().lower()
     build = _node_services(options, name)
-    listen = process.Listen(port=options["health_port"])
+    listen = process.HealthListen(port=options["health_port"])
     if options["orchestrator"] == NONE:
         said = _said_domains(options["domains"])
         return process.run(lambda health: app.alone(options["endpoint"], build(lambda: said), health), listen=listen)
     if options["domains"]:
         raise UsageError("--domain is for --orchestrator none: Kubernetes has a node's domains in its labels")
-    where = Where(name, _domain_labels(options), config_map_key(options["config_map"]))
+    where = NodeTopology(name, _domain_labels(options), config_map_key(options["config_map"]))
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     return process.run(lambda health: app.node(access, options["endpoint"], where, build, health), listen=listen)
 
@@ -297,14 +297,14 @@ def _said_domains(said: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _node_services(options: dict[str, Any], name: str) -> Callable[[Any], dict[str, object]]:
-    from zonewise.ceph.backend.cluster import Clusters
-    from zonewise.ceph.config import Configuration
-    from zonewise.ceph.identity import Identity
+    from zonewise.ceph.backend.cluster import CephClusters
+    from zonewise.ceph.config import CsiConfigFile
+    from zonewise.ceph.identity import IdentityService
     from zonewise.ceph.node import capabilities
 
-    clusters = Clusters(Configuration(options["config"]))
+    clusters = CephClusters(CsiConfigFile(options["config"]))
     return lambda segments: {
-        "Identity": Identity(),
+        "Identity": IdentityService(),
         "Node": capabilities.make(
             clusters,
             name,

@@ -15,7 +15,7 @@ from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.ceph.decide.takeover import TakeoverMap
-    from zonewise.kube.wire.access import Access
+    from zonewise.kube.wire.access import ClusterAccess
     from zonewise.objects import Key
 
 _LABELS = click.option("--domain-labels", default=DOMAIN_LABELS, show_default=True, help="As the driver has them.")
@@ -82,7 +82,7 @@ def _check(added: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
 
 
 async def _write(
-    access: Access,
+    access: ClusterAccess,
     place: Key,
     names: Sequence[str],
     added: Mapping[str, Sequence[str]],

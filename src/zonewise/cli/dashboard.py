@@ -13,8 +13,8 @@ from zonewise.cli.options import cluster_options, health_option, hints_option, l
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
-    from zonewise.dashboard.app import Settings
-    from zonewise.kube.process import Listen, Main
+    from zonewise.dashboard.app import DashboardConfig
+    from zonewise.kube.process import HealthListen, Main
 
 PORT = 8480
 HEALTH_PORT = 10358
@@ -69,14 +69,14 @@ def dashboard(**options: Any) -> None:
     sys.exit(process.run(_main(options, settings), listen=_listen(options, settings)))
 
 
-def _settings(options: dict[str, Any]) -> Settings:
-    from zonewise.dashboard.app import Settings
+def _settings(options: dict[str, Any]) -> DashboardConfig:
+    from zonewise.dashboard.app import DashboardConfig
     from zonewise.routing import HintsForm
 
     certificate = options["tls_cert"], options["tls_key"]
     if any(certificate) and not all(certificate):
         raise UsageError("--tls-cert and --tls-key belong together: give both")
-    settings = Settings(
+    settings = DashboardConfig(
         address=options["address"],
         port=options["port"],
         proxy_port=options["proxy_port"],
@@ -92,7 +92,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     return settings
 
 
-def _main(options: dict[str, Any], settings: Settings) -> Main:
+def _main(options: dict[str, Any], settings: DashboardConfig) -> Main:
     from zonewise.dashboard import app
 
     file = options["file"]
@@ -108,12 +108,14 @@ def _main(options: dict[str, Any], settings: Settings) -> Main:
     return lambda health: app.show_cluster(access, settings, health, _say)
 
 
-def _listen(options: dict[str, Any], settings: Settings) -> Listen:
+def _listen(options: dict[str, Any], settings: DashboardConfig) -> HealthListen:
     from zonewise.dashboard.auth import is_loopback
-    from zonewise.kube.process import Listen
+    from zonewise.kube.process import HealthListen
 
     return (
-        Listen(host=settings.address, port=0) if is_loopback(settings.address) else Listen(port=options["health_port"])
+        HealthListen(host=settings.address, port=0)
+        if is_loopback(settings.address)
+        else HealthListen(port=options["health_port"])
     )
 
 

@@ -105,7 +105,7 @@ def dns(**options: Any) -> None:
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     opened = app.open_doors(asked)
     log.get_logger(__name__).info("listening", port=opened.port, processes=len(opened.udp))
-    listen = process.Listen(port=options["health_port"])
+    listen = process.HealthListen(port=options["health_port"])
     sys.exit(
         process.run(
             lambda health: app.live(access, chosen, opened, health, born),
@@ -116,9 +116,9 @@ def dns(**options: Any) -> None:
 
 
 def _asked(options: dict[str, Any]) -> Any:
-    from zonewise.dns.app import Asked
+    from zonewise.dns.app import DnsOptions
 
-    return Asked(
+    return DnsOptions(
         domain=options["domain"],
         listen=options["listen"],
         port=options["port"],

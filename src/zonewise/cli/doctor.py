@@ -15,7 +15,7 @@ from zonewise.cli import dumps, printing
 from zonewise.cli.options import cluster_options, hints_option
 
 if TYPE_CHECKING:
-    from zonewise.diagnostics.decide.doctor.facts import Facts
+    from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
     from zonewise.diagnostics.decide.doctor.findings import Diagnosis, Finding
 
 _MARKS = {"Fine": ("✓", "green"), "Note": ("!", "yellow"), "Wrong": ("✗", "red"), "Unknown": ("?", "")}
@@ -54,13 +54,13 @@ def doctor(**options: Any) -> None:
     sys.exit(1 if found.wrong else 0)
 
 
-def _facts(options: dict[str, Any]) -> Facts:
+def _facts(options: dict[str, Any]) -> DoctorFacts:
     if options["file"] is not None:
-        from zonewise.diagnostics.decide.doctor.facts import Facts
+        from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
         from zonewise.diagnostics.decide.from_dump import KINDS, seen_in
 
         objects = dumps.read(options["file"], KINDS)
-        return Facts(
+        return DoctorFacts(
             seen=seen_in(objects, dumps.source_of(options["file"])),
             live=False,
             other_webhooks=objects["MutatingWebhookConfiguration"],
@@ -71,7 +71,7 @@ def _facts(options: dict[str, Any]) -> Facts:
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
 
-    async def find_out() -> Facts:
+    async def find_out() -> DoctorFacts:
         from zonewise.diagnostics.read.doctor import examine
 
         async with Client(access, wait_for_server=False) as client:

@@ -15,9 +15,9 @@ from zonewise.cli.options import cluster_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zonewise.diagnostics.decide.explain.eviction import LeaderAccount
-    from zonewise.disruption.decide.drain import DrainPlan, Leaving, Staying
-    from zonewise.kube.wire.access import Access
+    from zonewise.diagnostics.decide.explain.eviction import LeaderReport
+    from zonewise.disruption.decide.drain import DrainPlan, LeavingPlan, StayingPlan
+    from zonewise.kube.wire.access import ClusterAccess
 
 
 @click.command(
@@ -58,7 +58,9 @@ def drain(nodes: tuple[str, ...], plan_only: bool, lease_namespace: str | None, 
     sys.exit(1 if plan.never or waits else 0)
 
 
-async def _plan(access: Access, nodes: Sequence[str], lease_namespace: str | None) -> tuple[DrainPlan, LeaderAccount]:
+async def _plan(
+    access: ClusterAccess, nodes: Sequence[str], lease_namespace: str | None
+) -> tuple[DrainPlan, LeaderReport]:
     from zonewise.diagnostics.read.drain import survey
     from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, read_leader
     from zonewise.disruption.decide.drain import plan_drain
@@ -99,16 +101,16 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _charges(each: Leaving) -> str:
+def _charges(each: LeavingPlan) -> str:
     charged = ", ".join(f"{budget.name} in {domain}" for budget, domain in each.charges.items())
     return f"  charged to {charged}" if charged else ""
 
 
-def _remark(each: Leaving) -> str:
+def _remark(each: LeavingPlan) -> str:
     said = [f"not before: {reason}" for reason in each.held_by[:1]] + [str(remark) for remark in each.remarks]
     return "".join(f"\n      {line}" for line in said)
 
 
-def _why(stays: Staying) -> str:
+def _why(stays: StayingPlan) -> str:
     remedies = [remedy for reason in stays.reasons if (remedy := getattr(reason, "remedy", ""))]
     return "; ".join([*map(str, stays.reasons), *dict.fromkeys(remedies)])

@@ -14,9 +14,9 @@ from zonewise.cli.options import cluster_options
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
-    from zonewise.diagnostics.decide.explain.dns_report import Account
-    from zonewise.diagnostics.read.dns import Inquiry
-    from zonewise.routing.report import EndpointAccount, TierAccount
+    from zonewise.diagnostics.decide.explain.dns_report import DnsReport
+    from zonewise.diagnostics.read.dns import DnsReadings
+    from zonewise.routing.report import EndpointReport, TierReport
 
 TYPES = ("A", "AAAA", "SRV", "CNAME", "PTR", "TXT", "NS", "SOA")
 
@@ -77,7 +77,7 @@ def dns(**options: Any) -> None:
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     inquiry = _inquiry(options, access.namespace)
 
-    async def find_out() -> Account:
+    async def find_out() -> DnsReport:
         from zonewise.diagnostics.read.dns import inquire
 
         async with Client(access, wait_for_server=False) as client:
@@ -91,23 +91,23 @@ def dns(**options: Any) -> None:
     sys.exit(0 if account.is_answered else 1)
 
 
-def _inquiry(options: dict[str, Any], namespace: str) -> Inquiry:
-    from zonewise.diagnostics.read.dns import Inquiry
+def _inquiry(options: dict[str, Any], namespace: str) -> DnsReadings:
+    from zonewise.diagnostics.read.dns import DnsReadings
     from zonewise.dns.app import domain_of
-    from zonewise.dns.decide.pod_names import PodRecords
-    from zonewise.dns.decide.record_builder import Domain
-    from zonewise.dns.decide.zone import Settings
-    from zonewise.dns.wire.message import Type
+    from zonewise.dns.decide.pod_names import PodNameRecords
+    from zonewise.dns.decide.record_builder import ClusterDomain
+    from zonewise.dns.decide.zone import ZoneConfig
+    from zonewise.dns.wire.message import RecordType
 
     said = [flag for flag in ("from_pod", "from_node", "from_ip") if options[flag]]
     if len(said) > 1:
         raise UsageError("say one of --from-pod, --from-node and --from-ip: there is one client")
     before, _, pod = (options["from_pod"] or "").rpartition("/")
-    return Inquiry(
+    return DnsReadings(
         options["name"],
         before or options["namespace"] or namespace,
-        Settings(Domain(domain_of(options["domain"]), options["ttl"]), PodRecords(options["pods"])),
-        Type[options["type_"]] if options["type_"] else None,
+        ZoneConfig(ClusterDomain(domain_of(options["domain"]), options["ttl"]), PodNameRecords(options["pods"])),
+        RecordType[options["type_"]] if options["type_"] else None,
         pod,
         options["from_node"] or "",
         options["from_ip"] or "",
@@ -115,7 +115,7 @@ def _inquiry(options: dict[str, Any], namespace: str) -> Inquiry:
     )
 
 
-def _lines(account: Account) -> Iterator[str]:
+def _lines(account: DnsReport) -> Iterator[str]:
     """The answer, the rules, the facts, what would change it."""
     yield f"{account.name} {account.type} for {account.client.who}: {account.verdict}"
     yield ""
@@ -130,7 +130,7 @@ def _lines(account: Account) -> Iterator[str]:
     yield from (f"To change it: {remedy}" for remedy in account.remedies)
 
 
-def _what(account: Account) -> str:
+def _what(account: DnsReport) -> str:
     service = account.service
     if service is None:
         return account.kind
@@ -138,7 +138,7 @@ def _what(account: Account) -> str:
     return whole if account.kind == "Service" else f"{account.kind} of {whole}"
 
 
-def _answer_lines(account: Account) -> Iterator[str]:
+def _answer_lines(account: DnsReport) -> Iterator[str]:
     answer = account.answer
     how = "passed on to other servers" if account.passed_on and account.is_answered else answer.rcode
     yield f"Answer     {how}{f', to be kept for {answer.ttl} s' if answer.ttl is not None else ''}"
@@ -146,7 +146,7 @@ def _answer_lines(account: Account) -> Iterator[str]:
     yield from (f"  with {record.name} {record.type} {record.data}" for record in answer.additional)
 
 
-def _rule_lines(account: Account) -> Iterator[str]:
+def _rule_lines(account: DnsReport) -> Iterator[str]:
     if account.policy is None:
         return
     yield f"Rule       {account.policy.source or 'none'}"
@@ -155,17 +155,17 @@ def _rule_lines(account: Account) -> Iterator[str]:
     yield from (f"  {_tier_line(tier)}" for tier in account.tiers)
 
 
-def _tier_line(tier: TierAccount) -> str:
+def _tier_line(tier: TierReport) -> str:
     where = "every client" if tier.key == "*" else f"{tier.key}={tier.domain or '(none)'}"
     mark = "limits it" if tier.wall else "gave the answer" if tier.won else "did not"
     return f"{where}: {tier.endpoints} {'endpoint' if tier.endpoints == 1 else 'endpoints'}, {mark}"
 
 
-def _where(account: Account) -> str:
+def _where(account: DnsReport) -> str:
     client = account.client
     return f"node {client.node}, zone {client.zone or '(none)'}: " if client.node else "on no known node: "
 
 
-def _endpoint_line(each: EndpointAccount, width: int) -> str:
+def _endpoint_line(each: EndpointReport, width: int) -> str:
     mark = "+" if each.given else "-"
     return f"  {mark} {each.address:<{width}}  {each.node or '(no node)'}  {each.zone or '(no zone)'}  {each.why}"

@@ -14,7 +14,7 @@ from zonewise.cli import completion, printing
 from zonewise.cli.options import cluster_options
 
 if TYPE_CHECKING:
-    from zonewise.diagnostics.decide.explain.eviction import Account, BudgetAccount, LeaderAccount, StockAccount
+    from zonewise.diagnostics.decide.explain.eviction import BudgetReport, EvictionReport, LeaderReport, PdbReport
 
 _PODS_NAMED = 10
 
@@ -55,7 +55,7 @@ def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str,
     before, _, name = pod.rpartition("/")
     key = Key(before or namespace or access.namespace, name)
 
-    async def find_out() -> Account:
+    async def find_out() -> EvictionReport:
         from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, inquire
 
         places = (lease_namespace,) if lease_namespace else LEASE_NAMESPACES
@@ -70,7 +70,7 @@ def eviction(pod: str, namespace: str, lease_namespace: str | None, output: str,
     sys.exit(0 if account.allowed else 1)
 
 
-def _lines(account: Account) -> Iterator[str]:
+def _lines(account: EvictionReport) -> Iterator[str]:
     """The answer, the budgets and the facts, what would change it."""
     yield f"{account.pod} {account.sentence}"
     yield ""
@@ -86,7 +86,7 @@ def _lines(account: Account) -> Iterator[str]:
     yield from (f"To change it: {remedy}" for remedy in account.remedies)
 
 
-def _budget_lines(budget: BudgetAccount) -> Iterator[str]:
+def _budget_lines(budget: BudgetReport) -> Iterator[str]:
     mode = "" if budget.enforcement == "Enforce" else f" ({budget.enforcement})"
     yield f"Budget     {budget.name}{mode}: {budget.limit}"
     if budget.domain is not None:
@@ -104,14 +104,14 @@ def _budget_lines(budget: BudgetAccount) -> Iterator[str]:
         yield f"  missing: {budget.missing} that left and were not replaced"
 
 
-def _stock_line(stock: StockAccount) -> str:
+def _stock_line(stock: PdbReport) -> str:
     return (
         f"Stock      PodDisruptionBudget {stock.name}: {stock.healthy} healthy, {stock.desired} must be,"
         f" {stock.allowed} may leave"
     )
 
 
-def _leader(leader: LeaderAccount) -> str:
+def _leader(leader: LeaderReport) -> str:
     if leader.trouble or leader.silent_seconds is None:
         return leader.trouble or "not known: its lease may not be read"
     return f"{leader.holder} keeps the numbers, heard of {leader.silent_seconds:.0f} s ago"

@@ -16,10 +16,10 @@ from zonewise.cli.printing import Cell
 from zonewise.errors import UsageError
 
 if TYPE_CHECKING:
-    from zonewise.diagnostics.decide.explain.service_report import ClientAccount, FrontAccount, ServiceExplanation
-    from zonewise.diagnostics.read.service import Inquiry
+    from zonewise.diagnostics.decide.explain.service_report import ClientReport, FrontendReport, ServiceReport
+    from zonewise.diagnostics.read.service import ServiceReadings
     from zonewise.dump import Views
-    from zonewise.routing.report import EndpointAccount
+    from zonewise.routing.report import EndpointReport
 
 _ENDPOINTS_SHOWN = 12
 _CLIENTS_SHOWN = 20
@@ -67,7 +67,7 @@ def service(**options: Any) -> None:
     sys.exit(0 if found.fronts and reached else 1)
 
 
-def _found(options: dict[str, Any]) -> ServiceExplanation:
+def _found(options: dict[str, Any]) -> ServiceReport:
     from zonewise.diagnostics.read.service import from_dump, inquire
     from zonewise.objects import Pod
     from zonewise.planning.snapshot import KINDS
@@ -83,17 +83,17 @@ def _found(options: dict[str, Any]) -> ServiceExplanation:
 
     access = kubeconfig.find(options["kubeconfig"], options["context"])
 
-    async def find_out() -> ServiceExplanation:
+    async def find_out() -> ServiceReport:
         async with Client(access, wait_for_server=False) as client:
             return await inquire(client, _inquiry(options, access.namespace))
 
     return asyncio.run(find_out())
 
 
-def _inquiry(options: dict[str, Any], usual: str) -> Inquiry:
-    from zonewise.diagnostics.read.service import Inquiry
+def _inquiry(options: dict[str, Any], usual: str) -> ServiceReadings:
+    from zonewise.diagnostics.read.service import ServiceReadings
     from zonewise.objects import Key
-    from zonewise.planning.data_plane import Told
+    from zonewise.planning.data_plane import Overrides
     from zonewise.routing import HintsForm
 
     def key(text: str, namespace: str) -> Key:
@@ -101,16 +101,16 @@ def _inquiry(options: dict[str, Any], usual: str) -> Inquiry:
         return Key(before or options["namespace"] or namespace, name)
 
     service = key(options["name"], usual)
-    return Inquiry(
+    return ServiceReadings(
         service=service,
         pod=key(options["from_pod"], service.namespace) if options["from_pod"] else None,
         node=options["from_node"] or "",
-        told=Told(options["all_services"], options["zonewise_dns"]),
+        told=Overrides(options["all_services"], options["zonewise_dns"]),
         hints=HintsForm(options["hints"]),
     )
 
 
-def _lines(found: ServiceExplanation, *, wide: bool) -> Iterator[str]:
+def _lines(found: ServiceReport, *, wide: bool) -> Iterator[str]:
     """The answer, the rule, who gets what, what stock would do, what would change it."""
     who = f" from {found.client}" if found.client else ""
     yield f"{printing.styled(f'{found.namespace}/{found.name}{who}:', 'bold')} {found.verdict}"
@@ -128,7 +128,7 @@ def _lines(found: ServiceExplanation, *, wide: bool) -> Iterator[str]:
             yield from (f"    {line}" for line in rest)
 
 
-def _rule_lines(found: ServiceExplanation) -> Iterator[str]:
+def _rule_lines(found: ServiceReport) -> Iterator[str]:
     yield from printing.told("Asks", found.asks or "nothing: neither an annotation nor its spec says how to route it")
     mark = ("✓", "green") if found.in_force else ("✗", "yellow")
     for reason in found.policy.reasons:
@@ -147,7 +147,7 @@ def _rule_lines(found: ServiceExplanation) -> Iterator[str]:
         yield from printing.told("", found.stale, "!", "yellow")
 
 
-def _front_lines(front: FrontAccount, found: ServiceExplanation, *, wide: bool) -> Iterator[str]:
+def _front_lines(front: FrontendReport, found: ServiceReport, *, wide: bool) -> Iterator[str]:
     yield from printing.told("Ports", f"{', '.join(front.ports)} over {front.family}")
     if found.client:
         yield from _step_lines(front.clients[0])
@@ -173,14 +173,14 @@ def _front_lines(front: FrontAccount, found: ServiceExplanation, *, wide: bool) 
         yield printing.styled(f"    and {len(front.endpoints) - len(shown)} more: -o wide", "dim")
 
 
-def _some(front: FrontAccount) -> list[EndpointAccount]:
+def _some(front: FrontendReport) -> list[EndpointReport]:
     """Some of each kind, so that whoever is left out is seen among many that are not."""
     if len(front.endpoints) <= _ENDPOINTS_SHOWN:
         return list(front.endpoints)
     kinds = {(each.zone, each.why) for each in front.endpoints}
     most = max(1, _ENDPOINTS_SHOWN // len(kinds))
     seen = Counter[tuple[str, str]]()
-    kept: list[EndpointAccount] = []
+    kept: list[EndpointReport] = []
     for each in front.endpoints:
         seen[each.zone, each.why] += 1
         if seen[each.zone, each.why] <= most and len(kept) < 2 * _ENDPOINTS_SHOWN:
@@ -188,7 +188,7 @@ def _some(front: FrontAccount) -> list[EndpointAccount]:
     return kept
 
 
-def _step_lines(client: ClientAccount) -> Iterator[str]:
+def _step_lines(client: ClientReport) -> Iterator[str]:
     """One client: each step of the rule, and the one that gave the answer."""
     yield from printing.told("Client", f"in zone {client.zone or '(none)'}: {client.sentence}")
     if client.blame:
@@ -200,7 +200,7 @@ def _step_lines(client: ClientAccount) -> Iterator[str]:
         yield from printing.told("", f"{where}: {printing.count(tier.endpoints, 'endpoint')}, {outcome}", *mark)
 
 
-def _client_lines(front: FrontAccount, *, wide: bool) -> Iterator[str]:
+def _client_lines(front: FrontendReport, *, wide: bool) -> Iterator[str]:
     ready = front.ready or len(front.endpoints)
     shown = front.clients if wide else front.clients[:_CLIENTS_SHOWN]
     rows = []
@@ -222,7 +222,7 @@ def _client_lines(front: FrontAccount, *, wide: bool) -> Iterator[str]:
         yield printing.styled(f"and {len(front.clients) - len(shown)} more kinds of clients: -o wide", "dim")
 
 
-def _stock_lines(found: ServiceExplanation) -> Iterator[str]:
+def _stock_lines(found: ServiceReport) -> Iterator[str]:
     clients = [client for front in found.fronts for client in front.clients]
     if not clients:
         return

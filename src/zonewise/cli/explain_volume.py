@@ -14,7 +14,7 @@ from zonewise.cli.csi_server import CONFIG_MAP, DOMAIN_LABELS, config_map_key
 from zonewise.cli.options import cluster_options
 
 if TYPE_CHECKING:
-    from zonewise.diagnostics.decide.explain.volume import Account, Reach, Takeover
+    from zonewise.diagnostics.decide.explain.volume import TakeoverReport, VolumeReach, VolumeReport
 
 _NODES_NAMED = 5
 
@@ -56,7 +56,7 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
     before, _, name = claim.rpartition("/")
     key = Key(before or namespace or access.namespace, name)
 
-    async def find_out() -> Account:
+    async def find_out() -> VolumeReport:
         from zonewise.diagnostics.read.volume import inquire
 
         async with Client(access, wait_for_server=False) as client:
@@ -70,7 +70,7 @@ def volume(claim: str, namespace: str, output: str, **options: Any) -> None:
     sys.exit(0 if account.is_reached else 1)
 
 
-def _lines(account: Account) -> Iterator[str]:
+def _lines(account: VolumeReport) -> Iterator[str]:
     """The answer, the facts, what would change it."""
     yield f"{account.claim} {account.sentence}"
     yield ""
@@ -88,14 +88,14 @@ def _lines(account: Account) -> Iterator[str]:
     yield from (f"Problem    {problem}" for problem in account.problems)
 
 
-def _reach_line(reach: Reach) -> str:
+def _reach_line(reach: VolumeReach) -> str:
     named = ", ".join(reach.nodes[:_NODES_NAMED])
     more = f" and {len(reach.nodes) - _NODES_NAMED} more" if len(reach.nodes) > _NODES_NAMED else ""
     by = {"its domain": "", "takeover": " by takeover", "everywhere": ""}[reach.by]
     return f"Reached    from {reach.domain}{by}: {named}{more}; {reach.ready} ready"
 
 
-def _takeover_lines(each: Takeover) -> Iterator[str]:
+def _takeover_lines(each: TakeoverReport) -> Iterator[str]:
     yield f"Takeover   of {each.domain}: {f'by {each.entry}' if each.entry else 'none'}"
     if each.would:
         where = "; ".join(f"{len(reach.nodes)} in {reach.domain}" for reach in each.would)

@@ -16,16 +16,16 @@ from zonewise.errors import UsageError, ZonewiseError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zonewise.install.components import Component, Document, Mode, Values
+    from zonewise.install.components import Document, InstallComponent, InstallMode, ManifestValues
     from zonewise.kube.client.client import Client
-    from zonewise.kube.wire.access import Access
+    from zonewise.kube.wire.access import ClusterAccess
 
 
 def _component_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from zonewise.install.components import Component
+    from zonewise.install.components import InstallComponent
 
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in Component if name.startswith(last)]
+    return [f"{before}{comma}{name}" for name in InstallComponent if name.startswith(last)]
 
 
 _only = click.option(
@@ -81,9 +81,9 @@ def install(ctx: click.Context, /, **options: Any) -> None:
     if options["diff"] and options["output"]:
         raise UsageError("--diff prints a difference and --output the manifests: ask for one of them")
     chosen = components.choose(_words(options["only"]))
-    mode = components.Mode(options["mode"])
+    mode = components.InstallMode(options["mode"])
     access = None if options["output"] else _access(options)
-    values = components.Values(
+    values = components.ManifestValues(
         image=options["image"],
         namespace=options["namespace"],
         replicas=options["replicas"],
@@ -118,8 +118,8 @@ def uninstall(**options: Any) -> None:
     from zonewise.install import components
 
     names = _words(options["only"])
-    chosen = components.choose(names) if names else tuple(components.Component)
-    values = components.Values(image="", namespace=options["namespace"])
+    chosen = components.choose(names) if names else tuple(components.InstallComponent)
+    values = components.ManifestValues(image="", namespace=options["namespace"])
     access = _access(options)
     asyncio.run(_uninstall(access, chosen, values, keep=options["keep_budgets"], sure=options["yes"]))
 
@@ -128,19 +128,19 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _access(options: dict[str, Any]) -> Access:
+def _access(options: dict[str, Any]) -> ClusterAccess:
     from zonewise.kube.client import kubeconfig
 
     return kubeconfig.find(options["kubeconfig"], options["context"])
 
 
-def _server(access: Access | None) -> tuple[str, int]:
+def _server(access: ClusterAccess | None) -> tuple[str, int]:
     """For printed manifests a place to write it."""
     found = urlsplit(access.server if access else "https://api.example.com:6443")
     return found.hostname or "", found.port or 443
 
 
-def _print(output: str, chosen: Sequence[Component], mode: Mode, values: Values) -> None:
+def _print(output: str, chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> None:
     import json
 
     from zonewise.install import components
@@ -153,7 +153,11 @@ def _print(output: str, chosen: Sequence[Component], mode: Mode, values: Values)
 
 
 async def _install(
-    access: Access, chosen: Sequence[Component], mode: Mode, values: Values, options: dict[str, Any]
+    access: ClusterAccess,
+    chosen: Sequence[InstallComponent],
+    mode: InstallMode,
+    values: ManifestValues,
+    options: dict[str, Any],
 ) -> int:
     from zonewise.install import apply, components
     from zonewise.kube.client.client import Client
@@ -197,9 +201,11 @@ async def _with_own_namespace(client: Client, documents: list[Document]) -> list
     return kept
 
 
-async def _uninstall(access: Access, chosen: Sequence[Component], values: Values, *, keep: bool, sure: bool) -> None:
+async def _uninstall(
+    access: ClusterAccess, chosen: Sequence[InstallComponent], values: ManifestValues, *, keep: bool, sure: bool
+) -> None:
     from zonewise.install import remove
-    from zonewise.install.components import Component
+    from zonewise.install.components import InstallComponent
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.errors import NotFound
     from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
@@ -207,7 +213,7 @@ async def _uninstall(access: Access, chosen: Sequence[Component], values: Values
     async with Client(access, wait_for_server=False) as client:
         if not sure:
             budgets = 0
-            if Component.DISRUPTION in chosen and not keep:
+            if InstallComponent.DISRUPTION in chosen and not keep:
                 try:
                     budgets = len((await client.list(TOPOLOGY_DISRUPTION_BUDGETS)).items)
                 except NotFound:
@@ -221,7 +227,7 @@ async def _uninstall(access: Access, chosen: Sequence[Component], values: Values
             click.echo(f"nothing of Zonewise is at {access.server}", err=True)
 
 
-def _ask(chosen: Sequence[Component], server: str, budgets: int) -> None:
+def _ask(chosen: Sequence[InstallComponent], server: str, budgets: int) -> None:
     lost = f", and with it {budgets} budgets (TopologyDisruptionBudget)" if budgets else ""
     question = f"Remove {', '.join(chosen)} from {server}{lost}?"
     if not sys.stdin.isatty():

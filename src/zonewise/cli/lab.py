@@ -69,9 +69,9 @@ def setup(kube_version: str) -> None:
     """
     from zonewise.lab.build import setup as preparation
     from zonewise.lab.build.binaries import DEFAULT_VERSION
-    from zonewise.lab.progress import Reporter
+    from zonewise.lab.progress import ProgressReporter
 
-    reporter = Reporter(sys.stderr)
+    reporter = ProgressReporter(sys.stderr)
     try:
         preparation.run(kube_version or DEFAULT_VERSION, reporter)
     finally:
@@ -128,10 +128,10 @@ def up(
     from zonewise.lab.build import build
     from zonewise.lab.build.binaries import DEFAULT_VERSION
     from zonewise.lab.decide import addresses
-    from zonewise.lab.progress import Reporter
-    from zonewise.lab.state import Options
+    from zonewise.lab.progress import ProgressReporter
+    from zonewise.lab.state import LabOptions
 
-    options = Options(
+    options = LabOptions(
         zones=addresses.zone_names(zones) if zones else (),
         nodes_per_zone=_nodes_per_zone(zones, nodes),
         kwok_nodes=kwok_nodes,
@@ -143,7 +143,7 @@ def up(
         zonewise=zonewise,
         ceph=ceph,
     )
-    reporter = Reporter(sys.stderr)
+    reporter = ProgressReporter(sys.stderr)
     try:
         build.ensure(options.version, reporter)
         running = labs.up(name, options, reporter.step)
@@ -191,7 +191,7 @@ def status(ctx: click.Context, name: str, output: str) -> None:
         printing.echo_data(seen, output)
     else:
         click.echo(_describe(seen))
-    ctx.exit(0 if seen.health is statuses.Health.READY else 1)
+    ctx.exit(0 if seen.health is statuses.LabHealth.READY else 1)
 
 
 @lab.command("list", epilog="Example: zonewise lab list")

@@ -17,20 +17,20 @@ from zonewise.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class CommandFlag:
     spelled: str
     """Such as `-n, --namespace TEXT`; an argument's name for one without dashes."""
     explained: str
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     path: tuple[str, ...]
     """Such as ("zonewise", "lab", "up")."""
     usage: str
     text: tuple[str, ...]
     """Paragraphs."""
-    flags: tuple[Flag, ...]
+    flags: tuple[CommandFlag, ...]
     examples: tuple[str, ...]
 
     @property
@@ -38,7 +38,9 @@ class Entry:
         return " ".join(self.path)
 
 
-def entries(command: click.Command, path: tuple[str, ...], parent: click.Context | None = None) -> Iterator[Entry]:
+def entries(
+    command: click.Command, path: tuple[str, ...], parent: click.Context | None = None
+) -> Iterator[CommandEntry]:
     """The command, and all below it."""
     context = click.Context(command, info_name=path[-1], parent=parent)
     yield _entry(command, path, context)
@@ -49,9 +51,9 @@ def entries(command: click.Command, path: tuple[str, ...], parent: click.Context
                 yield from entries(below, (*path, name), context)
 
 
-def _entry(command: click.Command, path: tuple[str, ...], context: click.Context) -> Entry:
+def _entry(command: click.Command, path: tuple[str, ...], context: click.Context) -> CommandEntry:
     usage = " ".join([*path, *command.collect_usage_pieces(context)])
-    return Entry(
+    return CommandEntry(
         path, usage, _paragraphs(command.help or ""), _flags(command, context), _examples(command.epilog or "")
     )
 
@@ -61,14 +63,14 @@ def _paragraphs(text: str) -> tuple[str, ...]:
     return tuple(" ".join(part.split()) for part in parts if part.strip())
 
 
-def _flags(command: click.Command, context: click.Context) -> tuple[Flag, ...]:
+def _flags(command: click.Command, context: click.Context) -> tuple[CommandFlag, ...]:
     """With defaults, as in the help; but not the help's own flag, which every command has."""
     found = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None and "--help" not in parameter.opts:
             spelled, explained = record
-            found.append(Flag(" ".join(spelled.split()), " ".join(explained.split())))
+            found.append(CommandFlag(" ".join(spelled.split()), " ".join(explained.split())))
     return tuple(found)
 
 
@@ -91,7 +93,7 @@ def man(command: tuple[str, ...]) -> None:
     click.echo(page(chosen), nl=False)
 
 
-def page(chosen: Sequence[Entry]) -> str:
+def page(chosen: Sequence[CommandEntry]) -> str:
     """In the language of man(7)."""
     first, *rest = chosen
     title = "-".join(first.path)
@@ -111,7 +113,7 @@ def page(chosen: Sequence[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _described(entry: Entry) -> list[str]:
+def _described(entry: CommandEntry) -> list[str]:
     lines = [line for paragraph in entry.text for line in (".PP", _plain(paragraph))]
     for flag in entry.flags:
         lines += [".TP", rf"\fB{_plain(flag.spelled)}\fR", _plain(flag.explained) or r"\&"]

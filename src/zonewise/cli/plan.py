@@ -14,8 +14,8 @@ from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.objects import Key, Service
-    from zonewise.planning.comparison import Comparison, Row, Total, Traffic
-    from zonewise.planning.snapshot import Situation
+    from zonewise.planning.comparison import Comparison, ComparisonRow, ComparisonTotal, TrafficDifference
+    from zonewise.planning.snapshot import Snapshot
 
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 
@@ -116,11 +116,11 @@ def plan(**options: Any) -> None:
             click.echo("\n".join(_lines(found, shown, options["limit"] or len(shown), wide=style == "wide")))
 
 
-def _situation(options: dict[str, Any]) -> Situation:
-    from zonewise.planning.data_plane import Told, carriers_of
+def _situation(options: dict[str, Any]) -> Snapshot:
+    from zonewise.planning.data_plane import Overrides, carriers_of
 
     own = options["mode"] == "own" if options["mode"] else None
-    told = Told(options["all_services"], options["zonewise_dns"])
+    told = Overrides(options["all_services"], options["zonewise_dns"])
     if options["file"] is None:
         from zonewise.diagnostics.read import plan as read_plan
         from zonewise.kube.client import kubeconfig
@@ -165,7 +165,7 @@ def _chosen(namespace: str | None, selector: str) -> Callable[[Service], bool]:
     )
 
 
-def _changed(situation: Situation, options: dict[str, Any], chosen: Callable[[Service], bool]) -> Situation:
+def _changed(situation: Snapshot, options: dict[str, Any], chosen: Callable[[Service], bool]) -> Snapshot:
     from zonewise.planning import whatif
 
     for text in options["policies"]:
@@ -181,8 +181,8 @@ def _changed(situation: Situation, options: dict[str, Any], chosen: Callable[[Se
     return situation
 
 
-def _traffic(options: dict[str, Any], situation: Situation) -> Traffic | None:
-    from zonewise.planning.comparison import Traffic
+def _traffic(options: dict[str, Any], situation: Snapshot) -> TrafficDifference | None:
+    from zonewise.planning.comparison import TrafficDifference
     from zonewise.planning.forecast import PRICE_PER_GB
     from zonewise.planning.whatif import find
 
@@ -200,7 +200,7 @@ def _traffic(options: dict[str, Any], situation: Situation) -> Traffic | None:
         else:
             total = float(number)
     price = PRICE_PER_GB if options["price"] is None else options["price"]
-    return Traffic(total, by_service, price)
+    return TrafficDifference(total, by_service, price)
 
 
 def _pair(option: str, text: str, form: str) -> tuple[str, str]:
@@ -216,11 +216,11 @@ def _whole(option: str, text: str, number: str) -> int:
     return int(number)
 
 
-def _cost(row: Row) -> float:
+def _cost(row: ComparisonRow) -> float:
     return row.planned.money.cost if row.planned.money else 0.0
 
 
-_ORDERS: dict[str, Callable[[Row], Any]] = {
+_ORDERS: dict[str, Callable[[ComparisonRow], Any]] = {
     "name": lambda row: row.key,
     "in-zone": lambda row: row.planned.outlook.in_zone,
     "overload": lambda row: -row.planned.outlook.worst_overload,
@@ -230,7 +230,7 @@ _ORDERS: dict[str, Callable[[Row], Any]] = {
 """Rows that are alike stay in the order of their names."""
 
 
-def _lines(found: Comparison, shown: list[Row], limit: int, *, wide: bool) -> Iterator[str]:
+def _lines(found: Comparison, shown: list[ComparisonRow], limit: int, *, wide: bool) -> Iterator[str]:
     nodes = ", ".join(f"{zone} {count}" for zone, count in found.zones.items()) or "none"
     yield f"{sum(found.zones.values())} client nodes by zone: {nodes}"
     yield from (f"what if: {change}" for change in found.changes)
@@ -250,7 +250,7 @@ def _lines(found: Comparison, shown: list[Row], limit: int, *, wide: bool) -> It
     yield _sum(found)
 
 
-def _cells(row: Row, *, with_cost: bool, wide: bool) -> Iterator[str]:
+def _cells(row: ComparisonRow, *, with_cost: bool, wide: bool) -> Iterator[str]:
     today, planned = row.today.outlook, row.planned.outlook
     yield str(row.key)
     yield _step(today.policy, planned.policy)
@@ -263,7 +263,7 @@ def _cells(row: Row, *, with_cost: bool, wide: bool) -> Iterator[str]:
     yield "\n".join(_why(row, wide=wide))
 
 
-def _why(row: Row, *, wide: bool) -> Iterator[str]:
+def _why(row: ComparisonRow, *, wide: bool) -> Iterator[str]:
     from zonewise.slices.decide.service_status import STOCK_DNS_LOSS
 
     planned = row.planned.outlook
@@ -282,7 +282,7 @@ def _why(row: Row, *, wide: bool) -> Iterator[str]:
 
 
 def _sum(found: Comparison) -> str:
-    def said(total: Total) -> str:
+    def said(total: ComparisonTotal) -> str:
         cost = f", {total.cost:,.2f} a month" if total.cost is not None else ""
         return f"{printing.percent(total.in_zone)} in zone, worst overload {printing.percent(total.worst_overload)}, slices: {total.slices}{cost}"
 

@@ -14,8 +14,8 @@ from zonewise.cli.options import cluster_options, health_option, log_options
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
-    from zonewise.kube.wire.access import Access
-    from zonewise.proxy.server import Settings
+    from zonewise.kube.wire.access import ClusterAccess
+    from zonewise.proxy.server import ProxyConfig
 
 HEALTH_PORT = 10356
 _LONGEST_INTERFACE = 15
@@ -105,11 +105,11 @@ def proxy(**options: Any) -> None:
         sys.exit(_run(access, settings, options["health_port"]))
 
 
-def _settings(options: dict[str, Any]) -> Settings:
+def _settings(options: dict[str, Any]) -> ProxyConfig:
     from zonewise.proxy import node_addresses
-    from zonewise.proxy.server import Settings
+    from zonewise.proxy.server import ProxyConfig
 
-    settings = Settings(
+    settings = ProxyConfig(
         node=options["node_name"] or socket.gethostname().lower(),
         all_services=options["all_services"],
         pod_ranges=_listed(options["cluster_cidr"]),
@@ -134,9 +134,9 @@ def _listed(written: str) -> tuple[str, ...]:
 
 def _clean_up() -> None:
     from zonewise.proxy.applier import clean_up
-    from zonewise.proxy.nft_socket import Kernel
+    from zonewise.proxy.nft_socket import NftSocket
 
-    with Kernel() as kernel:
+    with NftSocket() as kernel:
         found = clean_up(kernel)
     click.echo(f"removed the tables of {', '.join(family.name for family in found)}" if found else "nothing to remove")
 
@@ -147,29 +147,29 @@ def _prepare() -> None:
     account_bytes()
 
 
-def _run(access: Access, settings: Settings, health_port: int) -> int:
+def _run(access: ClusterAccess, settings: ProxyConfig, health_port: int) -> int:
     from zonewise.kube.client.client import Client
-    from zonewise.kube.process import Listen, run
+    from zonewise.kube.process import HealthListen, run
     from zonewise.kube.server.health import Health
-    from zonewise.proxy.nft_socket import Kernel
+    from zonewise.proxy.nft_socket import NftSocket
     from zonewise.proxy.server import Proxy
 
     async def serve(health: Health) -> None:
-        with Kernel() as kernel:
+        with NftSocket() as kernel:
             async with Client(access) as client:
                 await Proxy(client, settings, kernel).run(health)
 
-    return run(serve, listen=Listen(port=health_port))
+    return run(serve, listen=HealthListen(port=health_port))
 
 
-async def _explain(access: Access, settings: Settings, service: str, namespace: str) -> None:
+async def _explain(access: ClusterAccess, settings: ProxyConfig, service: str, namespace: str) -> None:
     from zonewise.diagnostics.decide.explain.proxy import explain_service
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.errors import NotFound
     from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICE_NAME, SERVICES
-    from zonewise.proxy.decide.targets import Place
+    from zonewise.proxy.decide.targets import NodePlace
     from zonewise.proxy.wire.family import FAMILIES
-    from zonewise.routing import Cluster
+    from zonewise.routing import RoutingNodes
 
     before, _, name = service.rpartition("/")
     where = before or namespace or access.namespace
@@ -182,6 +182,6 @@ async def _explain(access: Access, settings: Settings, service: str, namespace: 
         slices = (await client.list(ENDPOINT_SLICES, where, selector=selector)).items
         nodes = (await client.list(NODES)).items
         annotations = (await client.get(NAMESPACES, where)).metadata.annotations
-    place = Place(settings.node, Cluster.of(nodes), {where: annotations})
+    place = NodePlace(settings.node, RoutingNodes.of(nodes), {where: annotations})
     for line in explain_service(found, slices, place, FAMILIES.values(), all_services=settings.all_services):
         click.echo(line)

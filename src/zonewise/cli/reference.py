@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.cli.main import cli
-from zonewise.cli.man import Entry, entries
+from zonewise.cli.man import CommandEntry, entries
 from zonewise.cli.schemas import ACCOUNTS, fields
 from zonewise.disruption.decide import old_revisions
 from zonewise.disruption.decide.ledger import RESERVED
 from zonewise.disruption.decide.pods import GRANTED
 from zonewise.disruption.webhook import registration
-from zonewise.install.components import SUMMARY, Component, Mode, Values, documents
+from zonewise.install.components import SUMMARY, InstallComponent, InstallMode, ManifestValues, documents
 from zonewise.routing import drain, policy, tuning, weights_annotation
 from zonewise.slices.decide import metadata, names
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ReferenceEntry:
     name: str
     stands_on: str
     values: str
@@ -30,30 +30,30 @@ class Word:
 
 
 SAID_BY_YOU = (
-    Word(policy.TOPOLOGY_KEYS, "Service, annotation", "JSON list of node labels; `*` last for any node", "preference list: the first label whose value an endpoint shares with the client's node decides"),
-    Word(policy.SAME_NODE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays on the client's node"),
-    Word(policy.SAME_ZONE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's zone"),
-    Word(policy.SAME_REGION, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's region"),
-    Word(policy.OLD_HINTS, "Service, annotation", "`auto`, `Auto`", "automatic hints, as stock"),
-    Word(policy.TOPOLOGY_MODE, "Service, annotation", "`Auto`, `Disabled`", "automatic hints, as stock"),
-    Word(tuning.ALGORITHM, "Service, annotation", "`local`, `local-shared`, `local-weighted`, `local-opt`, `optimal`", "how Prefer shares endpoints out"),
-    Word(tuning.STARTING_THRESHOLD, "Service, annotation", "a number, or so many per zone: `3x`", "endpoints from which on Prefer is worth it"),
-    Word(tuning.PADDING, "Service, annotation", "a number", "how far above the threshold Prefer starts, and below it ends"),
-    Word(tuning.OVERLOAD_THRESHOLD, "Service, annotation", "a percentage", "how much more than an even share an endpoint may get"),
-    Word(drain.DRAIN_ZONE, "Service, Namespace, Node, annotation", "zones, separated by commas", "traffic leaves these zones"),
-    Word("service.kubernetes.io/service-proxy-name", "Service, label", "`zonewise`", "the node proxy serves it; kube-proxy leaves it alone"),
-    Word(old_revisions.UPDATE, "StatefulSet, DaemonSet, annotation", "`Evict`", "updated by eviction, in waves over domains; with strategy OnDelete"),
-    Word(old_revisions.PARTITION, "StatefulSet, annotation", "a number", "pods below it are not updated"),
-    Word(registration.GUARDING, "Namespace, label", "`unguarded`", "budgets hold nobody back there"),
-    Word("zonewise.dev/aggregate-to-disruption", "ClusterRole, label", "`true`", "owners of other kinds are counted by their scale"),
+    ReferenceEntry(policy.TOPOLOGY_KEYS, "Service, annotation", "JSON list of node labels; `*` last for any node", "preference list: the first label whose value an endpoint shares with the client's node decides"),
+    ReferenceEntry(policy.SAME_NODE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays on the client's node"),
+    ReferenceEntry(policy.SAME_ZONE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's zone"),
+    ReferenceEntry(policy.SAME_REGION, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's region"),
+    ReferenceEntry(policy.OLD_HINTS, "Service, annotation", "`auto`, `Auto`", "automatic hints, as stock"),
+    ReferenceEntry(policy.TOPOLOGY_MODE, "Service, annotation", "`Auto`, `Disabled`", "automatic hints, as stock"),
+    ReferenceEntry(tuning.ALGORITHM, "Service, annotation", "`local`, `local-shared`, `local-weighted`, `local-opt`, `optimal`", "how Prefer shares endpoints out"),
+    ReferenceEntry(tuning.STARTING_THRESHOLD, "Service, annotation", "a number, or so many per zone: `3x`", "endpoints from which on Prefer is worth it"),
+    ReferenceEntry(tuning.PADDING, "Service, annotation", "a number", "how far above the threshold Prefer starts, and below it ends"),
+    ReferenceEntry(tuning.OVERLOAD_THRESHOLD, "Service, annotation", "a percentage", "how much more than an even share an endpoint may get"),
+    ReferenceEntry(drain.DRAIN_ZONE, "Service, Namespace, Node, annotation", "zones, separated by commas", "traffic leaves these zones"),
+    ReferenceEntry("service.kubernetes.io/service-proxy-name", "Service, label", "`zonewise`", "the node proxy serves it; kube-proxy leaves it alone"),
+    ReferenceEntry(old_revisions.UPDATE, "StatefulSet, DaemonSet, annotation", "`Evict`", "updated by eviction, in waves over domains; with strategy OnDelete"),
+    ReferenceEntry(old_revisions.PARTITION, "StatefulSet, annotation", "a number", "pods below it are not updated"),
+    ReferenceEntry(registration.GUARDING, "Namespace, label", "`unguarded`", "budgets hold nobody back there"),
+    ReferenceEntry("zonewise.dev/aggregate-to-disruption", "ClusterRole, label", "`true`", "owners of other kinds are counted by their scale"),
 )  # fmt: skip
 SAID_BY_US = (
-    Word(names.STATE, "Service, annotation", "JSON", "how it is routed and why"),
-    Word(metadata.CONSUMER, "EndpointSlice, label", "a zone, `zonewise-shared`, `zonewise-all`, ...", "who should read the slice (mode own)"),
-    Word(metadata.STARTED, "EndpointSlice, annotation", "", "a preference is in force: what the next decision goes on from"),
-    Word(weights_annotation.WEIGHTS, "EndpointSlice, annotation", "JSON", "shares that hints can't say, for the node proxy"),
-    Word(RESERVED, "Eviction, annotation", "a time", "its sender has charged the pod: the guard lets it pass"),
-    Word(GRANTED, "Pod, annotation", "the pod's uid", "a workload controller may delete it"),
+    ReferenceEntry(names.STATE, "Service, annotation", "JSON", "how it is routed and why"),
+    ReferenceEntry(metadata.CONSUMER, "EndpointSlice, label", "a zone, `zonewise-shared`, `zonewise-all`, ...", "who should read the slice (mode own)"),
+    ReferenceEntry(metadata.STARTED, "EndpointSlice, annotation", "", "a preference is in force: what the next decision goes on from"),
+    ReferenceEntry(weights_annotation.WEIGHTS, "EndpointSlice, annotation", "JSON", "shares that hints can't say, for the node proxy"),
+    ReferenceEntry(RESERVED, "Eviction, annotation", "a time", "its sender has charged the pod: the guard lets it pass"),
+    ReferenceEntry(GRANTED, "Pod, annotation", "the pod's uid", "a workload controller may delete it"),
 )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def _words() -> Iterator[str]:
 def _budget() -> Iterator[str]:
     (definition,) = [
         found
-        for found in documents([Component.DISRUPTION], Mode.OVERLAY, Values(image=""))
+        for found in documents([InstallComponent.DISRUPTION], InstallMode.OVERLAY, ManifestValues(image=""))
         if found["kind"] == "CustomResourceDefinition"
     ]
     (version,) = definition["spec"]["versions"]
@@ -124,11 +124,11 @@ def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _components() -> Iterator[str]:
     yield from ("## Components of `zonewise install`", "", "| name | what |", "|---|---|")
-    yield from (f"| `{component}` | {SUMMARY[component]} |" for component in Component)
+    yield from (f"| `{component}` | {SUMMARY[component]} |" for component in InstallComponent)
     yield ""
 
 
-def _commands(found: list[Entry]) -> Iterator[str]:
+def _commands(found: list[CommandEntry]) -> Iterator[str]:
     yield "## Commands"
     for entry in found:
         yield from ("", f"### {entry.name}", "", "```", entry.usage, "```", "")

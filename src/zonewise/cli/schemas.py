@@ -13,23 +13,23 @@ ACCOUNTS: Final[Mapping[str, str]] = {
     "csi doctor": "zonewise.ceph.decide.journal_report:Findings",
     "csi journal": "zonewise.ceph.decide.journal_report:Journals",
     "doctor": "zonewise.diagnostics.decide.doctor.findings:Diagnosis",
-    "drain": "zonewise.diagnostics.decide.explain.drain:DrainAccount",
-    "explain dns": "zonewise.diagnostics.decide.explain.dns_report:Account",
-    "explain eviction": "zonewise.diagnostics.decide.explain.eviction:Account",
-    "explain service": "zonewise.diagnostics.decide.explain.service_report:ServiceExplanation",
-    "explain volume": "zonewise.diagnostics.decide.explain.volume:Account",
+    "drain": "zonewise.diagnostics.decide.explain.drain:DrainReport",
+    "explain dns": "zonewise.diagnostics.decide.explain.dns_report:DnsReport",
+    "explain eviction": "zonewise.diagnostics.decide.explain.eviction:EvictionReport",
+    "explain service": "zonewise.diagnostics.decide.explain.service_report:ServiceReport",
+    "explain volume": "zonewise.diagnostics.decide.explain.volume:VolumeReport",
     "lab ask": "zonewise.lab.demo.zone_answers:Account",
     "lab list": "zonewise.lab.status:Labs",
     "lab status": "zonewise.lab.status:LabStatus",
     "lab up": "zonewise.lab.status:LabStatus",
     "plan": "zonewise.planning.comparison:Comparison",
     "simulate": "zonewise.simulator.decide.results:Results",
-    "status": "zonewise.diagnostics.decide.status.report:Status",
+    "status": "zonewise.diagnostics.decide.status.report:ClusterStatus",
 }
 """By command: where its struct lives. `install -o json` prints Kubernetes objects, which are not ours to describe."""
 
 
-class Field(NamedTuple):
+class SchemaField(NamedTuple):
     """`path` as jq writes it: `.services[].outlook.inZone`, `.[].name` where all is a list."""
 
     path: str
@@ -48,7 +48,7 @@ def schema(command: str) -> dict[str, Any]:
     return msgspec.json.schema(account_of(command))
 
 
-def fields(command: str) -> Iterator[Field]:
+def fields(command: str) -> Iterator[SchemaField]:
     """Every field, in the order in which it is printed."""
     whole = schema(command)
     known = whole.get("$defs", {})
@@ -58,7 +58,9 @@ def fields(command: str) -> Iterator[Field]:
         yield from _within(whole, known, "", ())
 
 
-def _within(part: Mapping[str, Any], known: Mapping[str, Any], path: str, above: tuple[str, ...]) -> Iterator[Field]:
+def _within(
+    part: Mapping[str, Any], known: Mapping[str, Any], path: str, above: tuple[str, ...]
+) -> Iterator[SchemaField]:
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
         if name not in above:
@@ -67,7 +69,7 @@ def _within(part: Mapping[str, Any], known: Mapping[str, Any], path: str, above:
     for choice in part.get("anyOf", ()):
         yield from _within(choice, known, path, above)
     for name, inner in part.get("properties", {}).items():
-        yield Field(f"{path}.{name}", _word(inner, known))
+        yield SchemaField(f"{path}.{name}", _word(inner, known))
         yield from _within(inner, known, f"{path}.{name}", above)
     if isinstance(part.get("items"), dict):
         yield from _within(part["items"], known, f"{path}[]", above)

@@ -18,10 +18,10 @@ from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
     from zonewise.routing.algorithms import Algorithm, Weights
-    from zonewise.routing.tuning import Start
-    from zonewise.simulator.decide.inputs import Input
+    from zonewise.routing.tuning import StartingPoint
+    from zonewise.simulator.decide.inputs import NamedInput
     from zonewise.simulator.decide.published import Publication
-    from zonewise.simulator.decide.results import Table
+    from zonewise.simulator.decide.results import ResultTable
     from zonewise.simulator.decide.tasks import Partial, Rules, Task
     from zonewise.simulator.runners import Runner
 
@@ -127,7 +127,7 @@ def _is_given(option: str) -> bool:
     return source is not click.core.ParameterSource.DEFAULT
 
 
-def _tables(dataset: str, options: dict[str, Any]) -> Iterator[Table]:
+def _tables(dataset: str, options: dict[str, Any]) -> Iterator[ResultTable]:
     from zonewise.simulator.decide.datasets import RANGED, REPRESENTATIVE
     from zonewise.simulator.decide.inputs import read
     from zonewise.simulator.decide.published import PUBLICATIONS
@@ -151,7 +151,7 @@ def _tables(dataset: str, options: dict[str, Any]) -> Iterator[Table]:
         yield _swept(own_tasks(REPRESENTATIVE, rules), dataset, "Hand-picked shapes", rules, options)
 
 
-def _published(publication: Publication, options: dict[str, Any]) -> Table:
+def _published(publication: Publication, options: dict[str, Any]) -> ResultTable:
     from zonewise.simulator.decide.tally import with_published
     from zonewise.simulator.decide.tasks import dataset_tasks
 
@@ -160,7 +160,7 @@ def _published(publication: Publication, options: dict[str, Any]) -> Table:
     return with_published(table, publication.published)
 
 
-def _swept(tasks: Sequence[Task], name: str, about: str, rules: Rules, options: dict[str, Any]) -> Table:
+def _swept(tasks: Sequence[Task], name: str, about: str, rules: Rules, options: dict[str, Any]) -> ResultTable:
     from zonewise.simulator.cache import directory
     from zonewise.simulator.checkpoint import file_for, sweep
     from zonewise.simulator.decide.tally import tally
@@ -231,7 +231,7 @@ def _progress(name: str, inputs: int) -> Iterator[Callable[[Partial], None]]:
 
 def _churn(options: dict[str, Any]) -> str:
     from zonewise.simulator.decide import tables, traces
-    from zonewise.simulator.decide.churn import Way, replay
+    from zonewise.simulator.decide.churn import ChurnMode, replay
     from zonewise.simulator.decide.html_report import html
     from zonewise.simulator.decide.results import Results
 
@@ -246,7 +246,7 @@ def _churn(options: dict[str, Any]) -> str:
         algorithm for algorithm in _algorithms(options["algorithms"]) if algorithm not in ("balanced", "require")
     ]
     _, overload = _tuning(options)
-    found = [replay(trace, one, way, overload) for trace in replayed for one in preferring for way in Way]
+    found = [replay(trace, one, way, overload) for trace in replayed for one in preferring for way in ChurnMode]
     match options["output"]:
         case "json":
             return tables.as_json(Results((), tuple(found)))
@@ -258,7 +258,7 @@ def _churn(options: dict[str, Any]) -> str:
             return tables.churn_text(found)
 
 
-def _shown(made: tuple[Table, ...], output: str) -> str:
+def _shown(made: tuple[ResultTable, ...], output: str) -> str:
     from zonewise.simulator.decide import tables
     from zonewise.simulator.decide.results import Results
 
@@ -276,7 +276,7 @@ def _shown(made: tuple[Table, ...], output: str) -> str:
             return tables.text(results)
 
 
-def _draw(made: tuple[Table, ...], directory: Path) -> None:
+def _draw(made: tuple[ResultTable, ...], directory: Path) -> None:
     from zonewise.simulator.decide.plots import PLOTS
 
     for table in made:
@@ -316,13 +316,13 @@ def _text(file: Path) -> str:
         raise UsageError(f"{dumps.source_of(str(file))} can't be read: not UTF-8 at byte {error.start}") from error
 
 
-def _live(options: dict[str, Any]) -> list[Input]:
+def _live(options: dict[str, Any]) -> list[NamedInput]:
     import asyncio
 
     return asyncio.run(_read_cluster(options["kubeconfig"], options["context"]))
 
 
-async def _read_cluster(config: Path | None, context: str | None) -> list[Input]:
+async def _read_cluster(config: Path | None, context: str | None) -> list[NamedInput]:
     from zonewise.kube.client import kubeconfig
     from zonewise.kube.client.client import Client
     from zonewise.objects import ENDPOINT_SLICES, NODES
@@ -344,7 +344,7 @@ def _rules(options: dict[str, Any]) -> Rules:
     return Rules(contestants, overload, _weights(options["weights"]))
 
 
-def _tuning(options: dict[str, Any]) -> tuple[Start, float]:
+def _tuning(options: dict[str, Any]) -> tuple[StartingPoint, float]:
     """Read as a Service's annotations are."""
     from zonewise.routing.tuning import OVERLOAD_THRESHOLD, STARTING_THRESHOLD, read_tuning
 

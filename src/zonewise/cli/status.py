@@ -15,8 +15,8 @@ from zonewise.cli.options import cluster_options, hints_option
 from zonewise.cli.printing import Cell
 
 if TYPE_CHECKING:
-    from zonewise.diagnostics.decide.status.assemble import Seen
-    from zonewise.diagnostics.decide.status.report import Status
+    from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
+    from zonewise.diagnostics.decide.status.report import ClusterStatus
     from zonewise.diagnostics.decide.status.traffic import Bytes
 
 _SHOWN = 5
@@ -77,7 +77,7 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
     from zonewise.routing import HintsForm
 
     async with Client(access, wait_for_server=False) as client:
-        before: Seen | None = None
+        before: ClusterSnapshot | None = None
         looked_at = 0.0
         while True:
             now = asyncio.get_running_loop().time()
@@ -100,7 +100,7 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
             await asyncio.sleep(options["every"])
 
 
-def _of_dump(file: str, hints: str) -> Status:
+def _of_dump(file: str, hints: str) -> ClusterStatus:
     from zonewise.diagnostics.decide.from_dump import KINDS, seen_in
     from zonewise.diagnostics.decide.status.assemble import assemble
     from zonewise.routing import HintsForm
@@ -109,14 +109,14 @@ def _of_dump(file: str, hints: str) -> Status:
     return assemble(seen, datetime.now(UTC), HintsForm(hints))
 
 
-def _show(found: Status, form: str, fresh: Bytes, seconds: float) -> None:
+def _show(found: ClusterStatus, form: str, fresh: Bytes, seconds: float) -> None:
     if form in {"json", "yaml"}:
         printing.echo_data(found, form)
         return
     click.echo("\n".join(_lines(found, wide=form == "wide", fresh=fresh, seconds=seconds)))
 
 
-def _lines(found: Status, *, wide: bool, fresh: Bytes, seconds: float) -> Iterator[str]:
+def _lines(found: ClusterStatus, *, wide: bool, fresh: Bytes, seconds: float) -> Iterator[str]:
     where = f"{found.server} {found.version}".strip()
     if where:
         yield f"{printing.styled(where, 'bold')}{f'  {found.at}' if found.version else ''}"  # a dump is of its own time
@@ -142,7 +142,7 @@ def _mark(well: bool) -> str:
     return printing.styled("✓", "green") if well else printing.styled("✗", "red")
 
 
-def _runtime_lines(found: Status) -> Iterator[str]:
+def _runtime_lines(found: ClusterStatus) -> Iterator[str]:
     rows: list[tuple[Cell | str, ...]] = []
     for component in found.components:
         place = f"{component.kind} in {component.namespace}"
@@ -164,7 +164,7 @@ def _ticked(well: bool) -> Cell:
     return Cell("✓", "green") if well else Cell("✗", "red")
 
 
-def _zone_lines(found: Status) -> Iterator[str]:
+def _zone_lines(found: ClusterStatus) -> Iterator[str]:
     rows = [
         (
             zone.name or "(no zone)",
@@ -180,7 +180,7 @@ def _zone_lines(found: Status) -> Iterator[str]:
         yield ""
 
 
-def _service_lines(found: Status, *, wide: bool) -> Iterator[str]:
+def _service_lines(found: ClusterStatus, *, wide: bool) -> Iterator[str]:
     counted = [
         printing.styled(f"{number} {_STATES[state][0]}", _STATES[state][1])
         for state, number in found.states.items()
@@ -199,7 +199,7 @@ def _service_lines(found: Status, *, wide: bool) -> Iterator[str]:
         yield printing.styled(f"   and {len(amiss) - len(shown)} more: -o wide", "dim")
 
 
-def _traffic_lines(found: Status, fresh: Bytes, seconds: float) -> Iterator[str]:
+def _traffic_lines(found: ClusterStatus, fresh: Bytes, seconds: float) -> Iterator[str]:
     traffic = found.traffic
     if not traffic.proxies:
         why = f": {traffic.problem}" if traffic.problem else ": no Zonewise proxy runs"
@@ -212,10 +212,10 @@ def _traffic_lines(found: Status, fresh: Bytes, seconds: float) -> Iterator[str]
     share, crossed = printing.percent(traffic.share), printing.size(traffic.cross_zone)
     yield from printing.told("Traffic", f"{share} in its zone, {crossed} crossed, since {who} started")
     if fresh and seconds:
-        from zonewise.diagnostics.decide.status.traffic import Shared, by_service
+        from zonewise.diagnostics.decide.status.traffic import InZoneShare, by_service
 
         shared = by_service(fresh, (zone.name for zone in found.zones)).values()
-        now = Shared(sum(each.in_zone for each in shared), sum(each.cross_zone for each in shared))
+        now = InZoneShare(sum(each.in_zone for each in shared), sum(each.cross_zone for each in shared))
         if now.share is not None:
             rate = f"{printing.size(now.cross_zone / seconds)}/s across"
             yield from printing.told("", f"now {printing.percent(now.share)} in its zone, {rate}")
@@ -225,7 +225,7 @@ def _traffic_lines(found: Status, fresh: Bytes, seconds: float) -> Iterator[str]
         yield from printing.told("", f"{pair}  {printing.size(flow.bytes)}")
 
 
-def _budget_lines(found: Status, *, wide: bool) -> Iterator[str]:
+def _budget_lines(found: ClusterStatus, *, wide: bool) -> Iterator[str]:
     if not found.budgets:
         return
     yield ""
@@ -249,7 +249,7 @@ def _budget_lines(found: Status, *, wide: bool) -> Iterator[str]:
         yield printing.styled(f"and {len(found.budgets) - len(rows)} more: -o wide", "dim")
 
 
-def _storage_lines(found: Status) -> Iterator[str]:
+def _storage_lines(found: ClusterStatus) -> Iterator[str]:
     if found.volumes:
         yield ""
         rows = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zonewise.kube.server.admission import Webhook
     from zonewise.kube.server.health import Health
     from zonewise.kube.watch.informers import Caches
-    from zonewise.kube.wire.access import Access
+    from zonewise.kube.wire.access import ClusterAccess
     from zonewise.objects import Key
 
 OVERLAY, DISRUPTION = "overlay", "disruption"
@@ -102,7 +102,7 @@ def webhook(**options: Any) -> None:
     sys.exit(
         process.run(
             lambda health: _serve(health, access, reach, secret, options),
-            listen=process.Listen(port=options["health_port"]),
+            listen=process.HealthListen(port=options["health_port"]),
             unready_seconds=_NOTICED_SECONDS if options["service"] else 0.0,
         )
     )
@@ -134,13 +134,13 @@ class _Part:
     """Why it should get no requests now; None where old knowledge does no harm."""
 
 
-async def _serve(health: Health, access: Access, reach: _Reach, secret: Key, options: dict[str, Any]) -> None:
+async def _serve(health: Health, access: ClusterAccess, reach: _Reach, secret: Key, options: dict[str, Any]) -> None:
     import asyncio
 
     from zonewise.kube.client.client import Client
     from zonewise.kube.server.admission import AdmissionServer
-    from zonewise.kube.server.ca_injector import TrustInjector
-    from zonewise.kube.server.cert_manager import ServingCertificate
+    from zonewise.kube.server.ca_injector import CaInjector
+    from zonewise.kube.server.cert_manager import CertManager
     from zonewise.kube.watch.informers import Caches
 
     async with Client(access) as client:
@@ -149,13 +149,13 @@ async def _serve(health: Health, access: Access, reach: _Reach, secret: Key, opt
         for name, part in zip(options["parts"], parts, strict=True):
             if part.trouble is not None:
                 health.add_ready(name, part.trouble)
-        injectors = [TrustInjector(client, caches, fields=f"metadata.name={part.configuration_name}") for part in parts]
+        injectors = [CaInjector(client, caches, fields=f"metadata.name={part.configuration_name}") for part in parts]
 
         async def trust(bundle_pem: bytes) -> None:
             for injector in injectors:
                 await injector.inject(bundle_pem)
 
-        certificate = ServingCertificate(client, secret, reach.hosts, trust)
+        certificate = CertManager(client, secret, reach.hosts, trust)
         for injector in injectors:
             injector.on_change(certificate.wake)
         async with caches, asyncio.TaskGroup() as group:
@@ -174,9 +174,9 @@ async def _serve(health: Health, access: Access, reach: _Reach, secret: Key, opt
 def _overlay(client: Client, caches: Caches, reach: _Reach, _secret: Key, options: dict[str, Any]) -> _Part:
     from zonewise.routing import HintsForm
     from zonewise.slices import webhook as overlaying
-    from zonewise.slices.informers import Mode, Sources
+    from zonewise.slices.informers import SliceInformers, SlicesMode
 
-    answering = overlaying.SliceWebhook(client, Sources(caches, Mode.OVERLAY), HintsForm(options["hints"]))
+    answering = overlaying.SliceWebhook(client, SliceInformers(caches, SlicesMode.OVERLAY), HintsForm(options["hints"]))
     body = overlaying.configuration(reach.client_config(overlaying.NAME))
     return _Part(overlaying.CONFIGURATION_NAME, [answering.webhook()], lambda: overlaying.register(client, body))
 

@@ -12,12 +12,12 @@ from typing import Final
 
 from zonewise import __version__, log
 from zonewise.dashboard import from_dump
-from zonewise.dashboard.auth import Door, LoopbackDoor, ReviewedDoor, is_loopback
+from zonewise.dashboard.auth import Authenticator, LoopbackAuthenticator, TokenReviewAuthenticator, is_loopback
 from zonewise.dashboard.from_dump import Objects
-from zonewise.dashboard.informers import Sources
-from zonewise.dashboard.live_state import Board
+from zonewise.dashboard.informers import DashboardInformers
+from zonewise.dashboard.live_state import LiveState
 from zonewise.dashboard.scraper import Measure, Scraper
-from zonewise.dashboard.server import Server, serve
+from zonewise.dashboard.server import DashboardServer, serve
 from zonewise.diagnostics.read import status
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.cert_manager import install, server_context, utc_now
@@ -25,8 +25,8 @@ from zonewise.kube.server.certificates import Authorities, Lifetimes
 from zonewise.kube.server.health import Health
 from zonewise.kube.server.listening import listen
 from zonewise.kube.watch.informers import Caches
-from zonewise.kube.wire.access import Access
-from zonewise.planning.snapshot import Situation
+from zonewise.kube.wire.access import ClusterAccess
+from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 
 _log = log.get_logger(__name__)
@@ -34,7 +34,7 @@ RELOAD_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DashboardConfig:
     address: str = "127.0.0.1"
     port: int = 0
     proxy_port: int = 10356
@@ -56,7 +56,7 @@ class Settings:
 Say = Callable[[str], None]
 
 
-async def show_cluster(access: Access, settings: Settings, health: Health, say: Say) -> None:
+async def show_cluster(access: ClusterAccess, settings: DashboardConfig, health: Health, say: Say) -> None:
     """Until cancelled. `say` is told the address once the page shows something."""
     about = {
         "source": _source(access),
@@ -66,25 +66,29 @@ async def show_cluster(access: Access, settings: Settings, health: Health, say: 
     }
     async with Client(access) as client, asyncio.TaskGroup() as group:
         caches = Caches(client)
-        board = Board(about)
-        sources = Sources(caches, board, settings.hints, settings.home)
-        door: Door = LoopbackDoor() if settings.local else ReviewedDoor(client.limited("reviews", qps=20, burst=40))
+        board = LiveState(about)
+        sources = DashboardInformers(caches, board, settings.hints, settings.home)
+        door: Authenticator = (
+            LoopbackAuthenticator()
+            if settings.local
+            else TokenReviewAuthenticator(client.limited("reviews", qps=20, burst=40))
+        )
         scraper = Scraper(
             sources.nodes, settings.proxy_port, board, settings.scrape_seconds, _through(client, settings)
         )
         group.create_task(caches.run(), name="watches")
         group.create_task(_scrape(sources, scraper), name="traffic")
-        server = Server(board, sources.situation, door, settings.hints)
+        server = DashboardServer(board, sources.situation, door, settings.hints)
         group.create_task(_serve(server, settings, say), name="page")
         await sources.run(health.started)
 
 
-def _source(access: Access) -> str:
+def _source(access: ClusterAccess) -> str:
     """Which cluster, without the place of a file on this machine: others may look, too."""
     return access.origin.partition(" of ")[0] or access.server
 
 
-def _through(client: Client, settings: Settings) -> Measure | None:
+def _through(client: Client, settings: DashboardConfig) -> Measure | None:
     """Only for whoever looks from their own machine: in the cluster proxies are reached, and such rights are given to none."""
     if not is_loopback(settings.address):
         return None
@@ -92,20 +96,22 @@ def _through(client: Client, settings: Settings) -> Measure | None:
     return lambda: status.measure(asking)
 
 
-async def _scrape(sources: Sources, scraper: Scraper) -> None:
+async def _scrape(sources: DashboardInformers, scraper: Scraper) -> None:
     await sources.nodes.wait_synced()
     await scraper.run()
 
 
-async def show_dump(found: Objects, source: str, settings: Settings, health: Health, say: Say) -> None:
-    board = Board({"source": source, "live": False, "version": __version__, "login": False})
-    situation: Situation = from_dump.show(found, board, settings.hints)
+async def show_dump(found: Objects, source: str, settings: DashboardConfig, health: Health, say: Say) -> None:
+    board = LiveState({"source": source, "live": False, "version": __version__, "login": False})
+    situation: Snapshot = from_dump.show(found, board, settings.hints)
     health.started()
-    server = Server(board, lambda: situation, LoopbackDoor(), settings.hints, "-" if source == "stdin" else source)
+    server = DashboardServer(
+        board, lambda: situation, LoopbackAuthenticator(), settings.hints, "-" if source == "stdin" else source
+    )
     await _serve(server, settings, say)
 
 
-async def _serve(server: Server, settings: Settings, say: Say) -> None:
+async def _serve(server: DashboardServer, settings: DashboardConfig, say: Say) -> None:
     async with serve(server.application()) as runner, asyncio.TaskGroup() as group:
         context = None if settings.local else server_context()
         if context is not None:
@@ -117,7 +123,7 @@ async def _serve(server: Server, settings: Settings, say: Say) -> None:
         await asyncio.Event().wait()
 
 
-def _certify(context: ssl.SSLContext, settings: Settings) -> None:
+def _certify(context: ssl.SSLContext, settings: DashboardConfig) -> None:
     if settings.certificate is not None:
         context.load_cert_chain(*settings.certificate)
         return
@@ -126,7 +132,7 @@ def _certify(context: ssl.SSLContext, settings: Settings) -> None:
     install(context, authority.issue(("localhost", settings.address), now, dt.timedelta(days=30)))
 
 
-async def _recertify(context: ssl.SSLContext, settings: Settings) -> None:
+async def _recertify(context: ssl.SSLContext, settings: DashboardConfig) -> None:
     """Files are read again and again, as whoever renews them replaces them; what can't be read leaves the old one in use."""
     while True:
         await asyncio.sleep(RELOAD_SECONDS if settings.certificate else dt.timedelta(days=7).total_seconds())

@@ -45,7 +45,7 @@ _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuthVerdict:
     """`refusal` is empty for those who may look; `login` tells whether another token could help."""
 
     refusal: str = ""
@@ -53,21 +53,21 @@ class Verdict:
     user: str = ""
 
 
-WELCOME: Final = Verdict()
+WELCOME: Final = AuthVerdict()
 
 
-class Door(Protocol):
-    async def judge(self, request: web.Request) -> Verdict: ...
+class Authenticator(Protocol):
+    async def judge(self, request: web.Request) -> AuthVerdict: ...
 
 
-class LoopbackDoor:
+class LoopbackAuthenticator:
     """Open to this machine. A name that somebody else points to 127.0.0.1 is not ours: a page of theirs could read along."""
 
-    async def judge(self, request: web.Request) -> Verdict:
+    async def judge(self, request: web.Request) -> AuthVerdict:
         name = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
         if name == "localhost" or is_loopback(name.strip("[]")):
             return WELCOME
-        return Verdict(f"{name!r} is no name of this machine: open the page as localhost")
+        return AuthVerdict(f"{name!r} is no name of this machine: open the page as localhost")
 
 
 def is_loopback(address: str) -> bool:
@@ -77,22 +77,22 @@ def is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-class ReviewedDoor:
+class TokenReviewAuthenticator:
     """Asks the API server about every token it does not know."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
-        self._kept: OrderedDict[bytes, tuple[float, Verdict]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[float, AuthVerdict]] = OrderedDict()
         self._asking = asyncio.Semaphore(MOST_ASKED_AT_ONCE)
 
-    async def judge(self, request: web.Request) -> Verdict:
+    async def judge(self, request: web.Request) -> AuthVerdict:
         token = token_of(request)
-        return await self.judge_token(token) if token else Verdict("no token", login=True)
+        return await self.judge_token(token) if token else AuthVerdict("no token", login=True)
 
-    async def judge_token(self, token: str) -> Verdict:
+    async def judge_token(self, token: str) -> AuthVerdict:
         if len(token) > LONGEST_TOKEN:
-            return Verdict(f"the token is longer than {LONGEST_TOKEN} characters", login=True)
+            return AuthVerdict(f"the token is longer than {LONGEST_TOKEN} characters", login=True)
         name = hashlib.sha256(token.encode()).digest()
         until, verdict = self._kept.get(name, (0.0, WELCOME))
         if until > self._clock():
@@ -102,21 +102,21 @@ class ReviewedDoor:
                 verdict = await self._review(token)
         except ApiError as error:
             _log.warning("nobody can be let in", error=str(error))
-            return Verdict("the API server can't be asked who you are; try again", login=True)
+            return AuthVerdict("the API server can't be asked who you are; try again", login=True)
         self._keep(name, verdict)
         return verdict
 
-    def _keep(self, name: bytes, verdict: Verdict) -> None:
+    def _keep(self, name: bytes, verdict: AuthVerdict) -> None:
         seconds = REFUSAL_KEPT_SECONDS if verdict.refusal else KEPT_SECONDS
         self._kept[name] = (self._clock() + seconds, verdict)
         self._kept.move_to_end(name)
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
 
-    async def _review(self, token: str) -> Verdict:
+    async def _review(self, token: str) -> AuthVerdict:
         answered = (await self._client.create(TOKEN_REVIEWS, {"spec": {"token": token}})).get("status", {})
         if not answered.get("authenticated"):
-            return Verdict("the API server does not know this token", login=True)
+            return AuthVerdict("the API server does not know this token", login=True)
         user = answered.get("user", {})
         spec = {
             "user": user.get("username", ""),
@@ -128,8 +128,8 @@ class ReviewedDoor:
         allowed = (await self._client.create(ACCESS_REVIEWS, {"spec": spec})).get("status", {}).get("allowed", False)
         _log.info("someone asks to look", user=spec["user"], allowed=allowed)
         if allowed:
-            return Verdict(user=str(spec["user"]))
-        return Verdict(f"{spec['user']} may not get dashboards.zonewise.dev: ask for that permission", login=True)
+            return AuthVerdict(user=str(spec["user"]))
+        return AuthVerdict(f"{spec['user']} may not get dashboards.zonewise.dev: ask for that permission", login=True)
 
 
 def token_of(request: web.Request) -> str:

@@ -7,15 +7,15 @@ from typing import Any
 
 from zonewise import dump
 from zonewise.dashboard.decide import row_builder
-from zonewise.dashboard.decide.row_builder import World
-from zonewise.dashboard.live_state import Board
+from zonewise.dashboard.decide.row_builder import DashboardView
+from zonewise.dashboard.live_state import LiveState
 from zonewise.objects import Pod, View
 from zonewise.objects.apps import StatefulSet
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
 from zonewise.planning.data_plane import carriers_of
 from zonewise.planning.forecast import look
-from zonewise.planning.snapshot import KINDS, Situation, gather, require
+from zonewise.planning.snapshot import KINDS, Snapshot, gather, require
 from zonewise.routing import HintsForm
 
 _KINDS: dict[str, type[View]] = {
@@ -38,7 +38,7 @@ def read(data: bytes, source: str) -> Objects:
     return found
 
 
-def show(found: Objects, board: Board, hints: HintsForm) -> Situation:
+def show(found: Objects, board: LiveState, hints: HintsForm) -> Snapshot:
     carriers = carriers_of([*found["Deployment"], *found["DaemonSet"]])
     situation = gather(
         found["Node"],
@@ -49,7 +49,7 @@ def show(found: Objects, board: Board, hints: HintsForm) -> Situation:
         carriers=carriers,
     )
     workloads = [*found["Deployment"], *found["StatefulSet"], *found["DaemonSet"]]
-    world = World(situation, found["TopologyDisruptionBudget"], workloads, found["PersistentVolume"])
+    world = DashboardView(situation, found["TopologyDisruptionBudget"], workloads, found["PersistentVolume"])
     written = {served.key: served.service for served in situation.services}
     rows = {
         str(outlook.key): row_builder.service(outlook, written[outlook.key], carriers.of(written[outlook.key]))

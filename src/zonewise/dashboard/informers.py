@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from zonewise.dashboard.decide import row_builder
-from zonewise.dashboard.decide.row_builder import World
+from zonewise.dashboard.decide.row_builder import DashboardView
 from zonewise.dashboard.decide.rows import NoticeRow, ServiceRow
-from zonewise.dashboard.live_state import Board
-from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, Seen
+from zonewise.dashboard.live_state import LiveState
+from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, ClusterSnapshot
 from zonewise.diagnostics.decide.status.assemble import LEASES as DUTIES
 from zonewise.kube.server.cert_manager import utc_now
 from zonewise.kube.watch.cache import Cache
@@ -44,7 +44,7 @@ from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
 from zonewise.planning.data_plane import NAME_LABEL, carriers_of
 from zonewise.planning.forecast import look
-from zonewise.planning.snapshot import Situation, gather
+from zonewise.planning.snapshot import Snapshot, gather
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.change_filter import names_drain, routing_matters
 from zonewise.slices.decide.names import service_key
@@ -58,8 +58,8 @@ AT_ONCE: Final = 50
 """Services decided between two chances for others to run."""
 
 
-class Sources:
-    def __init__(self, caches: Caches, board: Board, hints: HintsForm = HintsForm.STABLE, home: str = "") -> None:
+class DashboardInformers:
+    def __init__(self, caches: Caches, board: LiveState, hints: HintsForm = HintsForm.STABLE, home: str = "") -> None:
         """Leases are looked for in the namespace `home`, in all of them where it is empty."""
         self._board = board
         self._hints = hints
@@ -72,7 +72,7 @@ class Sources:
         self._volumes = caches.of(PERSISTENT_VOLUMES)
         self._leases = [caches.of(LEASES, home, fields=f"metadata.name={name}") for name in DUTIES]
         self._webhooks = [caches.of(VALIDATING_WEBHOOK_CONFIGURATIONS), caches.of(MUTATING_WEBHOOK_CONFIGURATIONS)]
-        self._situation = Situation((), ())
+        self._situation = Snapshot((), ())
         self._rows: dict[str, ServiceRow] = {}
         self._changed: set[Key] = set()
         self._all_changed = True
@@ -87,7 +87,7 @@ class Sources:
     def _others(self) -> tuple[Cache[Any], ...]:
         return self._budgets, *self._workloads, self._volumes, *self._leases, *self._webhooks
 
-    def situation(self) -> Situation:
+    def situation(self) -> Snapshot:
         """As it was last looked at, and the page shows it: what is foreseen of it is known already."""
         return self._situation
 
@@ -157,7 +157,7 @@ class Sources:
         carriers = carriers_of([*deployments, *daemon_sets])
         situation = gather(self.nodes, self._services, self._slices, namespaces=self._namespaces, carriers=carriers)
         workloads = [workload for cache in self._workloads for workload in cache]
-        world = World(situation, list(self._budgets), workloads, list(self._volumes))
+        world = DashboardView(situation, list(self._budgets), workloads, list(self._volumes))
         services = {key_of(served.service): served.service for served in situation.services}
         before = self._situation
         everything = everything or situation.own != before.own  # then slices are counted otherwise
@@ -183,10 +183,10 @@ class Sources:
             self._board.show({"notices": rows, "components": row_builder.parts(self._seen(), utc_now())})
             await asyncio.sleep(NOTICE_SECONDS)
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> ClusterSnapshot:
         """What tells of Zonewise itself."""
         deployments, _, daemon_sets = self._workloads
-        return Seen(
+        return ClusterSnapshot(
             deployments=[found for found in deployments if _is_ours(found)],
             daemon_sets=[found for found in daemon_sets if _is_ours(found)],
             leases=[lease for cache in self._leases for lease in cache],

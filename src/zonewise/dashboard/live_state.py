@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from prometheus_client import Gauge
 
-from zonewise.dashboard.decide.traffic import BUCKET_SECONDS, BUCKETS, RECENT_SECONDS, History, Traffic
+from zonewise.dashboard.decide.traffic import BUCKET_SECONDS, BUCKETS, RECENT_SECONDS, History, TrafficSample
 
 VIEWERS: Final = Gauge("zonewise_dashboard_viewers", "Pages that are open")
 MOST_WAITING: Final = 64
@@ -28,7 +28,7 @@ def changes(before: Table, after: Table) -> dict[str, msgspec.Struct | None]:
     return changed | dict.fromkeys(before.keys() - after.keys())
 
 
-class Viewer:
+class Subscriber:
     """What waits to be sent to one page: names of events and their JSON."""
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class Viewer:
         return await self._waiting.get()
 
 
-class Board:
+class LiveState:
     """`about` tells the page what it is looking at."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         self.about = dict(about)
         self.tables: dict[str, Table] = {}
         self.history = History()
-        self._viewers: set[Viewer] = set()
+        self._viewers: set[Subscriber] = set()
 
     def show(self, tables: Mapping[str, Table]) -> None:
         """These tables are so now; others stay as they were."""
@@ -61,13 +61,13 @@ class Board:
         if changed:
             self._tell("change", changed)
 
-    def show_traffic(self, traffic: Traffic) -> None:
+    def show_traffic(self, traffic: TrafficSample) -> None:
         self.history.add(traffic)
         self._tell("traffic", traffic)
 
     @contextmanager
-    def viewed(self) -> Iterator[Viewer]:
-        viewer = Viewer()
+    def viewed(self) -> Iterator[Subscriber]:
+        viewer = Subscriber()
         viewer.put("all", self._everything())
         self._viewers.add(viewer)
         VIEWERS.set(len(self._viewers))

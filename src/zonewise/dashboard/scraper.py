@@ -16,9 +16,9 @@ import aiohttp
 from yarl import URL
 
 from zonewise.dashboard.decide.rows import ProxiesRow
-from zonewise.dashboard.decide.traffic import Meter
-from zonewise.dashboard.live_state import Board
-from zonewise.diagnostics.decide.status.traffic import METRIC, Bytes, Measured, read_bytes
+from zonewise.dashboard.decide.traffic import TrafficHistory
+from zonewise.dashboard.live_state import LiveState
+from zonewise.diagnostics.decide.status.traffic import METRIC, Bytes, MeasuredTraffic, read_bytes
 from zonewise.kube.wire.errors import ApiError
 from zonewise.objects import Node
 from zonewise.topology import zone_of
@@ -42,7 +42,7 @@ def addresses_of(nodes: Iterable[Node]) -> set[str]:
     return {address for address in found if address}
 
 
-Measure = Callable[[], Awaitable[Measured]]
+Measure = Callable[[], Awaitable[MeasuredTraffic]]
 
 
 class Scraper:
@@ -50,7 +50,7 @@ class Scraper:
         self,
         nodes: Iterable[Node],
         port: int,
-        board: Board,
+        board: LiveState,
         period_seconds: float = PERIOD_SECONDS,
         through: Measure | None = None,
     ) -> None:
@@ -59,14 +59,14 @@ class Scraper:
         self._port = port
         self._board = board
         self._period_seconds = period_seconds
-        self._meter = Meter()
+        self._meter = TrafficHistory()
         self._silent: dict[str, float] = {}
         self._again_at: dict[str, float] = {}
         self._trouble = ""
         self._through = through
         self._through_silent = 0.0
         self._through_again_at = 0.0
-        self._measured = Measured()
+        self._measured = MeasuredTraffic()
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
@@ -88,7 +88,7 @@ class Scraper:
         answering = len(there) - sum(seconds > 0 for seconds in self._silent.values())
         row = ProxiesRow(nodes=len(there), answering=answering, trouble=self._trouble if answering < len(there) else "")
         if answering or self._through is None:
-            self._measured = Measured()
+            self._measured = MeasuredTraffic()
             self._show(row)
         elif self._through_again_at <= now:
             self._show(await self._ask_through(self._through, row))
@@ -104,7 +104,7 @@ class Scraper:
         try:
             measured = await through()
         except ApiError as error:
-            measured = Measured(problem=str(error))
+            measured = MeasuredTraffic(problem=str(error))
         self._measured = measured
         for node, counted in measured.by_node.items():
             self._meter.take(node, counted)

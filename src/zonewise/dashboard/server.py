@@ -19,13 +19,13 @@ import msgspec
 from aiohttp import web
 
 from zonewise.dashboard import auth, simulation
-from zonewise.dashboard.auth import COOKIE, Door, ReviewedDoor, Verdict
-from zonewise.dashboard.decide.whatif_api import Question, answer
-from zonewise.dashboard.live_state import Board
+from zonewise.dashboard.auth import COOKIE, Authenticator, AuthVerdict, TokenReviewAuthenticator
+from zonewise.dashboard.decide.whatif_api import WhatIfQuestion, answer
+from zonewise.dashboard.live_state import LiveState
 from zonewise.errors import ZonewiseError
-from zonewise.planning.snapshot import Situation
+from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
-from zonewise.simulator.decide.results import Table
+from zonewise.simulator.decide.results import ResultTable
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 JUDGED_AGAIN_SECONDS: Final = 60.0
@@ -55,29 +55,29 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class StaticFile:
     body: bytes
     kind: str
     tag: str
 
 
-def page_files() -> dict[str, File]:
+def page_files() -> dict[str, StaticFile]:
     """By name, read once: no path that a request names is ever opened."""
     found = {}
     for entry in resources.files("zonewise.dashboard").joinpath("page").iterdir():
         ending = entry.name.rpartition(".")[2]
         if ending in _TYPES:
             body = entry.read_bytes()
-            found[entry.name] = File(body, _TYPES[ending], f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+            found[entry.name] = StaticFile(body, _TYPES[ending], f'"{hashlib.sha256(body).hexdigest()[:16]}"')
     return found
 
 
-class Server:
+class DashboardServer:
     def __init__(
         self,
-        board: Board,
-        situation: Callable[[], Situation],
-        door: Door,
+        board: LiveState,
+        situation: Callable[[], Snapshot],
+        door: Authenticator,
         hints: HintsForm = HintsForm.STABLE,
         file: str = "",
     ) -> None:
@@ -91,7 +91,7 @@ class Server:
         self._viewers = 0
         self._thinking = asyncio.Lock()
         self._simulating = asyncio.Lock()
-        self._simulated: tuple[float, Table] | None = None
+        self._simulated: tuple[float, ResultTable] | None = None
 
     def application(self) -> web.Application:
         application = web.Application(middlewares=[_secured], client_max_size=MOST_ASKED_BYTES)
@@ -165,7 +165,7 @@ class Server:
         if request.content_type != "application/json":
             return web.json_response({"error": "send JSON"}, status=415)
         try:
-            question = msgspec.json.decode(await request.read(), type=Question)
+            question = msgspec.json.decode(await request.read(), type=WhatIfQuestion)
             async with self._thinking:
                 found = await asyncio.to_thread(answer, question, self._situation(), self._hints, self._dump)
         except (ZonewiseError, msgspec.DecodeError) as error:
@@ -186,7 +186,7 @@ class Server:
         headers = {"Content-Security-Policy": PICTURE_POLICY}
         return web.Response(body=draw(table.rows).encode(), content_type="image/svg+xml", headers=headers)
 
-    async def _table(self) -> Table:
+    async def _table(self) -> ResultTable:
         """One at a time, and kept for a while; what-if questions need not wait for it."""
         async with self._simulating:
             if self._simulated is None or time.monotonic() - self._simulated[0] > SIMULATION_KEPT_SECONDS:
@@ -195,10 +195,10 @@ class Server:
             return self._simulated[1]
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        if not isinstance(self._door, ReviewedDoor):
+        if not isinstance(self._door, TokenReviewAuthenticator):
             raise web.HTTPNotFound(text="nobody needs to log in here\n")
         token = str((await request.post()).get("token", "")).strip()
-        verdict = await self._door.judge_token(token) if token else Verdict("no token", login=True)
+        verdict = await self._door.judge_token(token) if token else AuthVerdict("no token", login=True)
         if verdict.refusal:
             raise web.HTTPSeeOther("/?refused")
         answer = web.Response(status=303, headers={"Location": "/"})
@@ -211,7 +211,7 @@ class Server:
         return answer
 
 
-def _refused(verdict: Verdict) -> web.Response:
+def _refused(verdict: AuthVerdict) -> web.Response:
     return web.json_response({"error": verdict.refusal}, status=401 if verdict.login else 403)
 
 

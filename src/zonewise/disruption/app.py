@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from zonewise import log
-from zonewise.disruption.controller.budget_store import Book
-from zonewise.disruption.controller.events import Reports
+from zonewise.disruption.controller.budget_store import BudgetStore
+from zonewise.disruption.controller.events import BudgetEvents
 from zonewise.disruption.controller.rollout import RolloutController
 from zonewise.disruption.controller.scaledown import ScaleDownController
-from zonewise.disruption.controller.status_writer import Publisher
-from zonewise.disruption.watch.informers import Sources
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.controller.status_writer import StatusWriter
+from zonewise.disruption.watch.informers import DisruptionInformers
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.disruption.webhook import registration
-from zonewise.disruption.webhook.guard import Guard
-from zonewise.disruption.webhook.leader_monitor import LEASE, SILENT_SECONDS, LeaderWatch
+from zonewise.disruption.webhook.guard import EvictionGuard
+from zonewise.disruption.webhook.leader_monitor import LEASE, SILENT_SECONDS, LeaderMonitor
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import Leadership, unique_identity
+from zonewise.kube.controller.elector import LeaderElector, unique_identity
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.decide.election import Timing
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.cache import trouble_of
 from zonewise.kube.watch.informers import Caches
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.patch import Apply
 from zonewise.objects import Key, Resource, View
 
@@ -47,7 +47,7 @@ _LOOK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
+class DisruptionLeader:
     namespace: str = "kube-system"
     name: str = LEASE
     lease_seconds: int = 15
@@ -57,15 +57,15 @@ class Lead:
         return Timing(self.lease_seconds, self.lease_seconds * 2 / 3, self.lease_seconds * 2 / 15)
 
 
-async def live(access: Access, lead: Lead | None, health: Health) -> None:
+async def live(access: ClusterAccess, lead: DisruptionLeader | None, health: Health) -> None:
     """Until cancelled. Without a `lead` this process writes whatever others do: it must be the only one."""
     identity = unique_identity()
     async with Client(access) as client:
         leadership = _leadership(client, lead, identity)
         caches = Caches(client)
         async with Recorder(client, REPORTING_CONTROLLER, identity) as recorder:
-            sources = Sources(caches)
-            workloads = WorkloadSources(client, caches, sources)
+            sources = DisruptionInformers(caches)
+            workloads = WorkloadInformers(client, caches, sources)
             health.add_ready("budgets", lambda: trouble_of((*sources.watches, *workloads.watches)))
             writing = client.guarded(leadership) if leadership else client
             runs = _controllers(writing, sources, workloads, recorder)
@@ -76,15 +76,17 @@ async def live(access: Access, lead: Lead | None, health: Health) -> None:
                 await (leadership.run(lambda: _together(runs)) if leadership else _together(runs))
 
 
-def _controllers(client: Client, sources: Sources, workloads: WorkloadSources, recorder: Recorder) -> Sequence[Run]:
+def _controllers(
+    client: Client, sources: DisruptionInformers, workloads: WorkloadInformers, recorder: Recorder
+) -> Sequence[Run]:
     """What a leader runs; `client` writes only while it leads."""
-    publisher = Publisher(sources, workloads, Book(client, sources.budgets), Reports(client, recorder))
+    publisher = StatusWriter(sources, workloads, BudgetStore(client, sources.budgets), BudgetEvents(client, recorder))
     rollouts = RolloutController(client, sources, workloads, publisher, recorder)
     scale_down = ScaleDownController(client, sources, workloads, publisher, recorder)
     return [workloads.run, publisher.run, rollouts.run, scale_down.run, lambda: _while_seeing(sources, workloads)]
 
 
-async def _while_seeing(*seen: Sources | WorkloadSources) -> None:
+async def _while_seeing(*seen: DisruptionInformers | WorkloadInformers) -> None:
     """Ends who holds the lease and sees nothing: webhooks go by his numbers for as long as he renews it."""
     blind_seconds = 0.0
     while blind_seconds < SILENT_SECONDS:
@@ -105,17 +107,17 @@ async def _awaited(run: Run) -> None:
     await run()
 
 
-def _leadership(client: Client, lead: Lead | None, identity: str) -> Leadership | None:
+def _leadership(client: Client, lead: DisruptionLeader | None, identity: str) -> LeaderElector | None:
     if lead is None:
         return None
-    return Leadership(client, lead.name, lead.namespace, identity=identity, timing=lead.timing)
+    return LeaderElector(client, lead.name, lead.namespace, identity=identity, timing=lead.timing)
 
 
-def guard(client: Client, caches: Caches, lease_namespace: str) -> Guard:
+def guard(client: Client, caches: Caches, lease_namespace: str) -> EvictionGuard:
     """Registered with `caches` before these run."""
-    sources = Sources(caches)
-    leader = LeaderWatch(caches, Key(lease_namespace, LEASE))
-    return Guard(client, sources, Book(client, sources.budgets), leader)
+    sources = DisruptionInformers(caches)
+    leader = LeaderMonitor(caches, Key(lease_namespace, LEASE))
+    return EvictionGuard(client, sources, BudgetStore(client, sources.budgets), leader)
 
 
 async def register(client: Client, client_configs: Mapping[str, Mapping[str, Any]], system_namespace: str) -> None:

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
-from zonewise.dns.controller import Options, Watcher
-from zonewise.dns.decide.pod_names import PodRecords
-from zonewise.dns.decide.record_builder import Domain
+from zonewise.dns.controller import DnsController, DnsControllerConfig
+from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.upstreams import read_resolv_conf, read_upstream
-from zonewise.dns.decide.zone import Settings
+from zonewise.dns.decide.zone import ZoneConfig
 from zonewise.dns.server import sockets
-from zonewise.dns.server.forkserver import Born
-from zonewise.dns.server.sockets import Doors
+from zonewise.dns.server.forkserver import ForkedProcess
+from zonewise.dns.server.sockets import ListenSockets
 from zonewise.dns.server.supervisor import Orders
 from zonewise.dns.wire.names import WrongNameError, packed, to_wire
 from zonewise.errors import UsageError
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.health import Health
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 _NOWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
@@ -29,7 +29,7 @@ _NOWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DnsOptions:
     """The command line."""
 
     domain: str
@@ -49,11 +49,11 @@ class Asked:
     log_queries: bool
 
 
-def options_of(asked: Asked) -> Options:
+def options_of(asked: DnsOptions) -> DnsControllerConfig:
     domain = domain_of(asked.domain)
-    settings = Settings(
-        Domain(domain, asked.ttl, asked.name_endpoints_by_pod),
-        PodRecords(asked.pods),
+    settings = ZoneConfig(
+        ClusterDomain(domain, asked.ttl, asked.name_endpoints_by_pod),
+        PodNameRecords(asked.pods),
         _own_addresses(asked.listen),
         asked.locate == "pods",
     )
@@ -66,7 +66,7 @@ def options_of(asked: Asked) -> Options:
         asked.stale_seconds,
         asked.log_queries,
     )
-    return Options(settings, orders)
+    return DnsControllerConfig(settings, orders)
 
 
 def domain_of(text: str) -> bytes:
@@ -76,21 +76,27 @@ def domain_of(text: str) -> bytes:
         raise UsageError(f"--domain {text!r}: {error}; write one such as cluster.local") from None
 
 
-def open_doors(asked: Asked) -> Doors:
+def open_doors(asked: DnsOptions) -> ListenSockets:
     sockets.check_addresses(asked.listen)
-    return sockets.open_doors(asked.listen, asked.port, asked.processes or len(os.sched_getaffinity(0)))
+    return sockets.open_sockets(asked.listen, asked.port, asked.processes or len(os.sched_getaffinity(0)))
 
 
-async def live(access: Access, options: Options, opened: Doors, health: Health, born: Born | None = None) -> None:
+async def live(
+    access: ClusterAccess,
+    options: DnsControllerConfig,
+    opened: ListenSockets,
+    health: Health,
+    born: ForkedProcess | None = None,
+) -> None:
     """`born` is the nursery to begin with; without one it is started."""
     try:
         async with Client(access) as client:
-            await Watcher(client, options).run(opened, health, born)
+            await DnsController(client, options).run(opened, health, born)
     finally:
         opened.close()
 
 
-def _upstreams(asked: Asked) -> tuple[str, ...]:
+def _upstreams(asked: DnsOptions) -> tuple[str, ...]:
     if not asked.forward:
         return ()
     found = asked.upstreams or read_resolv_conf(RESOLV_CONF.read_text() if RESOLV_CONF.exists() else "")

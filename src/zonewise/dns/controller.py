@@ -18,14 +18,14 @@ from typing import Any, Final, NamedTuple
 from zonewise import log
 from zonewise.dns import metrics
 from zonewise.dns.decide import compact
-from zonewise.dns.decide.compact import Packed
-from zonewise.dns.decide.pod_names import PodRecords
+from zonewise.dns.decide.compact import CompactService
+from zonewise.dns.decide.pod_names import PodNameRecords
 from zonewise.dns.decide.table import Update
-from zonewise.dns.decide.zone import Catalog, Settings
+from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
 from zonewise.dns.server import priority
-from zonewise.dns.server.forkserver import Born
-from zonewise.dns.server.sockets import Doors
-from zonewise.dns.server.supervisor import Fleet, Orders
+from zonewise.dns.server.forkserver import ForkedProcess
+from zonewise.dns.server.sockets import ListenSockets
+from zonewise.dns.server.supervisor import Orders, Supervisor
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import packed, to_text
 from zonewise.kube.client.client import Client
@@ -63,33 +63,33 @@ _NAMESPACES: Final = Key("", "namespaces")
 _log = log.get_logger(__name__)
 
 
-class OfPod(NamedTuple):
+class PodRecordSource(NamedTuple):
     """A pod in the queue, where Services stand by their keys alone."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    settings: Settings
+class DnsControllerConfig:
+    settings: ZoneConfig
     orders: Orders
 
 
 @dataclass(slots=True)
-class Watcher:
+class DnsController:
     client: Client
-    options: Options
+    options: DnsControllerConfig
     caches: Caches = field(init=False)
-    catalog: Catalog = field(init=False)
-    queue: WorkQueue[Key | OfPod] = field(init=False)
+    catalog: ClusterZone = field(init=False)
+    queue: WorkQueue[Key | PodRecordSource] = field(init=False)
     synced: bool = False
     _serial: int = 0
     _zones: dict[str, str] = field(default_factory=dict)
-    _fleet: Fleet | None = None
+    _fleet: Supervisor | None = None
 
     def __post_init__(self) -> None:
         self.caches = Caches(self.client, longest_rest_seconds=LONGEST_REST_SECONDS)
-        self.catalog = Catalog(self.options.settings)
+        self.catalog = ClusterZone(self.options.settings)
         self.queue = WorkQueue("dns")
         self.services.on_change(self._service_changed)
         self.slices.add_index(_BY_SERVICE, _owner)
@@ -100,11 +100,11 @@ class Watcher:
             self.pods.on_change(self._pod_changed)
 
     @property
-    def services(self) -> Cache[Packed]:
+    def services(self) -> Cache[CompactService]:
         return self.caches.of(SERVICES, keep=compact.pack_service)
 
     @property
-    def slices(self) -> Cache[Packed]:
+    def slices(self) -> Cache[CompactService]:
         by_pod = self.options.settings.domain.name_endpoints_by_pod
         keep = compact.pack_slice_with_pods if by_pod else compact.pack_slice
         return self.caches.of(ENDPOINT_SLICES, keep=keep)
@@ -120,11 +120,11 @@ class Watcher:
     @property
     def pods(self) -> Cache[Pod] | None:
         settings = self.options.settings
-        needed = settings.locate_by_pods or settings.pods is PodRecords.VERIFIED
+        needed = settings.locate_by_pods or settings.pods is PodNameRecords.VERIFIED
         return self.caches.of(PODS, fields="status.phase!=Succeeded,status.phase!=Failed") if needed else None
 
-    async def run(self, doors: Doors, health: Health, born: Born | None = None) -> None:
-        fleet = self._fleet = Fleet(doors, self.options.orders, self._snapshot, self._take_report, born)
+    async def run(self, doors: ListenSockets, health: Health, born: ForkedProcess | None = None) -> None:
+        fleet = self._fleet = Supervisor(doors, self.options.orders, self._snapshot, self._take_report, born)
         health.add_ready("processes", lambda: fleet.trouble)
         health.add_ready("cluster", lambda: None if self.synced else "the cluster was not read yet")
         metrics.NAMES.set_function(lambda: self.catalog.size)
@@ -146,8 +146,8 @@ class Watcher:
 
     def _load(self) -> None:
         """One that we fail on is left to the queue, which tries again and says so; the others have their records."""
-        pods = map(OfPod, self.pods.keys()) if self.pods else ()
-        failed: list[Key | OfPod] = []
+        pods = map(PodRecordSource, self.pods.keys()) if self.pods else ()
+        failed: list[Key | PodRecordSource] = []
         for key in (_NODES, _NAMESPACES, *self.services.keys(), *pods):
             try:
                 self._apply(key)
@@ -169,19 +169,19 @@ class Watcher:
             self._load()
         await Controller("dns", self.queue, self._reconcile, workers=1).run()
 
-    async def _reconcile(self, key: Key | OfPod) -> None:
+    async def _reconcile(self, key: Key | PodRecordSource) -> None:
         self._apply(key)
         self._renew_serial()
         await asyncio.sleep(0)
 
-    def _apply(self, key: Key | OfPod) -> None:
+    def _apply(self, key: Key | PodRecordSource) -> None:
         self._tell(list(self._updates(key)))
 
     def _tell(self, updates: list[Update]) -> None:
         if self._fleet:
             self._fleet.tell(updates)
 
-    def _updates(self, key: Key | OfPod) -> Iterator[Update]:
+    def _updates(self, key: Key | PodRecordSource) -> Iterator[Update]:
         match key:
             case Key("", "nodes"):
                 nodes = list(self.nodes)
@@ -194,7 +194,7 @@ class Watcher:
             case Key("", "namespaces"):
                 said = {found.metadata.name: found.metadata.annotations for found in self.namespaces}
                 yield from self.catalog.set_namespaces(said)
-            case OfPod(pod):
+            case PodRecordSource(pod):
                 yield from self.catalog.set_pod(pod, *_place(self.pods.get(pod) if self.pods else None))
             case Key():
                 yield from self._service_updates(key)
@@ -222,10 +222,10 @@ class Watcher:
         for client, packet, reply in report["samples"]:
             _log_query(client, packet, reply)
 
-    def _service_changed(self, change: Change[Packed]) -> None:
+    def _service_changed(self, change: Change[CompactService]) -> None:
         self.queue.add(change.key)
 
-    def _slice_changed(self, change: Change[Packed]) -> None:
+    def _slice_changed(self, change: Change[CompactService]) -> None:
         for viewed in (change.old, change.new):
             if viewed is not None and viewed.owner:
                 self.queue.add(Key(viewed.metadata.namespace, viewed.owner))
@@ -246,7 +246,7 @@ class Watcher:
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         if _place(change.old) != _place(change.new):
-            self.queue.add(OfPod(change.key))
+            self.queue.add(PodRecordSource(change.key))
 
 
 def _log_query(client: str, packet: bytes, reply: bytes) -> None:
@@ -275,7 +275,7 @@ def _place(pod: Pod | None) -> tuple[list[bytes], str]:
     return [address for each in pod.status.pod_ips if (address := packed(each.ip))], pod.spec.node_name
 
 
-def _owner(viewed: Packed) -> Iterable[str]:
+def _owner(viewed: CompactService) -> Iterable[str]:
     return (str(Key(viewed.metadata.namespace, viewed.owner)),) if viewed.owner else ()
 
 

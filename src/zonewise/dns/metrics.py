@@ -27,7 +27,7 @@ _BUCKETS: Final = tuple(2**power / 4 for power in range(24))
 """Microseconds, as the serving processes count."""
 
 
-class Latency(Collector):
+class DnsLatency(Collector):
     """One query in 64 is timed, from its receipt to its reply."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Latency(Collector):
         yield family
 
 
-LATENCY = Latency()
+LATENCY = DnsLatency()
 REGISTRY.register(LATENCY)
 
 

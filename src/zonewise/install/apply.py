@@ -24,7 +24,7 @@ _DEADLINE_SECONDS = 120.0
 """Kinds and policies are checked by the API server when they come, which takes a busy one its time."""
 
 
-class Change(StrEnum):
+class ApplyChange(StrEnum):
     CREATED = "created"
     CONFIGURED = "configured"
     UNCHANGED = "unchanged"
@@ -33,16 +33,16 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ApplyOutcome:
     name: str
-    change: Change
+    change: ApplyChange
     why: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.change}{f': {self.why}' if self.why else ''}"
 
 
-async def apply(client: Client, documents: Sequence[Document], *, force: bool = False) -> AsyncIterator[Outcome]:
+async def apply(client: Client, documents: Sequence[Document], *, force: bool = False) -> AsyncIterator[ApplyOutcome]:
     """In the order in which they need each other; those of a kind at once."""
     for _, alike in itertools.groupby(sorted(documents, key=rank), key=rank):
         try:
@@ -54,15 +54,15 @@ async def apply(client: Client, documents: Sequence[Document], *, force: bool = 
             yield task.result()
 
 
-async def _apply_one(client: Client, document: Document, force: bool) -> Outcome:
+async def _apply_one(client: Client, document: Document, force: bool) -> ApplyOutcome:
     live = await find(client, document)
     made = await _send(client, document, force=force)
     if live is None:
-        change = Change.CREATED
+        change = ApplyChange.CREATED
     else:
         same = live["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
-        change = Change.UNCHANGED if same else Change.CONFIGURED
-    return Outcome(shown(document), change)
+        change = ApplyChange.UNCHANGED if same else ApplyChange.CONFIGURED
+    return ApplyOutcome(shown(document), change)
 
 
 async def compare(client: Client, documents: Sequence[Document], *, force: bool = False) -> AsyncIterator[str]:
@@ -84,7 +84,7 @@ async def compare_removed(client: Client, documents: Sequence[Document]) -> Asyn
             yield said
 
 
-async def remove(client: Client, documents: Sequence[Document]) -> AsyncIterator[Outcome]:
+async def remove(client: Client, documents: Sequence[Document]) -> AsyncIterator[ApplyOutcome]:
     """In the opposite order; what is not there is fine."""
     for document in sorted(documents, key=rank, reverse=True):
         resource, namespace, name = _place(document)
@@ -92,7 +92,7 @@ async def remove(client: Client, documents: Sequence[Document]) -> AsyncIterator
             await client.delete(resource, name, namespace)
         except NotFound:
             continue
-        yield Outcome(shown(document), Change.DELETED)
+        yield ApplyOutcome(shown(document), ApplyChange.DELETED)
 
 
 async def until_gone(client: Client, documents: Sequence[Document], timeout_seconds: float) -> None:

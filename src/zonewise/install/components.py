@@ -27,12 +27,12 @@ PART_OF: Final = {"app.kubernetes.io/part-of": "zonewise"}
 Document = dict[str, Any]
 
 
-class Mode(StrEnum):
+class InstallMode(StrEnum):
     OVERLAY = "overlay"
     OWN = "own"
 
 
-class Component(StrEnum):
+class InstallComponent(StrEnum):
     SLICES = "slices"
     DISRUPTION = "disruption"
     PROXY = "proxy"
@@ -45,27 +45,32 @@ class Component(StrEnum):
 
 
 SUMMARY: Final = {
-    Component.SLICES: "hints on EndpointSlices (mode overlay), or all EndpointSlices (mode own)",
-    Component.DISRUPTION: "budgets per domain: the kind, their controller, the guard of evictions and deletes",
-    Component.PROXY: "the node proxy, for Services that are labelled for it",
-    Component.PROXY_ALL: "the node proxy in the place of kube-proxy",
-    Component.DNS: "the DNS server, behind the Service kube-dns",
-    Component.DNS_BEHIND: "the DNS server behind CoreDNS",
-    Component.DNS_NODE: "the DNS server on every node",
-    Component.CSI: "the Ceph CSI driver; it needs a configuration of yours, see [storage](storage.md)",
-    Component.DASHBOARD: "the live page, for whom the API server lets",
+    InstallComponent.SLICES: "hints on EndpointSlices (mode overlay), or all EndpointSlices (mode own)",
+    InstallComponent.DISRUPTION: "budgets per domain: the kind, their controller, the guard of evictions and deletes",
+    InstallComponent.PROXY: "the node proxy, for Services that are labelled for it",
+    InstallComponent.PROXY_ALL: "the node proxy in the place of kube-proxy",
+    InstallComponent.DNS: "the DNS server, behind the Service kube-dns",
+    InstallComponent.DNS_BEHIND: "the DNS server behind CoreDNS",
+    InstallComponent.DNS_NODE: "the DNS server on every node",
+    InstallComponent.CSI: "the Ceph CSI driver; it needs a configuration of yours, see [storage](storage.md)",
+    InstallComponent.DASHBOARD: "the live page, for whom the API server lets",
 }
-DEFAULT: Final = (Component.SLICES, Component.DISRUPTION, Component.PROXY, Component.DASHBOARD)
+DEFAULT: Final = (
+    InstallComponent.SLICES,
+    InstallComponent.DISRUPTION,
+    InstallComponent.PROXY,
+    InstallComponent.DASHBOARD,
+)
 _EITHER: Final = (
-    {Component.PROXY, Component.PROXY_ALL},
-    {Component.DNS, Component.DNS_BEHIND, Component.DNS_NODE},
+    {InstallComponent.PROXY, InstallComponent.PROXY_ALL},
+    {InstallComponent.DNS, InstallComponent.DNS_BEHIND, InstallComponent.DNS_NODE},
 )
 """Of each of these a cluster has one."""
 _SHARED: Final = {"Namespace", "CustomResourceDefinition"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class ManifestValues:
     image: str
     namespace: str = NAMESPACE
     replicas: int = 2
@@ -73,13 +78,13 @@ class Values:
     """Where a proxy in the place of kube-proxy finds the API server before there are rules for its cluster IP."""
 
 
-def choose(names: Iterable[str]) -> tuple[Component, ...]:
+def choose(names: Iterable[str]) -> tuple[InstallComponent, ...]:
     """By name, each once and in the order of their installation; none means the default ones."""
-    known = {str(component) for component in Component}
+    known = {str(component) for component in InstallComponent}
     wanted = set(names)
     for name in sorted(wanted - known):
-        raise UsageError(f"no component {name!r}: write one or more of {', '.join(Component)}")
-    chosen = tuple(component for component in Component if component in wanted) or DEFAULT
+        raise UsageError(f"no component {name!r}: write one or more of {', '.join(InstallComponent)}")
+    chosen = tuple(component for component in InstallComponent if component in wanted) or DEFAULT
     for group in _EITHER:
         both = [component for component in chosen if component in group]
         if len(both) > 1:
@@ -87,23 +92,23 @@ def choose(names: Iterable[str]) -> tuple[Component, ...]:
     return chosen
 
 
-def file_names(component: Component, mode: Mode) -> tuple[str, ...]:
+def file_names(component: InstallComponent, mode: InstallMode) -> tuple[str, ...]:
     match component:
-        case Component.SLICES:
+        case InstallComponent.SLICES:
             return (f"{mode}.yaml",)
-        case Component.DISRUPTION:
+        case InstallComponent.DISRUPTION:
             return ("tdb.yaml", "disruption.yaml")
         case _:
             return (f"{component}.yaml",)
 
 
-def text(chosen: Sequence[Component], mode: Mode, values: Values) -> str:
+def text(chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> str:
     """All manifests as one YAML text, with the comments that say why."""
     parts = [part for part, _ in _parts(chosen, mode, values)]
     return "---\n".join(parts)
 
 
-def documents(chosen: Sequence[Component], mode: Mode, values: Values) -> list[Document]:
+def documents(chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> list[Document]:
     return [document for _, document in _parts(chosen, mode, values)]
 
 
@@ -113,7 +118,7 @@ def identity(document: Document) -> tuple[str, str, str]:
     return document["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
-def superseded(chosen: Sequence[Component], mode: Mode, values: Values) -> list[Document]:
+def superseded(chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> list[Document]:
     """What the other mode, or another component for the same work, has and this one has not: left behind, its rights would
     stay, or its programs without them. A namespace and a kind are others', too.
     """
@@ -122,24 +127,26 @@ def superseded(chosen: Sequence[Component], mode: Mode, values: Values) -> list[
     return [each for name, each in found.items() if name not in kept and each["kind"] not in _SHARED]
 
 
-def _replaced(chosen: Sequence[Component], mode: Mode) -> Iterator[tuple[Component, Mode]]:
-    if Component.SLICES in chosen:
-        yield Component.SLICES, Mode.OWN if mode is Mode.OVERLAY else Mode.OVERLAY
+def _replaced(chosen: Sequence[InstallComponent], mode: InstallMode) -> Iterator[tuple[InstallComponent, InstallMode]]:
+    if InstallComponent.SLICES in chosen:
+        yield InstallComponent.SLICES, InstallMode.OWN if mode is InstallMode.OVERLAY else InstallMode.OVERLAY
     for group in _EITHER:
         if group & set(chosen):
-            yield from ((each, mode) for each in Component if each in group and each not in chosen)
+            yield from ((each, mode) for each in InstallComponent if each in group and each not in chosen)
 
 
-def everything(components: Iterable[Component], values: Values) -> list[Document]:
+def everything(components: Iterable[InstallComponent], values: ManifestValues) -> list[Document]:
     """The objects of these components in every mode, each once."""
     found: dict[tuple[str, str, str], Document] = {}
     for component in components:
-        for mode in Mode:
+        for mode in InstallMode:
             found |= {identity(document): document for document in documents([component], mode, values)}
     return list(found.values())
 
 
-def _parts(chosen: Sequence[Component], mode: Mode, values: Values) -> Iterator[tuple[str, Document]]:
+def _parts(
+    chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues
+) -> Iterator[tuple[str, Document]]:
     seen = set()
     for component in chosen:
         for name in file_names(component, mode):
@@ -154,7 +161,7 @@ def _read(name: str) -> str:
     return files(__package__).joinpath("manifests", name).read_text(encoding="utf-8")
 
 
-def _render(text: str, values: Values) -> str:
+def _render(text: str, values: ManifestValues) -> str:
     host, port = values.api_server
     replaced = {
         r"(?m)^( *image: )zonewise$": rf"\g<1>{values.image}",

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from zonewise.errors import ZonewiseError
 from zonewise.install import apply
-from zonewise.install.apply import Change, Outcome
-from zonewise.install.components import PART_OF, Component, Document, Values, everything
+from zonewise.install.apply import ApplyChange, ApplyOutcome
+from zonewise.install.components import PART_OF, Document, InstallComponent, ManifestValues, everything
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import Apply, MergePatch
@@ -40,13 +40,13 @@ PROXY_NAME: Final = "service.kubernetes.io/service-proxy-name"
 LEASES_MADE: Final = ("zonewise-endpointslices", "zonewise-disruption", "zonewise-csi")
 NODE_LABELS: Final = ("topology.ceph.zonewise.dev/", "takeover.ceph.zonewise.dev/")
 _SECRETS: Final = ("zonewise-webhook", "zonewise-guard")
-_PROXIES: Final = {Component.PROXY, Component.PROXY_ALL}
+_PROXIES: Final = {InstallComponent.PROXY, InstallComponent.PROXY_ALL}
 _PATIENCE_SECONDS: Final = 120.0
 
 
 async def remove(
-    client: Client, chosen: Iterable[Component], values: Values, *, keep_budgets: bool = False
-) -> AsyncIterator[Outcome]:
+    client: Client, chosen: Iterable[InstallComponent], values: ManifestValues, *, keep_budgets: bool = False
+) -> AsyncIterator[ApplyOutcome]:
     """Of all components nothing stays; of some, what the others share. `keep_budgets` leaves the kind with its objects."""
     components = set(chosen)
     found = everything(components, values)
@@ -57,19 +57,19 @@ async def remove(
         async for outcome in _hand_back(client):
             yield outcome
     proxy = await _proxy(client, values) if components & _PROXIES else None
-    whole = components >= set(Component)
+    whole = components >= set(InstallComponent)
     away = await _away(client) if proxy is not None or whole else []
     async for outcome in apply.remove(client, rest):
         yield outcome
     if proxy is not None:
         await _clean_nodes(client, proxy, away)
-        yield Outcome(f"rules of zonewise proxy on every {'ready ' if away else ''}node", Change.DELETED)
+        yield ApplyOutcome(f"rules of zonewise proxy on every {'ready ' if away else ''}node", ApplyChange.DELETED)
         for name in away:
             why = "it is not ready; run `zonewise proxy --cleanup` there when it is back"
-            yield Outcome(f"rules of zonewise proxy on node {name}", Change.LEFT, why)
+            yield ApplyOutcome(f"rules of zonewise proxy on node {name}", ApplyChange.LEFT, why)
     async for outcome in _unmark(client, components):
         yield outcome
-    if Component.CSI in components:
+    if InstallComponent.CSI in components:
         async for outcome in _unlabel_nodes(client):
             yield outcome
     async for outcome in _remove_made(client, values.namespace):
@@ -81,7 +81,7 @@ async def remove(
     held = await _held(client, values.namespace, away) if homes else []
     for name in held:
         why = "they go when it is ready again, and so does their namespace"
-        yield Outcome(f"pods of {values.namespace} on node {name}", Change.LEFT, why)
+        yield ApplyOutcome(f"pods of {values.namespace} on node {name}", ApplyChange.LEFT, why)
     await apply.until_gone(client, last if held else [*last, *homes], _PATIENCE_SECONDS)
 
 
@@ -96,22 +96,22 @@ async def _held(client: Client, namespace: str, away: Sequence[str]) -> list[str
     return sorted({pod.spec.node_name for pod in pods} & set(away))
 
 
-async def _hand_back(client: Client) -> AsyncIterator[Outcome]:
+async def _hand_back(client: Client) -> AsyncIterator[ApplyOutcome]:
     """A Service labelled for a proxy that is gone is served by nobody; unlabelled, kube-proxy serves it."""
     off = MergePatch({"metadata": {"labels": {PROXY_NAME: None}}})
     for service in (await client.list(SERVICES, selector=f"{PROXY_NAME}=zonewise")).items:
         await client.patch(SERVICES, service.metadata.name, off, service.metadata.namespace)
-        yield Outcome(f"label {PROXY_NAME} of service {key_of(service)}", Change.DELETED)
+        yield ApplyOutcome(f"label {PROXY_NAME} of service {key_of(service)}", ApplyChange.DELETED)
 
 
-async def _unmark(client: Client, components: set[Component]) -> AsyncIterator[Outcome]:
+async def _unmark(client: Client, components: set[InstallComponent]) -> AsyncIterator[ApplyOutcome]:
     """A Service that changes is looked at again by the stock controller, which takes hints off that are not its own."""
     marks: list[tuple[Resource[Any], str, MergePatch | Apply]] = []
-    if Component.SLICES in components:
+    if InstallComponent.SLICES in components:
         async for outcome in _unmark_slices(client):
             yield outcome
         marks.append((SERVICES, STATE, MergePatch({"metadata": {"annotations": {STATE: None}}})))
-    if Component.DISRUPTION in components:
+    if InstallComponent.DISRUPTION in components:
         marks.append((PODS, GRANTED, Apply({"metadata": {"annotations": {}}}, GRANTS_MANAGER)))
     for resource, mark, off in marks:
         for each in await _marked(client, resource, mark):
@@ -119,10 +119,10 @@ async def _unmark(client: Client, components: set[Component]) -> AsyncIterator[O
                 await client.patch(resource, each.metadata.name, off, each.metadata.namespace)
             except NotFound:
                 continue
-            yield Outcome(f"annotation {mark} of {resource.kind.lower()} {key_of(each)}", Change.DELETED)
+            yield ApplyOutcome(f"annotation {mark} of {resource.kind.lower()} {key_of(each)}", ApplyChange.DELETED)
 
 
-async def _unmark_slices(client: Client) -> AsyncIterator[Outcome]:
+async def _unmark_slices(client: Client) -> AsyncIterator[ApplyOutcome]:
     """Those of mode own go over to the stock controller, whose label they have."""
     for each in (await client.list(ENDPOINT_SLICES)).items:
         said = {"labels": each.metadata.labels, "annotations": each.metadata.annotations}
@@ -135,24 +135,24 @@ async def _unmark_slices(client: Client) -> AsyncIterator[Outcome]:
         except NotFound:
             continue
         named = ", ".join(mark for marks in ours.values() for mark in marks)
-        yield Outcome(f"{named} of endpointslice {key_of(each)}", Change.DELETED)
+        yield ApplyOutcome(f"{named} of endpointslice {key_of(each)}", ApplyChange.DELETED)
 
 
-async def _unlabel_nodes(client: Client) -> AsyncIterator[Outcome]:
+async def _unlabel_nodes(client: Client) -> AsyncIterator[ApplyOutcome]:
     """The domains of volumes, which the node plugins wrote; volumes themselves stay, and so does what they name."""
     for node in (await client.list(NODES)).items:
         ours = [label for label in node.metadata.labels if label.startswith(NODE_LABELS)]
         if ours:
             off = MergePatch({"metadata": {"labels": dict.fromkeys(ours)}})
             await client.patch(NODES, node.metadata.name, off)
-            yield Outcome(f"labels {', '.join(ours)} of node {node.metadata.name}", Change.DELETED)
+            yield ApplyOutcome(f"labels {', '.join(ours)} of node {node.metadata.name}", ApplyChange.DELETED)
 
 
 async def _marked(client: Client, resource: Resource[Any], mark: str) -> list[HasMetadata]:
     return [each for each in (await client.list(resource)).items if mark in each.metadata.annotations]
 
 
-async def _remove_made(client: Client, namespace: str) -> AsyncIterator[Outcome]:
+async def _remove_made(client: Client, namespace: str) -> AsyncIterator[ApplyOutcome]:
     """What our programs made themselves, where the namespace does not go with it; those still needed are made anew."""
     for resource, names in ((LEASES, LEASES_MADE), (SECRETS, _SECRETS)):
         for name in names:
@@ -160,7 +160,7 @@ async def _remove_made(client: Client, namespace: str) -> AsyncIterator[Outcome]
                 await client.delete(resource, name, namespace)
             except NotFound:
                 continue
-            yield Outcome(f"{resource.kind.lower()} {namespace}/{name}", Change.DELETED)
+            yield ApplyOutcome(f"{resource.kind.lower()} {namespace}/{name}", ApplyChange.DELETED)
 
 
 async def _ours(client: Client, namespaces: list[Document]) -> list[Document]:
@@ -169,7 +169,7 @@ async def _ours(client: Client, namespaces: list[Document]) -> list[Document]:
     return [each for each, live in found if live and PART_OF.items() <= live["metadata"].get("labels", {}).items()]
 
 
-async def _proxy(client: Client, values: Values) -> Document | None:
+async def _proxy(client: Client, values: ManifestValues) -> Document | None:
     wanted = {"kind": "DaemonSet", "metadata": {"name": "zonewise-proxy", "namespace": values.namespace}}
     return await apply.find(client, wanted)
 

@@ -35,7 +35,7 @@ EXIT_FAILED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
+class HealthListen:
     """Where `/livez`, `/readyz` and `/metrics` are served: by default on all addresses, as kubelets probe the pod's."""
 
     host: str | None = None
@@ -43,13 +43,15 @@ class Listen:
     tls: ssl.SSLContext | None = None
 
 
-def run(main: Main, *, listen: Listen | None = None, grace_seconds: float = 25.0, unready_seconds: float = 0.0) -> int:
+def run(
+    main: Main, *, listen: HealthListen | None = None, grace_seconds: float = 25.0, unready_seconds: float = 0.0
+) -> int:
     """The exit code: 0 after a signal or when `main` returns, 1 when it fails.
 
     `unready_seconds` is how long to go on serving after readiness is off, for those who send work to notice.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Process(grace_seconds, unready_seconds).live(main, listen or Listen()))
+        return runner.run(_Process(grace_seconds, unready_seconds).live(main, listen or HealthListen()))
 
 
 class _Process:
@@ -59,7 +61,7 @@ class _Process:
         self._health = Health()
         self._stop = asyncio.Event()
 
-    async def live(self, main: Main, listen: Listen) -> int:
+    async def live(self, main: Main, listen: HealthListen) -> int:
         self._catch_signals()
         try:
             async with health.serve(self._health, listen.host, listen.port, listen.tls) as port:

@@ -21,7 +21,7 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.decide import addresses
 from zonewise.lab.nodes import nodes
-from zonewise.lab.state import Lab, Options, Phase
+from zonewise.lab.state import Lab, LabOptions, LabPhase
 
 Progress = Callable[[str], None]
 _CONTROL_PLANE_NICENESS = -5
@@ -39,7 +39,7 @@ _FLAGS = {
 }
 
 
-def up(name: str, options: Options, progress: Progress) -> Lab:
+def up(name: str, options: LabOptions, progress: Progress) -> Lab:
     """The lab as asked for, running. One that runs already is left alone; the rest of a crashed one is removed first."""
     _check(name, options)
     built = binaries.find(options.version)
@@ -64,13 +64,13 @@ def down(name: str, progress: Progress) -> bool:
     return True
 
 
-def _running(name: str, options: Options) -> Lab | None:
+def _running(name: str, options: LabOptions) -> Lab | None:
     """The lab, if it came up and not all of it has ended since, as after a reboot. People keep things in labs: what still
     runs is only removed when they say so.
     """
     lab = state.find(name)
     found = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)] if lab is not None else []
-    if lab is None or lab.phase is not Phase.READY or not any(process.running for process in found):
+    if lab is None or lab.phase is not LabPhase.READY or not any(process.running for process in found):
         return None
     ended = [process.name for process in found if not process.running]
     if ended or lab.options != options:
@@ -79,7 +79,7 @@ def _running(name: str, options: Options) -> Lab | None:
     return lab
 
 
-def _differences(running: Options, asked: Options) -> str:
+def _differences(running: LabOptions, asked: LabOptions) -> str:
     """Which options differ, in the words of the command line."""
     before, after = msgspec.to_builtins(running), msgspec.to_builtins(asked)
     shown = [
@@ -98,7 +98,7 @@ def _shown(value: object) -> str:
             return str(value)
 
 
-def _check(name: str, options: Options) -> None:
+def _check(name: str, options: LabOptions) -> None:
     if options.ceph and not options.zones:
         raise UsageError("Ceph has a zone for each of the lab's: ask for at least one with --zones")
     if options.kwok_nodes and not options.zones:
@@ -115,7 +115,7 @@ def _check(name: str, options: Options) -> None:
         addresses.plan(name, 0, options.zones, options.nodes_per_zone)  # says so if there is no room for them
 
 
-def _start(name: str, options: Options, built: binaries.Binaries, progress: Progress) -> Lab:
+def _start(name: str, options: LabOptions, built: binaries.Binaries, progress: Progress) -> Lab:
     directory = state.directory_of(name)
     directory.mkdir(mode=0o700, parents=True)
     try:
@@ -126,7 +126,7 @@ def _start(name: str, options: Options, built: binaries.Binaries, progress: Prog
         _start_control_plane(lab, progress)
         _start_ceph(lab, progress)
         _add_nodes(lab, progress)
-        lab = msgspec.structs.replace(lab, phase=Phase.READY)
+        lab = msgspec.structs.replace(lab, phase=LabPhase.READY)
         lab.save()
         _fill(lab, progress)
     except Exception:
@@ -144,13 +144,13 @@ def _leave_for_the_reader(name: str) -> None:
     lab = state.find(name)
     if lab is None:
         _remove(name)
-    elif lab.phase is Phase.STARTING:
+    elif lab.phase is LabPhase.STARTING:
         _remove_nodes(name)
         cluster.remove(lab.ceph, keep_logs=True)
         controlplane.halt(lab.directory)
 
 
-def _enter(name: str, directory: Path, options: Options, built: Path) -> Lab:
+def _enter(name: str, directory: Path, options: LabOptions, built: Path) -> Lab:
     """Claim a slot and put the lab on record."""
     slot = slots.claim(directory)
     if options.has_namespace_nodes:
@@ -181,7 +181,7 @@ def _start_control_plane(lab: Lab, progress: Progress) -> None:
     )
 
 
-def _flags(options: Options) -> dict[Program, tuple[str, ...]]:
+def _flags(options: LabOptions) -> dict[Program, tuple[str, ...]]:
     flags: dict[Program, tuple[str, ...]] = {}
     if options.has_namespace_nodes:
         flags[Program.CONTROLLER_MANAGER] = nodes.CONTROLLER_MANAGER_FLAGS

@@ -27,12 +27,12 @@ _RECORD = "lab.json"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")  # it becomes part of network namespaces' names
 
 
-class Phase(StrEnum):
+class LabPhase(StrEnum):
     STARTING = "starting"
     READY = "ready"
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for."""
 
     zones: tuple[str, ...] = ()
@@ -58,8 +58,8 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     slot: int
     binaries: Path
-    options: Options
-    phase: Phase = Phase.STARTING
+    options: LabOptions
+    phase: LabPhase = LabPhase.STARTING
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def find(name: str) -> Lab | None:
 
 def get(name: str) -> Lab:
     lab = find(name)
-    if lab is None or lab.phase is not Phase.READY:
+    if lab is None or lab.phase is not LabPhase.READY:
         others = ", ".join(each for each in names() if each != name)
         known = f", or choose one of yours with --name: {others}" if others else ""
         raise NoLabError(f"no lab {name!r} is running: start {name!r} with `zonewise lab up --name {name}`{known}")

@@ -12,10 +12,10 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
 from zonewise.lab.network import shaping
 from zonewise.lab.nodes.labels import ZONE
-from zonewise.lab.state import Lab, Phase
+from zonewise.lab.state import Lab, LabPhase
 
 
-class Health(StrEnum):
+class LabHealth(StrEnum):
     READY = "ready"
     STARTING = "starting"
     DEGRADED = "degraded"  # it runs, and not all of its nodes are ready
@@ -29,7 +29,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="camel"):
     memory_bytes: int
 
 
-class ZoneStatus(msgspec.Struct, frozen=True, rename="camel"):
+class LabZoneStatus(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     namespace_nodes: int = 0
     kwok_nodes: int = 0
@@ -45,14 +45,14 @@ class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The JSON of `-o json`; fields are only ever added."""
 
     name: str
-    health: Health
+    health: LabHealth
     problem: str = ""
     kube_version: str
     server: str = ""
     kubeconfig: str = ""
     directory: str
     slot: int
-    zones: tuple[ZoneStatus, ...] = ()
+    zones: tuple[LabZoneStatus, ...] = ()
     processes: tuple[ProcessStatus, ...] = ()
 
     @property
@@ -64,43 +64,45 @@ class LabStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return sum(zone.ready_nodes for zone in self.zones)
 
 
-class Listed(msgspec.Struct, frozen=True, rename="camel"):
+class ListedLab(msgspec.Struct, frozen=True, rename="camel"):
     """`phase` is null where a start ended before it wrote anything down."""
 
     name: str
-    phase: Phase | None
+    phase: LabPhase | None
     directory: str
 
 
-Labs = tuple[Listed, ...]
+Labs = tuple[ListedLab, ...]
 """The JSON of `zonewise lab list -o json`; fields are only ever added."""
 
 
 def listed() -> Labs:
     found = {name: state.find(name) for name in state.names()}
-    return tuple(Listed(name, lab.phase if lab else None, str(state.directory_of(name))) for name, lab in found.items())
+    return tuple(
+        ListedLab(name, lab.phase if lab else None, str(state.directory_of(name))) for name, lab in found.items()
+    )
 
 
 def of(lab: Lab) -> LabStatus:
-    if lab.phase is Phase.READY:
+    if lab.phase is LabPhase.READY:
         return _asked(lab, _recorded(lab))
     if state.is_held(lab.name):
         return _recorded(lab)
     since = state.find(lab.name)
-    if since is not None and since.phase is Phase.READY:  # it came up while we looked
+    if since is not None and since.phase is LabPhase.READY:  # it came up while we looked
         return _asked(since, _recorded(since))
-    return msgspec.structs.replace(_recorded(lab), health=Health.BROKEN, problem="its start failed or was killed")
+    return msgspec.structs.replace(_recorded(lab), health=LabHealth.BROKEN, problem="its start failed or was killed")
 
 
 def _recorded(lab: Lab) -> LabStatus:
     found = tuple(map(_process, [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]))
     return LabStatus(
         name=lab.name,
-        health=Health.STARTING,
+        health=LabHealth.STARTING,
         kube_version=lab.options.version,
         directory=str(lab.directory),
         slot=lab.slot,
-        zones=tuple(map(ZoneStatus, lab.zones)),
+        zones=tuple(map(LabZoneStatus, lab.zones)),
         processes=found,
     )
 
@@ -114,28 +116,28 @@ def _asked(lab: Lab, status: LabStatus) -> LabStatus:
         nodes = plane.request("GET", "/api/v1/nodes?resourceVersion=0")["items"]
     except (OSError, http.client.HTTPException) as error:
         problem = f"{', '.join(ended)} ended" if ended else f"the API server does not answer: {error}"
-        return msgspec.structs.replace(status, health=Health.BROKEN, problem=problem)
+        return msgspec.structs.replace(status, health=LabHealth.BROKEN, problem=problem)
     zones = _zones(lab, nodes)
-    health, problem = (Health.BROKEN, f"{', '.join(ended)} ended") if ended else judge(zones)
+    health, problem = (LabHealth.BROKEN, f"{', '.join(ended)} ended") if ended else judge(zones)
     return msgspec.structs.replace(status, health=health, problem=problem, zones=zones)
 
 
-def judge(zones: tuple[ZoneStatus, ...]) -> tuple[Health, str]:
+def judge(zones: tuple[LabZoneStatus, ...]) -> tuple[LabHealth, str]:
     """Whether all nodes are ready, and if not, where."""
     lacking = [
         f"{zone.nodes - zone.ready_nodes} of {zone.nodes} nodes in {zone.name or 'no zone'}{' (cut off)' if zone.cut else ''}"
         for zone in zones
         if zone.ready_nodes < zone.nodes
     ]
-    return (Health.DEGRADED, f"not ready: {', '.join(lacking)}") if lacking else (Health.READY, "")
+    return (LabHealth.DEGRADED, f"not ready: {', '.join(lacking)}") if lacking else (LabHealth.READY, "")
 
 
-def _zones(lab: Lab, nodes: list[Any]) -> tuple[ZoneStatus, ...]:
+def _zones(lab: Lab, nodes: list[Any]) -> tuple[LabZoneStatus, ...]:
     cut = shaping.read(lab.directory).cut
     return tuple(msgspec.structs.replace(zone, cut=zone.name in cut) for zone in count(lab.zones, nodes))
 
 
-def count(zones: tuple[str, ...], nodes: list[Any]) -> tuple[ZoneStatus, ...]:
+def count(zones: tuple[str, ...], nodes: list[Any]) -> tuple[LabZoneStatus, ...]:
     """Nodes per zone, by kind; zones that only nodes know of come last."""
     kinds: Counter[tuple[str, str]] = Counter()
     for node in nodes:
@@ -144,7 +146,7 @@ def count(zones: tuple[str, ...], nodes: list[Any]) -> tuple[ZoneStatus, ...]:
         kinds[zone, "ready"] += _is_ready(node)
     names = dict.fromkeys((*zones, *sorted(zone for zone, _ in kinds)))
     return tuple(
-        ZoneStatus(name, kinds[name, "namespace"], kinds[name, "kwok"], kinds[name, "ready"]) for name in names
+        LabZoneStatus(name, kinds[name, "namespace"], kinds[name, "kwok"], kinds[name, "ready"]) for name in names
     )
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from zonewise.objects import Key, Service
-from zonewise.planning.forecast import Money, Outlook, look, price, share_traffic
-from zonewise.planning.snapshot import Situation
+from zonewise.planning.forecast import ClusterForecast, CrossZoneCost, look, price, share_traffic
+from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 from zonewise.topology import ZONE
 
 
-class Traffic(msgspec.Struct, frozen=True, rename="camel"):
+class TrafficDifference(msgspec.Struct, frozen=True, rename="camel"):
     """Of a month. `gb` is that of all Services together that `by_service` does not tell of."""
 
     gb: float = 0.0
@@ -21,18 +21,18 @@ class Traffic(msgspec.Struct, frozen=True, rename="camel"):
     price_per_gb: float = 0.0
 
 
-class Side(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ServiceSide(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A Service on one side of the comparison."""
 
-    outlook: Outlook
-    money: Money | None = None
+    outlook: ClusterForecast
+    money: CrossZoneCost | None = None
 
 
-class Row(msgspec.Struct, frozen=True, rename="camel"):
+class ComparisonRow(msgspec.Struct, frozen=True, rename="camel"):
     """`planned` is what `today` becomes; both are the same where nothing changes."""
 
-    today: Side
-    planned: Side
+    today: ServiceSide
+    planned: ServiceSide
 
     @property
     def key(self) -> Key:
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
         return self.today != self.planned
 
 
-class Total(msgspec.Struct, frozen=True, rename="camel"):
+class ComparisonTotal(msgspec.Struct, frozen=True, rename="camel"):
     """`in_zone` is the share of all traffic, weighed by gigabytes where they are known, else by endpoints."""
 
     services: int
@@ -58,16 +58,16 @@ class Total(msgspec.Struct, frozen=True, rename="camel"):
 class Comparison(msgspec.Struct, frozen=True, rename="camel"):
     zones: Mapping[str, int]
     changes: tuple[str, ...]
-    rows: tuple[Row, ...]
-    today: Total
-    planned: Total
+    rows: tuple[ComparisonRow, ...]
+    today: ComparisonTotal
+    planned: ComparisonTotal
 
 
 def compare(
-    today: Situation,
-    planned: Situation,
+    today: Snapshot,
+    planned: Snapshot,
     chosen: Callable[[Service], bool],
-    traffic: Traffic | None = None,
+    traffic: TrafficDifference | None = None,
     hints: HintsForm = HintsForm.STABLE,
 ) -> Comparison:
     """`zones` are the planned ones, with their client nodes."""
@@ -76,7 +76,7 @@ def compare(
     before = _sides(outlooks, traffic, gb)
     planned.recall(today, _unchanged(today, planned))
     after = _sides(look(planned, chosen, hints), traffic, gb) if planned.changed else before
-    rows = tuple(Row(side, after[key]) for key, side in before.items())
+    rows = tuple(ComparisonRow(side, after[key]) for key, side in before.items())
     return Comparison(
         zones=planned.cluster.demand(ZONE),
         changes=planned.changed,
@@ -86,7 +86,7 @@ def compare(
     )
 
 
-def _unchanged(today: Situation, planned: Situation) -> set[Key]:
+def _unchanged(today: Snapshot, planned: Snapshot) -> set[Key]:
     """Services that nothing was done to; with other nodes, anything may become of any of them."""
     if planned.nodes is not today.nodes:
         return set()
@@ -94,19 +94,21 @@ def _unchanged(today: Situation, planned: Situation) -> set[Key]:
     return {served.key for served, then in pairs if then is served}
 
 
-def _sides(outlooks: list[Outlook], traffic: Traffic | None, gb: Mapping[Key, float]) -> dict[Key, Side]:
+def _sides(
+    outlooks: list[ClusterForecast], traffic: TrafficDifference | None, gb: Mapping[Key, float]
+) -> dict[Key, ServiceSide]:
     """`gb` is of today on both sides: who scales one Service sends no more to it, and no less to another."""
     if traffic is None:
-        return {found.key: Side(found) for found in outlooks}
+        return {found.key: ServiceSide(found) for found in outlooks}
     money = price(outlooks, gb, traffic.price_per_gb)
-    return {found.key: Side(found, money.get(found.key)) for found in outlooks}
+    return {found.key: ServiceSide(found, money.get(found.key)) for found in outlooks}
 
 
-def _total(sides: list[Side]) -> Total:
+def _total(sides: list[ServiceSide]) -> ComparisonTotal:
     outlooks = [side.outlook for side in sides]
     weights = [side.money.gb if side.money else float(side.outlook.endpoints) for side in sides]
     met = sum(weight * found.in_zone for weight, found in zip(weights, outlooks, strict=True))
-    return Total(
+    return ComparisonTotal(
         services=len(sides),
         endpoints=sum(found.endpoints for found in outlooks),
         in_zone=met / sum(weights) if sum(weights) else 0.0,

@@ -24,7 +24,7 @@ CARRYING: Final = f"{NAME_LABEL} in ({PROXY},{DNS})"
 """Selects the workloads that `carriers_of` asks for."""
 
 
-class Carrier(StrEnum):
+class DataPlane(StrEnum):
     """`Other`: labelled for a proxy that is not ours, whose ways nobody here knows. `Nobody`: an alias of a name elsewhere."""
 
     ZONEWISE_PROXY = "ZonewiseProxy"
@@ -37,58 +37,58 @@ class Carrier(StrEnum):
     @property
     def is_dns(self) -> bool:
         """The Service is headless: its clients are told addresses, and choose."""
-        return self in {Carrier.DNS, Carrier.STOCK_DNS}
+        return self in {DataPlane.DNS, DataPlane.STOCK_DNS}
 
     @property
     def is_ours(self) -> bool:
         """It does all that is decided."""
-        return self in {Carrier.ZONEWISE_PROXY, Carrier.DNS}
+        return self in {DataPlane.ZONEWISE_PROXY, DataPlane.DNS}
 
 
 @dataclass(frozen=True, slots=True)
-class Carriers:
+class DataPlanes:
     """`all_services` where the Zonewise proxy runs in kube-proxy's place, `dns` where the Zonewise DNS server answers."""
 
     all_services: bool = False
     dns: bool = False
 
-    def of(self, service: Service) -> Carrier:
+    def of(self, service: Service) -> DataPlane:
         if service.spec.type == "ExternalName":
-            return Carrier.NOBODY
+            return DataPlane.NOBODY
         if is_headless(service):
-            return Carrier.DNS if self.dns else Carrier.STOCK_DNS
+            return DataPlane.DNS if self.dns else DataPlane.STOCK_DNS
         match service.metadata.labels.get(PROXY_NAME_LABEL):
             case None:
-                return Carrier.ZONEWISE_PROXY if self.all_services else Carrier.KUBE_PROXY
+                return DataPlane.ZONEWISE_PROXY if self.all_services else DataPlane.KUBE_PROXY
             case str(name) if name == OUR_PROXY:
-                return Carrier.ZONEWISE_PROXY
+                return DataPlane.ZONEWISE_PROXY
             case _:
-                return Carrier.OTHER
+                return DataPlane.OTHER
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Overrides:
     """What a person says of the carriers, None where nothing is said: then what runs tells."""
 
     all_services: bool | None = None
     dns: bool | None = None
 
-    def over(self, found: Carriers) -> Carriers:
-        return Carriers(
+    def over(self, found: DataPlanes) -> DataPlanes:
+        return DataPlanes(
             found.all_services if self.all_services is None else self.all_services,
             found.dns if self.dns is None else self.dns,
         )
 
 
-STOCK: Final = Carriers()
+STOCK: Final = DataPlanes()
 """Nothing of Zonewise runs, or nobody knows of it."""
-UNTOLD: Final = Told()
+UNTOLD: Final = Overrides()
 
 
-def carriers_of(workloads: Iterable[Deployment | DaemonSet]) -> Carriers:
+def carriers_of(workloads: Iterable[Deployment | DaemonSet]) -> DataPlanes:
     """As far as the workloads of Zonewise tell; what runs outside of the cluster does not show."""
     ours = [(found.metadata.labels.get(NAME_LABEL), found) for found in workloads]
-    return Carriers(
+    return DataPlanes(
         all_services=any(name == PROXY and _serves_all(found) for name, found in ours),
         dns=any(name == DNS for name, _ in ours),
     )

@@ -11,33 +11,35 @@ from dataclasses import dataclass
 from functools import cache
 
 from zonewise.objects import Endpoint
-from zonewise.planning.data_plane import Carrier
-from zonewise.routing import Cluster, Decision, Expression, Forecast, choose, forecast
+from zonewise.planning.data_plane import DataPlane
+from zonewise.routing import Decision, Forecast, HintsExpression, RoutingNodes, choose, forecast
 from zonewise.routing.endpoints import is_draining, is_ready
 from zonewise.routing.forecast import Alike, Gets, clients_alike, foresee, served_domains
-from zonewise.routing.kube_proxy import Target, TrafficPolicies, categorize
+from zonewise.routing.kube_proxy import ProxyTarget, TrafficPolicies, categorize
 from zonewise.topology import ZONE
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class EffectiveRouting:
     """`astray` are the nodes whose clients reach endpoints that the decision keeps from them."""
 
     forecast: Forecast
     astray: tuple[str, ...] = ()
 
 
-def carried(decision: Decision, expression: Expression, cluster: Cluster, carrier: Carrier) -> Carried:
+def carried(
+    decision: Decision, expression: HintsExpression, cluster: RoutingNodes, carrier: DataPlane
+) -> EffectiveRouting:
     """Of a decision that has anybody to serve."""
-    if carrier is Carrier.KUBE_PROXY and expression.losses:
+    if carrier is DataPlane.KUBE_PROXY and expression.losses:
         return _by(_by_kube_proxy(decision, expression, cluster), decision, expression, cluster)
-    if carrier is Carrier.STOCK_DNS and (expression.hints or expression.losses):
+    if carrier is DataPlane.STOCK_DNS and (expression.hints or expression.losses):
         everything = dict.fromkeys((a for a, each in _all(decision).items() if is_ready(each)), 1.0)
         return _by(lambda _: everything, decision, expression, cluster)
-    return Carried(forecast(decision, cluster))
+    return EffectiveRouting(forecast(decision, cluster))
 
 
-def _by(gets: Gets, decision: Decision, expression: Expression, cluster: Cluster) -> Carried:
+def _by(gets: Gets, decision: Decision, expression: HintsExpression, cluster: RoutingNodes) -> EffectiveRouting:
     groups = list(_parted(clients_alike(cluster, served_domains(decision)), expression))
     used = {address for _, alike in groups for address in gets(alike[0])}
     endpoints = {a: each for a, each in _all(decision).items() if a in used or a in decision.endpoints}
@@ -47,10 +49,10 @@ def _by(gets: Gets, decision: Decision, expression: Expression, cluster: Cluster
         if gets(alike[0]).keys() - choose(decision, cluster, alike[0]).shares
         for name in alike
     )
-    return Carried(foresee(endpoints, cluster, groups, gets), tuple(astray))
+    return EffectiveRouting(foresee(endpoints, cluster, groups, gets), tuple(astray))
 
 
-def _parted(groups: Iterable[Alike], expression: Expression) -> Iterator[Alike]:
+def _parted(groups: Iterable[Alike], expression: HintsExpression) -> Iterator[Alike]:
     """By which endpoints are hinted for their node."""
     by_node: dict[str, list[str]] = {}
     for address, hints in expression.hints.items():
@@ -67,7 +69,7 @@ def _all(decision: Decision) -> Mapping[str, Endpoint]:
     return {**decision.endpoints, **decision.drained}
 
 
-def _by_kube_proxy(decision: Decision, expression: Expression, cluster: Cluster) -> Gets:
+def _by_kube_proxy(decision: Decision, expression: HintsExpression, cluster: RoutingNodes) -> Gets:
     targets = list(_targets(decision, expression))
 
     @cache
@@ -78,10 +80,10 @@ def _by_kube_proxy(decision: Decision, expression: Expression, cluster: Cluster)
     return gets
 
 
-def _targets(decision: Decision, expression: Expression) -> Iterator[Target]:
+def _targets(decision: Decision, expression: HintsExpression) -> Iterator[ProxyTarget]:
     for address, endpoint in _all(decision).items():
         hints = expression.hints.get(address)
-        yield Target(
+        yield ProxyTarget(
             address=address,
             local=False,
             ready=is_ready(endpoint),

@@ -15,26 +15,26 @@ import msgspec
 
 from zonewise.objects import EndpointSlice, Key, Service
 from zonewise.planning import slice_count
-from zonewise.planning.data_plane import Carrier
+from zonewise.planning.data_plane import DataPlane
 from zonewise.planning.effective_routing import carried
-from zonewise.planning.snapshot import Served, Situation, is_own
-from zonewise.routing import Cluster, Decision, HintsForm, drained_zones
+from zonewise.planning.snapshot import ServiceSnapshot, Snapshot, is_own
+from zonewise.routing import Decision, HintsForm, RoutingNodes, drained_zones
 from zonewise.routing.load import names
 from zonewise.routing.tiers import EVERYONE
-from zonewise.slices.decide.families import Family
+from zonewise.slices.decide.families import ServiceFamily
 from zonewise.slices.decide.overlay import is_stock, recalled
-from zonewise.slices.decide.route import Routed, route
-from zonewise.slices.decide.service_status import State, state_of
+from zonewise.slices.decide.route import RoutedEndpoints, route
+from zonewise.slices.decide.service_status import ServiceRoutingState, state_of
 from zonewise.topology import ZONE
 
 EVERY_CLIENT: Final = "*"
 PRICE_PER_GB: Final = 0.02
 """Dollars, as the large clouds ask: 0.01 for what leaves a zone and 0.01 for what enters one."""
-_PROGRAMS: Final[Mapping[Carrier, str]] = {Carrier.KUBE_PROXY: "kube-proxy", Carrier.STOCK_DNS: "stock DNS"}
+_PROGRAMS: Final[Mapping[DataPlane, str]] = {DataPlane.KUBE_PROXY: "kube-proxy", DataPlane.STOCK_DNS: "stock DNS"}
 RUN_DNS: Final = "run `zonewise dns`, which gives each client its own: zonewise install --only dns"
 
 
-class Assignment(msgspec.Struct, frozen=True, rename="camel"):
+class ServiceForecast(msgspec.Struct, frozen=True, rename="camel"):
     """So many endpoints of one zone are for the clients of these; `*` stands for all."""
 
     zone: str
@@ -42,7 +42,7 @@ class Assignment(msgspec.Struct, frozen=True, rename="camel"):
     endpoints: int
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ClusterForecast(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of one Service. Shares are of 1; `losses` are what stock proxies will not do of it, `cut_off` nodes without any.
 
     `astray` are nodes whose clients reach what the rule keeps from them, as stock programs carry the Service: then it is
@@ -62,7 +62,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     worst_overload: float
     cut_off: tuple[str, ...]
     slices: int
-    assignment: tuple[Assignment, ...]
+    assignment: tuple[ServiceForecast, ...]
     losses: tuple[str, ...]
     complaints: tuple[str, ...]
     astray: tuple[str, ...] = ()
@@ -72,12 +72,14 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return Key(self.namespace, self.name)
 
 
-def look(situation: Situation, chosen: Callable[[Service], bool], hints: HintsForm = HintsForm.STABLE) -> list[Outlook]:
+def look(
+    situation: Snapshot, chosen: Callable[[Service], bool], hints: HintsForm = HintsForm.STABLE
+) -> list[ClusterForecast]:
     """By namespace and name."""
     return [_foreseen(served, situation, hints) for served in situation.services if chosen(served.service)]
 
 
-def _foreseen(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
+def _foreseen(served: ServiceSnapshot, situation: Snapshot, hints: HintsForm) -> ClusterForecast:
     """Once for each situation."""
     place = served.key, hints
     if place not in situation.foreseen:
@@ -85,7 +87,7 @@ def _foreseen(served: Served, situation: Situation, hints: HintsForm) -> Outlook
     return situation.foreseen[place]
 
 
-def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
+def _outlook(served: ServiceSnapshot, situation: Snapshot, hints: HintsForm) -> ClusterForecast:
     cluster, carrier = situation.cluster, situation.carriers.of(served.service)
     found = {family: routed(served, family, situation, hints) for family in served.by_family}
     decisions = {family.value: each.decision for family, each in found.items()}
@@ -96,7 +98,7 @@ def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
     forecasts = [each.forecast for each in made]
     state = state_of(served.service, decisions, expressions, forecasts, now="")
     astray = tuple(sorted({name for each in made for name in each.astray}))
-    return Outlook(
+    return ClusterForecast(
         namespace=served.key.namespace,
         name=served.key.name,
         policy=state.policy,
@@ -117,7 +119,7 @@ def _outlook(served: Served, situation: Situation, hints: HintsForm) -> Outlook:
     )
 
 
-def _sentence(state: State, carrier: Carrier, astray: Sequence[str]) -> str:
+def _sentence(state: ServiceRoutingState, carrier: DataPlane, astray: Sequence[str]) -> str:
     """What was decided, and for whom it is not so."""
     if not astray:
         return state.sentence
@@ -125,7 +127,9 @@ def _sentence(state: State, carrier: Carrier, astray: Sequence[str]) -> str:
     return f"{state.sentence}; but {_PROGRAMS[carrier]} lets the clients of {nodes} reach others, too"
 
 
-def _remedy(state: State, carrier: Carrier, astray: Sequence[str], found: Iterable[Routed]) -> str:
+def _remedy(
+    state: ServiceRoutingState, carrier: DataPlane, astray: Sequence[str], found: Iterable[RoutedEndpoints]
+) -> str:
     if not astray:
         return state.remedy
     more = [loss.remedy for each in found for loss in each.expression.losses]
@@ -133,7 +137,9 @@ def _remedy(state: State, carrier: Carrier, astray: Sequence[str], found: Iterab
     return "; ".join(remedy for remedy in told if remedy)
 
 
-def routed(served: Served, family: Family, situation: Situation, hints: HintsForm = HintsForm.STABLE) -> Routed:
+def routed(
+    served: ServiceSnapshot, family: ServiceFamily, situation: Snapshot, hints: HintsForm = HintsForm.STABLE
+) -> RoutedEndpoints:
     """What the controller decides of one family, from the slices as they are."""
     namespace = situation.namespaces.get(served.key.namespace)
     said = namespace.metadata.annotations if namespace else {}
@@ -145,17 +151,17 @@ def routed(served: Served, family: Family, situation: Situation, hints: HintsFor
     return route(served.service, served.by_family[family], slices, situation.cluster, hints, drained, memory)
 
 
-def _of_family(slices: Iterable[EndpointSlice], family: Family) -> list[EndpointSlice]:
+def _of_family(slices: Iterable[EndpointSlice], family: ServiceFamily) -> list[EndpointSlice]:
     return [found for found in slices if found.address_type == family]
 
 
-def _slices(served: Served, family: Family, routed: Routed, *, own: bool) -> int:
+def _slices(served: ServiceSnapshot, family: ServiceFamily, routed: RoutedEndpoints, *, own: bool) -> int:
     if own:
         return slice_count.own(routed)
     return slice_count.stock(served.by_family[family], _of_family(served.slices, family))
 
 
-def _assignments(decisions: Iterable[Decision], cluster: Cluster) -> Iterable[Assignment]:
+def _assignments(decisions: Iterable[Decision], cluster: RoutingNodes) -> Iterable[ServiceForecast]:
     counted: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for decision in decisions:
         homes = cluster.homes(decision.endpoints, ZONE)
@@ -163,10 +169,10 @@ def _assignments(decisions: Iterable[Decision], cluster: Cluster) -> Iterable[As
         for address in decision.endpoints:
             consumers = names(tier.consumers.get(address, ())) if tier is not EVERYONE else (EVERY_CLIENT,)
             counted[homes[address] or "", consumers] += 1
-    return (Assignment(zone, consumers, number) for (zone, consumers), number in sorted(counted.items()))
+    return (ServiceForecast(zone, consumers, number) for (zone, consumers), number in sorted(counted.items()))
 
 
-class Money(msgspec.Struct, frozen=True, rename="camel"):
+class CrossZoneCost(msgspec.Struct, frozen=True, rename="camel"):
     """Traffic of a month, what of it leaves its zone, and the price of that."""
 
     gb: float
@@ -174,17 +180,19 @@ class Money(msgspec.Struct, frozen=True, rename="camel"):
     cost: float
 
 
-def price(outlooks: Iterable[Outlook], gb: Mapping[Key, float], price_per_gb: float) -> dict[Key, Money]:
+def price(
+    outlooks: Iterable[ClusterForecast], gb: Mapping[Key, float], price_per_gb: float
+) -> dict[Key, CrossZoneCost]:
     """A Service without endpoints sends nothing anywhere."""
     crossing = {
         found.key: gb[found.key] * (1 - found.in_zone) if found.endpoints else 0.0
         for found in outlooks
         if found.key in gb
     }
-    return {key: Money(gb[key], crosses, crosses * price_per_gb) for key, crosses in crossing.items()}
+    return {key: CrossZoneCost(gb[key], crosses, crosses * price_per_gb) for key, crosses in crossing.items()}
 
 
-def share_traffic(outlooks: Iterable[Outlook], total_gb: float, told: Mapping[Key, float]) -> dict[Key, float]:
+def share_traffic(outlooks: Iterable[ClusterForecast], total_gb: float, told: Mapping[Key, float]) -> dict[Key, float]:
     """What was told of a Service holds; the total is that of the others, in proportion to their endpoints."""
     untold = {found.key: found.endpoints for found in outlooks if found.key not in told}
     whole = sum(untold.values())

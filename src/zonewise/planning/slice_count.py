@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 from zonewise.objects import Endpoint, EndpointSlice
 from zonewise.slices.decide.endpoints import ByPorts
 from zonewise.slices.decide.plan import MOST_PER_SLICE
-from zonewise.slices.decide.route import Routed
+from zonewise.slices.decide.route import RoutedEndpoints
 
 
-def own(routed: Routed) -> int:
+def own(routed: RoutedEndpoints) -> int:
     """A Service without endpoints has one empty slice."""
     return sum(_slices_for(len(endpoints)) for endpoints in routed.wanted.values()) or 1
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 from zonewise.errors import UsageError
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Key, Namespace, Node, Pod, Service, View, key_of
 from zonewise.objects.apps import DaemonSet, Deployment
-from zonewise.planning.data_plane import STOCK, Carriers
-from zonewise.routing import Cluster, HintsForm
+from zonewise.planning.data_plane import STOCK, DataPlanes
+from zonewise.routing import HintsForm, RoutingNodes
 from zonewise.slices.decide.endpoints import ByPorts, endpoints_of
-from zonewise.slices.decide.families import Family, families_of
+from zonewise.slices.decide.families import ServiceFamily, families_of
 from zonewise.slices.decide.metadata import CONSUMER
 from zonewise.slices.decide.names import service_key
 from zonewise.slices.decide.plan import has_slices
 from zonewise.slices.decide.selectors import PodsByLabel
 
 if TYPE_CHECKING:
-    from zonewise.planning.forecast import Outlook
+    from zonewise.planning.forecast import ClusterForecast
 
 KINDS: Final[Mapping[str, type[View]]] = {
     "Node": Node,
@@ -45,43 +45,43 @@ def require(objects: Mapping[str, Sequence[Any]], source: str, *kinds: str) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServiceSnapshot:
     """A Service and its endpoints by family and ports; `slices` are there now and remember the last decision."""
 
     service: Service
-    by_family: Mapping[Family, ByPorts]
+    by_family: Mapping[ServiceFamily, ByPorts]
     slices: tuple[EndpointSlice, ...] = ()
 
     @property
     def key(self) -> Key:
         return key_of(self.service)
 
-    def endpoints(self, family: Family) -> Iterator[Endpoint]:
+    def endpoints(self, family: ServiceFamily) -> Iterator[Endpoint]:
         for found in self.by_family[family].values():
             yield from found
 
 
 @dataclass(frozen=True)
-class Situation:
+class Snapshot:
     """`changed` is empty for the cluster as it is, else what was changed in words.
 
     `own` where the Zonewise controller writes the slices (mode own), not the stock one; `carriers` tells who carries what.
     """
 
     nodes: tuple[Node, ...]
-    services: tuple[Served, ...]
+    services: tuple[ServiceSnapshot, ...]
     namespaces: Mapping[str, Namespace] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     own: bool = False
-    carriers: Carriers = STOCK
-    foreseen: dict[tuple[Key, HintsForm], Outlook] = field(default_factory=dict, repr=False, compare=False)
+    carriers: DataPlanes = STOCK
+    foreseen: dict[tuple[Key, HintsForm], ClusterForecast] = field(default_factory=dict, repr=False, compare=False)
     """What `outlook` found already: it is asked for more than once, and costs most of all."""
 
     @cached_property
-    def cluster(self) -> Cluster:
-        return Cluster.of(self.nodes)
+    def cluster(self) -> RoutingNodes:
+        return RoutingNodes.of(self.nodes)
 
-    def recall(self, before: Situation, same: Container[Key]) -> None:
+    def recall(self, before: Snapshot, same: Container[Key]) -> None:
         """What was foreseen of the Services `same` holds here, too: neither they nor the nodes have changed since."""
         known = list(before.foreseen.items())  # at once: another thread may be looking at it, too
         self.foreseen.update((place, found) for place, found in known if place[0] in same)
@@ -95,14 +95,14 @@ def gather(
     namespaces: Iterable[Namespace] = (),
     *,
     own: bool | None = None,
-    carriers: Carriers = STOCK,
-) -> Situation:
+    carriers: DataPlanes = STOCK,
+) -> Snapshot:
     """Endpoints are those of the slices, or where there are none, of the pods.
 
     Who writes slices is told by those that are for one zone, unless `own` says it: no stock controller parts them so.
     """
     known = tuple(sorted(nodes, key=lambda node: node.metadata.name))
-    cluster = Cluster.of(known)
+    cluster = RoutingNodes.of(known)
     by_service = _by_service(slices)
     selected = _Selected(pods)
     routed = sorted((service for service in services if has_slices(service)), key=key_of)
@@ -110,7 +110,7 @@ def gather(
     if own is None:
         own = any(is_own(found) for each in served for found in each.slices)
     told = {found.metadata.name: found for found in namespaces}
-    return Situation(known, tuple(served), told, own=own, carriers=carriers)
+    return Snapshot(known, tuple(served), told, own=own, carriers=carriers)
 
 
 def is_own(found: EndpointSlice) -> bool:
@@ -125,18 +125,22 @@ def _by_service(slices: Iterable[EndpointSlice]) -> dict[Key, list[EndpointSlice
     return found
 
 
-def _served(service: Service, slices: Sequence[EndpointSlice], selected: _Selected, cluster: Cluster) -> Served:
+def _served(
+    service: Service, slices: Sequence[EndpointSlice], selected: _Selected, cluster: RoutingNodes
+) -> ServiceSnapshot:
     if slices:
         return served_by(service, slices)
-    return Served(service, endpoints_of(service, selected.by(service), cluster, families_of(service)).by_family)
+    return ServiceSnapshot(
+        service, endpoints_of(service, selected.by(service), cluster, families_of(service)).by_family
+    )
 
 
-def served_by(service: Service, slices: Iterable[EndpointSlice]) -> Served:
+def served_by(service: Service, slices: Iterable[EndpointSlice]) -> ServiceSnapshot:
     in_order = tuple(sorted(slices, key=lambda found: found.metadata.name))
-    return Served(service, {family: _by_ports(in_order, family) for family in families_of(service)}, in_order)
+    return ServiceSnapshot(service, {family: _by_ports(in_order, family) for family in families_of(service)}, in_order)
 
 
-def _by_ports(slices: Sequence[EndpointSlice], family: Family) -> ByPorts:
+def _by_ports(slices: Sequence[EndpointSlice], family: ServiceFamily) -> ByPorts:
     found: dict[tuple[EndpointPort, ...], list[Endpoint]] = {}
     for one in slices:
         if one.address_type == family and one.endpoints:

@@ -15,8 +15,8 @@ import msgspec
 
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import Endpoint, Key, Node, Service
-from zonewise.planning.snapshot import Served, Situation
-from zonewise.routing import Cluster
+from zonewise.planning.snapshot import ServiceSnapshot, Snapshot
+from zonewise.routing import RoutingNodes
 from zonewise.routing.drain import DRAIN_ZONE
 from zonewise.routing.policy import (
     OLD_HINTS,
@@ -27,10 +27,10 @@ from zonewise.routing.policy import (
     TOPOLOGY_MODE,
     read_policy,
 )
-from zonewise.routing.reason import Code, Reason
+from zonewise.routing.reason import RoutingCode, RoutingReason
 from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
 from zonewise.slices.decide.endpoints import ByPorts
-from zonewise.slices.decide.families import Family
+from zonewise.slices.decide.families import ServiceFamily
 from zonewise.topology import ZONE
 
 Chosen = Callable[[Service], bool]
@@ -51,7 +51,7 @@ _WHOLE_KEYS: Final = frozenset({*SHORT_NAMES.values(), OLD_HINTS, DRAIN_ZONE})
 MOST_ADDED: Final = 10_000
 
 
-def set_policy(situation: Situation, name: str, value: str, chosen: Chosen) -> Situation:
+def set_policy(situation: Snapshot, name: str, value: str, chosen: Chosen) -> Snapshot:
     """`name` is a short one, a whole annotation key, or trafficDistribution; an empty value takes it away."""
     if name not in {*SHORT_NAMES, *_WHOLE_KEYS, TRAFFIC_DISTRIBUTION}:
         known = ", ".join((*SHORT_NAMES, TRAFFIC_DISTRIBUTION))
@@ -68,9 +68,9 @@ def set_policy(situation: Situation, name: str, value: str, chosen: Chosen) -> S
     return _changed(situation, f"{name}={value}", services=services)
 
 
-def _is_refusal(said: Reason) -> bool:
+def _is_refusal(said: RoutingReason) -> bool:
     """A value that nobody understands; that a Service says two things, or tunes nothing, may well be asked about."""
-    return said.code is Code.INVALID_VALUE
+    return said.code is RoutingCode.INVALID_VALUE
 
 
 def _with_policy(service: Service, name: str, value: str) -> Service:
@@ -85,7 +85,7 @@ def _with_policy(service: Service, name: str, value: str) -> Service:
     return msgspec.structs.replace(service, metadata=msgspec.structs.replace(service.metadata, annotations=annotations))
 
 
-def lose_zone(situation: Situation, zone: str) -> Situation:
+def lose_zone(situation: Snapshot, zone: str) -> Snapshot:
     """Its nodes and every endpoint on them are gone, and nothing has taken their place yet."""
     lost = {name for name, found in situation.cluster.domains(ZONE).items() if found == zone}
     if not lost:
@@ -100,7 +100,7 @@ def lose_zone(situation: Situation, zone: str) -> Situation:
     return _changed(situation, f"zone {zone} lost ({len(lost)} nodes)", nodes=nodes, services=services)
 
 
-def add_nodes(situation: Situation, zone: str, number: int) -> Situation:
+def add_nodes(situation: Snapshot, zone: str, number: int) -> Snapshot:
     """Nodes like the first ready one of that zone; of any zone, where it is a new one."""
     if not 1 <= number <= MOST_ADDED:
         raise UsageError(f"--add-nodes {zone}={number}: add 1 to {MOST_ADDED:,} nodes")
@@ -111,7 +111,7 @@ def add_nodes(situation: Situation, zone: str, number: int) -> Situation:
     return _changed(situation, f"{number} nodes added in {zone}", nodes=(*situation.nodes, *added))
 
 
-def _pattern(situation: Situation, zone: str) -> Node:
+def _pattern(situation: Snapshot, zone: str) -> Node:
     homes, clients = situation.cluster.domains(ZONE), situation.cluster.clients
     name = next((name for name in clients if homes.get(name) == zone), clients[0] if clients else None)
     if name is None:
@@ -126,7 +126,7 @@ def _like(pattern: Node, name: str, zone: str) -> Node:
     )
 
 
-def scale(situation: Situation, name: str, number: int) -> Situation:
+def scale(situation: Snapshot, name: str, number: int) -> Snapshot:
     """A Service gets as many endpoints: new ones in the zones that have fewest, the fullest zones lose theirs first."""
     if not 0 <= number <= MOST_ADDED:
         raise UsageError(f"--replicas {name}={number}: write a number from 0 to {MOST_ADDED:,}")
@@ -137,7 +137,7 @@ def scale(situation: Situation, name: str, number: int) -> Situation:
     return _changed(situation, f"{wanted} scaled to {number}", services=services)
 
 
-def find(situation: Situation, name: str, option: str) -> Key:
+def find(situation: Snapshot, name: str, option: str) -> Key:
     """The Service that a person names, with its namespace or without."""
     namespace, _, bare = name.rpartition("/")
     found = [
@@ -154,14 +154,14 @@ def find(situation: Situation, name: str, option: str) -> Key:
             raise UsageError(f"{option} {name}: {len(found)} Services have that name; write {found[0]} or another")
 
 
-def _scaled(served: Served, number: int, cluster: Cluster) -> Served:
+def _scaled(served: ServiceSnapshot, number: int, cluster: RoutingNodes) -> ServiceSnapshot:
     families = {
         family: _scale_family(by_ports, family, number, cluster) for family, by_ports in served.by_family.items()
     }
     return replace(served, by_family=families)
 
 
-def _scale_family(by_ports: ByPorts, family: Family, number: int, cluster: Cluster) -> ByPorts:
+def _scale_family(by_ports: ByPorts, family: ServiceFamily, number: int, cluster: RoutingNodes) -> ByPorts:
     ports = next(iter(by_ports), ())
     endpoints = [endpoint for found in by_ports.values() for endpoint in found]
     added = list(_more(endpoints, family, number - len(endpoints), cluster))
@@ -171,7 +171,9 @@ def _scale_family(by_ports: ByPorts, family: Family, number: int, cluster: Clust
     return scaled
 
 
-def _more(endpoints: Sequence[Endpoint], family: Family, number: int, cluster: Cluster) -> Iterable[Endpoint]:
+def _more(
+    endpoints: Sequence[Endpoint], family: ServiceFamily, number: int, cluster: RoutingNodes
+) -> Iterable[Endpoint]:
     zones, placed = _nodes_by_zone(cluster), Counter(_home(endpoint, cluster) for endpoint in endpoints)
     if number > 0 and not zones:
         raise ZonewiseError("no node takes pods, so there is no place for more endpoints")
@@ -182,7 +184,7 @@ def _more(endpoints: Sequence[Endpoint], family: Family, number: int, cluster: C
         yield Endpoint(addresses=(_address(family, index),), node_name=node, zone=zone)
 
 
-def _fewer(endpoints: Sequence[Endpoint], number: int, cluster: Cluster) -> list[Endpoint]:
+def _fewer(endpoints: Sequence[Endpoint], number: int, cluster: RoutingNodes) -> list[Endpoint]:
     by_zone: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
         by_zone.setdefault(_home(endpoint, cluster) or "", []).append(endpoint)
@@ -192,24 +194,24 @@ def _fewer(endpoints: Sequence[Endpoint], number: int, cluster: Cluster) -> list
     return [endpoint for endpoint in endpoints if id(endpoint) in kept]
 
 
-def _home(endpoint: Endpoint, cluster: Cluster) -> str | None:
+def _home(endpoint: Endpoint, cluster: RoutingNodes) -> str | None:
     return cluster.domains(ZONE).get(endpoint.node_name or "") or endpoint.zone
 
 
-def _nodes_by_zone(cluster: Cluster) -> dict[str, list[str]]:
+def _nodes_by_zone(cluster: RoutingNodes) -> dict[str, list[str]]:
     homes, found = cluster.domains(ZONE), dict[str, list[str]]()
     for name in cluster.clients:
         found.setdefault(homes.get(name, ""), []).append(name)
     return found
 
 
-def _address(family: Family, index: int) -> str:
+def _address(family: ServiceFamily, index: int) -> str:
     """From a range for benchmarks that no cluster uses for its pods (RFC 2544, RFC 5180)."""
     high, low = divmod(index, 256)
-    return f"198.18.{high}.{low}" if family is Family.IPV4 else f"2001:2::{index:x}"
+    return f"198.18.{high}.{low}" if family is ServiceFamily.IPV4 else f"2001:2::{index:x}"
 
 
-def _keep(served: Served, stays: Callable[[Endpoint], bool]) -> Served:
+def _keep(served: ServiceSnapshot, stays: Callable[[Endpoint], bool]) -> ServiceSnapshot:
     families = {
         family: {ports: [endpoint for endpoint in found if stays(endpoint)] for ports, found in by_ports.items()}
         for family, by_ports in served.by_family.items()
@@ -218,12 +220,12 @@ def _keep(served: Served, stays: Callable[[Endpoint], bool]) -> Served:
 
 
 def _changed(
-    situation: Situation,
+    situation: Snapshot,
     words: str,
     *,
     nodes: tuple[Node, ...] | None = None,
-    services: tuple[Served, ...] | None = None,
-) -> Situation:
+    services: tuple[ServiceSnapshot, ...] | None = None,
+) -> Snapshot:
     """A new value: what the old one had computed of its nodes does not hold for it."""
     return replace(
         situation,
@@ -234,6 +236,6 @@ def _changed(
     )
 
 
-def _zones(cluster: Cluster) -> str:
+def _zones(cluster: RoutingNodes) -> str:
     zones = sorted(set(cluster.domains(ZONE).values()))
     return ", ".join(zones) if zones else "no zone at all: no node has a zone label"

@@ -15,13 +15,13 @@ from prometheus_client import Counter, Histogram
 
 from zonewise import log
 from zonewise.proxy.decide.rules import PortName, PortRules
-from zonewise.proxy.nft_socket import Kernel, RefusedError
+from zonewise.proxy.nft_socket import NftRefusedError, NftSocket
 from zonewise.proxy.wire import messages as nft_messages
-from zonewise.proxy.wire.elements import Writer
+from zonewise.proxy.wire.elements import ElementWriter
 from zonewise.proxy.wire.family import FAMILIES, Family
-from zonewise.proxy.wire.layout import Options
+from zonewise.proxy.wire.layout import LayoutOptions
 from zonewise.proxy.wire.netlink import Message
-from zonewise.proxy.wire.ruleset import Contest, Ruleset
+from zonewise.proxy.wire.ruleset import ElementConflict, Ruleset
 
 COMMITS = Counter("zonewise_proxy_commits", "Transactions sent to the kernel", ["family", "scope"])
 REFUSALS = Counter("zonewise_proxy_refusals", "Transactions that the kernel refused", ["family"])
@@ -48,8 +48,8 @@ class NodeNetwork:
     service_ranges: tuple[str, ...] = ()
 
 
-class Plane:
-    def __init__(self, kernel: Kernel, families: Iterable[Family], network: NodeNetwork) -> None:
+class Applier:
+    def __init__(self, kernel: NftSocket, families: Iterable[Family], network: NodeNetwork) -> None:
         self._kernel = kernel
         self.network = network
         self._rulesets = {family: _ruleset(family, network) for family in families}
@@ -67,7 +67,7 @@ class Plane:
                 continue
             try:
                 self._commit(family, messages, "change")
-            except RefusedError as error:
+            except NftRefusedError as error:
                 REFUSALS.labels(family.name).inc()
                 _log.warning("change refused, saying everything again", family=family.name, error=str(error))
                 self._say_all(family)
@@ -86,7 +86,7 @@ class Plane:
             self._rulesets[family].adopt(old.ports)
         self.repair()
 
-    def contests(self) -> list[Contest]:
+    def contests(self) -> list[ElementConflict]:
         return [contest for ruleset in self._rulesets.values() for contest in ruleset.contests()]
 
     def _say_all(self, family: Family) -> None:
@@ -95,7 +95,7 @@ class Plane:
         try:
             messages = ruleset.whole(self._kernel.chains(family), self._kernel.sets(family))
             self._commit(family, messages, "whole")
-        except RefusedError as error:
+        except NftRefusedError as error:
             REFUSALS.labels(family.name).inc()
             _log.warning("table made anew", family=family.name, error=str(error))
             self._commit(family, ruleset.whole(anew=True), "anew")
@@ -106,7 +106,7 @@ class Plane:
         COMMITS.labels(family.name, scope).inc()
 
 
-def clean_up(kernel: Kernel) -> list[Family]:
+def clean_up(kernel: NftSocket) -> list[Family]:
     """Remove our tables; says of which families there were any."""
     found = [family for family in FAMILIES.values() if kernel.chains(family)]
     kernel.commit([nft_messages.delete_table(family) for family in found])
@@ -115,10 +115,10 @@ def clean_up(kernel: Kernel) -> list[Family]:
 
 def _ruleset(family: Family, network: NodeNetwork) -> Ruleset:
     ranges = _of_family(family, network.pod_ranges)
-    options = Options(network.masquerade_all, bool(ranges), network.pods_interface)
+    options = LayoutOptions(network.masquerade_all, bool(ranges), network.pods_interface)
     addresses = tuple(address for address in network.addresses if family.owns(address))
     services = _of_family(family, network.service_ranges)
-    return Ruleset(Writer(family, options, addresses), _bounds(ranges), _bounds(services))
+    return Ruleset(ElementWriter(family, options, addresses), _bounds(ranges), _bounds(services))
 
 
 def _of_family(family: Family, ranges: Iterable[str]) -> list[IPv4Network | IPv6Network]:

@@ -18,9 +18,9 @@ from prometheus_client import Counter
 
 from zonewise import log
 from zonewise.proxy import conntrack
-from zonewise.proxy.conntrack import Flow, read_flow
+from zonewise.proxy.conntrack import ConntrackFlow, read_flow
 from zonewise.proxy.socket_reader import readable
-from zonewise.proxy.traffic_counters import Meter, Networks, Tally
+from zonewise.proxy.traffic_counters import Networks, TrafficCount, TrafficMeter
 from zonewise.proxy.wire.family import FAMILIES
 from zonewise.proxy.wire.netlink import received
 
@@ -39,9 +39,9 @@ Here = Callable[[], tuple[str, Networks]]
 """This node's zone, and where the clients are that it sends for."""
 
 
-async def measure(tally: Tally, here: Here) -> None:
+async def measure(tally: TrafficCount, here: Here) -> None:
     """Until cancelled."""
-    meter = Meter()
+    meter = TrafficMeter()
     account_bytes()
     async with asyncio.TaskGroup() as group:
         group.create_task(_hear_ends(tally, meter, here), name="ended connections")
@@ -57,8 +57,8 @@ def account_bytes() -> None:
         _log.warning("connections are counted, but no bytes", error=str(error), remedy=f"write 1 to {_ACCOUNTING}")
 
 
-async def _hear_ends(tally: Tally, meter: Meter, here: Here) -> None:
-    ended = Ended()
+async def _hear_ends(tally: TrafficCount, meter: TrafficMeter, here: Here) -> None:
+    ended = EndedConnection()
     async for _ in readable(ended):
         zone, networks = here()
         for flow in ended.take():
@@ -66,7 +66,7 @@ async def _hear_ends(tally: Tally, meter: Meter, here: Here) -> None:
                 meter.ended(flow, where)
 
 
-async def _look_again(tally: Tally, meter: Meter, here: Here) -> None:
+async def _look_again(tally: TrafficCount, meter: TrafficMeter, here: Here) -> None:
     while True:
         started = time.thread_time()
         meter.begin()
@@ -82,7 +82,7 @@ async def _look_again(tally: Tally, meter: Meter, here: Here) -> None:
         await asyncio.sleep(max(LOOK_SECONDS, (time.thread_time() - started) / MOST_OF_A_CORE))
 
 
-class Ended:
+class EndedConnection:
     """Connections that ended, of the network namespace in which it is made; `fileno` becomes readable with each."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Ended:
     def close(self) -> None:
         self._socket.close()
 
-    def take(self, most: int = 4096) -> Iterable[Flow]:
+    def take(self, most: int = 4096) -> Iterable[ConntrackFlow]:
         """Those that wait, but not more at once: other work waits, too."""
         for _ in range(most):
             try:

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from prometheus_client import Counter
 
 from zonewise.proxy.decide.rules import PortName, PortRules
-from zonewise.proxy.decide.targets import Target
-from zonewise.proxy.wire.elements import Front, fronts
+from zonewise.proxy.decide.targets import EndpointTarget
+from zonewise.proxy.wire.elements import Frontend, fronts
 from zonewise.proxy.wire.family import Family
 from zonewise.proxy.wire.netlink import DUMP, REQUEST, attributes, number, received
 
@@ -35,7 +35,7 @@ _STATUS, _STATUS_MASK = 3, 26
 _DNAT: Final = 0x20
 
 
-class Flow(NamedTuple):
+class ConntrackFlow(NamedTuple):
     """`carried` are bytes both ways, where the kernel counts them; `identity` is what names the flow to it."""
 
     protocol: int
@@ -52,8 +52,8 @@ def stale_fronts(
     changed: Iterable[PortRules],
     family: Family,
     node_addresses: Iterable[str],
-    lost: Container[tuple[PortName, Front]] = (),
-) -> dict[tuple[bytes, int], frozenset[Target]]:
+    lost: Container[tuple[PortName, Frontend]] = (),
+) -> dict[tuple[bytes, int], frozenset[EndpointTarget]]:
     """For each address and port of the changed UDP ports, the targets that its flows may go on to.
 
     What a port has `lost` to another Service leads to that one's endpoints, and these flows are none of its business.
@@ -69,16 +69,16 @@ def stale_fronts(
     }
 
 
-def _addresses(front: Front, nodes: list[str]) -> list[str]:
+def _addresses(front: Frontend, nodes: list[str]) -> list[str]:
     return [front.address] if front.address else nodes
 
 
-def stale(flow: Flow, wanted: Mapping[tuple[bytes, int], frozenset[Target]], family: Family) -> bool:
+def stale(flow: ConntrackFlow, wanted: Mapping[tuple[bytes, int], frozenset[EndpointTarget]], family: Family) -> bool:
     allowed = wanted.get((flow.destination, flow.port)) if flow.protocol == _UDP else None
-    return allowed is not None and Target(family.unpack(flow.answered_by), flow.answered_from) not in allowed
+    return allowed is not None and EndpointTarget(family.unpack(flow.answered_by), flow.answered_from) not in allowed
 
 
-def forget(family: Family, wanted: Mapping[tuple[bytes, int], frozenset[Target]]) -> int:
+def forget(family: Family, wanted: Mapping[tuple[bytes, int], frozenset[EndpointTarget]]) -> int:
     """How many flows were removed."""
     if not wanted:
         return 0
@@ -90,19 +90,19 @@ def forget(family: Family, wanted: Mapping[tuple[bytes, int], frozenset[Target]]
     return count
 
 
-def translated(family: Family) -> Iterator[list[Flow]]:
+def translated(family: Family) -> Iterator[list[ConntrackFlow]]:
     """The flows whose destination was changed, some at a time. Kernels before 5.15 give all flows."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 12) as tracked:
         tracked.bind((0, 0))
         yield from _parts(tracked, family, number(_STATUS, _DNAT) + number(_STATUS_MASK, _DNAT))
 
 
-def _flows(tracked: socket.socket, family: Family) -> Iterator[Flow]:
+def _flows(tracked: socket.socket, family: Family) -> Iterator[ConntrackFlow]:
     for part in _parts(tracked, family):
         yield from part
 
 
-def _parts(tracked: socket.socket, family: Family, chosen: bytes = b"") -> Iterator[list[Flow]]:
+def _parts(tracked: socket.socket, family: Family, chosen: bytes = b"") -> Iterator[list[ConntrackFlow]]:
     tracked.send(_message(_GET, family, REQUEST | DUMP, chosen))
     while True:
         answers = list(received(tracked.recv(1 << 18)))
@@ -111,7 +111,7 @@ def _parts(tracked: socket.socket, family: Family, chosen: bytes = b"") -> Itera
             return
 
 
-def _delete(tracked: socket.socket, family: Family, flow: Flow) -> bool:
+def _delete(tracked: socket.socket, family: Family, flow: ConntrackFlow) -> bool:
     """False where it ended by itself meanwhile."""
     tracked.send(_message(_DELETE, family, REQUEST | _ACK, flow.identity))
     for answer in received(tracked.recv(1 << 16)):
@@ -127,7 +127,7 @@ def _message(kind: int, family: Family, flags: int, body: bytes = b"") -> bytes:
     return header + body
 
 
-def read_flow(payload: memoryview) -> Flow | None:
+def read_flow(payload: memoryview) -> ConntrackFlow | None:
     """Of one message of the kernel; None for a flow without ports. In one pass: there may be many thousands."""
     original = reply = None
     carried, identity, offset, end = 0, b"", 4, len(payload)
@@ -150,7 +150,7 @@ def read_flow(payload: memoryview) -> Flow | None:
         return None
     source, destination, protocol, _, port = original
     answered_by, _, _, answered_from, _ = reply
-    return Flow(protocol, source, destination, port, answered_by, answered_from, carried, identity)
+    return ConntrackFlow(protocol, source, destination, port, answered_by, answered_from, carried, identity)
 
 
 def _bytes(counters: memoryview) -> int:

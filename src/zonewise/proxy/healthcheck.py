@@ -21,23 +21,23 @@ _log = log.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Local:
+class LocalEndpoints:
     """A Service and how many of its endpoints run on this node."""
 
     service: Key
     endpoints: int
 
 
-class HealthPorts:
+class HealthCheckServer:
     """`follow` opens and closes ports; what is answered is read when it is asked."""
 
     def __init__(self) -> None:
-        self._wanted: dict[int, Local] = {}
+        self._wanted: dict[int, LocalEndpoints] = {}
         self._runners: dict[int, web.AppRunner] = {}
         self._taken: set[int] = set()
         """Ports that others have: said once, not with every change."""
 
-    async def follow(self, wanted: Mapping[int, Local]) -> None:
+    async def follow(self, wanted: Mapping[int, LocalEndpoints]) -> None:
         self._wanted = dict(wanted)
         self._taken &= wanted.keys()
         for port in self._runners.keys() - wanted.keys():

@@ -29,8 +29,8 @@ from zonewise.objects import (
 )
 from zonewise.objects.change import Change
 from zonewise.proxy.decide.rules import PROXY_NAME
-from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, Place
-from zonewise.routing import DRAIN_ZONE, Cluster
+from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, NodePlace
+from zonewise.routing import DRAIN_ZONE, RoutingNodes
 from zonewise.routing.kube_proxy import HEADLESS_LABEL, PROXY_NAME_LABEL
 from zonewise.topology import is_ready, zone_of
 
@@ -52,7 +52,7 @@ def slice_selectors(zone: str, *, all_services: bool) -> tuple[str, str]:
     return f"{base},!{CONSUMER}", f"{base},{groups}"
 
 
-class Sources:
+class ProxyInformers:
     """`on_dirty` is told the Services to look at again, `on_node` that this node itself has changed."""
 
     def __init__(self, client: Client, node: str, *, all_services: bool) -> None:
@@ -68,7 +68,7 @@ class Sources:
         self._grouped: Cache[EndpointSlice] | None = None
         self._zone = ""
         self._every_group = False
-        self._cluster: Cluster | None = None
+        self._cluster: RoutingNodes | None = None
         self.on_dirty: Callable[[Iterable[Key]], None] = lambda _keys: None
         self.on_node: Callable[[], None] = lambda: None
         self.on_labels: Callable[[], None] = lambda: None
@@ -79,10 +79,10 @@ class Sources:
         """This node; without labels and addresses while the cluster does not know it."""
         return self._nodes.get(Key("", self.node_name)) or Node()
 
-    def place(self) -> Place:
+    def place(self) -> NodePlace:
         if self._cluster is None:
-            self._cluster = Cluster.of(self._nodes)
-        return Place(self.node_name, self._cluster, self._draining)
+            self._cluster = RoutingNodes.of(self._nodes)
+        return NodePlace(self.node_name, self._cluster, self._draining)
 
     def slices_of(self, key: Key) -> Sequence[EndpointSlice]:
         found = self._ungrouped.by_index(_BY_SERVICE, str(key))

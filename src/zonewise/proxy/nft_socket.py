@@ -20,8 +20,8 @@ from zonewise.proxy.wire.layout import TABLE
 from zonewise.proxy.wire.netlink import (
     DUMP,
     SUBSYSTEM,
-    Kind,
     Message,
+    MessageType,
     attributes,
     batch_bytes,
     message_bytes,
@@ -38,17 +38,17 @@ _LARGEST_BATCH: Final = 512 << 20
 _ERROR, _DONE = 2, 3
 
 
-class RefusedError(ZonewiseError):
+class NftRefusedError(ZonewiseError):
     """The kernel took nothing of a transaction; `message` is the first one it did not like."""
 
     def __init__(self, code: int, message: Message | None) -> None:
-        what = f"{Kind(message.kind).name.lower().replace('_', ' ')}" if message else "the whole transaction"
+        what = f"{MessageType(message.kind).name.lower().replace('_', ' ')}" if message else "the whole transaction"
         super().__init__(f"the kernel refused the rules at {what}: {os.strerror(code)}")
         self.code = code
         self.message = message
 
 
-class Kernel:
+class NftSocket:
     """Of the network namespace in which it is made."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Kernel:
         if refused := self._complaints():
             sequence, code = refused[0]
             index = sequence - first - 1
-            raise RefusedError(code, messages[index] if 0 <= index < len(messages) else None)
+            raise NftRefusedError(code, messages[index] if 0 <= index < len(messages) else None)
 
     def _complaints(self) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
@@ -98,12 +98,12 @@ class Kernel:
             found += [(sequence, code) for sequence, code in codes if code]
 
     def chains(self, family: Family) -> set[str]:
-        return self._names(Kind.GET_CHAIN, family, 3)
+        return self._names(MessageType.GET_CHAIN, family, 3)
 
     def sets(self, family: Family) -> set[str]:
-        return self._names(Kind.GET_SET, family, 2)
+        return self._names(MessageType.GET_SET, family, 2)
 
-    def _names(self, kind: Kind, family: Family, name: int) -> set[str]:
+    def _names(self, kind: MessageType, family: Family, name: int) -> set[str]:
         """Those in our table; none when there is no such table."""
         found: set[str] = set()
         for payload in self._dump(Message(kind, family.number, text(1, TABLE))):
@@ -115,7 +115,7 @@ class Kernel:
     def elements(self, family: Family, name: str) -> dict[bytes, bytes]:
         """Keys, and data where it is no verdict; for looking closely, never for applying a change."""
         found: dict[bytes, bytes] = {}
-        for payload in self._dump(Message(Kind.GET_ELEMENTS, family.number, text(1, TABLE) + text(2, name))):
+        for payload in self._dump(Message(MessageType.GET_ELEMENTS, family.number, text(1, TABLE) + text(2, name))):
             for kind, listed in attributes(payload[4:]):
                 if kind == 3:
                     for _, one in attributes(listed):
@@ -138,11 +138,11 @@ class Kernel:
                     code = -struct.unpack_from("=i", answer.payload)[0]
                     if code == errno.ENOENT:
                         return []
-                    raise RefusedError(code, message)
+                    raise NftRefusedError(code, message)
                 found.append(answer.payload)
 
 
-class Watch:
+class NftMonitor:
     """Word of changes to our tables by others, `fileno` of which becomes readable."""
 
     def __init__(self, ours: int) -> None:

@@ -21,14 +21,14 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.server.health import Health
 from zonewise.objects import Key, key_of
 from zonewise.proxy import connection_stats, conntrack, node_addresses, traffic_counters
-from zonewise.proxy.applier import NodeNetwork, Plane
+from zonewise.proxy.applier import Applier, NodeNetwork
 from zonewise.proxy.decide.rules import PortName, PortRules
-from zonewise.proxy.decide.service_rules import Decider
+from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
-from zonewise.proxy.healthcheck import HealthPorts, Local
-from zonewise.proxy.informers import Sources
-from zonewise.proxy.nft_socket import Kernel, RefusedError, Watch
-from zonewise.proxy.service_cidrs import ServiceRanges
+from zonewise.proxy.healthcheck import HealthCheckServer, LocalEndpoints
+from zonewise.proxy.informers import ProxyInformers
+from zonewise.proxy.nft_socket import NftMonitor, NftRefusedError, NftSocket
+from zonewise.proxy.service_cidrs import ServiceCidrs
 from zonewise.proxy.socket_reader import readable
 from zonewise.proxy.wire.family import FAMILIES, Family
 
@@ -48,7 +48,7 @@ _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProxyConfig:
     """`pod_ranges` empty: the node's own, as the cluster says."""
 
     node: str
@@ -64,13 +64,13 @@ _Changes = dict[Family, dict[PortName, PortRules | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PendingBatch:
     keys: frozenset[Key]
     moved: bool
     repair: bool
 
 
-class Pending:
+class PendingServices:
     """What the next sync must do; whatever is added while one runs waits here, however often."""
 
     def __init__(self) -> None:
@@ -83,36 +83,36 @@ class Pending:
         self._keys.update(keys)
         self._wake.set()
 
-    async def take(self) -> Taken:
+    async def take(self) -> PendingBatch:
         await self._wake.wait()
         await asyncio.sleep(0)  # what came in the same breath
         self._wake.clear()
-        taken = Taken(frozenset(self._keys), self.moved, self.repair)
+        taken = PendingBatch(frozenset(self._keys), self.moved, self.repair)
         self._keys.clear()
         self.moved = self.repair = False
         return taken
 
 
 class Proxy:
-    def __init__(self, client: Client, settings: Settings, kernel: Kernel) -> None:
+    def __init__(self, client: Client, settings: ProxyConfig, kernel: NftSocket) -> None:
         self._settings = settings
         self._kernel = kernel
         self._families = tuple(FAMILIES.values())
-        self._sources = Sources(client, settings.node, all_services=settings.all_services)
-        self._decider = Decider(self._families, settings.all_services)
-        self._health_ports = HealthPorts()
-        self._pending = Pending()
-        self._plane: Plane | None = None
+        self._sources = ProxyInformers(client, settings.node, all_services=settings.all_services)
+        self._decider = ServiceRules(self._families, settings.all_services)
+        self._health_ports = HealthCheckServer()
+        self._pending = PendingServices()
+        self._plane: Applier | None = None
         self._placed = asyncio.Event()
         self._complaints: dict[Key, tuple[str, ...]] = {}
-        self._checked: dict[Key, tuple[int, Local]] = {}
+        self._checked: dict[Key, tuple[int, LocalEndpoints]] = {}
         self._told: set[str] = set()
         self._unsaid: _Changes = {family: {} for family in self._families}
         """Decided, and not in the kernel yet: what it refuses waits here until it takes it."""
         self._unswept: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
         """UDP ports that changed, whose flows are still to be looked at."""
-        self._service_ranges = ServiceRanges(client, self._network_changed)
-        self._tally = traffic_counters.Tally() if settings.measure_traffic else None
+        self._service_ranges = ServiceCidrs(client, self._network_changed)
+        self._tally = traffic_counters.TrafficCount() if settings.measure_traffic else None
 
     async def run(self, health: Health) -> None:
         """Until cancelled."""
@@ -151,13 +151,13 @@ class Proxy:
             try:
                 await self._sync(pending)
                 health.started()
-            except RefusedError as error:
+            except NftRefusedError as error:
                 _log.error("no rules could be set", error=str(error), retry_in_seconds=REPAIR_PAUSE_SECONDS)
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
                 self._pending.repair = True
                 self._pending.add(pending.keys)
 
-    async def _sync(self, pending: Taken) -> None:
+    async def _sync(self, pending: PendingBatch) -> None:
         started = time.perf_counter()
         self._decide(pending.keys)
         self._apply(pending)
@@ -169,9 +169,9 @@ class Proxy:
         self._note(pending.keys)
         await self._health_ports.follow(dict(self._checked.values()))
 
-    def _apply(self, pending: Taken) -> None:
+    def _apply(self, pending: PendingBatch) -> None:
         if self._plane is None:
-            plane = Plane(self._kernel, self._families, self._network())
+            plane = Applier(self._kernel, self._families, self._network())
             plane.start(self._unsaid)
             self._plane = plane
             self._placed.set()
@@ -232,7 +232,7 @@ class Proxy:
             service = self._sources.services.get(key)
             if rules and service and (port := service.spec.health_check_node_port):
                 ready = ready_on(self._settings.node, self._sources.slices_of(key))
-                self._checked[key] = port, Local(key, ready)
+                self._checked[key] = port, LocalEndpoints(key, ready)
         self._tell()
 
     def _tell(self) -> None:
@@ -252,7 +252,7 @@ class Proxy:
         Nobody listens before the first rules are in place, or the kernel would write down each of their elements for us.
         """
         await self._placed.wait()
-        watch = Watch(self._kernel.port)
+        watch = NftMonitor(self._kernel.port)
         async for _ in readable(watch):
             if watch.touched():
                 _log.warning("our tables were changed by others: repairing")

@@ -18,7 +18,7 @@ from zonewise.objects.networking import SERVICE_CIDRS, ServiceCIDR
 _log = log.get_logger(__name__)
 
 
-class ServiceRanges:
+class ServiceCidrs:
     """`on_change` is told when `known` is other than before."""
 
     def __init__(self, client: Client, on_change: Callable[[], None]) -> None:

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 
-class Telling(Protocol):
+class SocketReader(Protocol):
     def fileno(self) -> int: ...
     def close(self) -> None: ...
 
 
-async def readable(source: Telling) -> AsyncGenerator[None, None]:
+async def readable(source: SocketReader) -> AsyncGenerator[None, None]:
     """Whenever there is something to read; the source is closed in the end.
 
     It is listened to only while somebody waits here: what is left unread meanwhile would wake the loop again and again.

@@ -1,7 +1,7 @@
 """Traffic measured: connections and bytes per Service, by the client's zone and the endpoint's.
 
 The kernel counts bytes per connection anyway once it is asked to. `measuring` hears of those that end, and looks at
-those that go on; `Tally` knows whose they are, and `Meter` adds up what is new of each.
+those that go on; `TrafficCount` knows whose they are, and `TrafficMeter` adds up what is new of each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from prometheus_client import Counter
 
 from zonewise.objects import EndpointSlice, Key
-from zonewise.proxy.conntrack import Flow
+from zonewise.proxy.conntrack import ConntrackFlow
 from zonewise.proxy.decide.rules import PortRules
 from zonewise.proxy.wire.elements import fronts
 from zonewise.proxy.wire.family import FAMILIES
@@ -30,7 +30,7 @@ _MOST_CLIENTS: Final = 1 << 16
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
 
-class Where(NamedTuple):
+class TrafficKey(NamedTuple):
     """The Service, and the zones at both ends."""
 
     service: Key
@@ -47,7 +47,7 @@ class _Known(NamedTuple):
     zones: dict[bytes, str]
 
 
-class Tally:
+class TrafficCount:
     """What is known of addresses: which front is whose, and which zone an endpoint is in."""
 
     def __init__(self) -> None:
@@ -68,13 +68,13 @@ class Tally:
             self._fronts.update(dict.fromkeys(places, key))
             self._known[key] = _Known(places, _zones(slices))
 
-    def locate(self, flow: Flow, own_zone: str, here: Networks) -> Where | None:
+    def locate(self, flow: ConntrackFlow, own_zone: str, here: Networks) -> TrafficKey | None:
         """None for what is no Service's. Clients are in our zone if they are `here`: pods of this node, or the node."""
         key = self._fronts.get((flow.destination, flow.protocol, flow.port))
         if key is None:
             return None
         client_zone = own_zone if self._is_inside(flow.source, here) else OUTSIDE
-        return Where(key, client_zone, self._known[key].zones.get(flow.answered_by, UNKNOWN))
+        return TrafficKey(key, client_zone, self._known[key].zones.get(flow.answered_by, UNKNOWN))
 
     def _is_inside(self, packed: bytes, here: Networks) -> bool:
         if here is not self._here or len(self._inside) > _MOST_CLIENTS:
@@ -107,7 +107,7 @@ def _packed(address: str) -> bytes:
     return FAMILIES["IPv6" if ":" in address else "IPv4"].pack(address)
 
 
-class Meter:
+class TrafficMeter:
     """What was counted of each connection that goes on; the rest counts when it is looked at again, or ends."""
 
     def __init__(self) -> None:
@@ -116,13 +116,13 @@ class Meter:
         self._over: set[bytes] = set()
         self._looking = False
 
-    def ended(self, flow: Flow, where: Where) -> None:
+    def ended(self, flow: ConntrackFlow, where: TrafficKey) -> None:
         before = self._counted.pop(flow.identity, None)
         if self._looking:
             self._over.add(flow.identity)
         _count(where, flow.carried, before)
 
-    def goes_on(self, flow: Flow, where: Where) -> None:
+    def goes_on(self, flow: ConntrackFlow, where: TrafficKey) -> None:
         """One that ended since the kernel was asked is counted already."""
         if flow.identity in self._over:
             return
@@ -142,7 +142,7 @@ class Meter:
         self._over.clear()
 
 
-def _count(where: Where, carried: int, before: int | None) -> None:
+def _count(where: TrafficKey, carried: int, before: int | None) -> None:
     """One that carried less than before is another of the same addresses and ports."""
     connections, all_bytes = _counters(where)
     if before is None or carried < before:
@@ -152,6 +152,6 @@ def _count(where: Where, carried: int, before: int | None) -> None:
 
 
 @lru_cache(maxsize=1 << 16)
-def _counters(where: Where) -> tuple[Counter, Counter]:
+def _counters(where: TrafficKey) -> tuple[Counter, Counter]:
     labels = (*where.service, where.client_zone, where.endpoint_zone)
     return CONNECTIONS.labels(*labels), BYTES.labels(*labels)

@@ -5,15 +5,15 @@ tells what that does to traffic, `express` says it in the hints of EndpointSlice
 kube-proxy makes of such hints.
 """
 
-from zonewise.routing.cluster import NODE_NAME, Cluster
+from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.decide import HintsForm, decide
-from zonewise.routing.decision import Choice, Decision, choose
+from zonewise.routing.decision import ClientChoice, Decision, choose
 from zonewise.routing.drain import DRAIN_ZONE, NO_DRAIN, Drain, drained_zones
 from zonewise.routing.forecast import Forecast, forecast
-from zonewise.routing.hints_codec import Expression, express, recall
+from zonewise.routing.hints_codec import HintsExpression, express, recall
 from zonewise.routing.kube_proxy import ProxyChoice, stock_choice
-from zonewise.routing.policy import Policy, Reading, read_policy
-from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.policy import Policy, PolicyReading, read_policy
+from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 
 __all__ = [
@@ -21,20 +21,20 @@ __all__ = [
     "EVERYONE",
     "NODE_NAME",
     "NO_DRAIN",
-    "Choice",
-    "Cluster",
-    "Code",
+    "ClientChoice",
     "Decision",
     "Drain",
-    "Expression",
     "Forecast",
+    "HintsExpression",
     "HintsForm",
     "Memory",
     "Policy",
+    "PolicyReading",
     "ProxyChoice",
-    "Reading",
-    "Reason",
-    "Subject",
+    "RoutingCode",
+    "RoutingNodes",
+    "RoutingReason",
+    "RoutingSubject",
     "Tier",
     "choose",
     "decide",

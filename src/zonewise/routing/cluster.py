@@ -14,7 +14,7 @@ from typing import Final
 from zonewise.objects import Endpoint, Node
 from zonewise.routing.drain import NodeDrains, drained_by_nodes
 from zonewise.routing.hints_strict import cpu_shares
-from zonewise.routing.reason import Reason
+from zonewise.routing.reason import RoutingReason
 from zonewise.topology import ZONE, DomainCapacities, capacities_by_domain, domain_of, is_control_plane, is_ready
 
 NODE_NAME: Final = "metadata.name"
@@ -26,7 +26,7 @@ Domains = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
-class Cluster:
+class RoutingNodes:
     nodes: Mapping[str, Node]
     _domains: dict[str, dict[str, str]] = field(default_factory=dict, repr=False, compare=False)
     _clients_by: dict[tuple[str, ...], Mapping[Domains, tuple[str, ...]]] = field(
@@ -34,7 +34,7 @@ class Cluster:
     )
 
     @classmethod
-    def of(cls, nodes: Iterable[Node]) -> Cluster:
+    def of(cls, nodes: Iterable[Node]) -> RoutingNodes:
         return cls({node.metadata.name: node for node in nodes})
 
     def domains(self, key: str) -> Mapping[str, str]:
@@ -97,6 +97,6 @@ class Cluster:
         return drained_by_nodes(self.nodes.values())
 
     @cached_property
-    def cpu_shares(self) -> Mapping[str, float] | Reason:
+    def cpu_shares(self) -> Mapping[str, float] | RoutingReason:
         """As the stock controller sees them, or why it can't."""
         return cpu_shares(self.nodes.values())

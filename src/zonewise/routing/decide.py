@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Final
 
 from zonewise.objects import Endpoint, Service
-from zonewise.routing.cluster import Cluster
+from zonewise.routing.cluster import RoutingNodes
 from zonewise.routing.decision import Decision
 from zonewise.routing.drain import NO_DRAIN, NOBODY, Drain, drained_reason, not_drained_reason, split
-from zonewise.routing.endpoints import Usable, usable
+from zonewise.routing.endpoints import UsableEndpoints, usable
 from zonewise.routing.hints_codec import zone_consumers
 from zonewise.routing.hints_stable import hint_stably
 from zonewise.routing.hints_strict import hint_strictly
@@ -25,12 +25,12 @@ from zonewise.routing.policy import (
     AutomaticHints,
     Distribution,
     NoPolicy,
-    Reading,
+    PolicyReading,
     SameDomain,
     TopologyKeys,
     read_policy,
 )
-from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason
+from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason
 from zonewise.routing.same_domain import plan_same_domain
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 from zonewise.routing.traffic_distribution import distribution_tiers
@@ -49,7 +49,7 @@ class HintsForm(StrEnum):
 def decide(
     service: Service,
     endpoints: Iterable[Endpoint],
-    cluster: Cluster,
+    cluster: RoutingNodes,
     previous: Decision | Memory = NOTHING_REMEMBERED,
     *,
     hints: HintsForm = HintsForm.STABLE,
@@ -62,7 +62,7 @@ def decide(
     if drained is NO_DRAIN:
         return _decide(reading, found, cluster, _after_drain(memory, found), hints)
     stay, leave = split(found.by_address, cluster.homes(found.by_address, ZONE), drained)
-    used = Usable(stay, found.draining) if stay else found
+    used = UsableEndpoints(stay, found.draining) if stay else found
     decision = replace(_decide(reading, used, cluster, _after_drain(memory, used), hints), drain=drained)
     if not leave:
         return decision
@@ -72,14 +72,16 @@ def decide(
     return replace(decision, drained=leave, reasons=_with_drain(decision, reason))
 
 
-def _with_drain(decision: Decision, reason: Reason) -> tuple[Reason, ...]:
+def _with_drain(decision: Decision, reason: RoutingReason) -> tuple[RoutingReason, ...]:
     """The policy speaks first, where there is one."""
     if isinstance(decision.reading.policy, NoPolicy):
         return (reason, *decision.reasons)
     return (*decision.reasons, reason)
 
 
-def _decide(reading: Reading, found: Usable, cluster: Cluster, memory: Memory, hints: HintsForm) -> Decision:
+def _decide(
+    reading: PolicyReading, found: UsableEndpoints, cluster: RoutingNodes, memory: Memory, hints: HintsForm
+) -> Decision:
     match reading.policy:
         case _ if not found.by_address:
             return _decided(reading, found, (EVERYONE,), NO_ENDPOINT_READY)
@@ -99,17 +101,17 @@ def _decide(reading: Reading, found: Usable, cluster: Cluster, memory: Memory, h
         case NoPolicy():
             sentence = "the Service asks for nothing, so every client gets every endpoint"
             facts = {"endpoints": len(found.by_address)}
-            return _decided(reading, found, (EVERYONE,), Reason(Code.NO_POLICY, sentence, facts))
+            return _decided(reading, found, (EVERYONE,), RoutingReason(RoutingCode.NO_POLICY, sentence, facts))
 
 
-def _memory(previous: Decision | Memory, reading: Reading) -> Memory:
+def _memory(previous: Decision | Memory, reading: PolicyReading) -> Memory:
     """A Service that asks for something else starts afresh."""
     if not isinstance(previous, Decision):
         return previous
     return previous.memory if previous.reading.policy == reading.policy else NOTHING_REMEMBERED
 
 
-def _after_drain(memory: Memory, found: Usable) -> Memory:
+def _after_drain(memory: Memory, found: UsableEndpoints) -> Memory:
     """When endpoints come back from a drain, what was lent for its time is forgotten: only that they were nobody's stays.
 
     That tells a preference that it had started, and not that it had found an even spread best.
@@ -119,12 +121,14 @@ def _after_drain(memory: Memory, found: Usable) -> Memory:
     return dict.fromkeys(memory, back) if back else memory
 
 
-def _decided(reading: Reading, found: Usable, tiers: tuple[Tier, ...], reason: Reason) -> Decision:
+def _decided(
+    reading: PolicyReading, found: UsableEndpoints, tiers: tuple[Tier, ...], reason: RoutingReason
+) -> Decision:
     return Decision(reading, found.by_address, tiers, (reason,))
 
 
 def _decide_same_domain(
-    reading: Reading, policy: SameDomain, found: Usable, cluster: Cluster, memory: Memory
+    reading: PolicyReading, policy: SameDomain, found: UsableEndpoints, cluster: RoutingNodes, memory: Memory
 ) -> Decision:
     """Draining endpoints are nobody's preference, but walls stand."""
     asked = policy.without_preferences() if found.draining else policy
@@ -134,15 +138,15 @@ def _decide_same_domain(
 
 
 def _hint_stably(
-    policy: AutomaticHints, found: Usable, cluster: Cluster, memory: Memory
-) -> tuple[tuple[Tier, ...], Reason]:
+    policy: AutomaticHints, found: UsableEndpoints, cluster: RoutingNodes, memory: Memory
+) -> tuple[tuple[Tier, ...], RoutingReason]:
     homes = cluster.homes(found.by_address, ZONE)
     preference = hint_stably(cluster.capacities, homes, policy.tuning.overload, memory.get(ZONE))
     tiers = (Tier(ZONE, preference.consumers), EVERYONE) if preference.consumers else (EVERYONE,)
     return tiers, preference.reason
 
 
-def _hint_strictly(found: Usable, cluster: Cluster) -> tuple[tuple[Tier, ...], Reason]:
+def _hint_strictly(found: UsableEndpoints, cluster: RoutingNodes) -> tuple[tuple[Tier, ...], RoutingReason]:
     """All endpoints as one slice that nobody is about to change: its hints stay if they are valid."""
     endpoints = tuple(found.by_address.values())
     hinted = hint_strictly(cluster.cpu_shares, (), (endpoints,))
@@ -154,7 +158,9 @@ def _hint_strictly(found: Usable, cluster: Cluster) -> tuple[tuple[Tier, ...], R
     return (Tier(ZONE, consumers), EVERYONE), hinted.reason
 
 
-def _only_draining(found: Usable) -> Reason:
+def _only_draining(found: UsableEndpoints) -> RoutingReason:
     count = len(found.by_address)
     sentence = f"no endpoint is ready, so the {count} that terminate but still serve are used without preference"
-    return Reason(Code.ONLY_TERMINATING, sentence, {"endpoints": count}, remedy="make a pod of the Service ready")
+    return RoutingReason(
+        RoutingCode.ONLY_TERMINATING, sentence, {"endpoints": count}, remedy="make a pod of the Service ready"
+    )

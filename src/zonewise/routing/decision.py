@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import Cluster
+from zonewise.routing.cluster import RoutingNodes
 from zonewise.routing.drain import NO_DRAIN, NOBODY, Drain
-from zonewise.routing.policy import Reading
-from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
+from zonewise.routing.policy import PolicyReading
+from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 
 
@@ -24,20 +24,20 @@ class Decision:
     where more than one level had a say, or a zone is drained: `drained` are the endpoints that take no traffic for it.
     """
 
-    reading: Reading
+    reading: PolicyReading
     endpoints: Mapping[str, Endpoint]
     tiers: tuple[Tier, ...]
-    reasons: tuple[Reason, ...]
+    reasons: tuple[RoutingReason, ...]
     walls: Tier | None = None
     drained: Mapping[str, Endpoint] = field(default_factory=dict)
     drain: Drain = NO_DRAIN
 
     @property
-    def reason(self) -> Reason:
+    def reason(self) -> RoutingReason:
         return self.reasons[0]
 
     @property
-    def complaints(self) -> tuple[Reason, ...]:
+    def complaints(self) -> tuple[RoutingReason, ...]:
         return (*self.reading.complaints, *self.drain.complaints)
 
     @property
@@ -48,15 +48,15 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ClientChoice:
     """What one client gets: addresses and their weights, and the tier that gave them (None when nothing did)."""
 
     shares: Mapping[str, float]
     tier: Tier | None
-    reason: Reason
+    reason: RoutingReason
 
 
-def choose(decision: Decision, cluster: Cluster, client: str) -> Choice:
+def choose(decision: Decision, cluster: RoutingNodes, client: str) -> ClientChoice:
     """What the clients on one node get. A node that the cluster does not know has no labels."""
     within = _served(decision.walls, cluster, client) if decision.walls else decision.endpoints
     for tier in decision.tiers:
@@ -66,33 +66,33 @@ def choose(decision: Decision, cluster: Cluster, client: str) -> Choice:
             found = _served(tier, cluster, client)
             shares = {address: weight for address, weight in found.items() if address in within}
         if shares:
-            return Choice(shares, tier, _chosen(decision, cluster, client, tier, len(shares)))
-    return Choice({}, None, _none_reachable(decision, cluster, client))
+            return ClientChoice(shares, tier, _chosen(decision, cluster, client, tier, len(shares)))
+    return ClientChoice({}, None, _none_reachable(decision, cluster, client))
 
 
-def _served(tier: Tier, cluster: Cluster, client: str) -> Mapping[str, float]:
+def _served(tier: Tier, cluster: RoutingNodes, client: str) -> Mapping[str, float]:
     domain = cluster.domains(tier.key).get(client)
     return tier.by_domain.get(domain, {}) if domain else {}
 
 
-def _chosen(decision: Decision, cluster: Cluster, client: str, tier: Tier, count: int) -> Reason:
+def _chosen(decision: Decision, cluster: RoutingNodes, client: str, tier: Tier, count: int) -> RoutingReason:
     limit = decision.walls if tier is EVERYONE and decision.walls else tier
     where = "for every client" if limit is EVERYONE else f"for {limit.key}={cluster.domains(limit.key).get(client)}"
     sentence = f"{count} of {len(decision.endpoints)} endpoints, {where}"
     facts = {"client": client, "chosen": count, "endpoints": len(decision.endpoints), "tier": tier.key}
-    return Reason(Code.CHOSEN, sentence, facts)
+    return RoutingReason(RoutingCode.CHOSEN, sentence, facts)
 
 
-def _none_reachable(decision: Decision, cluster: Cluster, client: str) -> Reason:
+def _none_reachable(decision: Decision, cluster: RoutingNodes, client: str) -> RoutingReason:
     if not decision.endpoints:
         return NO_ENDPOINT_READY
     facts = {"client": client, "endpoints": len(decision.endpoints)}
     tiers = (decision.walls,) if decision.walls else decision.tiers
     where = ", ".join(f"{tier.key}={cluster.domains(tier.key).get(client, '(none)')}" for tier in tiers)
-    return Reason(
-        Code.NONE_REACHABLE,
+    return RoutingReason(
+        RoutingCode.NONE_REACHABLE,
         f"none of {len(decision.endpoints)} endpoints is for node {client} ({where}), and the rule is hard",
         facts,
-        (Subject("Node", client),),
+        (RoutingSubject("Node", client),),
         "run an endpoint there, or make the rule soft",
     )

@@ -13,7 +13,7 @@ from typing import Final
 
 from zonewise.objects import Endpoint, Node, Service, key_of
 from zonewise.routing.load import consumed_by
-from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import value_problem, zone_of
 
 DRAIN_ZONE: Final = "zonewise.dev/drain-zone"
@@ -34,8 +34,8 @@ _NAMED: Final = 5
 class Drain:
     """Who drains each zone, by its name, and complaints about what the Service or its namespace says."""
 
-    zones: Mapping[str, tuple[Subject, ...]] = field(default_factory=dict, hash=False)
-    complaints: tuple[Reason, ...] = ()
+    zones: Mapping[str, tuple[RoutingSubject, ...]] = field(default_factory=dict, hash=False)
+    complaints: tuple[RoutingReason, ...] = ()
 
 
 NO_DRAIN: Final = Drain()
@@ -50,15 +50,15 @@ class NodeDrains:
 
 
 def drained_by_nodes(nodes: Iterable[Node]) -> NodeDrains:
-    zones: dict[str, list[Subject]] = {}
+    zones: dict[str, list[RoutingSubject]] = {}
     known: set[str] = set()
-    complaints: list[Reason] = []
+    complaints: list[RoutingReason] = []
     for node in nodes:
         own = zone_of(node.metadata.labels)
         known.add(own or "")
         if (text := node.metadata.annotations.get(DRAIN_ZONE)) is None:
             continue
-        subject = Subject("Node", node.metadata.name)
+        subject = RoutingSubject("Node", node.metadata.name)
         if own in _named(text):
             zones.setdefault(own, []).append(subject)
         if _named(text) != {own}:
@@ -71,8 +71,8 @@ def drained_zones(service: Service, namespace_annotations: Mapping[str, str], no
     said = [
         (subject, text)
         for subject, annotations in (
-            (Subject("Service", str(key_of(service))), service.metadata.annotations),
-            (Subject("Namespace", service.metadata.namespace), namespace_annotations),
+            (RoutingSubject("Service", str(key_of(service))), service.metadata.annotations),
+            (RoutingSubject("Namespace", service.metadata.namespace), namespace_annotations),
         )
         if (text := annotations.get(DRAIN_ZONE)) is not None
     ]
@@ -97,23 +97,25 @@ def split(
     return stay, leave
 
 
-def drained_reason(drain: Drain, left: int, used: int, service: Service) -> Reason:
+def drained_reason(drain: Drain, left: int, used: int, service: Service) -> RoutingReason:
     zones, by = _who(drain)
     sentence = f"{_zones(zones)} drained by {by}: {left} endpoints there get no traffic, {used} elsewhere take it"
     if kept := [name for name, value in _traffic_policies(service) if value == "Local"]:
         sentence += f"; what {' and '.join(kept)} Local keeps on its node is not moved"
     facts = {"zones": zones, "drained_endpoints": left, "endpoints": used}
     remedy = f"remove {DRAIN_ZONE} to let traffic return"
-    return Reason(Code.ZONE_DRAINED, sentence, facts, _blame(drain), remedy)
+    return RoutingReason(RoutingCode.ZONE_DRAINED, sentence, facts, _blame(drain), remedy)
 
 
-def not_drained_reason(drain: Drain, endpoints: int) -> Reason:
+def not_drained_reason(drain: Drain, endpoints: int) -> RoutingReason:
     zones, by = _who(drain)
     sentence = (
         f"{_zones(zones)} not drained, though {by} asks for it: all {endpoints} endpoints are there, so traffic stays"
     )
     remedy = "run an endpoint in another zone"
-    return Reason(Code.NOT_DRAINED, sentence, {"zones": zones, "endpoints": endpoints}, _blame(drain), remedy)
+    return RoutingReason(
+        RoutingCode.NOT_DRAINED, sentence, {"zones": zones, "endpoints": endpoints}, _blame(drain), remedy
+    )
 
 
 def _who(drain: Drain) -> tuple[tuple[str, ...], str]:
@@ -122,7 +124,7 @@ def _who(drain: Drain) -> tuple[tuple[str, ...], str]:
     return tuple(sorted(drain.zones)), f"{subjects[0]}{more}"
 
 
-def _blame(drain: Drain) -> tuple[Subject, ...]:
+def _blame(drain: Drain) -> tuple[RoutingSubject, ...]:
     return tuple(dict.fromkeys(subject for by in drain.zones.values() for subject in by))
 
 
@@ -146,29 +148,29 @@ def _valid(text: str) -> set[str]:
     return {zone for zone in _named(text) if zone and not value_problem(zone)}
 
 
-def _complaints(text: str, subject: Subject, known: frozenset[str]) -> Iterator[Reason]:
+def _complaints(text: str, subject: RoutingSubject, known: frozenset[str]) -> Iterator[RoutingReason]:
     """One for names that can be no zone, one for zones that no node is in, however many the value has."""
     valid = _valid(text)
     if bad := sorted(_named(text) - valid):
         yield _complaint(
-            Code.INVALID_VALUE, text, subject, f"names no zone with {_shown(bad[0])} and drains nothing so"
+            RoutingCode.INVALID_VALUE, text, subject, f"names no zone with {_shown(bad[0])} and drains nothing so"
         )
     if unknown := sorted(valid - known):
         names = ", ".join(unknown[:_NAMED])
-        yield _complaint(Code.NO_EFFECT, text, subject, f"has no effect for {names}: no node is in such a zone")
+        yield _complaint(RoutingCode.NO_EFFECT, text, subject, f"has no effect for {names}: no node is in such a zone")
 
 
-def _complaint(code: Code, text: str, subject: Subject, problem: str) -> Reason:
+def _complaint(code: RoutingCode, text: str, subject: RoutingSubject, problem: str) -> RoutingReason:
     sentence = f"{DRAIN_ZONE} of {subject}: {_shown(text)} {problem}"
     remedy = "write the name of a zone, or several with commas between"
-    return Reason(code, sentence, {"where": DRAIN_ZONE, "value": text}, (subject,), remedy)
+    return RoutingReason(code, sentence, {"where": DRAIN_ZONE, "value": text}, (subject,), remedy)
 
 
-def _not_its_own(text: str, subject: Subject, own: str | None) -> Reason:
+def _not_its_own(text: str, subject: RoutingSubject, own: str | None) -> RoutingReason:
     place = f"is in zone {own}" if own else "says no zone"
     sentence = f"{DRAIN_ZONE} of {subject}: {_shown(text)} names another zone, and the node {place}"
     remedy = "annotate nodes with their own zone only; use a Service or a Namespace for others"
-    return Reason(Code.NO_EFFECT, sentence, {"where": DRAIN_ZONE, "value": text}, (subject,), remedy)
+    return RoutingReason(RoutingCode.NO_EFFECT, sentence, {"where": DRAIN_ZONE, "value": text}, (subject,), remedy)
 
 
 def _shown(text: str) -> str:

@@ -27,14 +27,14 @@ def is_draining(endpoint: Endpoint) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Usable:
+class UsableEndpoints:
     """The endpoints that take traffic, by address in order; all `draining` when none is ready."""
 
     by_address: dict[str, Endpoint]
     draining: bool = False
 
 
-def usable(endpoints: Iterable[Endpoint]) -> Usable:
+def usable(endpoints: Iterable[Endpoint]) -> UsableEndpoints:
     ready: dict[str, Endpoint] = {}
     draining: dict[str, Endpoint] = {}
     for endpoint in endpoints:
@@ -45,4 +45,6 @@ def usable(endpoints: Iterable[Endpoint]) -> Usable:
         elif is_draining(endpoint):
             draining[endpoint.addresses[0]] = endpoint
     chosen = ready or draining
-    return Usable({address: chosen[address] for address in sorted(chosen)}, draining=not ready and bool(draining))
+    return UsableEndpoints(
+        {address: chosen[address] for address in sorted(chosen)}, draining=not ready and bool(draining)
+    )

@@ -9,34 +9,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from zonewise.routing.reason import Code, Reason
+from zonewise.routing.reason import RoutingCode, RoutingReason
 
-_MESSAGES: Final[Mapping[Code, str]] = {
-    Code.HINTED: "Topology Aware Hints has been enabled",
-    Code.NO_POLICY: "Topology Aware Hints has been disabled",
-    Code.INSUFFICIENT_NODE_INFO: (
+_MESSAGES: Final[Mapping[RoutingCode, str]] = {
+    RoutingCode.HINTED: "Topology Aware Hints has been enabled",
+    RoutingCode.NO_POLICY: "Topology Aware Hints has been disabled",
+    RoutingCode.INSUFFICIENT_NODE_INFO: (
         "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
     ),
-    Code.TOO_FEW_ENDPOINTS: "Insufficient number of endpoints ({endpoints} endpoints, {zones} zones)",
-    Code.WOULD_OVERLOAD: (
+    RoutingCode.TOO_FEW_ENDPOINTS: "Insufficient number of endpoints ({endpoints} endpoints, {zones} zones)",
+    RoutingCode.WOULD_OVERLOAD: (
         "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold "
         "({endpoints} endpoints, {zones} zones)"
     ),
-    Code.ENDPOINT_WITHOUT_ZONE: "One or more endpoints do not have a zone specified",
+    RoutingCode.ENDPOINT_WITHOUT_ZONE: "One or more endpoints do not have a zone specified",
 }
 
 STOCK_CODES: Final = frozenset(_MESSAGES)
 
 
-class StockEvent(NamedTuple):
+class EndpointSliceEvent(NamedTuple):
     type: str
     reason: str
     message: str
 
 
-def stock_event(reason: Reason, address_type: str) -> StockEvent:
+def stock_event(reason: RoutingReason, address_type: str) -> EndpointSliceEvent:
     """The event upstream would record for what `hints.hint_strictly` answered."""
     message = f"{_MESSAGES[reason.code].format_map(reason.facts)}, addressType: {address_type}"
-    if reason.code is Code.HINTED:
-        return StockEvent("Normal", "TopologyAwareHintsEnabled", message)
-    return StockEvent("Warning", "TopologyAwareHintsDisabled", message)
+    if reason.code is RoutingCode.HINTED:
+        return EndpointSliceEvent("Normal", "TopologyAwareHintsEnabled", message)
+    return EndpointSliceEvent("Warning", "TopologyAwareHintsDisabled", message)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import Cluster, Domains
+from zonewise.routing.cluster import Domains, RoutingNodes
 from zonewise.routing.decision import Decision, choose
 from zonewise.routing.tiers import EVERYONE
 from zonewise.topology import ZONE
@@ -33,13 +33,13 @@ Gets = Callable[[str], Mapping[str, float]]
 """The addresses that the clients of a node get, with their weights."""
 
 
-def forecast(decision: Decision, cluster: Cluster) -> Forecast:
+def forecast(decision: Decision, cluster: RoutingNodes) -> Forecast:
     """Where all is done that was decided."""
     alike = clients_alike(cluster, served_domains(decision))
     return foresee(decision.endpoints, cluster, alike, lambda node: choose(decision, cluster, node).shares)
 
 
-def foresee(endpoints: Mapping[str, Endpoint], cluster: Cluster, alike: Iterable[Alike], gets: Gets) -> Forecast:
+def foresee(endpoints: Mapping[str, Endpoint], cluster: RoutingNodes, alike: Iterable[Alike], gets: Gets) -> Forecast:
     zones = cluster.homes(endpoints, ZONE)
     load: dict[str, float] = defaultdict(float)
     met, cut_off = 0.0, list[str]()
@@ -69,7 +69,7 @@ def served_domains(decision: Decision) -> dict[str, set[str]]:
     return found
 
 
-def clients_alike(cluster: Cluster, served: Mapping[str, Collection[str]]) -> Sequence[Alike]:
+def clients_alike(cluster: RoutingNodes, served: Mapping[str, Collection[str]]) -> Sequence[Alike]:
     """Clients of one zone whose domains are the same, or served by nobody: of thousands of nodes, all that have no endpoint
     of their own are as one.
     """
@@ -91,7 +91,7 @@ def clients_alike(cluster: Cluster, served: Mapping[str, Collection[str]]) -> Se
     return [(zone, names) for zone, names in many if names] + [(zone, names) for (zone, *_), names in apart.items()]
 
 
-def _served(cluster: Cluster, served: Mapping[str, Collection[str]], client: str) -> Iterator[str | None]:
+def _served(cluster: RoutingNodes, served: Mapping[str, Collection[str]], client: str) -> Iterator[str | None]:
     """Its zone, and its other domains that somebody serves."""
     yield cluster.domains(ZONE).get(client)
     for key, domains in served.items():

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from zonewise.objects import Endpoint, EndpointHints, Hint
-from zonewise.routing.cluster import NODE_NAME, Cluster
+from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.decision import Decision
 from zonewise.routing.drain import DRAINED, DRAINED_EVENLY
 from zonewise.routing.endpoints import is_ready
 from zonewise.routing.load import Consumers, consumed_by, names
-from zonewise.routing.reason import Code, Reason
+from zonewise.routing.reason import RoutingCode, RoutingReason
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
@@ -35,16 +35,16 @@ Names = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class HintsExpression:
     """`hints` by address, empty for none; `losses` are what a stock proxy will not do as decided."""
 
     hints: Mapping[str, EndpointHints]
-    losses: tuple[Reason, ...]
+    losses: tuple[RoutingReason, ...]
 
 
-def express(decision: Decision, cluster: Cluster) -> Expression:
+def express(decision: Decision, cluster: RoutingNodes) -> HintsExpression:
     if decision.tiers[0] is EVERYONE and not decision.walls and not decision.drained:
-        return Expression({}, ())
+        return HintsExpression({}, ())
     sayable = _sayable(decision)
     losses = list(_inexpressible(decision, sayable))
     nodes = _all_or_none(decision, _names(decision, sayable, cluster, _NODE_KEYS, NODE_NAME), "node", losses)
@@ -62,10 +62,10 @@ def express(decision: Decision, cluster: Cluster) -> Expression:
     nobody = (DRAINED_EVENLY if evenly else DRAINED,)
     for_nobody = EndpointHints(for_zones=_hints(nobody), for_nodes=_hints(nobody if nodes else ()))
     hints.update(dict.fromkeys(decision.drained if zones else (), for_nobody))
-    return Expression(hints, tuple(losses))
+    return HintsExpression(hints, tuple(losses))
 
 
-def recall(endpoints: Iterable[Endpoint], cluster: Cluster) -> Memory:
+def recall(endpoints: Iterable[Endpoint], cluster: RoutingNodes) -> Memory:
     """The memory of the decision that these endpoints' hints were made from; empty where nothing is hinted."""
     meaning: dict[EndpointHints, Consumers] = {}
     zones: dict[str, Consumers] = {}
@@ -104,7 +104,9 @@ def _sayable(decision: Decision) -> list[Tier]:
     return sayable
 
 
-def _names(decision: Decision, sayable: Iterable[Tier], cluster: Cluster, keys: tuple[str, ...], hinted: str) -> Names:
+def _names(
+    decision: Decision, sayable: Iterable[Tier], cluster: RoutingNodes, keys: tuple[str, ...], hinted: str
+) -> Names:
     """The nodes or zones each endpoint is for, by the tier that says it, and by the walls for what that lacks."""
     tier = next((tier for tier in sayable if tier.key in keys), EVERYONE)
     walls = decision.walls if decision.walls and decision.walls.key in keys else EVERYONE
@@ -113,7 +115,7 @@ def _names(decision: Decision, sayable: Iterable[Tier], cluster: Cluster, keys: 
     return said
 
 
-def _translated(tier: Tier, cluster: Cluster, hinted: str) -> dict[str, tuple[str, ...]]:
+def _translated(tier: Tier, cluster: RoutingNodes, hinted: str) -> dict[str, tuple[str, ...]]:
     """A tier's domains as the nodes or zones that hints know."""
     if tier.key in {hinted, EVERYONE.key}:
         meaning = {consumers: names(consumers) for consumers in set(tier.consumers.values())}
@@ -126,7 +128,7 @@ def _translated(tier: Tier, cluster: Cluster, hinted: str) -> dict[str, tuple[st
     return {address: meaning[consumers] for address, consumers in tier.consumers.items()}
 
 
-def _all_or_none(decision: Decision, said: Names, word: str, losses: list[Reason]) -> Names:
+def _all_or_none(decision: Decision, said: Names, word: str, losses: list[RoutingReason]) -> Names:
     """A stock proxy ignores hints that not all endpoints have, and the API server refuses too many."""
     missing = sum(not said.get(address) for address in decision.endpoints)
     if not said or (not missing and max(map(len, said.values())) <= MOST_HINTS):
@@ -138,7 +140,7 @@ def _all_or_none(decision: Decision, said: Names, word: str, losses: list[Reason
     return {}
 
 
-def _for_every_zone(decision: Decision, said: Names, cluster: Cluster, losses: list[Reason]) -> Names:
+def _for_every_zone(decision: Decision, said: Names, cluster: RoutingNodes, losses: list[RoutingReason]) -> Names:
     """`said` with all endpoints added for the zones that none is for, as far as there is room for names."""
     missing = sorted(set(cluster.domains(ZONE).values()) - {zone for zones in said.values() for zone in zones})
     if nowhere := sorted(name for name in cluster.nodes if name not in cluster.domains(ZONE)):
@@ -156,7 +158,7 @@ def _for_every_zone(decision: Decision, said: Names, cluster: Cluster, losses: l
     return found if all(found.values()) else {}
 
 
-def _in_turn(decision: Decision, said: Names, missing: Sequence[str], losses: list[Reason]) -> Names:
+def _in_turn(decision: Decision, said: Names, missing: Sequence[str], losses: list[RoutingReason]) -> Names:
     """As many of the missing zones per endpoint as there is room for, so that each gets some."""
     found: dict[str, tuple[str, ...]] = {}
     first = 0
@@ -172,7 +174,7 @@ def _in_turn(decision: Decision, said: Names, missing: Sequence[str], losses: li
     return found
 
 
-def _inexpressible(decision: Decision, sayable: Sequence[Tier]) -> Iterator[Reason]:
+def _inexpressible(decision: Decision, sayable: Sequence[Tier]) -> Iterator[RoutingReason]:
     if decision.walls or EVERYONE not in decision.tiers:
         yield _loss("the rule is hard, and stock proxies fall back to every endpoint")
     for tier in decision.tiers:
@@ -182,11 +184,13 @@ def _inexpressible(decision: Decision, sayable: Sequence[Tier]) -> Iterator[Reas
         yield _loss("hints cannot say weights, so shared endpoints are shared evenly")
 
 
-def _loss(what: str) -> Reason:
-    return Reason(Code.NEEDS_PROXY, what, remedy="label the Service for the Zonewise proxy, which does it as decided")
+def _loss(what: str) -> RoutingReason:
+    return RoutingReason(
+        RoutingCode.NEEDS_PROXY, what, remedy="label the Service for the Zonewise proxy, which does it as decided"
+    )
 
 
-def _zones_by_region(cluster: Cluster) -> Mapping[str, set[str]]:
+def _zones_by_region(cluster: RoutingNodes) -> Mapping[str, set[str]]:
     zones, regions = cluster.domains(ZONE), cluster.domains(REGION)
     found: dict[str, set[str]] = defaultdict(set)
     for node, region in regions.items():
@@ -195,7 +199,7 @@ def _zones_by_region(cluster: Cluster) -> Mapping[str, set[str]]:
     return found
 
 
-def _nodes_by_domain(cluster: Cluster, key: str) -> Mapping[str, set[str]]:
+def _nodes_by_domain(cluster: RoutingNodes, key: str) -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for node, domain in cluster.domains(key).items():
         found[domain].add(node)

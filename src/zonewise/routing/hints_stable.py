@@ -15,9 +15,9 @@ from typing import Final
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.hints_strict import OVERLOAD_THRESHOLD
 from zonewise.routing.load import Consumers
-from zonewise.routing.prefer import Limits, Preference, prefer
-from zonewise.routing.reason import Code, Reason, Subject
-from zonewise.routing.tuning import Start
+from zonewise.routing.prefer import Preference, PreferLimits, prefer
+from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
+from zonewise.routing.tuning import StartingPoint
 from zonewise.topology import DomainCapacities
 
 KEEP_FACTOR: Final = 1.5
@@ -31,13 +31,13 @@ def hint_stably(
 ) -> Preference:
     demand = {zone: total.cpu_millis for zone, total in capacities.domains.items()}
     threshold = overload or OVERLOAD_THRESHOLD
-    limits = Limits(Algorithm.OPTIMAL, Start(0, per_domain=False), 0, threshold, threshold * KEEP_FACTOR)
+    limits = PreferLimits(Algorithm.OPTIMAL, StartingPoint(0, per_domain=False), 0, threshold, threshold * KEEP_FACTOR)
     preference = prefer(demand, homes, limits, previous)
     return replace(preference, reason=_with_nodes_left_out(preference.reason, capacities))
 
 
-def _with_nodes_left_out(reason: Reason, capacities: DomainCapacities) -> Reason:
-    code = Code.HINTED if reason.code is Code.PREFERRED else reason.code
+def _with_nodes_left_out(reason: RoutingReason, capacities: DomainCapacities) -> RoutingReason:
+    code = RoutingCode.HINTED if reason.code is RoutingCode.PREFERRED else reason.code
     lacking = sorted(capacities.lacking())
     if not lacking:
         return replace(reason, code=code)
@@ -47,5 +47,5 @@ def _with_nodes_left_out(reason: Reason, capacities: DomainCapacities) -> Reason
         code=code,
         sentence=f"{reason.sentence}; {len(lacking)} nodes are left out: {why}",
         facts={**reason.facts, "nodes_left_out": tuple(lacking)},
-        blame=(*reason.blame, *(Subject("Node", name) for name in lacking)),
+        blame=(*reason.blame, *(RoutingSubject("Node", name) for name in lacking)),
     )

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from zonewise.objects import Endpoint, EndpointHints, Hint, Node
 from zonewise.routing.endpoints import is_marked_ready
-from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import ZONE, capacity_of
 
 OVERLOAD_THRESHOLD: Final = 0.2
@@ -43,10 +43,10 @@ class Hinted:
 
     slices: tuple[Hints | None, ...]
     by_zone: Mapping[str, int]
-    reason: Reason
+    reason: RoutingReason
 
 
-def cpu_shares(nodes: Iterable[Node]) -> Mapping[str, float] | Reason:
+def cpu_shares(nodes: Iterable[Node]) -> Mapping[str, float] | RoutingReason:
     """Each zone's share of the CPU of ready workers. One node without zone or CPU spoils it for the whole cluster."""
     cpu_millis: Counter[str] = Counter()
     lacking: dict[str, str] = {}
@@ -67,11 +67,13 @@ def cpu_shares(nodes: Iterable[Node]) -> Mapping[str, float] | Reason:
     return {zone: cpu_millis[zone] / whole for zone in sorted(cpu_millis)}
 
 
-def allocate(shares: Mapping[str, float], endpoints: int) -> Mapping[str, Allocation] | Reason:
+def allocate(shares: Mapping[str, float], endpoints: int) -> Mapping[str, Allocation] | RoutingReason:
     facts = {"endpoints": endpoints, "zones": len(shares)}
     if len(shares) > endpoints:
         sentence = f"{endpoints} ready endpoints are fewer than the {len(shares)} zones"
-        return Reason(Code.TOO_FEW_ENDPOINTS, sentence, facts, remedy=f"run at least {len(shares)} endpoints")
+        return RoutingReason(
+            RoutingCode.TOO_FEW_ENDPOINTS, sentence, facts, remedy=f"run at least {len(shares)} endpoints"
+        )
     minimum = _minimums(shares, endpoints)
     spare = endpoints - sum(minimum.values())
     if spare < 0:
@@ -79,7 +81,9 @@ def allocate(shares: Mapping[str, float], endpoints: int) -> Mapping[str, Alloca
             f"{endpoints} endpoints over {len(shares)} zones would overload some by {OVERLOAD_THRESHOLD:.0%} or more: "
             f"the zones need at least {endpoints - spare}"
         )
-        return Reason(Code.WOULD_OVERLOAD, sentence, facts, remedy=f"run {_next_accepted(shares, endpoints)} endpoints")
+        return RoutingReason(
+            RoutingCode.WOULD_OVERLOAD, sentence, facts, remedy=f"run {_next_accepted(shares, endpoints)} endpoints"
+        )
     return {
         zone: Allocation(minimum[zone], minimum[zone] + spare, max(share * endpoints, float(minimum[zone])))
         for zone, share in shares.items()
@@ -96,13 +100,13 @@ def _next_accepted(shares: Mapping[str, float], endpoints: int) -> int:
 
 
 def hint_strictly(
-    shares: Mapping[str, float] | Reason, changing: Sequence[Slice], unchanged: Sequence[Slice] = ()
+    shares: Mapping[str, float] | RoutingReason, changing: Sequence[Slice], unchanged: Sequence[Slice] = ()
 ) -> Hinted:
     """`changing` slices are written anyway; of the `unchanged` ones those that are fine keep their hints."""
     slices = (*changing, *unchanged)
     ready = sum(is_marked_ready(endpoint) for endpoints in slices for endpoint in endpoints)
-    allocations = shares if isinstance(shares, Reason) else allocate(shares, ready)
-    if isinstance(allocations, Reason):
+    allocations = shares if isinstance(shares, RoutingReason) else allocate(shares, ready)
+    if isinstance(allocations, RoutingReason):
         return _off(slices, [True] * len(changing) + [False] * len(unchanged), allocations)
     kept, by_zone = _keep_valid(unchanged, allocations)
     written = [True] * len(changing) + [not keep for keep in kept]
@@ -113,15 +117,17 @@ def hint_strictly(
     answer = tuple(next(hinted) if write else None for write in written)
     facts = {"zones": dict(by_zone), "endpoints": ready}
     return Hinted(
-        answer, by_zone, Reason(Code.HINTED, f"{ready} endpoints are hinted by the CPU of their zones", facts)
+        answer,
+        by_zone,
+        RoutingReason(RoutingCode.HINTED, f"{ready} endpoints are hinted by the CPU of their zones", facts),
     )
 
 
-def is_overloaded(by_zone: Mapping[str, int], shares: Mapping[str, float] | Reason) -> bool:
+def is_overloaded(by_zone: Mapping[str, int], shares: Mapping[str, float] | RoutingReason) -> bool:
     """True when hints given earlier no longer fit the nodes, so that upstream would look at the Service again."""
     if not by_zone:
         return False
-    if isinstance(shares, Reason):
+    if isinstance(shares, RoutingReason):
         return True
     total = float(sum(by_zone.values()))
     return any(by_zone.get(zone, -1) < math.ceil(total * share * _ROOM) for zone, share in shares.items())
@@ -204,7 +210,7 @@ def _zone_for(endpoint: Endpoint, giving: Counter[str], receiving: Counter[str],
     return taker
 
 
-def _off(slices: Sequence[Slice], written: Sequence[bool], reason: Reason) -> Hinted:
+def _off(slices: Sequence[Slice], written: Sequence[bool], reason: RoutingReason) -> Hinted:
     """All hints go; a slice that has none is written only if it is anyway."""
     answer = tuple(
         (None,) * len(endpoints) if write or any(endpoint.hints for endpoint in endpoints) else None
@@ -217,35 +223,35 @@ def _is_homeless(endpoint: Endpoint) -> bool:
     return is_marked_ready(endpoint) and not endpoint.zone
 
 
-def _nodes_lacking(lacking: Mapping[str, str]) -> Reason:
+def _nodes_lacking(lacking: Mapping[str, str]) -> RoutingReason:
     name, what = next(iter(lacking.items()))
     others = f" (and {len(lacking) - 1} nodes more)" if len(lacking) > 1 else ""
-    return Reason(
-        Code.INSUFFICIENT_NODE_INFO,
+    return RoutingReason(
+        RoutingCode.INSUFFICIENT_NODE_INFO,
         f"node {name} has no {what}{others}, so no zone's share of the CPU is known",
         {"nodes": tuple(lacking)},
-        tuple(Subject("Node", name) for name in lacking),
+        tuple(RoutingSubject("Node", name) for name in lacking),
         f"label every node with {ZONE}, and see that its kubelet reports CPU",
     )
 
 
-def _too_few_zones(zones: Sequence[str]) -> Reason:
+def _too_few_zones(zones: Sequence[str]) -> RoutingReason:
     found = f"only in zone {zones[0]}" if zones else "in no zone"
-    return Reason(
-        Code.INSUFFICIENT_NODE_INFO,
+    return RoutingReason(
+        RoutingCode.INSUFFICIENT_NODE_INFO,
         f"ready workers are {found}; hints need two zones",
         {"zones": len(zones)},
-        tuple(Subject("Zone", zone) for zone in zones),
+        tuple(RoutingSubject("Zone", zone) for zone in zones),
         f"make a node ready in another zone, and label it with {ZONE}",
     )
 
 
-def _endpoints_without_zone(endpoints: Sequence[Endpoint]) -> Reason:
+def _endpoints_without_zone(endpoints: Sequence[Endpoint]) -> RoutingReason:
     addresses = tuple(endpoint.addresses[0] if endpoint.addresses else "" for endpoint in endpoints)
-    return Reason(
-        Code.ENDPOINT_WITHOUT_ZONE,
+    return RoutingReason(
+        RoutingCode.ENDPOINT_WITHOUT_ZONE,
         f"{len(addresses)} ready endpoints are in no zone, among them {addresses[0]}",
         {"endpoints": len(addresses)},
-        tuple(Subject("Endpoint", address) for address in addresses),
+        tuple(RoutingSubject("Endpoint", address) for address in addresses),
         f"label the nodes they run on with {ZONE}",
     )

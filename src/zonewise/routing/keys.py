@@ -9,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import Cluster
+from zonewise.routing.cluster import RoutingNodes
 from zonewise.routing.policy import TopologyKeys
-from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.routing.tiers import EVERYONE, Tier, own_tier
 
 
-def key_tiers(policy: TopologyKeys, endpoints: Mapping[str, Endpoint], cluster: Cluster) -> tuple[Tier, ...]:
+def key_tiers(policy: TopologyKeys, endpoints: Mapping[str, Endpoint], cluster: RoutingNodes) -> tuple[Tier, ...]:
     tiers = tuple(own_tier(key, cluster.homes(endpoints, key)) for key in policy.keys)
     return (*tiers, EVERYONE) if policy.soft else tiers
 
 
-def key_reason(policy: TopologyKeys, tiers: tuple[Tier, ...], endpoints: Mapping[str, Endpoint]) -> Reason:
+def key_reason(policy: TopologyKeys, tiers: tuple[Tier, ...], endpoints: Mapping[str, Endpoint]) -> RoutingReason:
     """Names the endpoints that no key can find, which a hard list hides from everyone."""
     kind = "soft" if policy.soft else "hard"
     sentence = f"clients get the endpoints that share the first of {', '.join(policy.keys) or '*'} with them ({kind})"
     facts = {"keys": policy.keys, "soft": policy.soft, "endpoints": len(endpoints)}
     hidden = [address for address in endpoints if not any(address in tier.consumers for tier in tiers)]
     if policy.soft or not hidden:
-        return Reason(Code.TOPOLOGY_KEYS, sentence, facts)
-    return Reason(
-        Code.TOPOLOGY_KEYS,
+        return RoutingReason(RoutingCode.TOPOLOGY_KEYS, sentence, facts)
+    return RoutingReason(
+        RoutingCode.TOPOLOGY_KEYS,
         f"{sentence}; {len(hidden)} endpoints run on nodes with none of these labels and get no traffic",
         {**facts, "hidden": len(hidden)},
-        tuple(Subject("Endpoint", address) for address in hidden),
+        tuple(RoutingSubject("Endpoint", address) for address in hidden),
         'label their nodes, or end the list with "*"',
     )

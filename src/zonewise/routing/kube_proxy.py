@@ -15,7 +15,7 @@ from typing import Final
 from zonewise.objects import SERVICE_NAME, Endpoint, EndpointSlice, Node, Service, ServicePort
 from zonewise.routing.endpoints import is_draining, is_ready
 from zonewise.routing.policy import OLD_HINTS, TOPOLOGY_MODE, hints_enabled
-from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
+from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import ZONE
 
 LATEST_MINOR: Final = 36
@@ -26,7 +26,7 @@ HEADLESS_LABEL: Final = "service.kubernetes.io/headless"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProxyTarget:
     """An endpoint as kube-proxy keeps it: one address and port, the hints as sets."""
 
     address: str
@@ -56,7 +56,7 @@ class ProxyChoice:
     local: tuple[str, ...] = ()
     reachable: tuple[str, ...] = ()
     has_any: bool = False
-    reason: Reason = NO_ENDPOINT_READY
+    reason: RoutingReason = NO_ENDPOINT_READY
 
 
 def stock_choice(
@@ -79,11 +79,11 @@ def stock_choice(
         node_hints = minor >= FIRST_MINOR_WITH_NODE_HINTS
         return categorize(targets if node_hints else _without_node_hints(targets), policies, client.metadata.name, zone)
     choice = categorize(_without_hints(targets), policies, client.metadata.name, zone)
-    hinted = any(target.zone_hints for target in targets) and choice.reason.code is Code.BALANCED
+    hinted = any(target.zone_hints for target in targets) and choice.reason.code is RoutingCode.BALANCED
     return replace(choice, reason=_too_old(minor)) if hinted else choice
 
 
-def categorize(targets: Sequence[Target], policies: TrafficPolicies, node: str, zone: str) -> ProxyChoice:
+def categorize(targets: Sequence[ProxyTarget], policies: TrafficPolicies, node: str, zone: str) -> ProxyChoice:
     if not targets:
         return ProxyChoice()
     ready = [target for target in targets if target.ready]
@@ -101,9 +101,9 @@ def categorize(targets: Sequence[Target], policies: TrafficPolicies, node: str, 
     )
 
 
-def merge(slices: Iterable[EndpointSlice], port: ServicePort, node: str) -> list[Target]:
+def merge(slices: Iterable[EndpointSlice], port: ServicePort, node: str) -> list[ProxyTarget]:
     """One target per address and port; of two with the same address, one that is not terminating wins."""
-    targets: dict[str, Target] = {}
+    targets: dict[str, ProxyTarget] = {}
     for found in sorted(slices, key=lambda found: found.metadata.name):
         for offered in found.ports or ():
             if (
@@ -135,7 +135,7 @@ def traffic_policies(service: Service, port: ServicePort, family: str = "IPv4") 
     )
 
 
-def _left_alone(service: Service) -> Reason | None:
+def _left_alone(service: Service) -> RoutingReason | None:
     name = service.metadata.labels.get(PROXY_NAME_LABEL)
     if name is not None:
         why, remedy = f"it is labelled for the proxy {name!r}", f"remove the label {PROXY_NAME_LABEL}"
@@ -145,7 +145,7 @@ def _left_alone(service: Service) -> Reason | None:
         why, remedy = "it is headless; DNS answers for it", ""
     else:
         return None
-    return Reason(Code.PROXY_LEAVES_ALONE, f"kube-proxy leaves the Service alone: {why}", remedy=remedy)
+    return RoutingReason(RoutingCode.PROXY_LEAVES_ALONE, f"kube-proxy leaves the Service alone: {why}", remedy=remedy)
 
 
 def _is_seen(found: EndpointSlice, service: Service) -> bool:
@@ -168,10 +168,10 @@ def _zone_hints_honoured(minor: int, annotations: Mapping[str, str]) -> bool:
     return minor >= 24 and hints_enabled({OLD_HINTS: annotations.get(OLD_HINTS, "")})
 
 
-def _target(endpoint: Endpoint, port: int, node: str) -> Target:
+def _target(endpoint: Endpoint, port: int, node: str) -> ProxyTarget:
     hints = endpoint.hints
     ip = _sloppy(endpoint.addresses[0])
-    return Target(
+    return ProxyTarget(
         address=f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}",
         local=bool(node) and endpoint.node_name == node,
         ready=is_ready(endpoint),
@@ -181,80 +181,94 @@ def _target(endpoint: Endpoint, port: int, node: str) -> Target:
     )
 
 
-def _without_hints(targets: Iterable[Target]) -> list[Target]:
+def _without_hints(targets: Iterable[ProxyTarget]) -> list[ProxyTarget]:
     return [replace(target, zone_hints=frozenset(), node_hints=frozenset()) for target in targets]
 
 
-def _without_node_hints(targets: Iterable[Target]) -> list[Target]:
+def _without_node_hints(targets: Iterable[ProxyTarget]) -> list[ProxyTarget]:
     return [replace(target, node_hints=frozenset()) for target in targets]
 
 
-def _too_old(minor: int) -> Reason:
+def _too_old(minor: int) -> RoutingReason:
     sentence = f"kube-proxy 1.{minor} heeds hints only of Services that ask for them by annotation"
     remedy = f"annotate the Service with {OLD_HINTS}: Auto, or upgrade to 1.{FIRST_MINOR_THAT_ALWAYS_HEEDS}"
-    return Reason(Code.PROXY_IGNORES_HINTS, sentence, {"minor": minor}, remedy=remedy)
+    return RoutingReason(RoutingCode.PROXY_IGNORES_HINTS, sentence, {"minor": minor}, remedy=remedy)
 
 
-def _by_hints(ready: Sequence[Target], node: str, zone: str) -> tuple[Reason, list[Target]]:
+def _by_hints(ready: Sequence[ProxyTarget], node: str, zone: str) -> tuple[RoutingReason, list[ProxyTarget]]:
     """The ready targets that hints leave for this node, and why; partial hints count as none."""
     for_node = [target for target in ready if node in target.node_hints]
     if for_node and all(target.node_hints for target in ready):
-        return _hinted(Code.PROXY_SAME_NODE, for_node, ready, f"node {node}"), for_node
+        return _hinted(RoutingCode.PROXY_SAME_NODE, for_node, ready, f"node {node}"), for_node
     for_zone = [target for target in ready if zone in target.zone_hints]
     unhinted = [target for target in ready if not target.zone_hints]
     if for_zone and not unhinted:
-        return _hinted(Code.PROXY_SAME_ZONE, for_zone, ready, f"zone {zone}"), for_zone
+        return _hinted(RoutingCode.PROXY_SAME_ZONE, for_zone, ready, f"zone {zone}"), for_zone
     return _ignored(ready, unhinted, node, zone), list(ready)
 
 
-def _hinted(code: Code, chosen: Sequence[Target], ready: Sequence[Target], where: str) -> Reason:
+def _hinted(
+    code: RoutingCode, chosen: Sequence[ProxyTarget], ready: Sequence[ProxyTarget], where: str
+) -> RoutingReason:
     facts = {"chosen": len(chosen), "ready": len(ready)}
-    return Reason(code, f"{len(chosen)} of {len(ready)} ready endpoints are hinted for {where}", facts)
+    return RoutingReason(code, f"{len(chosen)} of {len(ready)} ready endpoints are hinted for {where}", facts)
 
 
-def _ignored(ready: Sequence[Target], unhinted: Sequence[Target], node: str, zone: str) -> Reason:
+def _ignored(ready: Sequence[ProxyTarget], unhinted: Sequence[ProxyTarget], node: str, zone: str) -> RoutingReason:
     facts = {"ready": len(ready), "without_hint": len(unhinted)}
     every = f"so kube-proxy uses all {len(ready)}"
     if len(unhinted) == len(ready):
-        return Reason(Code.BALANCED, f"no ready endpoint has a zone hint, {every}", facts)
+        return RoutingReason(RoutingCode.BALANCED, f"no ready endpoint has a zone hint, {every}", facts)
     if unhinted:
         sentence = f"{len(unhinted)} of {len(ready)} ready endpoints have no zone hint, {every}"
-        blame = tuple(Subject("Endpoint", target.address) for target in unhinted)
-        return Reason(Code.MISSING_HINTS, sentence, facts, blame, "hint every ready endpoint")
+        blame = tuple(RoutingSubject("Endpoint", target.address) for target in unhinted)
+        return RoutingReason(RoutingCode.MISSING_HINTS, sentence, facts, blame, "hint every ready endpoint")
     if not zone:
         sentence = f"node {node} has no label {ZONE}, {every}"
-        return Reason(
-            Code.NODE_WITHOUT_ZONE, sentence, facts, (Subject("Node", node),), f"label node {node} with {ZONE}"
+        return RoutingReason(
+            RoutingCode.NODE_WITHOUT_ZONE,
+            sentence,
+            facts,
+            (RoutingSubject("Node", node),),
+            f"label node {node} with {ZONE}",
         )
     sentence = f"no endpoint is hinted for zone {zone}, {every}"
-    return Reason(Code.ZONE_NOT_HINTED, sentence, facts, (Subject("Zone", zone),), f"hint an endpoint for zone {zone}")
+    return RoutingReason(
+        RoutingCode.ZONE_NOT_HINTED,
+        sentence,
+        facts,
+        (RoutingSubject("Zone", zone),),
+        f"hint an endpoint for zone {zone}",
+    )
 
 
 def _explained(
-    by_hints: Reason,
+    by_hints: RoutingReason,
     policies: TrafficPolicies,
-    cluster: Sequence[Target],
-    local: Sequence[Target],
-    ready: Sequence[Target],
-) -> Reason:
+    cluster: Sequence[ProxyTarget],
+    local: Sequence[ProxyTarget],
+    ready: Sequence[ProxyTarget],
+) -> RoutingReason:
     if not policies.uses_cluster:
         facts = {"chosen": len(local), "ready": len(ready)}
         sentence = f"traffic policy Local leaves the {len(local)} endpoints on this node"
-        return Reason(Code.PROXY_LOCAL_ONLY, sentence, facts, remedy="" if local else "run an endpoint on this node")
+        return RoutingReason(
+            RoutingCode.PROXY_LOCAL_ONLY, sentence, facts, remedy="" if local else "run an endpoint on this node"
+        )
     if ready:
         return by_hints
     if not cluster:
         return NO_ENDPOINT_READY
     facts = {"chosen": len(cluster), "ready": 0}
     sentence = f"no endpoint is ready, so the {len(cluster)} that terminate but still serve are used"
-    return Reason(Code.ONLY_TERMINATING, sentence, facts, remedy="make a pod of the Service ready")
+    return RoutingReason(RoutingCode.ONLY_TERMINATING, sentence, facts, remedy="make a pod of the Service ready")
 
 
-def _local(targets: Iterable[Target]) -> list[Target]:
+def _local(targets: Iterable[ProxyTarget]) -> list[ProxyTarget]:
     return [target for target in targets if target.local]
 
 
-def _addresses(targets: Iterable[Target]) -> tuple[str, ...]:
+def _addresses(targets: Iterable[ProxyTarget]) -> tuple[str, ...]:
     return tuple(sorted(target.address for target in targets))
 
 

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 _ROUNDING: Final = 1e-9
 
 
-class Share(NamedTuple):
+class LoadShare(NamedTuple):
     domain: str
     weight: float = 1.0
 
 
-Consumers = tuple[Share, ...]
+Consumers = tuple[LoadShare, ...]
 """By name of the domain. The empty tuple stands for every client."""
 
 Composition = dict[Consumers, dict[str, int]]
@@ -26,7 +26,7 @@ Composition = dict[Consumers, dict[str, int]]
 
 
 def consumed_by(*domains: str) -> Consumers:
-    return tuple(Share(domain) for domain in sorted(domains))
+    return tuple(LoadShare(domain) for domain in sorted(domains))
 
 
 def names(consumers: Consumers) -> tuple[str, ...]:

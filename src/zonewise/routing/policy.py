@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from zonewise.objects import Service, key_of
-from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.routing.tuning import OVERLOAD_THRESHOLD, TUNING_ANNOTATIONS, Tuning, read_tuning
 from zonewise.topology import canonical_key, key_problem
 
@@ -85,12 +85,12 @@ Policy = TopologyKeys | SameDomain | AutomaticHints | Distribution | NoPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PolicyReading:
     """`source` is where the Service says it, as a user would write it; empty for `NoPolicy`."""
 
     policy: Policy
     source: str
-    complaints: tuple[Reason, ...]
+    complaints: tuple[RoutingReason, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +105,33 @@ class _Reader:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.annotations: Mapping[str, str] = service.metadata.annotations
-        self.blame = (Subject("Service", str(key_of(service))),)
-        self.complaints: list[Reason] = []
+        self.blame = (RoutingSubject("Service", str(key_of(service))),)
+        self.complaints: list[RoutingReason] = []
         self.tuning, problems = read_tuning(self.annotations)
         for annotation, value, allowed in problems:
             self.refuse(annotation, value, "means the default", f"write {allowed}")
 
-    def complain(self, code: Code, where: str, value: str, problem: str, remedy: str) -> None:
+    def complain(self, code: RoutingCode, where: str, value: str, problem: str, remedy: str) -> None:
         shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}..."
         facts = {"where": where, "value": value}
-        self.complaints.append(Reason(code, f"{where}: {shown!r} {problem}", facts, self.blame, remedy))
+        self.complaints.append(RoutingReason(code, f"{where}: {shown!r} {problem}", facts, self.blame, remedy))
 
     def refuse(self, where: str, value: str, problem: str, remedy: str) -> None:
-        self.complain(Code.INVALID_VALUE, where, value, problem, remedy)
+        self.complain(RoutingCode.INVALID_VALUE, where, value, problem, remedy)
 
 
-def read_policy(service: Service) -> Reading:
+def read_policy(service: Service) -> PolicyReading:
     reader = _Reader(service)
     said = [statement for read in _READERS for statement in read(reader)]
     winner = said[0] if said else _Statement("", NoPolicy())
     for loser in (statement for statement in said[1:] if statement.policy != winner.policy):
         problem = f"has no effect: {winner.source} comes first"
-        reader.complain(Code.OVERRULED, loser.source, value_of(service, loser.source), problem, "remove one of the two")
+        reader.complain(
+            RoutingCode.OVERRULED, loser.source, value_of(service, loser.source), problem, "remove one of the two"
+        )
     _complain_about_idle_tuning(reader, winner.policy)
     _complain_about_local_traffic(reader, winner)
-    return Reading(winner.policy, winner.source, tuple(reader.complaints))
+    return PolicyReading(winner.policy, winner.source, tuple(reader.complaints))
 
 
 def hints_enabled(annotations: Mapping[str, str]) -> bool:
@@ -223,7 +225,7 @@ def _implied(reader: _Reader, coarse: str, said: Strength, fine: str, finer: Str
     if coarse in reader.annotations and said is not Strength.REQUIRE:
         remedy = f"remove it, or weaken what {fine} says"
         problem = "has no effect: Require of a smaller domain requires the larger one"
-        reader.complain(Code.NO_EFFECT, coarse, reader.annotations[coarse], problem, remedy)
+        reader.complain(RoutingCode.NO_EFFECT, coarse, reader.annotations[coarse], problem, remedy)
     return Strength.REQUIRE
 
 
@@ -238,7 +240,7 @@ def _read_hints(reader: _Reader) -> Iterator[_Statement]:
     if len(said) > 1 and hints_enabled(mode) != hints_enabled(reader.annotations):
         problem = f"has no effect: {OLD_HINTS} is there and comes first"
         value = reader.annotations[TOPOLOGY_MODE]
-        reader.complain(Code.OVERRULED, TOPOLOGY_MODE, value, problem, f"remove {OLD_HINTS}")
+        reader.complain(RoutingCode.OVERRULED, TOPOLOGY_MODE, value, problem, f"remove {OLD_HINTS}")
     if hints_enabled(reader.annotations):
         yield _Statement(said[0], AutomaticHints(reader.tuning))
 
@@ -260,7 +262,7 @@ def _complain_about_idle_tuning(reader: _Reader, policy: Policy) -> None:
         if annotation in reader.annotations and annotation not in used:
             problem = "has no effect: it tunes a preference, and none is in force that it could tune"
             remedy = f"set {SAME_ZONE} to Prefer, or remove it"
-            reader.complain(Code.NO_EFFECT, annotation, reader.annotations[annotation], problem, remedy)
+            reader.complain(RoutingCode.NO_EFFECT, annotation, reader.annotations[annotation], problem, remedy)
 
 
 def _complain_about_local_traffic(reader: _Reader, winner: _Statement) -> None:
@@ -268,7 +270,7 @@ def _complain_about_local_traffic(reader: _Reader, winner: _Statement) -> None:
     if winner.source and reader.service.spec.internal_traffic_policy == "Local":
         problem = "has no effect on traffic from inside the cluster: internalTrafficPolicy is Local"
         value = value_of(reader.service, winner.source)
-        reader.complain(Code.NO_EFFECT, winner.source, value, problem, "set internalTrafficPolicy to Cluster")
+        reader.complain(RoutingCode.NO_EFFECT, winner.source, value, problem, "set internalTrafficPolicy to Cluster")
 
 
 def _tuning_used_by(policy: Policy) -> tuple[str, ...]:

@@ -18,22 +18,22 @@ from typing import Any, Final
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.assign import compose, moves, pick, settle
 from zonewise.routing.load import Composition, Consumers, consumed_by, in_domain_share, loads, sizes_of
-from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
-from zonewise.routing.rebalance import OUTSIDE, Draft, afresh
-from zonewise.routing.tuning import OVERLOAD_THRESHOLD, STARTING_THRESHOLD, Start
+from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
+from zonewise.routing.rebalance import OUTSIDE, AssignmentDraft, afresh
+from zonewise.routing.tuning import OVERLOAD_THRESHOLD, STARTING_THRESHOLD, StartingPoint
 
 DEFAULT_OVERLOAD: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PreferLimits:
     """A new assignment keeps below `overload`; one that is there already is kept until it reaches `keep_overload`.
 
     Without `lazy` every change makes a new assignment, for comparison.
     """
 
     algorithm: Algorithm
-    start: Start
+    start: StartingPoint
     padding: int
     overload: float = DEFAULT_OVERLOAD
     keep_overload: float = DEFAULT_OVERLOAD
@@ -48,7 +48,7 @@ class Preference:
     """
 
     consumers: Mapping[str, Consumers] | None
-    reason: Reason
+    reason: RoutingReason
     started: bool
     in_domain: float = 0.0
     worst_overload: float = 0.0
@@ -63,7 +63,7 @@ class Preference:
 def prefer(
     demand: Mapping[str, int],
     homes: Mapping[str, str | None],
-    limits: Limits,
+    limits: PreferLimits,
     previous: Mapping[str, Consumers] | None = None,
     *,
     level: str = "zone",
@@ -96,7 +96,7 @@ def prefer(
 class _Case:
     demand: Mapping[str, int]
     homes: Mapping[str, str]
-    limits: Limits
+    limits: PreferLimits
     settled: Mapping[str, Consumers]
     composed: Composition
     was_even: bool
@@ -105,7 +105,7 @@ class _Case:
     def repaired(self) -> Preference | None:
         """The last assignment with what is new, and the fewest moves that break no threshold; None if there are none."""
         free = Counter(home for address, home in self.homes.items() if address not in self.settled)
-        draft = Draft(self.demand, self.composed, free)
+        draft = AssignmentDraft(self.demand, self.composed, free)
         if draft.loads().within(self.limits.keep_overload) or draft.repair(self.limits.overload):
             return self._preferred(draft.composition(), "kept")
         return None
@@ -119,24 +119,24 @@ class _Case:
             return None
         return self._preferred(composition, "afresh")
 
-    def spread_evenly(self, reason: Reason, *, started: bool) -> Preference:
+    def spread_evenly(self, reason: RoutingReason, *, started: bool) -> Preference:
         if not self.demand or not self.homes:
             return Preference(None, reason, started)
         everyone = {consumed_by(*self.demand): dict(Counter(self.homes.values()))}
         return Preference(None, reason, started, in_domain_share(everyone, self.demand))
 
-    def why_not_possible(self) -> Reason | None:
+    def why_not_possible(self) -> RoutingReason | None:
         if not self.homes:
             return NO_ENDPOINT_READY
         if not self.demand:
             remedy = f"label the nodes with their {self.level}"
-            return Reason(Code.NO_NODES, f"no node says which {self.level} it is in", remedy=remedy)
+            return RoutingReason(RoutingCode.NO_NODES, f"no node says which {self.level} it is in", remedy=remedy)
         if len(self.demand) == 1:
             (only,) = self.demand
-            return Reason(Code.ONE_DOMAIN, f"all nodes are in {self.level} {only}", {self.level: only})
+            return RoutingReason(RoutingCode.ONE_DOMAIN, f"all nodes are in {self.level} {only}", {self.level: only})
         return None
 
-    def why_not_started(self, *, active: bool) -> Reason | None:
+    def why_not_started(self, *, active: bool) -> RoutingReason | None:
         """Starts at start + padding endpoints and ends at start - padding: an update in between changes nothing."""
         start, padding = self.limits.start.at(len(self.demand)), self.limits.padding
         needed = start - padding + 1 if active and padding else start + padding
@@ -147,13 +147,17 @@ class _Case:
         few = "1 endpoint is" if len(self.homes) == 1 else f"{len(self.homes)} endpoints are"
         sentence = f"{few} too few: {needed} are needed ({bounds})"
         facts = self._facts() | {"starting_threshold": start, "padding": padding, "needed": needed}
-        return Reason(Code.BELOW_START, sentence, facts, remedy=f"run {missing} more, or lower {STARTING_THRESHOLD}")
+        return RoutingReason(
+            RoutingCode.BELOW_START, sentence, facts, remedy=f"run {missing} more, or lower {STARTING_THRESHOLD}"
+        )
 
-    def why_not_split(self) -> Reason:
+    def why_not_split(self) -> RoutingReason:
         nodes, endpoints, limit = sum(self.demand.values()), len(self.homes), self.limits.overload
         least = sum(floor(endpoints * count / nodes / (1 + limit)) + 1 for count in self.demand.values())
         if least <= endpoints:
-            return Reason(Code.BALANCED, f"{self.limits.algorithm} finds an even spread best", self._facts())
+            return RoutingReason(
+                RoutingCode.BALANCED, f"{self.limits.algorithm} finds an even spread best", self._facts()
+            )
         own = Counter(self.homes.values())
         worst = max(self.demand, key=lambda domain: self.demand[domain] / (own[domain] or 0.5))
         expected = endpoints * self.demand[worst] / nodes
@@ -163,7 +167,9 @@ class _Case:
         )
         facts = self._facts() | {"own": own[worst], "expected": round(expected, 2), "overload_threshold": limit}
         remedy = f"run more endpoints in {worst}, or raise {OVERLOAD_THRESHOLD}"
-        return Reason(Code.WOULD_OVERLOAD, sentence, facts, (Subject(self.level.title(), worst),), remedy)
+        return RoutingReason(
+            RoutingCode.WOULD_OVERLOAD, sentence, facts, (RoutingSubject(self.level.title(), worst),), remedy
+        )
 
     def _preferred(self, composition: Composition, how: str) -> Preference:
         consumers = pick(composition, self.homes, self.settled)
@@ -176,7 +182,9 @@ class _Case:
         )
         shares = {"in_domain": round(in_domain, 4), "worst_overload": round(overload, 4)}
         moved = moves(consumers, self.settled)
-        reason = Reason(Code.PREFERRED, sentence, self._facts() | shares | {"assignment": how, "moved": moved})
+        reason = RoutingReason(
+            RoutingCode.PREFERRED, sentence, self._facts() | shares | {"assignment": how, "moved": moved}
+        )
         return Preference(consumers, reason, started=True, in_domain=in_domain, worst_overload=overload, moved=moved)
 
     def _facts(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Why routing decided as it did: the codes, and the one value that explain, events, metrics and the dashboard show.
 
-Every decision of this room returns a `Reason` beside its result. It adds to the common form who is to blame and what
+Every decision of this room returns a `RoutingReason` beside its result. It adds to the common form who is to blame and what
 would change the answer, both as data, so that `explain` can name the node and a user can act on it.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from zonewise import topology
 
 
-class Code(StrEnum):
+class RoutingCode(StrEnum):
     """Stable: users write alerts on these. A code is never given another meaning, only added."""
 
     # What is wrong with what a Service says.
@@ -69,7 +69,7 @@ class Code(StrEnum):
     NEEDS_DNS = "NeedsDNS"
 
 
-class Subject(NamedTuple):
+class RoutingSubject(NamedTuple):
     """Something a user can look at: `Node worker-7`, `Service default/web`, `Endpoint 10.0.0.3`, `Zone eu-1a`."""
 
     kind: str
@@ -80,13 +80,15 @@ class Subject(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reason(topology.Reason):
+class RoutingReason(topology.Reason):
     """`blame` are the objects that made it so, `remedy` what would change it; both empty where nothing is amiss."""
 
-    code: Code
+    code: RoutingCode
     facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    blame: tuple[Subject, ...] = ()
+    blame: tuple[RoutingSubject, ...] = ()
     remedy: str = ""
 
 
-NO_ENDPOINT_READY: Final = Reason(Code.NO_ENDPOINTS, "no endpoint is ready", remedy="make a pod of the Service ready")
+NO_ENDPOINT_READY: Final = RoutingReason(
+    RoutingCode.NO_ENDPOINTS, "no endpoint is ready", remedy="make a pod of the Service ready"
+)

@@ -9,8 +9,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from zonewise.routing.algorithms import Algorithm, Group, Groups, assign
-from zonewise.routing.load import Composition, Consumers, Loads, Share, consumed_by, is_overload, loads, names, sizes_of
+from zonewise.routing.algorithms import Algorithm, EndpointGroup, EndpointGroups, assign
+from zonewise.routing.load import (
+    Composition,
+    Consumers,
+    Loads,
+    LoadShare,
+    consumed_by,
+    is_overload,
+    loads,
+    names,
+    sizes_of,
+)
 
 OUTSIDE: Final = ""
 """The home of endpoints outside the domains in question."""
@@ -31,7 +41,7 @@ def afresh(
         return {}
     made: Composition = {}
     for group in answer.groups:
-        consumers = tuple(Share(d, weight) for d, weight in zip(demand, group.weights, strict=True) if weight)
+        consumers = tuple(LoadShare(d, weight) for d, weight in zip(demand, group.weights, strict=True) if weight)
         for domain, count in zip(demand, group.composition, strict=True):
             _shift(made.setdefault(consumers, {}), domain, count)
     for domain, count in guests.items():
@@ -39,7 +49,7 @@ def afresh(
     return made
 
 
-def _as_groups(settled: Composition, demand: Mapping[str, int], guests: Counter[str]) -> Groups:
+def _as_groups(settled: Composition, demand: Mapping[str, int], guests: Counter[str]) -> EndpointGroups:
     """Settled endpoints by domain; those from outside count as the domain's whose guests they are."""
     unnamed = Counter(guests)
     groups = []
@@ -50,8 +60,8 @@ def _as_groups(settled: Composition, demand: Mapping[str, int], guests: Counter[
             own[domain] += taken
             unnamed[domain] -= taken
         weights = dict(consumers)
-        groups.append(Group(tuple(own.values()), tuple(weights.get(domain, 0.0) for domain in demand)))
-    return Groups(tuple(groups))
+        groups.append(EndpointGroup(tuple(own.values()), tuple(weights.get(domain, 0.0) for domain in demand)))
+    return EndpointGroups(tuple(groups))
 
 
 def _place_guests(demand: Mapping[str, int], homes: Counter[str]) -> Counter[str]:
@@ -77,7 +87,7 @@ def _admit_guests(made: Composition, domain: str, count: int) -> None:
             count -= taken
 
 
-class Draft:
+class AssignmentDraft:
     """An assignment in numbers while it is repaired: settled endpoints, and free ones that are moved before them."""
 
     def __init__(self, demand: Mapping[str, int], settled: Composition, free: Mapping[str, int]) -> None:

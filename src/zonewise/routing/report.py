@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 
 from zonewise.objects import Endpoint
-from zonewise.routing.cluster import Cluster
-from zonewise.routing.decision import Choice, Decision
+from zonewise.routing.cluster import RoutingNodes
+from zonewise.routing.decision import ClientChoice, Decision
 from zonewise.routing.endpoints import is_ready
-from zonewise.routing.reason import Reason
+from zonewise.routing.reason import RoutingReason
 from zonewise.routing.tiers import EVERYONE, Tier
 from zonewise.topology import ZONE
 
 
-class ReasonAccount(msgspec.Struct, frozen=True, rename="camel"):
+class ReasonReport(msgspec.Struct, frozen=True, rename="camel"):
     """`blame` are the objects that made it so, `remedy` what would change it; both empty where nothing is amiss."""
 
     code: str
@@ -28,16 +28,16 @@ class ReasonAccount(msgspec.Struct, frozen=True, rename="camel"):
     remedy: str = ""
 
 
-class PolicyAccount(msgspec.Struct, frozen=True, rename="camel"):
+class PolicyReport(msgspec.Struct, frozen=True, rename="camel"):
     """`source` is where the Service says it; empty where it says nothing."""
 
     kind: str
     source: str
-    reasons: tuple[ReasonAccount, ...]
-    complaints: tuple[ReasonAccount, ...]
+    reasons: tuple[ReasonReport, ...]
+    complaints: tuple[ReasonReport, ...]
 
 
-class TierAccount(msgspec.Struct, frozen=True, rename="camel"):
+class TierReport(msgspec.Struct, frozen=True, rename="camel"):
     """One step of the rule: the client's domain there, how many endpoints that has, and whether it gave the answer."""
 
     key: str
@@ -47,7 +47,7 @@ class TierAccount(msgspec.Struct, frozen=True, rename="camel"):
     wall: bool = False
 
 
-class EndpointAccount(msgspec.Struct, frozen=True, rename="camel"):
+class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
     address: str
     node: str
     zone: str
@@ -55,62 +55,64 @@ class EndpointAccount(msgspec.Struct, frozen=True, rename="camel"):
     why: str
 
 
-def of_reason(reason: Reason) -> ReasonAccount:
-    return ReasonAccount(reason.code.value, reason.sentence, tuple(map(str, reason.blame)), reason.remedy)
+def of_reason(reason: RoutingReason) -> ReasonReport:
+    return ReasonReport(reason.code.value, reason.sentence, tuple(map(str, reason.blame)), reason.remedy)
 
 
-def of_policy(made: Sequence[Decision]) -> PolicyAccount | None:
+def of_policy(made: Sequence[Decision]) -> PolicyReport | None:
     """Both address families have the same policy, and mostly the same reasons."""
     if not made:
         return None
     reading = made[0].reading
     reasons = dict.fromkeys(of_reason(reason) for decision in made for reason in decision.reasons)
     complaints = dict.fromkeys(of_reason(reason) for decision in made for reason in decision.complaints)
-    return PolicyAccount(type(reading.policy).__name__, reading.source, tuple(reasons), tuple(complaints))
+    return PolicyReport(type(reading.policy).__name__, reading.source, tuple(reasons), tuple(complaints))
 
 
-def tiers(decision: Decision, choice: Choice, cluster: Cluster, node: str) -> Iterator[TierAccount]:
+def tiers(decision: Decision, choice: ClientChoice, cluster: RoutingNodes, node: str) -> Iterator[TierReport]:
     if wall := decision.walls:
         yield _tier(wall, decision, cluster, node, won=False, wall=True)
     for tier in decision.tiers:
         yield _tier(tier, decision, cluster, node, won=tier is choice.tier)
 
 
-def _tier(tier: Tier, decision: Decision, cluster: Cluster, node: str, *, won: bool, wall: bool = False) -> TierAccount:
+def _tier(
+    tier: Tier, decision: Decision, cluster: RoutingNodes, node: str, *, won: bool, wall: bool = False
+) -> TierReport:
     if tier is EVERYONE:
-        return TierAccount(tier.key, "", len(decision.endpoints), won)
+        return TierReport(tier.key, "", len(decision.endpoints), won)
     domain = cluster.domains(tier.key).get(node, "")
-    return TierAccount(tier.key, domain, len(tier.by_domain.get(domain, {})), won, wall)
+    return TierReport(tier.key, domain, len(tier.by_domain.get(domain, {})), won, wall)
 
 
 def of_endpoint(
     endpoint: Endpoint,
     given: Collection[str],
-    chosen: Mapping[str, Choice],
+    chosen: Mapping[str, ClientChoice],
     drained: Mapping[str, Endpoint],
-    cluster: Cluster,
-) -> EndpointAccount:
+    cluster: RoutingNodes,
+) -> EndpointReport:
     """`chosen` and `drained` by address; an address is in neither where no rule had a say."""
     address = endpoint.addresses[0]
     home = cluster.homes({address: endpoint}, ZONE)[address] or ""
     is_given = any(each in given for each in endpoint.addresses)
-    return EndpointAccount(
+    return EndpointReport(
         address, endpoint.node_name or "", home, is_given, _why(endpoint, is_given, chosen.get(address), drained)
     )
 
 
-def _why(endpoint: Endpoint, is_given: bool, choice: Choice | None, drained: Mapping[str, Endpoint]) -> str:
+def _why(endpoint: Endpoint, is_given: bool, choice: ClientChoice | None, drained: Mapping[str, Endpoint]) -> str:
     match choice:
         case _ if not is_ready(endpoint):
             return "not ready"
         case _ if endpoint.addresses[0] in drained:
             return "its zone is drained"
-        case Choice(shares=shares) if endpoint.addresses[0] in shares and not is_given:
+        case ClientChoice(shares=shares) if endpoint.addresses[0] in shares and not is_given:
             return "its slice has no such port"
-        case Choice(tier=tier) if tier is not None:
+        case ClientChoice(tier=tier) if tier is not None:
             where = "every client" if tier is EVERYONE else f"the client's {tier.key}"
             return f"for {where}" if is_given else f"not for {where}"
-        case Choice():
+        case ClientChoice():
             return "not for this client, and the rule is hard"
         case _:
             return "no rule had a say" if is_given else "not what the name says"

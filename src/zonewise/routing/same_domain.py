@@ -14,11 +14,11 @@ from typing import Final
 
 from zonewise.objects import Endpoint
 from zonewise.routing.algorithms import Algorithm
-from zonewise.routing.cluster import NODE_NAME, Cluster
+from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.load import Consumers, consumed_by, is_overload
 from zonewise.routing.policy import SameDomain, Strength
-from zonewise.routing.prefer import DEFAULT_OVERLOAD, Limits, Preference, prefer
-from zonewise.routing.reason import NO_ENDPOINT_READY, Code, Reason, Subject
+from zonewise.routing.prefer import DEFAULT_OVERLOAD, Preference, PreferLimits, prefer
+from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
 from zonewise.routing.tiers import EVERYONE, Memory, Tier, own_tier
 from zonewise.topology import REGION, ZONE
 
@@ -28,20 +28,22 @@ _WORD: Final = {NODE_NAME: "node", ZONE: "zone", REGION: "region"}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LevelPlan:
     """`reasons` has one per level that said something."""
 
     tiers: tuple[Tier, ...]
     walls: Tier | None
-    reasons: tuple[Reason, ...]
+    reasons: tuple[RoutingReason, ...]
 
 
-def plan_same_domain(policy: SameDomain, endpoints: Mapping[str, Endpoint], cluster: Cluster, memory: Memory) -> Plan:
+def plan_same_domain(
+    policy: SameDomain, endpoints: Mapping[str, Endpoint], cluster: RoutingNodes, memory: Memory
+) -> LevelPlan:
     levels = {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region}
     within = next((key for key, strength in levels.items() if strength is Strength.REQUIRE), None)
     task = _Task(policy, endpoints, cluster, memory, within)
     tiers: list[Tier] = []
-    reasons: list[Reason] = []
+    reasons: list[RoutingReason] = []
     for key, strength in levels.items():
         if key == within:
             break
@@ -52,25 +54,27 @@ def plan_same_domain(policy: SameDomain, endpoints: Mapping[str, Endpoint], clus
     if within:
         reasons.append(task.required(within))
     if not reasons:
-        reasons.append(Reason(Code.BALANCED, "every client gets every endpoint", {"endpoints": len(endpoints)}))
+        reasons.append(
+            RoutingReason(RoutingCode.BALANCED, "every client gets every endpoint", {"endpoints": len(endpoints)})
+        )
     walls = own_tier(within, cluster.homes(endpoints, within)) if within else None
-    return Plan((*tiers, EVERYONE), walls, tuple(reasons))
+    return LevelPlan((*tiers, EVERYONE), walls, tuple(reasons))
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
     policy: SameDomain
     endpoints: Mapping[str, Endpoint]
-    cluster: Cluster
+    cluster: RoutingNodes
     memory: Memory
     within: str | None
 
-    def prefer(self, key: str) -> tuple[Tier | None, Reason]:
+    def prefer(self, key: str) -> tuple[Tier | None, RoutingReason]:
         """One assignment per walled domain, or one for the whole cluster; an empty tier remembers that it started."""
         tuning = self.policy.tuning
         overload = tuning.overload or DEFAULT_OVERLOAD
         lazy = tuning.algorithm not in _WEIGHTED
-        limits = Limits(tuning.algorithm, tuning.start, tuning.padding, overload, overload, lazy=lazy)
+        limits = PreferLimits(tuning.algorithm, tuning.start, tuning.padding, overload, overload, lazy=lazy)
         homes = self.cluster.homes(self.endpoints, key)
         consumers: dict[str, Consumers] = {}
         preferences: dict[str, Preference] = {}
@@ -84,7 +88,7 @@ class _Task:
         reason = _level_reason(key, preferences, self.cluster.clients_without(key))
         return Tier(key, consumers) if started else None, reason
 
-    def prefer_node(self) -> tuple[Tier, Reason]:
+    def prefer_node(self) -> tuple[Tier, RoutingReason]:
         consumers: dict[str, Consumers] = {}
         crowded: list[str] = []
         overload = self.policy.tuning.overload or DEFAULT_OVERLOAD
@@ -99,7 +103,7 @@ class _Task:
                     consumers[address] = consumed_by(node)
         return Tier(NODE_NAME, consumers), _node_reason(consumers, crowded, overload)
 
-    def required(self, key: str) -> Reason:
+    def required(self, key: str) -> RoutingReason:
         homes = self.cluster.homes(self.endpoints, key)
         word = _WORD[key]
         cut_off = sorted(set(self.cluster.demand(key)) - set(homes.values()))
@@ -111,9 +115,12 @@ class _Task:
             sentence += f"; {len(cut_off)} {have} none and cannot reach the Service: {', '.join(cut_off[:5])}"
         if hidden:
             sentence += f"; {len(hidden)} endpoints are in no {word} and get no traffic"
-        blame = (*(Subject(word.title(), name) for name in cut_off), *(Subject("Endpoint", name) for name in hidden))
+        blame = (
+            *(RoutingSubject(word.title(), name) for name in cut_off),
+            *(RoutingSubject("Endpoint", name) for name in hidden),
+        )
         remedy = f"run an endpoint in every {word}, or prefer it instead" if blame else ""
-        return Reason(Code.REQUIRED, sentence, facts, blame, remedy)
+        return RoutingReason(RoutingCode.REQUIRED, sentence, facts, blame, remedy)
 
     def _walled(self) -> dict[str, tuple[list[str], list[str]]]:
         """The client nodes and the endpoints of every walled domain; all of them under "" where there is no wall."""
@@ -137,7 +144,7 @@ class _Task:
         return {address: remembered[address] for address in members if address in remembered} or None
 
 
-def _level_reason(key: str, preferences: Mapping[str, Preference], nowhere: list[str]) -> Reason:
+def _level_reason(key: str, preferences: Mapping[str, Preference], nowhere: list[str]) -> RoutingReason:
     """The reason of the only wall, or of the first that did not get its way."""
     word = _WORD[key]
     refused = [wall for wall, preference in preferences.items() if preference.consumers is None]
@@ -153,19 +160,19 @@ def _level_reason(key: str, preferences: Mapping[str, Preference], nowhere: list
         reason,
         sentence=f"{reason.sentence}; {len(nowhere)} nodes say no {word} and use every endpoint",
         facts={**reason.facts, "nodes_without_domain": len(nowhere)},
-        blame=(*reason.blame, *(Subject("Node", name) for name in nowhere)),
+        blame=(*reason.blame, *(RoutingSubject("Node", name) for name in nowhere)),
     )
 
 
-def _node_reason(consumers: Mapping[str, Consumers], crowded: list[str], overload: float) -> Reason:
+def _node_reason(consumers: Mapping[str, Consumers], crowded: list[str], overload: float) -> RoutingReason:
     facts = {"level": "node", "local_endpoints": len(consumers), "crowded_nodes": len(crowded)}
     sentence = f"nodes use their own endpoints first ({len(consumers)} are used so)"
     if not crowded:
-        return Reason(Code.PREFERRED, sentence, facts)
-    return Reason(
-        Code.PREFERRED,
+        return RoutingReason(RoutingCode.PREFERRED, sentence, facts)
+    return RoutingReason(
+        RoutingCode.PREFERRED,
         f"{sentence}; {len(crowded)} nodes would overload theirs by {overload:.0%} or more and look further",
         facts,
-        tuple(Subject("Node", name) for name in crowded),
+        tuple(RoutingSubject("Node", name) for name in crowded),
         "run as many endpoints on every node",
     )

@@ -29,7 +29,7 @@ _FRACTION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(%?)")
 _MOST_OVERLOAD: Final = 10.0
 
 
-class Start(NamedTuple):
+class StartingPoint(NamedTuple):
     """From how many endpoints on a preference is worth it: a number, or so many times the number of domains."""
 
     number: int
@@ -39,7 +39,7 @@ class Start(NamedTuple):
         return self.number * domains if self.per_domain else self.number
 
 
-DEFAULT_START: Final = Start(3, per_domain=True)
+DEFAULT_START: Final = StartingPoint(3, per_domain=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,18 @@ class Tuning:
     """`overload` is None where the Service does not say: the rule in force has its own default."""
 
     algorithm: Algorithm = Algorithm.LOCAL
-    start: Start = DEFAULT_START
+    start: StartingPoint = DEFAULT_START
     padding: int = 3
     overload: float | None = None
 
 
-class Problem(NamedTuple):
+class TuningProblem(NamedTuple):
     annotation: str
     value: str
     allowed: str
 
 
-def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[Problem, ...]]:
+def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[TuningProblem, ...]]:
     read: dict[str, Any] = {}
     problems = []
     for annotation, (name, parse, allowed) in _PARSERS.items():
@@ -66,7 +66,7 @@ def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[Problem, 
             continue
         value = parse(text)
         if value is None:
-            problems.append(Problem(annotation, text, allowed))
+            problems.append(TuningProblem(annotation, text, allowed))
         else:
             read[name] = value
     if problem := _too_much_padding(annotations, read.get("start", DEFAULT_START), read.get("padding", 0)):
@@ -75,16 +75,16 @@ def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[Problem, 
     return Tuning(**read), tuple(problems)
 
 
-def _too_much_padding(annotations: Mapping[str, str], start: Start, padding: int) -> Problem | None:
+def _too_much_padding(annotations: Mapping[str, str], start: StartingPoint, padding: int) -> TuningProblem | None:
     """More than the threshold itself would never let a preference end; per domain nobody knows it before deciding."""
     if start.per_domain or padding <= start.number:
         return None
-    return Problem(PADDING, annotations[PADDING], f"at most the starting threshold, which is {start.number}")
+    return TuningProblem(PADDING, annotations[PADDING], f"at most the starting threshold, which is {start.number}")
 
 
-def _start(text: str) -> Start | None:
+def _start(text: str) -> StartingPoint | None:
     written = _START.fullmatch(text)
-    return Start(int(written[1]), bool(written[2])) if written else None
+    return StartingPoint(int(written[1]), bool(written[2])) if written else None
 
 
 def _count(text: str) -> int | None:

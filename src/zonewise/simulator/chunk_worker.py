@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from zonewise.routing.algorithms import Algorithm
-from zonewise.simulator.compiled import Memory, compare, memory, sweeper
+from zonewise.simulator.compiled import CompiledMemory, compare, memory, sweeper
 from zonewise.simulator.decide.datasets import Chunk, Triple
-from zonewise.simulator.decide.kernels import INVALID, Settings
+from zonewise.simulator.decide.kernels import INVALID, KernelConfig
 from zonewise.simulator.decide.results import SCORE_BINS, Loss
 from zonewise.simulator.decide.tasks import Contestant, Partial, Rules, Sums, Task
 
@@ -41,7 +41,7 @@ def _sweep(contestant: Contestant, rules: Rules, chunk: Chunk, totals: Any) -> S
     run = warm(contestant.algorithm)
     held = _memory()
     sums, histogram = np.zeros(5), np.zeros(SCORE_BINS, np.int64)
-    settings = Settings(rules.threshold, contestant.start.at(ZONES), rules.weights)
+    settings = KernelConfig(rules.threshold, contestant.start.at(ZONES), rules.weights)
     inner = _ratio(chunk.nodes), _values(chunk.values), chunk.first, chunk.last, chunk.ordered, settings
     begin = time.process_time()
     run(*inner, held.search, held.work, held.traffic, sums, histogram, totals)
@@ -55,14 +55,14 @@ def _sweep(contestant: Contestant, rules: Rules, chunk: Chunk, totals: Any) -> S
 def warm(algorithm: Algorithm) -> Any:
     """Compiled, or read from the cache, by one small call that is not measured."""
     run, held = sweeper(algorithm), _memory()
-    settings = Settings(0.5, 0, Rules(()).weights)
+    settings = KernelConfig(0.5, 0, Rules(()).weights)
     inner = (1 / 3, 1 / 3, 1 / 3), _values(range(2)), 0, 1, True, settings
     run(*inner, held.search, held.work, held.traffic, np.zeros(5), np.zeros(SCORE_BINS, np.int64), np.zeros(3))
     return run
 
 
 @cache
-def _memory() -> Memory:
+def _memory() -> CompiledMemory:
     return memory(ZONES)
 
 

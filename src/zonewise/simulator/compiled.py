@@ -37,7 +37,7 @@ CALLED = (sizing.climb, sizing.settle)
 """Large functions that many call: inlined everywhere, they would take minutes to compile."""
 
 
-class Memory(NamedTuple):
+class CompiledMemory(NamedTuple):
     """What a compiled sweep works in."""
 
     work: Workspace
@@ -45,8 +45,8 @@ class Memory(NamedTuple):
     traffic: Any
 
 
-def memory(zones: int) -> Memory:
-    return Memory(_arrays(workspace(zones)), _arrays(search_space(zones)), np.zeros(3 * zones))
+def memory(zones: int) -> CompiledMemory:
+    return CompiledMemory(_arrays(workspace(zones)), _arrays(search_space(zones)), np.zeros(3 * zones))
 
 
 def _arrays(lists: Any) -> Any:

@@ -7,8 +7,8 @@ from math import fsum
 
 from zonewise.routing.algorithms import Algorithm, assign, evaluate, total_score
 from zonewise.routing.algorithms.score import slices_of
-from zonewise.simulator.decide.inputs import Input
-from zonewise.simulator.decide.results import SCORE_BINS, Judged
+from zonewise.simulator.decide.inputs import NamedInput
+from zonewise.simulator.decide.results import SCORE_BINS, JudgedInput
 from zonewise.simulator.decide.tasks import Contestant, Partial, Rules, Sums, Task
 
 Scores = tuple[float, float, float, float]
@@ -33,7 +33,7 @@ def _perform_own(task: Task) -> Partial:
         for reached, scores in zip(totals, found, strict=True):
             reached[contestant.name] = scores[0] if scores else None
     judged = [
-        Judged(given.name, given.zones, given.nodes, given.endpoints, reached)
+        JudgedInput(given.name, given.zones, given.nodes, given.endpoints, reached)
         for given, reached in zip(task.own, totals, strict=True)
     ]
     return Partial(task.number, len(task.own), sums, judged=tuple(judged))
@@ -48,7 +48,7 @@ def _sum_up(found: list[Scores | None], cpu_seconds: float) -> Sums:
     return Sums(total, in_zone, overload, slices, len(found) - len(valid), tuple(histogram), cpu_seconds)
 
 
-def scores_of(contestant: Contestant, given: Input, rules: Rules) -> Scores | None:
+def scores_of(contestant: Contestant, given: NamedInput, rules: Rules) -> Scores | None:
     """None where the algorithm leaves a zone without endpoints."""
     endpoints = sum(given.endpoints)
     algorithm = contestant.algorithm

@@ -11,16 +11,16 @@ from typing import Final
 
 from zonewise import log
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import Leadership, unique_identity
+from zonewise.kube.controller.elector import LeaderElector, unique_identity
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.decide.election import Timing
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
-from zonewise.kube.wire.access import Access
-from zonewise.slices.controller import Settings, SliceController
-from zonewise.slices.informers import Mode, Sources
+from zonewise.kube.wire.access import ClusterAccess
+from zonewise.slices.controller import SliceController, SlicesConfig
+from zonewise.slices.informers import SliceInformers, SlicesMode
 from zonewise.slices.overlay_controller import OverlayController
-from zonewise.slices.reporter import Reporter
+from zonewise.slices.reporter import RoutingReporter
 
 _log = log.get_logger(__name__)
 
@@ -31,7 +31,7 @@ REPORTING_CONTROLLER: Final = "zonewise.dev/endpointslices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
+class SlicesLeader:
     namespace: str = "kube-system"
     name: str = LEASE
     lease_seconds: int = 15
@@ -42,17 +42,17 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SlicesOptions:
     """Without a `lead` this process writes whatever others do: it must be the only one."""
 
-    mode: Mode = Mode.OWN
-    lead: Lead | None = field(default_factory=Lead)
-    settings: Settings = field(default_factory=Settings)
+    mode: SlicesMode = SlicesMode.OWN
+    lead: SlicesLeader | None = field(default_factory=SlicesLeader)
+    settings: SlicesConfig = field(default_factory=SlicesConfig)
     writes_per_second: float = 0.0
     writes_at_once: int = 0
 
 
-async def live(access: Access, options: Options, health: Health) -> None:
+async def live(access: ClusterAccess, options: SlicesOptions, health: Health) -> None:
     """Until cancelled."""
     identity = unique_identity()
     async with Client(access) as client:
@@ -68,31 +68,33 @@ async def live(access: Access, options: Options, health: Health) -> None:
                 await (leadership.run(run) if leadership else run())
 
 
-def _leadership(client: Client, options: Options, identity: str) -> Leadership | None:
+def _leadership(client: Client, options: SlicesOptions, identity: str) -> LeaderElector | None:
     lead = options.lead
     if lead is None:
         return None
-    return Leadership(client, lead.name, lead.namespace, identity=identity, timing=lead.timing)
+    return LeaderElector(client, lead.name, lead.namespace, identity=identity, timing=lead.timing)
 
 
-def _writing(client: Client, leadership: Leadership | None, options: Options) -> Client:
+def _writing(client: Client, leadership: LeaderElector | None, options: SlicesOptions) -> Client:
     if options.writes_per_second:
         client = client.limited("slices", options.writes_per_second, max(1, options.writes_at_once))
     return client.guarded(leadership) if leadership else client
 
 
-def _controller(client: Client, caches: Caches, recorder: Recorder, options: Options) -> tuple[Sources, Run]:
+def _controller(
+    client: Client, caches: Caches, recorder: Recorder, options: SlicesOptions
+) -> tuple[SliceInformers, Run]:
     settings = options.settings
-    if options.mode is Mode.OWN:
+    if options.mode is SlicesMode.OWN:
         own = SliceController(client, caches, recorder, settings)
         return own.sources, own.run
-    sources = Sources(caches, Mode.OVERLAY)
-    reporter = Reporter(client, recorder)
+    sources = SliceInformers(caches, SlicesMode.OVERLAY)
+    reporter = RoutingReporter(client, recorder)
     overlay = OverlayController(client, sources, reporter, hints=settings.hints, workers=settings.workers)
     return sources, overlay.run
 
 
-def _trouble(sources: Sources) -> str | None:
+def _trouble(sources: SliceInformers) -> str | None:
     watches = (sources.services, sources.nodes, sources.namespaces, sources.slices, sources.pods)
     problems = [f"{watch.name}: {watch.problem}" for watch in watches if watch is not None and watch.problem]
     return "; ".join(problems) or None

@@ -20,15 +20,15 @@ from zonewise.kube.decide.election import NotLeader
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import ApiError, Conflict
 from zonewise.objects import SERVICES, EndpointSlice, Key, Service
-from zonewise.routing import Cluster, HintsForm
+from zonewise.routing import HintsForm, RoutingNodes
 from zonewise.slices.decide.plan import SlicesPlan, has_slices, plan_slices
-from zonewise.slices.decide.tracker import Written
-from zonewise.slices.decide.trigger_time import TriggerTimes
+from zonewise.slices.decide.tracker import EndpointSliceTracker
+from zonewise.slices.decide.trigger_time import TriggerTimeTracker
 from zonewise.slices.decide.write_delay import can_wait
-from zonewise.slices.informers import Cause, Mode, Sources
-from zonewise.slices.metrics import SYNCS_BY_RESULT, Result, Totals, observe
-from zonewise.slices.reporter import Reporter
-from zonewise.slices.writer import Writer
+from zonewise.slices.informers import SliceInformers, SlicesMode, SyncCause
+from zonewise.slices.metrics import SYNCS_BY_RESULT, Totals, WriteResult, observe
+from zonewise.slices.reporter import RoutingReporter
+from zonewise.slices.writer import SliceWriter
 
 QUEUE: Final = "endpoint_slice"
 _BACKOFF: Final = Backoff(first_seconds=0.005, longest_seconds=10.0)
@@ -37,7 +37,7 @@ _REPAIR_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SlicesConfig:
     endpoints_per_slice: int = 100
     batch_seconds: float = 0.0
     unnoticed_seconds: float = 1.0
@@ -46,7 +46,7 @@ class Settings:
     workers: int = 5
 
 
-_DEFAULTS: Final = Settings()
+_DEFAULTS: Final = SlicesConfig()
 
 
 class SliceController:
@@ -57,18 +57,18 @@ class SliceController:
         client: Client,
         caches: Caches,
         recorder: Recorder,
-        settings: Settings = _DEFAULTS,
+        settings: SlicesConfig = _DEFAULTS,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._recorder = recorder
-        self._reporter = Reporter(client, recorder, stock_events=settings.hints is HintsForm.STRICT)
+        self._reporter = RoutingReporter(client, recorder, stock_events=settings.hints is HintsForm.STRICT)
         self._clock = clock
-        self._written = Written(lambda: self.sources.slices.resource_version)
-        self.sources = Sources(caches, Mode.OWN, self._written.is_echo)
-        self._writer = Writer(client, self._written)
-        self._triggers = TriggerTimes()
+        self._written = EndpointSliceTracker(lambda: self.sources.slices.resource_version)
+        self.sources = SliceInformers(caches, SlicesMode.OWN, self._written.is_echo)
+        self._writer = SliceWriter(client, self._written)
+        self._triggers = TriggerTimeTracker()
         self._totals = Totals()
         self._touched: set[Key] = set()
         self._repaired_at: dict[Key, float] = {}
@@ -80,11 +80,11 @@ class SliceController:
     async def run(self) -> None:
         await self._controller.run()
 
-    def _enqueue(self, service: Key, cause: Cause) -> None:
+    def _enqueue(self, service: Key, cause: SyncCause) -> None:
         match cause:
-            case Cause.PODS:
+            case SyncCause.PODS:
                 self._queue.add_after(service, self._settings.batch_seconds)
-            case Cause.SLICES:
+            case SyncCause.SLICES:
                 self._queue.add_after(service, self._seconds_until_repair(service))
             case _:
                 self._queue.add(service)
@@ -107,7 +107,7 @@ class SliceController:
         except Exception as error:
             self._note_failure(service, error)
             raise
-        SYNCS_BY_RESULT[Result.SUCCESS].inc()
+        SYNCS_BY_RESULT[WriteResult.SUCCESS].inc()
         return again_after_seconds
 
     async def _sync(self, key: Key, service: Service) -> float | None:
@@ -130,7 +130,7 @@ class SliceController:
             self._touched.remove(key)
             self._repaired_at[key] = self._clock()
         if await self._writer.perform(key, plan):
-            self._enqueue(key, Cause.SLICES)
+            self._enqueue(key, SyncCause.SLICES)
 
     def _seconds_to_wait(self, key: Key, service: Service, plan: SlicesPlan) -> float:
         now = self._clock()
@@ -139,7 +139,7 @@ class SliceController:
             self._waiting.pop(key, None)
         return max(0.0, due - now)
 
-    def _plan(self, key: Key, service: Service, cluster: Cluster) -> SlicesPlan:
+    def _plan(self, key: Key, service: Service, cluster: RoutingNodes) -> SlicesPlan:
         pods = self.sources.pods_of(service)
         return plan_slices(
             service,
@@ -166,7 +166,7 @@ class SliceController:
         self._waiting.pop(key, None)
 
     def _note_failure(self, service: Service, error: Exception) -> None:
-        SYNCS_BY_RESULT[Result.ERROR].inc()
+        SYNCS_BY_RESULT[WriteResult.ERROR].inc()
         if isinstance(error, ApiError):
             note = f"the EndpointSlices could not be written and will be tried again: {error}"
             self._recorder.record(

@@ -27,7 +27,7 @@ from zonewise.objects import (
     Service,
 )
 from zonewise.objects.change import Change
-from zonewise.routing import Cluster, Drain, drained_zones
+from zonewise.routing import Drain, RoutingNodes, drained_zones
 from zonewise.slices.decide.change_filter import (
     moves_endpoints,
     names_drain,
@@ -42,14 +42,14 @@ from zonewise.slices.decide.selectors import PodsByLabel, ServicesBySelector
 _OF_SERVICE: Final = "service"
 
 
-class Mode(StrEnum):
+class SlicesMode(StrEnum):
     """Who writes the slices: we alone, or the stock controller, on whose slices we put hints."""
 
     OWN = "own"
     OVERLAY = "overlay"
 
 
-class Cause(StrEnum):
+class SyncCause(StrEnum):
     """What changed about a Service."""
 
     SERVICE = "service"
@@ -59,24 +59,24 @@ class Cause(StrEnum):
     NAMESPACE = "namespace"
 
 
-DirtyHandler = Callable[[Key, Cause], None]
+DirtyHandler = Callable[[Key, SyncCause], None]
 OwnWrite = Callable[[Change[EndpointSlice]], bool]
 """Whether a change of a slice is only the echo of what this process wrote."""
 
 
-class Sources:
+class SliceInformers:
     """Registered with `caches` before these run. Reading is right once `caches` are synced."""
 
-    def __init__(self, caches: Caches, mode: Mode, is_own_write: OwnWrite = lambda _change: False) -> None:
+    def __init__(self, caches: Caches, mode: SlicesMode, is_own_write: OwnWrite = lambda _change: False) -> None:
         self.mode = mode
         self.services: Cache[Service] = caches.of(SERVICES)
         self.nodes: Cache[Node] = caches.of(NODES)
         self.namespaces: Cache[Namespace] = caches.of(NAMESPACES)
         self.slices: Cache[EndpointSlice] = caches.of(ENDPOINT_SLICES, selector=_slices_selector(mode))
-        self.pods: Cache[Pod] | None = caches.of(PODS) if mode is Mode.OWN else None
+        self.pods: Cache[Pod] | None = caches.of(PODS) if mode is SlicesMode.OWN else None
         self._is_own_write = is_own_write
         self._handlers: list[DirtyHandler] = []
-        self._cluster: Cluster | None = None
+        self._cluster: RoutingNodes | None = None
         self._pods_by_label = PodsByLabel()
         self._pods_by_node: dict[str, dict[Key, None]] = {}
         self._services_by_selector = ServicesBySelector()
@@ -98,12 +98,12 @@ class Sources:
         self._handlers.append(handler)
         services = self.services.keys()
         for key in services:
-            handler(key, Cause.SERVICE)
+            handler(key, SyncCause.SERVICE)
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> RoutingNodes:
         """The same value until a node changes in a way that routing sees."""
         if self._cluster is None:
-            self._cluster = Cluster.of(self.nodes)
+            self._cluster = RoutingNodes.of(self.nodes)
         return self._cluster
 
     def slices_of(self, service: Key) -> list[EndpointSlice]:
@@ -123,7 +123,7 @@ class Sources:
         annotations = namespace.metadata.annotations if namespace is not None else {}
         return drained_zones(service, annotations, self.cluster().node_drains)
 
-    def _mark(self, services: Iterable[Key], cause: Cause) -> None:
+    def _mark(self, services: Iterable[Key], cause: SyncCause) -> None:
         for key in services:
             for handler in self._handlers:
                 handler(key, cause)
@@ -135,7 +135,7 @@ class Sources:
         self._routed.pop(change.key, None)
         if change.new is not None and wants_routing(change.new):
             self._routed[change.key] = None
-        self._mark((change.key,), Cause.SERVICE)
+        self._mark((change.key,), SyncCause.SERVICE)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         old, new = change.old, change.new
@@ -143,11 +143,11 @@ class Sources:
             if old.spec.node_name != new.spec.node_name:
                 self._place_pod(change.key, old, new)
             if pod_matters(old, new):
-                self._mark(self._services_of(new), Cause.PODS)
+                self._mark(self._services_of(new), SyncCause.PODS)
             return
         self._index_pod(change)
         touched = [key for pod in (old, new) if pod is not None for key in self._services_of(pod)]
-        self._mark(dict.fromkeys(touched), Cause.PODS)
+        self._mark(dict.fromkeys(touched), SyncCause.PODS)
 
     def _services_of(self, pod: Pod) -> list[Key]:
         return self._services_by_selector.matching(pod.metadata.namespace, pod.metadata.labels)
@@ -176,7 +176,7 @@ class Sources:
             self._draining_nodes.discard(change.key.name)
         else:
             self._draining_nodes.add(change.key.name)
-        self._mark(self._touched_by(change), Cause.NODES)
+        self._mark(self._touched_by(change), SyncCause.NODES)
 
     def _touched_by(self, change: Change[Node]) -> Collection[Key]:
         """Drained zones concern every Service; else those that ask for routing, and those with pods on the node."""
@@ -196,18 +196,18 @@ class Sources:
     def _namespace_changed(self, change: Change[Namespace]) -> None:
         if names_drain(change.old) != names_drain(change.new):
             services = self.services.keys()
-            self._mark((key for key in services if key.namespace == change.key.name), Cause.NAMESPACE)
+            self._mark((key for key in services if key.namespace == change.key.name), SyncCause.NAMESPACE)
 
     def _slice_changed(self, change: Change[EndpointSlice]) -> None:
         if self._is_own_write(change):
             return
         touched = [service_key(seen) for seen in (change.old, change.new) if seen is not None]
-        self._mark(dict.fromkeys(key for key in touched if key.name), Cause.SLICES)
+        self._mark(dict.fromkeys(key for key in touched if key.name), SyncCause.SLICES)
 
 
 def _service_of(viewed: EndpointSlice) -> tuple[str]:
     return (str(service_key(viewed)),)
 
 
-def _slices_selector(mode: Mode) -> str:
-    return f"{MANAGED_BY}={STOCK_MANAGER},{SERVICE_NAME}" if mode is Mode.OWN else SERVICE_NAME
+def _slices_selector(mode: SlicesMode) -> str:
+    return f"{MANAGED_BY}={STOCK_MANAGER},{SERVICE_NAME}" if mode is SlicesMode.OWN else SERVICE_NAME

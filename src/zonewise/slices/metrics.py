@@ -57,13 +57,13 @@ SERVICES_BY_DISTRIBUTION = _gauge(
 )
 
 
-class Operation(StrEnum):
+class WriteOperation(StrEnum):
     CREATE = "create"
     UPDATE = "update"
     DELETE = "delete"
 
 
-class Result(StrEnum):
+class WriteResult(StrEnum):
     """The stock controller also counts stale syncs; ours reads what it wrote and has none."""
 
     SUCCESS = "success"
@@ -71,8 +71,8 @@ class Result(StrEnum):
     ERROR = "error"
 
 
-CHANGES_BY_OPERATION: Final = {operation: CHANGES.labels(operation) for operation in Operation}
-SYNCS_BY_RESULT: Final = {result: SYNCS.labels(result) for result in Result}
+CHANGES_BY_OPERATION: Final = {operation: CHANGES.labels(operation) for operation in WriteOperation}
+SYNCS_BY_RESULT: Final = {result: SYNCS.labels(result) for result in WriteResult}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from zonewise.kube.controller.workqueue import WorkQueue
 from zonewise.kube.wire.errors import Conflict, Invalid, NotFound
 from zonewise.kube.wire.patch import JsonPatch, pointer
 from zonewise.objects import ENDPOINT_SLICES, EndpointSlice, Key, Service, key_of
-from zonewise.routing import Cluster, Code, Decision, Expression, HintsForm, Reason
+from zonewise.routing import Decision, HintsExpression, HintsForm, RoutingCode, RoutingNodes, RoutingReason
 from zonewise.slices.decide.names import STATE
 from zonewise.slices.decide.overlay import FIELD_MANAGER, Hints, Operations, Overlay, is_stock, overlay
-from zonewise.slices.decide.repair_backoff import Repairs
-from zonewise.slices.informers import Sources
+from zonewise.slices.decide.repair_backoff import RepairBackoff
+from zonewise.slices.informers import SliceInformers
 
 RECHECK_SECONDS: Final = 2.0
 """How long a webhook may still speak for a policy that a Service no longer has."""
@@ -33,8 +33,8 @@ RECHECK_SECONDS: Final = 2.0
 _STAYS_SECONDS: Final = 10.0
 """How long hints that were taken off again and again must stay to be believed."""
 
-_UNDONE: Final = Reason(
-    Code.NEEDS_PROXY,
+_UNDONE: Final = RoutingReason(
+    RoutingCode.NEEDS_PROXY,
     "the stock controller takes the hints off again and no webhook puts them back: see that `zonewise webhook` runs and"
     " that API servers reach it",
 )
@@ -50,15 +50,15 @@ class _Done(NamedTuple):
     undone: bool = False
 
 
-class Reports(Protocol):
+class OverlayReports(Protocol):
     """Tells people how a Service is routed, and why."""
 
     async def report(
         self,
         service: Service,
         decisions: Mapping[str, Decision],
-        expressions: Mapping[str, Expression],
-        cluster: Cluster,
+        expressions: Mapping[str, HintsExpression],
+        cluster: RoutingNodes,
     ) -> None: ...
 
     def forget(self, service: Key) -> None: ...
@@ -70,8 +70,8 @@ class OverlayController:
     def __init__(
         self,
         client: Client,
-        sources: Sources,
-        reporter: Reports,
+        sources: SliceInformers,
+        reporter: OverlayReports,
         *,
         hints: HintsForm = HintsForm.STABLE,
         workers: int = 4,
@@ -82,7 +82,7 @@ class OverlayController:
         self._reporter = reporter
         self._hints = hints
         self._clock = clock
-        self._repairs = Repairs()
+        self._repairs = RepairBackoff()
         self._queue: WorkQueue[Key] = WorkQueue("overlay")
         self._controller = Controller("overlay", self._queue, self.reconcile, workers=workers)
         sources.on_service_dirty(lambda key, _cause: self._queue.add(key))
@@ -148,7 +148,7 @@ class OverlayController:
         _WRITES.inc()
 
 
-def _without_effect(expressions: Mapping[str, Expression]) -> dict[str, Expression]:
+def _without_effect(expressions: Mapping[str, HintsExpression]) -> dict[str, HintsExpression]:
     return {
         family: replace(expression, losses=(*expression.losses, _UNDONE)) for family, expression in expressions.items()
     }

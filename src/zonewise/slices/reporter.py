@@ -19,10 +19,10 @@ from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
 from zonewise.kube.wire.errors import Conflict, Invalid, NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import NODES, SERVICES, Key, ObjectReference, Service, key_of
-from zonewise.routing import Cluster, Decision, Expression, Reason
+from zonewise.routing import Decision, HintsExpression, RoutingNodes, RoutingReason
 from zonewise.slices.decide.names import STATE
-from zonewise.slices.decide.service_status import State, foreign_complaints
-from zonewise.slices.decide.status_diff import Report, report_on
+from zonewise.slices.decide.service_status import ServiceRoutingState, foreign_complaints
+from zonewise.slices.decide.status_diff import StatusReport, report_on
 
 _log = log.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class _Ahead(NamedTuple):
     text: str | None
 
 
-class Reporter:
+class RoutingReporter:
     """`stock_events`: say about automatic hints what the stock controller says, too."""
 
     def __init__(
@@ -68,15 +68,15 @@ class Reporter:
         self._stock_events = stock_events
         self._wall = wall
         self._ahead: dict[Key, _Ahead] = {}
-        self._measured: dict[Key, State] = {}
-        self._told: dict[str, frozenset[Reason]] = {}
+        self._measured: dict[Key, ServiceRoutingState] = {}
+        self._told: dict[str, frozenset[RoutingReason]] = {}
 
     async def report(
         self,
         service: Service,
         decisions: Mapping[str, Decision],
-        expressions: Mapping[str, Expression],
-        cluster: Cluster,
+        expressions: Mapping[str, HintsExpression],
+        cluster: RoutingNodes,
     ) -> None:
         """`decisions` and `expressions` by address type, as the sync made them."""
         written = self._written(service)
@@ -103,7 +103,7 @@ class Reporter:
         self._ahead.pop(key, None)
         return seen
 
-    async def _write(self, service: Service, report: Report) -> bool:
+    async def _write(self, service: Service, report: StatusReport) -> bool:
         """False where the Service is gone, or another one has its name. Where its annotations are full, events remain."""
         metadata = service.metadata
         patch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {STATE: report.text}}})
@@ -118,7 +118,7 @@ class Reporter:
         self._ahead[key_of(service)] = _Ahead(metadata.uid, version, report.text)
         return True
 
-    def _measure(self, service: Key, state: State | None) -> None:
+    def _measure(self, service: Key, state: ServiceRoutingState | None) -> None:
         before = self._measured.pop(service, None)
         if before:
             _STATES.labels(*_labels(before)).dec()
@@ -134,7 +134,7 @@ class Reporter:
             for metric in (_IN_ZONE, _OVERLOAD, _FLIPS):
                 metric.remove(*service)
 
-    def _tell_others(self, service: Service, decisions: Mapping[str, Decision], cluster: Cluster) -> None:
+    def _tell_others(self, service: Service, decisions: Mapping[str, Decision], cluster: RoutingNodes) -> None:
         """What nodes and namespaces say wrong is told there, once while it stands."""
         self._tell("", cluster.node_drains.drain.complaints, cluster)
         namespace = service.metadata.namespace
@@ -142,7 +142,7 @@ class Reporter:
         if decisions:  # else the Service has no endpoints to speak of, and nothing is known of its namespace
             self._tell(namespace, said, cluster)
 
-    def _tell(self, where: str, complaints: Iterable[Reason], cluster: Cluster) -> None:
+    def _tell(self, where: str, complaints: Iterable[RoutingReason], cluster: RoutingNodes) -> None:
         told = self._told.pop(where, frozenset())
         if standing := frozenset(complaints):
             self._told[where] = standing
@@ -151,11 +151,11 @@ class Reporter:
             self._recorder.record(_reference(complaint, cluster), Severity.WARNING, complaint.code, text)
 
 
-def _labels(state: State) -> tuple[str, str, str]:
+def _labels(state: ServiceRoutingState) -> tuple[str, str, str]:
     return state.policy, state.code, "true" if state.active else "false"
 
 
-def _reference(complaint: Reason, cluster: Cluster) -> ObjectReference:
+def _reference(complaint: RoutingReason, cluster: RoutingNodes) -> ObjectReference:
     kind, name = complaint.blame[0]
     if kind == "Node" and (node := cluster.nodes.get(name)):
         return reference_to(NODES, node)

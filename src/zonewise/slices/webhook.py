@@ -16,7 +16,7 @@ from prometheus_client import Counter
 from zonewise.kube.client.client import FIELD_MANAGER as OWNING_MANAGER
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.admission import Webhook
-from zonewise.kube.wire.admission_review import Review, Verdict
+from zonewise.kube.wire.admission_review import AdmissionVerdict, Review
 from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import Apply
 from zonewise.objects import ENDPOINT_SLICES, SERVICES, EndpointSlice, Service, key_of
@@ -24,7 +24,7 @@ from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIO
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.names import MANAGED_BY, STOCK_MANAGER, service_key
 from zonewise.slices.decide.overlay import FIELD_MANAGER, Operations, as_remembered, is_stock, overlay
-from zonewise.slices.informers import Sources
+from zonewise.slices.informers import SliceInformers
 
 NAME: Final = "endpointslices"
 CONFIGURATION_NAME: Final = "zonewise-overlay"
@@ -37,7 +37,7 @@ _OURS: Final = (FIELD_MANAGER, OWNING_MANAGER)
 _REVIEWS: Final = Counter("zonewise_overlay_reviews", "Slices reviewed, by what became of their hints", ["outcome"])
 
 
-class Outcome(StrEnum):
+class WebhookOutcome(StrEnum):
     HINTED = "hinted"
     AGREED = "agreed"
     SILENT = "silent"
@@ -49,33 +49,33 @@ class Outcome(StrEnum):
 class SliceWebhook:
     """Its answers are right once the caches of `sources` are synced."""
 
-    def __init__(self, client: Client, sources: Sources, hints: HintsForm = HintsForm.STABLE) -> None:
+    def __init__(self, client: Client, sources: SliceInformers, hints: HintsForm = HintsForm.STABLE) -> None:
         self._client = client
         self._sources = sources
         self._hints = hints
 
     def webhook(self) -> Webhook[EndpointSlice]:
-        return Webhook(NAME, EndpointSlice, self.review, Verdict.allow(), DEADLINE_SECONDS)
+        return Webhook(NAME, EndpointSlice, self.review, AdmissionVerdict.allow(), DEADLINE_SECONDS)
 
-    async def review(self, asked: Review[EndpointSlice]) -> Verdict:
+    async def review(self, asked: Review[EndpointSlice]) -> AdmissionVerdict:
         outcome, operations = await self._judge(asked)
         _REVIEWS.labels(outcome).inc()
-        return Verdict.allow(patch=operations)
+        return AdmissionVerdict.allow(patch=operations)
 
-    async def _judge(self, asked: Review[EndpointSlice]) -> tuple[Outcome, Operations]:
+    async def _judge(self, asked: Review[EndpointSlice]) -> tuple[WebhookOutcome, Operations]:
         written = asked.object
         if written is None or not is_stock(written):
-            return Outcome.FOREIGN, ()
+            return WebhookOutcome.FOREIGN, ()
         if (asked.options or {}).get("fieldManager") in _OURS:
-            return Outcome.OURS, ()  # it may know more than our caches do
+            return WebhookOutcome.OURS, ()  # it may know more than our caches do
         service = await self._service_of(written)
         if service is None:
-            return Outcome.ORPHANED, ()
+            return WebhookOutcome.ORPHANED, ()
         return self._decide(service, written, asked.old_object)
 
     def _decide(
         self, service: Service, written: EndpointSlice, stored: EndpointSlice | None
-    ) -> tuple[Outcome, Operations]:
+    ) -> tuple[WebhookOutcome, Operations]:
         others = [
             found
             for found in self._sources.slices_of(key_of(service))
@@ -86,9 +86,9 @@ class SliceWebhook:
         cluster = self._sources.cluster()
         answer = overlay(service, [*others, reviewed], cluster, hints=self._hints, drained=drained)
         if answer.is_silent:
-            return Outcome.SILENT, ()
+            return WebhookOutcome.SILENT, ()
         operations = answer.operations_on(written)
-        return Outcome.HINTED if operations else Outcome.AGREED, operations
+        return WebhookOutcome.HINTED if operations else WebhookOutcome.AGREED, operations
 
     async def _service_of(self, written: EndpointSlice) -> Service | None:
         """From the cache, or from the server if the slice is of a Service that the cache has not heard of yet."""

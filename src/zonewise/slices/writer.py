@@ -16,18 +16,18 @@ from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import ENDPOINT_SLICES, Endpoint, EndpointSlice, Key
 from zonewise.routing.endpoints import is_marked_ready
-from zonewise.slices.decide.body import Draft, Update, body_of, patch_of
+from zonewise.slices.decide.body import SliceBody, SliceUpdate, body_of, patch_of
 from zonewise.slices.decide.plan import SlicesPlan
-from zonewise.slices.decide.tracker import Written
-from zonewise.slices.metrics import CHANGES_BY_OPERATION, Operation
+from zonewise.slices.decide.tracker import EndpointSliceTracker
+from zonewise.slices.metrics import CHANGES_BY_OPERATION, WriteOperation
 
 Write = Callable[[], Awaitable[None]]
 
 
-class Writer:
+class SliceWriter:
     """Tells `written` of all that it wrote."""
 
-    def __init__(self, client: Client, written: Written) -> None:
+    def __init__(self, client: Client, written: EndpointSliceTracker) -> None:
         self._client = client
         self._written = written
 
@@ -61,7 +61,7 @@ class Writer:
             (giving if has_ready else taking).append(partial(self._update, service, update))
         return giving, taking
 
-    async def _create(self, service: Key, draft: Draft) -> None:
+    async def _create(self, service: Key, draft: SliceBody) -> None:
         try:
             made = await self._client.create(ENDPOINT_SLICES, body_of(draft), service.namespace)
         except Forbidden as error:
@@ -69,14 +69,14 @@ class Writer:
                 return  # nothing can be made there any more, and all that is there goes
             raise
         self._written.wrote(service, made)
-        CHANGES_BY_OPERATION[Operation.CREATE].inc()
+        CHANGES_BY_OPERATION[WriteOperation.CREATE].inc()
 
-    async def _update(self, service: Key, update: Update) -> None:
+    async def _update(self, service: Key, update: SliceUpdate) -> None:
         patch = MergePatch(patch_of(update.existing, update.draft))
         name = update.existing.metadata.name
         made = await self._client.patch(ENDPOINT_SLICES, name, patch, service.namespace)
         self._written.wrote(service, made)
-        CHANGES_BY_OPERATION[Operation.UPDATE].inc()
+        CHANGES_BY_OPERATION[WriteOperation.UPDATE].inc()
 
     async def _delete(self, service: Key, gone: EndpointSlice) -> None:
         try:
@@ -84,7 +84,7 @@ class Writer:
         except NotFound:
             return
         self._written.deleted(service, gone)
-        CHANGES_BY_OPERATION[Operation.DELETE].inc()
+        CHANGES_BY_OPERATION[WriteOperation.DELETE].inc()
 
 
 async def _at_once(writes: Sequence[Write]) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from support.ceph.cluster import CONFIG, Bed
 from support.waiting import eventually
-from zonewise.ceph.controller.auto_takeover import Automatic, Settings
-from zonewise.ceph.decide.outage import Patience
+from zonewise.ceph.controller.auto_takeover import AutoTakeover, AutoTakeoverConfig
+from zonewise.ceph.decide.outage import OutageTiming
 from zonewise.ceph.decide.takeover_edit import AUTOMATIC
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
@@ -19,7 +19,7 @@ from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import CONFIG_MAPS, EVENTS, Key
 
-QUICK = Patience(takeover_after_seconds=0.5, giveback_after_seconds=0.5)
+QUICK = OutageTiming(takeover_after_seconds=0.5, giveback_after_seconds=0.5)
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ async def bed(client: Client, namespace: str) -> AsyncIterator[Bed]:
 
 @asynccontextmanager
 async def leader(bed: Bed, *, writes: bool) -> AsyncIterator[None]:
-    settings = Settings(
+    settings = AutoTakeoverConfig(
         config_map=Key(bed.namespace, CONFIG), labels=bed.labels, watched="zone", patience=QUICK, writes=writes
     )
     caches = Caches(bed.client)
     async with Recorder(bed.client, "zonewise.dev/csi", "test") as recorder:
-        automatic = Automatic(bed.client, caches, recorder, settings)
+        automatic = AutoTakeover(bed.client, caches, recorder, settings)
         async with caches:
             await caches.wait_synced()
             running = asyncio.create_task(automatic.run())

@@ -10,7 +10,7 @@ from support.ceph.cluster import CONFIG, Bed
 from support.waiting import eventually
 from zonewise.ceph.decide.csinode import REJOINING
 from zonewise.ceph.decide.domains import ACTIVE, DRIVER, PREFIX, UNLABELLED, takeover_key
-from zonewise.ceph.node.topology_labels import Advertising, Where
+from zonewise.ceph.node.topology_labels import NodeTopology, TopologyLabels
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.watch.informers import Caches
@@ -30,12 +30,12 @@ async def bed(client: Client, namespace: str) -> AsyncIterator[Bed]:
 
 
 @asynccontextmanager
-async def plugin(bed: Bed, node: str) -> AsyncIterator[Advertising]:
+async def plugin(bed: Bed, node: str) -> AsyncIterator[TopologyLabels]:
     """What a node plugin runs beside its gRPC server."""
     caches = Caches(bed.client)
-    where = Where(node, bed.labels, Key(bed.namespace, CONFIG))
+    where = NodeTopology(node, bed.labels, Key(bed.namespace, CONFIG))
     async with Recorder(bed.client, "zonewise.dev/csi", node) as recorder:
-        advertising = Advertising(bed.client, caches, recorder, where)
+        advertising = TopologyLabels(bed.client, caches, recorder, where)
         async with caches:
             await caches.wait_synced()
             running = asyncio.create_task(advertising.run())

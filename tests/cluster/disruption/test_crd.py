@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from support.waiting import eventually
-from zonewise.disruption.decide.allowance import Filling, Tally, work_out
-from zonewise.disruption.decide.budget import Budget, BudgetError, Place
-from zonewise.disruption.decide.count import Census, Departure
-from zonewise.disruption.decide.ledger import Entry, Source, ledger_of
+from zonewise.disruption.decide.allowance import DomainCount, DomainFill, work_out
+from zonewise.disruption.decide.budget import Budget, BudgetDomainKey, BudgetError
+from zonewise.disruption.decide.count import Departure, PodCount
+from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry, ledger_of
 from zonewise.disruption.decide.status import document, published, read
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Conflict, Invalid, NotFound
@@ -96,10 +96,13 @@ async def test_stories_are_taken_as_they_were_written(cluster: ControlPlane, cli
     found = {known.metadata.name: known for known in (await client.list(TOPOLOGY_DISRUPTION_BUDGETS, crd)).items}
     only_bar, across, overall = (Budget.parse(found[f"story-{number}"]) for number in (1, 2, 3))
     foo, bar = ({ZONE: name} for name in ("foo", "bar"))
-    assert (only_bar.place(foo), only_bar.frozen) == (Place("foo", covered=True), True)
+    assert (only_bar.place(foo), only_bar.frozen) == (BudgetDomainKey("foo", covered=True), True)
     assert not only_bar.place(bar).covered
-    assert [across.place(node) for node in (foo, bar)] == [Place("foo", covered=True), Place("bar", covered=True)]
-    assert {overall.place(node) for node in (foo, bar)} == {Place("all", covered=True)}
+    assert [across.place(node) for node in (foo, bar)] == [
+        BudgetDomainKey("foo", covered=True),
+        BudgetDomainKey("bar", covered=True),
+    ]
+    assert {overall.place(node) for node in (foo, bar)} == {BudgetDomainKey("all", covered=True)}
     spec = found["story-1"].spec
     assert (spec.enforcement, spec.apply_to) == ("Enforce", ("Evictions", "ControllerDeletes"))
 
@@ -200,13 +203,22 @@ async def test_status_is_written_whole_and_guarded(cluster: ControlPlane, client
     spec = {**ONE, **term(zone("Exists")), "maxDisruptedDomains": 2}
     created = await client.create(TOPOLOGY_DISRUPTION_BUDGETS, {"metadata": {"name": "web"}, "spec": spec}, crd)
     budget = Budget.parse(created)
-    tally = Tally(
-        expected=9, uncovered=1, domains={"a": Filling(3, 3), "b": Filling(4, 2)}, surplus={"web": 1}, outside={"": 1}
+    tally = DomainCount(
+        expected=9,
+        uncovered=1,
+        domains={"a": DomainFill(3, 3), "b": DomainFill(4, 2)},
+        surplus={"web": 1},
+        outside={"": 1},
     )
-    departures = (Departure("web", Place("b", covered=True), 1, 4), Departure("web", Place("", covered=False), 1, 2))
+    departures = (
+        Departure("web", BudgetDomainKey("b", covered=True), 1, 4),
+        Departure("web", BudgetDomainKey("", covered=False), 1, 2),
+    )
     now = "2026-11-16T06:00:00Z"
-    ledger = ledger_of([Entry(uid="u", name="b-0", domain="b", owner="web", time=now, source=Source.ROLLOUT)])
-    status = published(budget, Census(work_out(budget, tally), {}, departures), ledger, (), now)
+    ledger = ledger_of(
+        [LedgerEntry(uid="u", name="b-0", domain="b", owner="web", time=now, source=ChargeSource.ROLLOUT)]
+    )
+    status = published(budget, PodCount(work_out(budget, tally), {}, departures), ledger, (), now)
     version = {"resourceVersion": created.metadata.resource_version}
     patch = MergePatch({"metadata": version, "status": document(status)})
     written = await client.patch(TOPOLOGY_DISRUPTION_BUDGETS, "web", patch, crd, subresource="status")

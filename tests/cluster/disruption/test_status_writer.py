@@ -22,12 +22,12 @@ from support.disruption.webhook import (
     zone_budget,
 )
 from support.waiting import eventually
-from zonewise.disruption.controller.budget_store import Book
-from zonewise.disruption.controller.events import Reports
-from zonewise.disruption.controller.status_writer import Publisher
-from zonewise.disruption.decide.ledger import Entry, Source
-from zonewise.disruption.watch.informers import Sources
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.controller.budget_store import BudgetStore
+from zonewise.disruption.controller.events import BudgetEvents
+from zonewise.disruption.controller.status_writer import StatusWriter
+from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry
+from zonewise.disruption.watch.informers import DisruptionInformers
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import boot_seconds
@@ -61,16 +61,16 @@ class Clock:
 
 
 @asynccontextmanager
-async def publishing(bed: Bed, clock: Clock, user: str = "publisher") -> AsyncIterator[Publisher]:
+async def publishing(bed: Bed, clock: Clock, user: str = "publisher") -> AsyncIterator[StatusWriter]:
     """The publisher alone, with a clock of the test's."""
     await install(bed.plane)
     config = await asyncio.to_thread(user_kubeconfig, bed.plane, user)
     async with Client(kubeconfig.load(config)) as client, Recorder(client, "zonewise.dev/test", "test") as recorder:
         caches = Caches(client)
-        sources = Sources(caches)
-        workloads = WorkloadSources(client, caches, sources)
-        book = Book(client, sources.budgets)
-        publisher = Publisher(sources, workloads, book, Reports(client, recorder), clock=clock)
+        sources = DisruptionInformers(caches)
+        workloads = WorkloadInformers(client, caches, sources)
+        book = BudgetStore(client, sources.budgets)
+        publisher = StatusWriter(sources, workloads, book, BudgetEvents(client, recorder), clock=clock)
         async with caches:
             await caches.wait_synced()
             tasks = [asyncio.create_task(run()) for run in (workloads.run, publisher.run)]
@@ -199,12 +199,12 @@ async def settled(bed: Bed) -> None:
     await eventually(quiet)
 
 
-def reservation(pod: Pod) -> Entry:
-    return Entry(
+def reservation(pod: Pod) -> LedgerEntry:
+    return LedgerEntry(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
         domain="zone-a",
-        source=Source.ROLLOUT,
+        source=ChargeSource.ROLLOUT,
         time="2026-01-01T00:00:00Z",
     )
 

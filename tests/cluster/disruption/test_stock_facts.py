@@ -27,7 +27,7 @@ from support.disruption.cluster import (
 )
 from support.kube import admission_server
 from support.waiting import eventually
-from zonewise.kube.wire.admission_review import Verdict
+from zonewise.kube.wire.admission_review import AdmissionVerdict
 from zonewise.kube.wire.errors import ServerError
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import NAMESPACES, PODS, Resource
@@ -235,15 +235,15 @@ async def test_a_drain_waits_for_429_and_gives_up_at_anything_else(bed: Bed) -> 
             (name, *_) = await bed.in_zone("web", "zone-a")
             await eventually(lambda: is_asked(bed, site, name), "the webhook is known")
             node = (await bed.client.get(PODS, name, bed.namespace)).spec.node_name
-            site.judge.verdict = Verdict.deny("no", code=403)
+            site.judge.verdict = AdmissionVerdict.deny("no", code=403)
             assert "error when evicting" in await bed.drain(node, code=1)
             assert await names(bed, "web") >= {name}
-            site.judge.verdict = Verdict.deny("later", code=429)
+            site.judge.verdict = AdmissionVerdict.deny("later", code=429)
             site.judge.asked.clear()
             draining = asyncio.create_task(bed.drain(node))
             await eventually(lambda: len(site.judge.asked) >= 2, "asked again")
             assert not draining.done()
-            site.judge.verdict = Verdict.allow()
+            site.judge.verdict = AdmissionVerdict.allow()
             assert "will retry after 5s" in await draining
             await bed.until_ready("web", 3)
 

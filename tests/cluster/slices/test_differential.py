@@ -17,7 +17,7 @@ from support.waiting import eventually
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES
-from zonewise.slices.controller import Settings, SliceController
+from zonewise.slices.controller import SliceController, SlicesConfig
 
 pytestmark = pytest.mark.xdist_group("slices")
 
@@ -54,7 +54,7 @@ async def test_stock_and_ours_agree(stock: ControlPlane) -> None:
         await cluster.populate(SERVICES, PODS)
         theirs = await _quiet(world)
         stock.kill(Program.CONTROLLER_MANAGER)
-        async with running(client, Settings(endpoints_per_slice=MOST)) as controller:
+        async with running(client, SlicesConfig(endpoints_per_slice=MOST)) as controller:
             await _idle(controller)
             assert _versions(await _all(world)) == _versions(theirs), "ours wrote over the stock controller's slices"
             await client.delete_collection(ENDPOINT_SLICES, world.namespace)

@@ -38,9 +38,9 @@ from zonewise.routing import DRAIN_ZONE
 from zonewise.routing.policy import OLD_HINTS, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
 from zonewise.slices.decide.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER, service_key
-from zonewise.slices.informers import Mode, Sources
+from zonewise.slices.informers import SliceInformers, SlicesMode
 from zonewise.slices.overlay_controller import OverlayController
-from zonewise.slices.reporter import Reporter
+from zonewise.slices.reporter import RoutingReporter
 from zonewise.topology import ZONE
 
 pytestmark = pytest.mark.xdist_group("overlay")
@@ -94,7 +94,9 @@ async def site(plane: ControlPlane) -> AsyncIterator[Site]:
 async def overlaying(client: Client) -> AsyncIterator[None]:
     caches = Caches(client)
     async with Recorder(client, "zonewise.dev/test", "test") as recorder:
-        controller = OverlayController(client, Sources(caches, Mode.OVERLAY), Reporter(client, recorder))
+        controller = OverlayController(
+            client, SliceInformers(caches, SlicesMode.OVERLAY), RoutingReporter(client, recorder)
+        )
         async with caches:
             await caches.wait_synced()
             working = asyncio.create_task(controller.run())

@@ -13,7 +13,7 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, SERVICES, EndpointSlice
 from zonewise.routing import DRAIN_ZONE, HintsForm
 from zonewise.routing.policy import SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
-from zonewise.slices.controller import Settings
+from zonewise.slices.controller import SlicesConfig
 from zonewise.slices.decide.metadata import CONSUMER
 
 pytestmark = pytest.mark.xdist_group("slices")
@@ -78,7 +78,7 @@ async def test_every_policy_is_written(world: World) -> None:
 async def test_strict_hints_are_the_stock_ones(world: World) -> None:
     await world.spread("web", EVEN)
     await world.service("web", annotations={TOPOLOGY_MODE: "Auto"})
-    async with running(world.client, Settings(hints=HintsForm.STRICT)):
+    async with running(world.client, SlicesConfig(hints=HintsForm.STRICT)):
         await settled(world, HintsForm.STRICT)
         assert await world.hints("web") == OWN_ZONE
         await world.delete_pod("web-zone-a-0")  # five endpoints over three equal zones are refused
@@ -202,7 +202,7 @@ async def test_a_service_that_goes_gets_nothing_new(world: World) -> None:
 async def test_large_services_fill_their_slices(world: World) -> None:
     await world.service("web")
     await world.spread("web", {"zone-a": 11})
-    async with running(world.client, Settings(endpoints_per_slice=4)):
+    async with running(world.client, SlicesConfig(endpoints_per_slice=4)):
         await eventually(lambda: _sizes(world, [3, 4, 4]), "three slices")
         await world.delete_pod("web-zone-a-0")
         await world.pod("more", {"app": "web"}, "zone-b-0")

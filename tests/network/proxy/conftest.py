@@ -13,11 +13,11 @@ from network.proxy.node import NETWORK, Bed
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice, Service, key_of
-from zonewise.proxy.applier import Plane, clean_up
+from zonewise.proxy.applier import Applier, clean_up
 from zonewise.proxy.decide.rules import PortRules
-from zonewise.proxy.decide.service_rules import Decider
-from zonewise.proxy.decide.targets import Place
-from zonewise.proxy.nft_socket import Kernel
+from zonewise.proxy.decide.service_rules import ServiceRules
+from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.nft_socket import NftSocket
 from zonewise.proxy.wire.family import FAMILIES
 
 
@@ -35,8 +35,8 @@ def bed() -> Iterator[Bed]:
 
 
 @pytest.fixture
-def kernel(bed: Bed) -> Iterator[Kernel]:
-    with namespaces.inside(bed.inside("node"), Kernel) as kernel:
+def kernel(bed: Bed) -> Iterator[NftSocket]:
+    with namespaces.inside(bed.inside("node"), NftSocket) as kernel:
         yield kernel
         clean_up(kernel)
 
@@ -44,12 +44,12 @@ def kernel(bed: Bed) -> Iterator[Kernel]:
 class Node:
     """The proxy's decisions and rules on the bed's node, which is called a1, without a cluster."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: NftSocket) -> None:
         self.kernel = kernel
-        self.decider = Decider(tuple(FAMILIES.values()), all_services=True)
-        self.plane = Plane(kernel, FAMILIES.values(), NETWORK)
+        self.decider = ServiceRules(tuple(FAMILIES.values()), all_services=True)
+        self.plane = Applier(kernel, FAMILIES.values(), NETWORK)
         self.plane.start({})
-        self.place = Place("a1", cluster())
+        self.place = NodePlace("a1", cluster())
 
     def serve(self, endpoints: list[dict[str, Any]], name: str = "web", **spec: Any) -> list[PortRules]:
         """`endpoints` of the Service that `spec` describes, from now on."""
@@ -70,21 +70,21 @@ class Node:
 
 
 @pytest.fixture
-def node(kernel: Kernel) -> Node:
+def node(kernel: NftSocket) -> Node:
     return Node(kernel)
 
 
 @pytest.fixture
 def restarted(bed: Bed) -> Iterator[Callable[[Node], Node]]:
     """The node's proxy, ended and started again: another process's view of the same kernel."""
-    kernels: list[Kernel] = []
+    kernels: list[NftSocket] = []
 
     def restart(old: Node) -> Node:
-        kernels.append(namespaces.inside(bed.inside("node"), Kernel))
+        kernels.append(namespaces.inside(bed.inside("node"), NftSocket))
         fresh = Node.__new__(Node)
         fresh.kernel, fresh.place = kernels[-1], old.place
         fresh.decider = old.decider
-        fresh.plane = Plane(fresh.kernel, FAMILIES.values(), NETWORK)
+        fresh.plane = Applier(fresh.kernel, FAMILIES.values(), NETWORK)
         changes = {
             family: {
                 name: rules for answer in old.decider.answers.values() for name, rules in answer.get(family, {}).items()

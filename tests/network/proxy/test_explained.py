@@ -16,14 +16,14 @@ from network.proxy.node import FAR_PODS, NEAR_PODS, Bed
 from network.proxy.test_topology import COUNTS, THREE_ZONES, planned
 from unit.proxy.build import cluster, endpoint, node, service, slice_of
 from zonewise.diagnostics.decide.explain.service import explain
-from zonewise.diagnostics.decide.explain.service_report import ServiceExplanation
+from zonewise.diagnostics.decide.explain.service_report import ServiceReport
 from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice, Service
-from zonewise.planning.data_plane import Carriers
+from zonewise.planning.data_plane import DataPlanes
 from zonewise.proxy.applier import clean_up
-from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, Place
-from zonewise.proxy.nft_socket import Kernel
-from zonewise.routing import Cluster
+from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, NodePlace
+from zonewise.proxy.nft_socket import NftSocket
+from zonewise.routing import RoutingNodes
 
 SERVICES = 50
 TRIES = 100
@@ -49,7 +49,7 @@ class Case:
     at: str
     asked: Service
     slices: list[EndpointSlice]
-    cluster: Cluster
+    cluster: RoutingNodes
 
     def watched(self) -> list[EndpointSlice]:
         """What the proxy of that node hears of."""
@@ -60,10 +60,10 @@ class Case:
             if not zone or found.metadata.labels.get(CONSUMER, ALL) in {ALL, SHARED, zone}
         ]
 
-    def explained(self) -> ServiceExplanation:
+    def explained(self) -> ServiceReport:
         nodes = tuple(self.cluster.nodes.values())
         return explain(
-            self.asked, self.slices, nodes, client="here", node=self.at, carriers=Carriers(all_services=True)
+            self.asked, self.slices, nodes, client="here", node=self.at, carriers=DataPlanes(all_services=True)
         )
 
 
@@ -125,10 +125,10 @@ def cases() -> list[Case]:
 
 def test_those_who_answered_are_those_that_explain_named(bed: Bed, cases: Sequence[Case]) -> None:
     accounts = [case.explained() for case in cases]
-    with namespaces.inside(bed.inside("node"), Kernel) as kernel:
+    with namespaces.inside(bed.inside("node"), NftSocket) as kernel:
         serving = Node(kernel)
         for case in cases:
-            serving.place = Place(case.at, case.cluster)
+            serving.place = NodePlace(case.at, case.cluster)
             serving.follow(case.asked, case.watched())
         requests = [
             {

@@ -14,7 +14,7 @@ from support.waiting import eventually
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, Key
-from zonewise.proxy.informers import Sources
+from zonewise.proxy.informers import ProxyInformers
 
 ZONE = "topology.kubernetes.io/zone"
 GROUPS = {"a": "10.1.0.1", "b": "10.2.0.1", "zonewise-shared": "10.3.0.1", "zonewise-all": "10.4.0.1", "": "10.5.0.1"}
@@ -49,7 +49,7 @@ async def service(client: Client, namespace: str) -> Key:
 
 
 @asynccontextmanager
-async def running(sources: Sources) -> AsyncIterator[None]:
+async def running(sources: ProxyInformers) -> AsyncIterator[None]:
     synced = asyncio.Event()
     task = asyncio.create_task(sources.run(synced))
     try:
@@ -60,14 +60,14 @@ async def running(sources: Sources) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _addresses(sources: Sources, service: Key) -> set[str]:
+def _addresses(sources: ProxyInformers, service: Key) -> set[str]:
     slices = sources.slices_of(service)
     return {address for found in slices for endpoint in found.endpoints or () for address in endpoint.addresses}
 
 
 async def test_a_node_gets_its_zone_s_groups_and_follows_its_label(client: Client, node: str, service: Key) -> None:
     for_everyone = {GROUPS[group] for group in ("zonewise-shared", "zonewise-all", "")}
-    sources = Sources(client, node, all_services=False)
+    sources = ProxyInformers(client, node, all_services=False)
     marked: set[Key] = set()
     sources.on_dirty = marked.update
     async with running(sources):

@@ -12,11 +12,11 @@ from network.proxy.conftest import Node
 from network.proxy.node import Bed
 from unit.proxy.build import cluster, endpoint
 from zonewise.objects import Key
-from zonewise.proxy.decide.targets import Place
-from zonewise.proxy.nft_socket import RefusedError
+from zonewise.proxy.decide.targets import NodePlace
+from zonewise.proxy.nft_socket import NftRefusedError
 from zonewise.proxy.wire import netlink
 from zonewise.proxy.wire.family import IPV4
-from zonewise.proxy.wire.layout import TABLE, Fixed
+from zonewise.proxy.wire.layout import TABLE, FixedLayout
 
 STEPS = 150
 
@@ -57,7 +57,7 @@ def test_changes_add_up_to_the_whole(bed: Bed, node: Node, seed: int) -> None:
     for step in range(STEPS):
         number = chance.randrange(6)
         if chance.random() < 0.25:
-            gone = node.decider.decide(Key("shop", f"s{number}"), None, [], Place("a1", cluster()))
+            gone = node.decider.decide(Key("shop", f"s{number}"), None, [], NodePlace("a1", cluster()))
             node.plane.apply(gone)
         else:
             places = chance.sample(range(9), chance.randrange(5))
@@ -69,23 +69,23 @@ def test_changes_add_up_to_the_whole(bed: Bed, node: Node, seed: int) -> None:
             assert _kernel_has(node) == changed, f"after {step} changes"
     assert node.plane.contests(), "the seeds make Services quarrel"
     assert bed.nft("list", "ruleset")
-    assert set(Fixed) <= node.kernel.sets(IPV4)
+    assert set(FixedLayout) <= node.kernel.sets(IPV4)
 
 
 def test_a_refused_transaction_changes_nothing_and_is_counted(bed: Bed, node: Node) -> None:
     """Whatever stood before the message that the kernel does not like; then everything is said again, in one."""
     node.serve([endpoint("10.1.0.1"), endpoint("10.1.0.2")])
     before = _kernel_has(node)
-    good = netlink.add_elements(IPV4.number, TABLE, Fixed.CLUSTER_IPS, {IPV4.pack("10.96.9.9"): None})
-    bad = netlink.delete_elements(IPV4.number, TABLE, Fixed.CLUSTER_IPS, [IPV4.pack("10.96.8.8")])
-    with pytest.raises(RefusedError, match="delete elements"):
+    good = netlink.add_elements(IPV4.number, TABLE, FixedLayout.CLUSTER_IPS, {IPV4.pack("10.96.9.9"): None})
+    bad = netlink.delete_elements(IPV4.number, TABLE, FixedLayout.CLUSTER_IPS, [IPV4.pack("10.96.8.8")])
+    with pytest.raises(NftRefusedError, match="delete elements"):
         node.kernel.commit([*good, *bad])
     assert _kernel_has(node) == before
     bed.nft("flush", "map", "ip", "zonewise", "ep")
     refusals = _refusals()
     node.serve([endpoint("10.1.0.3")])
     assert _refusals() == refusals + 1
-    assert len(node.kernel.elements(IPV4, Fixed.ENDPOINTS)) == 1, "repaired at once, and what was asked is done"
+    assert len(node.kernel.elements(IPV4, FixedLayout.ENDPOINTS)) == 1, "repaired at once, and what was asked is done"
 
 
 def _refusals() -> float:

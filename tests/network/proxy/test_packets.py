@@ -18,8 +18,8 @@ from unit.proxy.build import endpoint
 from zonewise.lab.network import namespaces
 from zonewise.proxy import conntrack
 from zonewise.proxy.decide.shares import assign_slots, count_slots
-from zonewise.proxy.decide.targets import Target
-from zonewise.proxy.nft_socket import Watch
+from zonewise.proxy.decide.targets import EndpointTarget
+from zonewise.proxy.nft_socket import NftMonitor
 from zonewise.proxy.wire.family import IPV4, IPV6
 
 FAR = [endpoint(four, "b1") for four, _ in FAR_PODS]
@@ -43,7 +43,7 @@ def test_connections_spread_evenly_over_endpoints(bed: Bed, node: Node) -> None:
 def test_weights_are_shares_of_connections(bed: Bed, node: Node) -> None:
     (rules,) = node.serve([*FAR, *HERE])
     shares = dict(zip(addresses([*FAR, *HERE]), (0.5, 0.25, 1.0, 0.75, 0.5), strict=True))
-    slots = assign_slots(count_slots({Target(address, 8080): share for address, share in shares.items()}))
+    slots = assign_slots(count_slots({EndpointTarget(address, 8080): share for address, share in shares.items()}))
     weighted = msgspec.structs.replace(rules, cluster=slots)
     node.plane.apply({IPV4: {weighted.name: weighted}})
     assert fits(Counter(bed.endpoints("out", VIP, count=800)), shares)
@@ -184,7 +184,7 @@ def test_node_ports_are_served_on_the_given_addresses_only(bed: Bed, node: Node)
 
 def test_what_others_break_is_noticed_and_repaired(bed: Bed, node: Node) -> None:
     node.serve(FAR)
-    watch = namespaces.inside(bed.inside("node"), lambda: Watch(node.kernel.port))
+    watch = namespaces.inside(bed.inside("node"), lambda: NftMonitor(node.kernel.port))
     try:
         node.serve(HERE)
         assert not watch.touched(), "our own changes are no reason"

@@ -17,10 +17,10 @@ from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.network import namespaces
 from zonewise.lab.state import Lab
 from zonewise.objects import NODES, SERVICES
-from zonewise.proxy.nft_socket import Kernel
+from zonewise.proxy.nft_socket import NftSocket
 from zonewise.proxy.wire.family import IPV4
 from zonewise.proxy.wire.layout import TABLE
-from zonewise.proxy.wire.netlink import CREATE, Kind, Message, number, text
+from zonewise.proxy.wire.netlink import CREATE, Message, MessageType, number, text
 
 NODE = "zone-a-1"
 OWNED = 2
@@ -157,8 +157,8 @@ async def test_what_the_kernel_refuses_at_the_start_is_said_again(
     address = service["spec"]["clusterIP"]
     proxy.stop()
     namespaces.run(namespaces.command(proxy.namespace, ["nft", "delete", "table", "ip", TABLE]))
-    with namespaces.inside(proxy.namespace, Kernel) as other:
-        other.commit([Message(Kind.NEW_TABLE, IPV4.number, text(1, TABLE) + number(2, OWNED), CREATE)])
+    with namespaces.inside(proxy.namespace, NftSocket) as other:
+        other.commit([Message(MessageType.NEW_TABLE, IPV4.number, text(1, TABLE) + number(2, OWNED), CREATE)])
         proxy.start()
         await eventually(_word(lambda: proxy.said("no rules could be set")), "a refusal")
     await eventually(_word(proxy.adopted), "rules in place")

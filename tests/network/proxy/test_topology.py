@@ -22,8 +22,8 @@ from unit.slices.build import service as slices_service
 from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice
 from zonewise.proxy.applier import clean_up
-from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, Place
-from zonewise.proxy.nft_socket import Kernel
+from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, NodePlace
+from zonewise.proxy.nft_socket import NftSocket
 
 TRIES = 100
 P1, P2 = (NEAR_PODS[name][0] for name in ("p1", "p2"))
@@ -221,12 +221,12 @@ class Seen:
 def seen(bed: Bed) -> dict[str, Seen]:
     """Of all cases at once: each is a Service with an address of its own, decided for its own node."""
     requests, slots = [], []
-    with namespaces.inside(bed.inside("node"), Kernel) as kernel:
+    with namespaces.inside(bed.inside("node"), NftSocket) as kernel:
         serving = Node(kernel)
         for number, (name, case) in enumerate(CASES.items(), 1):
             address = f"10.96.1.{number}"
             asked = service(f"case-{number}", annotations=case.annotations, clusterIP=address, **case.spec)
-            serving.place = Place(case.at, THREE_ZONES if name in PREFERRED | DISTRIBUTED else CLUSTER)
+            serving.place = NodePlace(case.at, THREE_ZONES if name in PREFERRED | DISTRIBUTED else CLUSTER)
             (rules,) = serving.follow(asked, case.slices or [slice_of(*case.endpoints)])
             slots.append(Counter(target.address for target in rules.cluster or rules.local))
             requests.append({"address": address, "port": 80, "count": TRIES if case.expected else 4})

@@ -15,17 +15,17 @@ from typing import Any
 import grpc
 
 from support.programs import csi_controller
-from zonewise.ceph.backend.cluster import Cluster, Clusters
-from zonewise.ceph.backend.rbd import Rbd
-from zonewise.ceph.config import Configuration
+from zonewise.ceph.backend.cluster import CephCluster, CephClusters
+from zonewise.ceph.backend.rbd import RbdBackend
+from zonewise.ceph.config import CsiConfigFile
 from zonewise.ceph.controller import fsck, journal
-from zonewise.ceph.controller.service import Controller
-from zonewise.ceph.decide.ids import Kind
-from zonewise.ceph.decide.model import Backend
-from zonewise.ceph.grpc_server import Server
-from zonewise.ceph.identity import Identity
+from zonewise.ceph.controller.service import ControllerService
+from zonewise.ceph.decide.ids import VolumeKind
+from zonewise.ceph.decide.model import VolumeBackend
+from zonewise.ceph.grpc_server import GrpcServer
+from zonewise.ceph.identity import IdentityService
 from zonewise.ceph.spec import csi_pb2 as csi
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.ceph.cluster import LabCeph
 
 PREFIX = "topology.ceph.zonewise.dev/"
 GIB, MIB = 1 << 30, 1 << 20
@@ -69,7 +69,7 @@ class Client:
 class Driver:
     """Requests with the secrets and parameters of a test's cluster, and what they mean filled in."""
 
-    def __init__(self, client: Client, ceph: Ceph) -> None:
+    def __init__(self, client: Client, ceph: LabCeph) -> None:
         self.client = client
         self.ceph = ceph
 
@@ -140,7 +140,7 @@ def topology(term: str | Mapping[str, str]) -> dict[str, str]:
     return {f"{PREFIX}{name}": value for name, value in named.items()}
 
 
-def config_file(directory: Path, ceph: Ceph, **changes: Any) -> Path:
+def config_file(directory: Path, ceph: LabCeph, **changes: Any) -> Path:
     document = ceph.csi_config()
     document["clusters"][0].update(changes)
     path = directory / "config.json"
@@ -148,18 +148,23 @@ def config_file(directory: Path, ceph: Ceph, **changes: Any) -> Path:
     return path
 
 
-def backends() -> dict[Kind, Backend]:
-    return {Kind.RBD: Rbd(patience_seconds=0)}
+def backends() -> dict[VolumeKind, VolumeBackend]:
+    return {VolumeKind.RBD: RbdBackend(patience_seconds=0)}
 
 
 @contextmanager
-def serving(directory: Path, config: Path, ceph: Ceph, *, timeout_seconds: float = 60, **more: Any) -> Iterator[Driver]:
+def serving(
+    directory: Path, config: Path, ceph: LabCeph, *, timeout_seconds: float = 60, **more: Any
+) -> Iterator[Driver]:
     """A driver in this process."""
-    clusters = Clusters(Configuration(config), timeout_seconds)
+    clusters = CephClusters(CsiConfigFile(config), timeout_seconds)
     socket = directory / f"{uuid.uuid4().hex[:8]}.sock"
-    server = Server(
+    server = GrpcServer(
         f"unix://{socket}",
-        {"Identity": Identity(), "Controller": Controller(clusters, backends(), abandoned_after_seconds=0, **more)},
+        {
+            "Identity": IdentityService(),
+            "Controller": ControllerService(clusters, backends(), abandoned_after_seconds=0, **more),
+        },
     )
     server.start()
     client = Client(socket)
@@ -174,7 +179,7 @@ def serving(directory: Path, config: Path, ceph: Ceph, *, timeout_seconds: float
 class Process:
     """A controller in a process of its own, that may die at a step."""
 
-    def __init__(self, directory: Path, config: Path, ceph: Ceph, crash: str = "") -> None:
+    def __init__(self, directory: Path, config: Path, ceph: LabCeph, crash: str = "") -> None:
         self.socket = directory / f"{uuid.uuid4().hex[:8]}.sock"
         self._said = directory / f"{self.socket.stem}.log"
         self._process = _forks().Process(
@@ -220,17 +225,17 @@ def _forks() -> ForkServerContext:
     return context
 
 
-def own_cluster(config: Path) -> Cluster:
-    return Clusters(Configuration(config), 60).own("lab")
+def own_cluster(config: Path) -> CephCluster:
+    return CephClusters(CsiConfigFile(config), 60).own("lab")
 
 
-def findings(cluster: Cluster, older_than_seconds: float = 0) -> list[str]:
+def findings(cluster: CephCluster, older_than_seconds: float = 0) -> list[str]:
     """What the doctor says, for anything that is there now."""
-    seen = fsck.Doctor(cluster, backends(), {pool for pool in cluster.pools() if journal.exists(cluster, pool)})
+    seen = fsck.Fsck(cluster, backends(), {pool for pool in cluster.pools() if journal.exists(cluster, pool)})
     return [f"{each.code} {each.what}" for each in seen.examine(time.time() + 1, older_than_seconds)]
 
 
-def images(ceph: Ceph, cluster: Cluster) -> dict[str, list[str]]:
+def images(ceph: LabCeph, cluster: CephCluster) -> dict[str, list[str]]:
     """Of each zone's pool, what is there with a name, and what is in the trash."""
     import rbd  # noqa: PLC0415 - a binding of the system's
 

@@ -17,7 +17,7 @@ from support.ceph.driver import PATIENCE_SECONDS, PREFIX, Client, Driver
 from support.programs import csi_controller, csi_driver
 from zonewise.ceph.node import mounts
 from zonewise.ceph.spec import csi_pb2 as csi
-from zonewise.lab.ceph.cluster import Ceph
+from zonewise.lab.ceph.cluster import LabCeph
 
 Mode = csi.VolumeCapability.AccessMode
 
@@ -25,7 +25,7 @@ Mode = csi.VolumeCapability.AccessMode
 class NodeProcess:
     """On a node of its own: another one beside it is another node, as far as Ceph and the volumes are concerned."""
 
-    def __init__(self, directory: Path, config: Path, ceph: Ceph, node: str = "node-1") -> None:
+    def __init__(self, directory: Path, config: Path, ceph: LabCeph, node: str = "node-1") -> None:
         self.node = f"{node}-{uuid.uuid4().hex[:6]}"
         self.socket = directory / f"{self.node}.sock"
         self.state = directory / f"{self.node}.state"

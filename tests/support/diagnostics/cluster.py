@@ -10,7 +10,7 @@ import msgspec
 
 from support.planning.cluster import OURS, node, service, slice_of
 from support.planning.cluster import labelled as with_labels
-from zonewise.diagnostics.decide.status.assemble import Seen
+from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
 from zonewise.objects import Lease, Node
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import Deployment
@@ -61,11 +61,11 @@ def labelled(name: str, zone: str, **labels: str) -> Node:
     return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, labels=more), status=status)
 
 
-def seen() -> Seen:
+def seen() -> ClusterSnapshot:
     web, hard = service("web"), with_labels(service("hard", **{SAME_ZONE: "Require"}), OURS)
     soft, gone = service("soft", **{SAME_ZONE: "Prefer"}), service("gone")
     hook = service("zonewise-webhook", "zonewise-system")
-    return Seen(
+    return ClusterSnapshot(
         version="v1.36.3",
         nodes=[labelled(f"{zone}{index}", zone) for zone in "abc" for index in range(2)],
         services=[web, hard, soft, gone],

@@ -14,16 +14,16 @@ from support.disruption.cluster import BUDGETS, Bed, charges_in
 from support.disruption.processes import install, user_kubeconfig
 from support.waiting import eventually
 from zonewise.disruption import app as disruption_app
-from zonewise.disruption.controller.budget_store import Book
-from zonewise.disruption.watch.informers import Sources
-from zonewise.disruption.webhook.guard import Guard
-from zonewise.disruption.webhook.leader_monitor import LEASE, LeaderWatch
+from zonewise.disruption.controller.budget_store import BudgetStore
+from zonewise.disruption.watch.informers import DisruptionInformers
+from zonewise.disruption.webhook.guard import EvictionGuard
+from zonewise.disruption.webhook.leader_monitor import LEASE, LeaderMonitor
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import utc_now
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
-from zonewise.kube.wire.admission_review import Operation, Review, UserInfo, Verdict
+from zonewise.kube.wire.admission_review import AdmissionVerdict, Operation, Review, UserInfo
 from zonewise.objects import PODS, Key, Metadata, Pod
 from zonewise.objects.policy import DeleteOptions, Eviction, Preconditions
 from zonewise.topology import ZONE
@@ -38,11 +38,11 @@ Json = dict[str, Any]
 class Replica:
     client: Client
     caches: Caches
-    guard: Guard
-    sources: Sources
+    guard: EvictionGuard
+    sources: DisruptionInformers
     namespace: str
 
-    async def evict(self, pod: str, *, uid: str = "", dry_run: bool = False) -> Verdict:
+    async def evict(self, pod: str, *, uid: str = "", dry_run: bool = False) -> AdmissionVerdict:
         """What it answers; the pod stays."""
         options = DeleteOptions(preconditions=Preconditions(uid=uid)) if uid else None
         body = Eviction(metadata=Metadata(name=pod), delete_options=options)
@@ -57,7 +57,7 @@ class Replica:
             )
         )
 
-    async def delete(self, pod: Pod, user: str, *groups: str) -> Verdict:
+    async def delete(self, pod: Pod, user: str, *groups: str) -> AdmissionVerdict:
         return await self.guard.review_delete(
             Review(
                 uid="r",
@@ -81,9 +81,9 @@ async def replica(
     config = config or await asyncio.to_thread(user_kubeconfig, bed.plane, user)
     async with Client(kubeconfig.load(config)) as client:
         caches = Caches(client)
-        sources = Sources(caches)
-        leader = LeaderWatch(caches, Key(LEASE_NAMESPACE, LEASE), silent_seconds=silent_seconds)
-        guard = Guard(client, sources, Book(client, sources.budgets), leader, wall=wall)
+        sources = DisruptionInformers(caches)
+        leader = LeaderMonitor(caches, Key(LEASE_NAMESPACE, LEASE), silent_seconds=silent_seconds)
+        guard = EvictionGuard(client, sources, BudgetStore(client, sources.budgets), leader, wall=wall)
         async with caches:
             await caches.wait_synced()
             await eventually(lambda: guard.trouble() is None, "it knows whether somebody leads")
@@ -95,7 +95,7 @@ async def leading(bed: Bed, user: str = "leader") -> AsyncIterator[None]:
     """The whole leader, as a task."""
     await install(bed.plane)
     config = await asyncio.to_thread(user_kubeconfig, bed.plane, user)
-    lead = disruption_app.Lead(namespace=LEASE_NAMESPACE, lease_seconds=6)
+    lead = disruption_app.DisruptionLeader(namespace=LEASE_NAMESPACE, lease_seconds=6)
     task = asyncio.create_task(disruption_app.live(kubeconfig.load(config), lead, Health()))
     try:
         yield

@@ -13,11 +13,11 @@ import dns.message
 import dns.rdatatype
 import msgspec
 
-from zonewise.dns.decide.fast_path import QuickResponder, Tally, quick_responder
-from zonewise.dns.decide.handler import LARGEST, Elsewhere, Sender, respond
-from zonewise.dns.decide.record_builder import Domain
-from zonewise.dns.decide.table import Table, Update
-from zonewise.dns.decide.zone import Catalog, Settings
+from zonewise.dns.decide.fast_path import QueryCounters, QuickResponder, quick_responder
+from zonewise.dns.decide.handler import LARGEST, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.record_builder import ClusterDomain
+from zonewise.dns.decide.table import RecordTable, Update
+from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
 from zonewise.dns.wire import framing
 from zonewise.dns.wire.names import to_wire
 from zonewise.objects import EndpointSlice, Key, Node, Service, key_of
@@ -81,11 +81,11 @@ class World:
 
     def __init__(self, *, nodes_: list[Node] | None = None, **settings: Any) -> None:
         servers = settings.pop("servers", (bytes((10, 96, 0, 10)),))
-        domain = Domain(to_wire(DOMAIN), **settings.pop("domain", {}))
-        self.catalog = Catalog(Settings(domain=domain, servers=servers, **settings))
+        domain = ClusterDomain(to_wire(DOMAIN), **settings.pop("domain", {}))
+        self.catalog = ClusterZone(ZoneConfig(domain=domain, servers=servers, **settings))
         self.nodes = nodes() if nodes_ is None else nodes_
-        self.table = Table(domain.wire)
-        self.tally = Tally()
+        self.table = RecordTable(domain.wire)
+        self.tally = QueryCounters()
         self.quick: QuickResponder = quick_responder(self.table, self.tally)
         self.apply(self.catalog.snapshot())
         self.apply(self.catalog.set_serial(1))
@@ -94,7 +94,7 @@ class World:
         self.apply([("loaded",)])
 
     def apply(self, updates: Iterable[Update]) -> None:
-        decoder = framing.Decoder()
+        decoder = framing.UpdateDecoder()
         for update in updates:
             for decoded in decoder.feed(framing.encode(update)):
                 self.table.apply(decoded)
@@ -108,7 +108,7 @@ class World:
 
     def ask(self, name: str, kind: str = "A", *, client: str = "", largest: int = LARGEST) -> dns.message.Message:
         """The reply to a client at that address, as read by dnspython; both ways of replying have to agree."""
-        sender = Sender(self.table.places.node(client)) if client else Sender()
+        sender = QuerySender(self.table.places.node(client)) if client else QuerySender()
         query = dns.message.make_query(name, kind)
         careful = respond(self.table, query.to_wire(), sender, largest)
         assert isinstance(careful, bytes), f"not ours: {careful}"
@@ -124,8 +124,8 @@ class World:
 
     def is_elsewhere(self, name: str, kind: str) -> bool:
         query = dns.message.make_query(name, kind).to_wire()
-        given_up = isinstance(respond(self.table, query, Sender(), LARGEST), Elsewhere)
-        assert given_up == (self.quick(query, Sender()) is None)
+        given_up = isinstance(respond(self.table, query, QuerySender(), LARGEST), ForwardQuery)
+        assert given_up == (self.quick(query, QuerySender()) is None)
         return given_up
 
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.dns.cluster import World, endpoint, headless, service, slice_of
-from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, respond
-from zonewise.dns.decide.pod_names import PodRecords
+from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.pod_names import PodNameRecords
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
 from zonewise.dns.wire.upstream_message import answers_in_full, read_response, written
 
 KEPT = Path(__file__).with_suffix(".txt")
 PORT = ("p", "TCP", 1)
-SENDERS = (Sender(), Sender("zone-a-1"), Sender("zone-c-2"), Sender("", forwards=True))
+SENDERS = (QuerySender(), QuerySender("zone-a-1"), QuerySender("zone-c-2"), QuerySender("", forwards=True))
 """Which of them sends a packet is said by its first byte; its second, whether it is also tried as something else."""
 
 
 def make() -> World:
     """Every kind of name, with more endpoints than a packet holds; one Service has a rule that leaves some nothing."""
-    world = World(pods=PodRecords.INSECURE)
+    world = World(pods=PodNameRecords.INSECURE)
     many = [endpoint(f"10.0.1{n % 2}.{n}", f"zone-{'ab'[n % 2]}-1") for n in range(1, 80)]
     rule = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
     world.put(headless("h"), slice_of("h", many, [PORT]))
@@ -42,7 +42,7 @@ def must_hold(packet: bytes) -> None:
     quick, again = (WORLD.quick(packet, sender) for _ in range(2))
     assert quick == again or (quick and again and len(quick) == len(again)), "at most in another order"
     careful = respond(WORLD.table, packet, sender, OUR_UDP_BYTES)
-    assert (quick is None) == isinstance(careful, Elsewhere)
+    assert (quick is None) == isinstance(careful, ForwardQuery)
     if quick:
         assert quick[:2] == packet[:2]
         assert quick[2] & 0x80
@@ -51,7 +51,7 @@ def must_hold(packet: bytes) -> None:
     match packet[1:2]:
         case b"\0":
             over_tcp = respond(WORLD.table, packet, sender, LARGEST)
-            assert isinstance(over_tcp, Elsewhere) or len(over_tcp) <= LARGEST
+            assert isinstance(over_tcp, ForwardQuery) or len(over_tcp) <= LARGEST
         case b"\7":
             _must_hold_as_answer(packet)
 

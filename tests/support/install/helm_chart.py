@@ -9,14 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from zonewise.install.components import Mode, Values, choose, documents, identity
+from zonewise.install.components import InstallMode, ManifestValues, choose, documents, identity
 
 CHART = Path(__file__).parents[3] / "deploy/chart"
-VALUES = Values(image="registry.example.com/z:1", namespace="here", replicas=3, api_server=("10.0.0.9", 443))
+VALUES = ManifestValues(image="registry.example.com/z:1", namespace="here", replicas=3, api_server=("10.0.0.9", 443))
 CHOICES = ("slices,disruption,proxy,dashboard", "slices,proxy-all,dns,csi", "dns-behind", "dns-node")
 
 
-def rendered(helm: str, names: str, mode: Mode) -> str:
+def rendered(helm: str, names: str, mode: InstallMode) -> str:
     host, port = VALUES.api_server
     values = (
         *(f"image={VALUES.image}", f"replicas={VALUES.replicas}", f"mode={mode}", f"components={{{names}}}"),
@@ -28,7 +28,7 @@ def rendered(helm: str, names: str, mode: Mode) -> str:
 
 
 def main(helm: str) -> None:
-    for names, mode in itertools.product(CHOICES, Mode):
+    for names, mode in itertools.product(CHOICES, InstallMode):
         found = {identity(each): each for each in yaml.safe_load_all(rendered(helm, names, mode)) if each}
         wanted = {identity(each): each for each in documents(choose(names.split(",")), mode, VALUES)}
         same = found == {key: each for key, each in wanted.items() if key[0] != "Namespace"}

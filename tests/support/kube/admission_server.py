@@ -10,11 +10,11 @@ from typing import Any
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.admission import AdmissionServer, Webhook
-from zonewise.kube.server.ca_injector import TrustInjector
-from zonewise.kube.server.cert_manager import ServingCertificate, utc_now
+from zonewise.kube.server.ca_injector import CaInjector
+from zonewise.kube.server.cert_manager import CertManager, utc_now
 from zonewise.kube.server.certificates import Lifetimes
 from zonewise.kube.watch.informers import Caches
-from zonewise.kube.wire.admission_review import Review, Verdict
+from zonewise.kube.wire.admission_review import AdmissionVerdict, Review
 from zonewise.kube.wire.errors import ApiError
 from zonewise.objects import CONFIG_MAPS, Key, Resource
 from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -22,7 +22,7 @@ from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIO
 HOST = "127.0.0.1"
 SECRET = "webhook-authorities"
 LABEL = "zonewise.dev/test"
-LATE = Verdict.deny("no decision in time", code=503)
+LATE = AdmissionVerdict.deny("no decision in time", code=503)
 
 Whole = dict[str, Any]
 
@@ -31,11 +31,11 @@ class Judge:
     """Answers whatever it was told to, and remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.verdict = Verdict.allow()
+        self.verdict = AdmissionVerdict.allow()
         self.asked: list[Review[Whole]] = []
         self.stuck = False
 
-    async def __call__(self, review: Review[Whole]) -> Verdict:
+    async def __call__(self, review: Review[Whole]) -> AdmissionVerdict:
         self.asked.append(review)
         if self.stuck:
             await asyncio.Event().wait()
@@ -45,7 +45,7 @@ class Judge:
 @dataclass
 class Site:
     server: AdmissionServer
-    certificate: ServingCertificate
+    certificate: CertManager
     judge: Judge = field(default_factory=Judge)
 
     def url(self, path: str, port: int = 0) -> str:
@@ -64,8 +64,8 @@ async def site(
     """Serves one webhook at /judge, trusted by the configurations labelled with the namespace."""
     judge = Judge()
     async with Caches(client) as caches:
-        injector = TrustInjector(client, caches, selector=f"{LABEL}={namespace}")
-        certificate = ServingCertificate(
+        injector = CaInjector(client, caches, selector=f"{LABEL}={namespace}")
+        certificate = CertManager(
             client, Key(namespace, SECRET), [HOST], injector.inject, lifetimes=lifetimes, clock=clock
         )
         injector.on_change(certificate.wake)

@@ -63,13 +63,13 @@ class Run:
     def remove(self, plane: ControlPlane) -> None:
         controlplane.remove(plane.directory)
 
-    def shared_ceph(self) -> cluster.Ceph:
+    def shared_ceph(self) -> cluster.LabCeph:
         """One Ceph for all workers of the run; stopped with the run's control planes."""
         with _locked(self.directory / "start-ceph"):
             directory = self.directory / "ceph"
             return cluster.attach(directory) if directory.exists() else cluster.start(directory)
 
-    def private_ceph(self, **settings: Any) -> cluster.Ceph:
+    def private_ceph(self, **settings: Any) -> cluster.LabCeph:
         return cluster.start(self.directory / f"ceph-{uuid.uuid4().hex[:6]}", **settings)
 
 

@@ -10,7 +10,7 @@ from zonewise import log
 from zonewise.kube import process
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
-from zonewise.kube.controller.elector import Leadership
+from zonewise.kube.controller.elector import LeaderElector
 from zonewise.kube.decide.election import Timing
 from zonewise.kube.server.health import Health
 from zonewise.kube.wire.errors import ApiError
@@ -24,7 +24,7 @@ path, namespace, identity = sys.argv[1:]
 
 async def main(health: Health) -> None:
     async with Client(kubeconfig.load(path)) as client:
-        leadership = Leadership(client, "x", namespace, identity=identity, timing=TIMING)
+        leadership = LeaderElector(client, "x", namespace, identity=identity, timing=TIMING)
         guarded = client.guarded(leadership)
 
         async def lead() -> None:
@@ -44,4 +44,4 @@ async def main(health: Health) -> None:
 
 if __name__ == "__main__":
     log.configure("json", "debug")
-    sys.exit(process.run(main, listen=process.Listen(host="127.0.0.1")))
+    sys.exit(process.run(main, listen=process.HealthListen(host="127.0.0.1")))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from zonewise import log
 from zonewise.ceph import crash_points
-from zonewise.ceph.backend.cluster import Clusters
-from zonewise.ceph.backend.rbd import Rbd
-from zonewise.ceph.config import Configuration
-from zonewise.ceph.controller.service import Controller
-from zonewise.ceph.decide.ids import Kind
-from zonewise.ceph.grpc_server import Server
-from zonewise.ceph.identity import Identity
+from zonewise.ceph.backend.cluster import CephClusters
+from zonewise.ceph.backend.rbd import RbdBackend
+from zonewise.ceph.config import CsiConfigFile
+from zonewise.ceph.controller.service import ControllerService
+from zonewise.ceph.decide.ids import VolumeKind
+from zonewise.ceph.grpc_server import GrpcServer
+from zonewise.ceph.identity import IdentityService
 
 
 def run(socket: Path, config: Path, crash: str, said: Path) -> None:
@@ -24,11 +24,11 @@ def run(socket: Path, config: Path, crash: str, said: Path) -> None:
     crash_points.arm(crash)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
-    clusters = Clusters(Configuration(config), 60)
+    clusters = CephClusters(CsiConfigFile(config), 60)
     # Nobody may be taken for dead on a busy machine.
-    rbd = {Kind.RBD: Rbd(patience_seconds=60)}
-    controller = Controller(clusters, rbd, abandoned_after_seconds=600)
-    server = Server(f"unix://{socket}", {"Identity": Identity(), "Controller": controller})
+    rbd = {VolumeKind.RBD: RbdBackend(patience_seconds=60)}
+    controller = ControllerService(clusters, rbd, abandoned_after_seconds=600)
+    server = GrpcServer(f"unix://{socket}", {"Identity": IdentityService(), "Controller": controller})
     server.start()
     stopping.wait()
     server.stop(5)

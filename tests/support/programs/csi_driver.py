@@ -7,15 +7,15 @@ from pathlib import Path
 
 from zonewise import log
 from zonewise.ceph import crash_points
-from zonewise.ceph.backend.cephfs import CephFs
-from zonewise.ceph.backend.cluster import Clusters
-from zonewise.ceph.backend.rbd import Rbd
-from zonewise.ceph.config import Configuration
-from zonewise.ceph.controller.service import Controller
+from zonewise.ceph.backend.cephfs import CephFsBackend
+from zonewise.ceph.backend.cluster import CephClusters
+from zonewise.ceph.backend.rbd import RbdBackend
+from zonewise.ceph.config import CsiConfigFile
+from zonewise.ceph.controller.service import ControllerService
 from zonewise.ceph.decide.domains import PREFIX
-from zonewise.ceph.decide.ids import Kind
-from zonewise.ceph.grpc_server import Server
-from zonewise.ceph.identity import Identity
+from zonewise.ceph.decide.ids import VolumeKind
+from zonewise.ceph.grpc_server import GrpcServer
+from zonewise.ceph.identity import IdentityService
 from zonewise.ceph.node import capabilities
 
 
@@ -27,14 +27,14 @@ def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Pa
     crash_points.arm(crash)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
-    clusters = Clusters(Configuration(config), 60)
+    clusters = CephClusters(CsiConfigFile(config), 60)
     topology = {f"{PREFIX}zone": "zone-a"}
-    server = Server(
+    server = GrpcServer(
         f"unix://{socket}",
         {
-            "Identity": Identity(),
-            "Controller": Controller(
-                clusters, {Kind.RBD: Rbd(), Kind.CEPHFS: CephFs()}, abandoned_after_seconds=0
+            "Identity": IdentityService(),
+            "Controller": ControllerService(
+                clusters, {VolumeKind.RBD: RbdBackend(), VolumeKind.CEPHFS: CephFsBackend()}, abandoned_after_seconds=0
             ),  # the only one
             "Node": capabilities.make(clusters, node, lambda: topology, state_directory=state),
         },

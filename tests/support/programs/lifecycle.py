@@ -85,5 +85,5 @@ async def fails_while_ending(health: Health) -> None:
 if __name__ == "__main__":
     log.configure("json")
     main, unready_seconds, grace_seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-    listen = process.Listen(host="127.0.0.1")
+    listen = process.HealthListen(host="127.0.0.1")
     sys.exit(process.run(globals()[main], listen=listen, unready_seconds=unready_seconds, grace_seconds=grace_seconds))

@@ -31,8 +31,8 @@ from zonewise.objects import (
     Pod,
     Service,
 )
-from zonewise.routing import DRAIN_ZONE, Cluster, HintsForm, drained_zones
-from zonewise.slices.controller import Settings, SliceController
+from zonewise.routing import DRAIN_ZONE, HintsForm, RoutingNodes, drained_zones
+from zonewise.slices.controller import SliceController, SlicesConfig
 from zonewise.slices.decide.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER
 from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 from zonewise.topology import ZONE
@@ -175,7 +175,7 @@ class Truth:
 
     services: list[Service]
     pods: list[Pod]
-    cluster: Cluster
+    cluster: RoutingNodes
     slices: list[EndpointSlice]
     hints: HintsForm = HintsForm.STABLE
 
@@ -185,7 +185,7 @@ class Truth:
         slices = await client.list(ENDPOINT_SLICES, namespace, selector=OF_OURS)
         services, pods = await client.list(SERVICES, namespace), await client.list(PODS, namespace)
         nodes = await client.list(NODES)
-        return cls(services.items, pods.items, Cluster.of(nodes.items), slices.items, hints)
+        return cls(services.items, pods.items, RoutingNodes.of(nodes.items), slices.items, hints)
 
     def problems(self) -> list[str]:
         found = [problem for service in self.services if service.spec.selector for problem in self._of(service)]
@@ -262,7 +262,7 @@ async def settled(world: World, hints: HintsForm = HintsForm.STABLE) -> Truth:
 
 
 @asynccontextmanager
-async def running(client: Client, settings: Settings = Settings()) -> AsyncIterator[SliceController]:  # noqa: B008 - frozen
+async def running(client: Client, settings: SlicesConfig = SlicesConfig()) -> AsyncIterator[SliceController]:  # noqa: B008 - frozen
     """A controller in this process, on caches of its own."""
     caches = Caches(client)
     async with Recorder(client, "zonewise.dev/test", "test", repeat_seconds=0.1) as recorder:

@@ -23,7 +23,7 @@ from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.nodes import kwok
 from zonewise.objects import ENDPOINT_SLICES, NODES, PODS, SERVICES, Endpoint, EndpointSlice, Service
-from zonewise.routing import Cluster, drained_zones
+from zonewise.routing import RoutingNodes, drained_zones
 from zonewise.slices.decide.names import STATE, service_key
 from zonewise.slices.decide.overlay import overlay
 
@@ -89,8 +89,8 @@ class Site:
     async def services(self) -> list[Service]:
         return list((await self.client.list(SERVICES, self.namespace)).items)
 
-    async def nodes(self) -> Cluster:
-        return Cluster.of((await self.client.list(NODES)).items)
+    async def nodes(self) -> RoutingNodes:
+        return RoutingNodes.of((await self.client.list(NODES)).items)
 
     async def slices_of(self, service: str) -> list[EndpointSlice]:
         return [found for found in await self.slices() if service_key(found).name == service]
@@ -132,7 +132,7 @@ class Site:
         return versions
 
 
-def _is_out_of_date(service: Service, slices: Sequence[EndpointSlice], nodes: Cluster) -> bool:
+def _is_out_of_date(service: Service, slices: Sequence[EndpointSlice], nodes: RoutingNodes) -> bool:
     answer = overlay(service, slices, nodes, drained=drained_zones(service, {}, nodes.node_drains))
     return not answer.is_silent and any(answer.operations_on(found) for found in slices)
 

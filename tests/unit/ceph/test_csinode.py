@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from zonewise.ceph.decide.csinode import REJOINING, Step, next_change
+from zonewise.ceph.decide.csinode import REJOINING, CsiNodeStep, next_change
 from zonewise.ceph.decide.domains import DRIVER
 
 OTHER = {"name": "other.example", "nodeID": "n", "topologyKeys": ["x"]}
@@ -27,12 +27,12 @@ def test_an_entry_follows_in_two_writes() -> None:
     found = csi_node(OTHER, entry("a"))
     leave = next_change(found, ["b", "a"])
     assert leave is not None
-    assert leave.step is Step.LEAVE
+    assert leave.step is CsiNodeStep.LEAVE
     assert leave.body["spec"]["drivers"] == [OTHER]
     assert found == csi_node(OTHER, entry("a")), "what was read stays as it was"
     join = next_change(leave.body, ["b", "a"])
     assert join is not None
-    assert join.step is Step.JOIN
+    assert join.step is CsiNodeStep.JOIN
     assert join.body["spec"]["drivers"] == [OTHER, entry("a", "b")]
     assert next_change(join.body, ["a", "b"]) is None
 
@@ -43,7 +43,7 @@ def test_what_the_kubelet_did_in_between_counts() -> None:
     leave.body["spec"]["drivers"] = [entry("b")]
     clear = next_change(leave.body, ["b"])
     assert clear is not None
-    assert clear.step is Step.CLEAR
+    assert clear.step is CsiNodeStep.CLEAR
     assert clear.body == csi_node(entry("b")) | {"metadata": {"name": "n", "annotations": {}}}
 
 
@@ -51,5 +51,5 @@ def test_a_spoiled_note_is_removed() -> None:
     for spoiled in ("{", "[]", "7"):
         clear = next_change(csi_node(OTHER, **{REJOINING: spoiled}), ["b"])
         assert clear is not None
-        assert clear.step is Step.CLEAR
+        assert clear.step is CsiNodeStep.CLEAR
         assert clear.body["metadata"]["annotations"] == {}

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.ceph.decide import ids
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Id, Kind, Thing
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import ObjectType, VolumeId, VolumeKind
 
 numbers = st.integers(0, 0xFFFFFFFF)
 made = st.builds(
-    Id,
-    st.sampled_from(Kind),
-    st.sampled_from(Thing),
+    VolumeId,
+    st.sampled_from(VolumeKind),
+    st.sampled_from(ObjectType),
     st.from_regex(r"[A-Za-z0-9_-]{1,36}", fullmatch=True),
     numbers,
     numbers,
@@ -22,7 +22,7 @@ made = st.builds(
 
 
 @given(made)
-def test_an_id_is_read_as_it_was_written(which: Id) -> None:
+def test_an_id_is_read_as_it_was_written(which: VolumeId) -> None:
     assert ids.parse(str(which)) == which
     assert len(str(which)) <= ids.LONGEST
     assert str(which).isprintable()
@@ -45,7 +45,7 @@ def test_a_name_has_one_key_and_each_volume_of_it_another_token(name: str, one: 
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(CsiError) as refused:
         ids.check_name(name, "the volume")
-    assert refused.value.code is Code.INVALID_ARGUMENT
+    assert refused.value.code is GrpcCode.INVALID_ARGUMENT
     assert len(str(refused.value)) < 300
 
 

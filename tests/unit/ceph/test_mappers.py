@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 from zonewise.ceph.node import cephfs_stage, filesystems
-from zonewise.ceph.node.mappers import Client, Image, Mapper, MapperError, choose
+from zonewise.ceph.node.mappers import MappedImage, Mapper, MapperClient, MapperError, choose
 from zonewise.ceph.node.mappers.krbd import KernelRbd
 from zonewise.ceph.node.mappers.nbd import listed_device
 from zonewise.ceph.node.mappers.storage_daemon import _command
 from zonewise.errors import UsageError
 
-IMAGE = Image("rbd-a", "csi-vol-1")
+IMAGE = MappedImage("rbd-a", "csi-vol-1")
 
 
 class Named:
@@ -59,7 +59,7 @@ def test_the_kernel_s_mapping_is_found_by_cluster_pool_and_name(tmp_path: Path) 
     assert mapper.device(IMAGE, own) is None
     (own / "fsid").write_text("ours")
     assert mapper.device(IMAGE, own) == "/dev/rbd2"
-    assert mapper.device(Image("rbd-a", "csi-vol-2"), own) is None
+    assert mapper.device(MappedImage("rbd-a", "csi-vol-2"), own) is None
 
 
 def test_rbd_nbd_s_mapping_is_that_of_our_process() -> None:
@@ -71,8 +71,8 @@ def test_rbd_nbd_s_mapping_is_that_of_our_process() -> None:
 
 
 def test_no_key_in_a_command_nor_in_what_is_shown_of_a_client() -> None:
-    client = Client("[global]\n", "csi", "c2VjcmV0")
-    command = _command(client, Image("a,b", "i"), read_only=True)
+    client = MapperClient("[global]\n", "csi", "c2VjcmV0")
+    command = _command(client, MappedImage("a,b", "i"), read_only=True)
     assert "c2VjcmV0" not in repr(client) + " ".join(command)
     assert "pool=a,,b" in " ".join(command)
 

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.ceph import config
-from zonewise.ceph.config import ClusterConfig, Config, Configuration
+from zonewise.ceph.config import ClusterConfig, CsiConfig, CsiConfigFile
 from zonewise.ceph.decide import parameters
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Kind
-from zonewise.ceph.decide.parameters import Balance, CloneDomain, PoolRule
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import VolumeKind
+from zonewise.ceph.decide.parameters import CloneDomain, PoolBalance, PoolRule
 from zonewise.errors import UsageError
 
 ONE = ClusterConfig("one", ("10.0.0.1",))
-CONFIG = Config({"one": ONE})
-TWO = Config({"one": ONE, "two": ClusterConfig("two", ("10.0.0.2",))})
+CONFIG = CsiConfig({"one": ONE})
+TWO = CsiConfig({"one": ONE, "two": ClusterConfig("two", ("10.0.0.2",))})
 ZONES = [{"poolName": "pa", "dataPool": "ec", "domainSegments": [{"domainLabel": "x.io/zone", "value": "a"}]}]
 
 
@@ -39,9 +39,9 @@ def test_what_a_class_can_say() -> None:
         TWO,
         ("region", "zone"),
     )
-    assert (read.kind, read.cluster, read.pool) == (Kind.RBD, "two", "journal")
+    assert (read.kind, read.cluster, read.pool) == (VolumeKind.RBD, "two", "journal")
     assert read.rules == (PoolRule("pa", "ec", (("zone", "a"),)),)
-    assert (read.balance, read.is_immediate, read.clone_domain) == (Balance.SPACE, True, CloneDomain.REQUESTED)
+    assert (read.balance, read.is_immediate, read.clone_domain) == (PoolBalance.SPACE, True, CloneDomain.REQUESTED)
     assert (read.overcommit, read.features) == (2.5, ("layering", "exclusive-lock"))
     assert read.for_node == {"mounter": "krbd"}
 
@@ -50,12 +50,12 @@ def test_what_a_class_leaves_out() -> None:
     read = parameters.read({"pool": "p", "dataPool": "ec"}, CONFIG)
     assert (read.cluster, read.rules) == ("one", (PoolRule("p", "ec"),))
     files = parameters.read({"fsName": "fs"}, CONFIG)
-    assert (files.kind, files.filesystem, files.group, files.rules) == (Kind.CEPHFS, "fs", "csi", (PoolRule(""),))
+    assert (files.kind, files.filesystem, files.group, files.rules) == (VolumeKind.CEPHFS, "fs", "csi", (PoolRule(""),))
 
 
 def test_pools_of_the_configuration_serve_classes_without_any() -> None:
     both = {"pool": "journal", "topologyConstrainedPools": ZONES}
-    settings = Config({"one": ClusterConfig("one", ("m",), rbd=both)})
+    settings = CsiConfig({"one": ClusterConfig("one", ("m",), rbd=both)})
     assert parameters.read({}, settings).rules[0].pool == "pa"
     own = parameters.read({"topologyConstrainedPools": '[{"poolName": "mine"}]'}, settings)
     assert own.rules == (PoolRule("mine"),)
@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
 def test_wrong_classes(said: dict[str, str], message: str) -> None:
     with pytest.raises(CsiError, match=message) as refused:
         parameters.read(said, TWO)
-    assert refused.value.code is Code.INVALID_ARGUMENT
+    assert refused.value.code is GrpcCode.INVALID_ARGUMENT
 
 
 POOLS: dict[str, tuple[Any, str]] = {
@@ -122,7 +122,7 @@ def test_whatever_is_said_is_read_or_refused(said: dict[str, str], pools: str) -
         parameters.read({"pool": "p", **said, "topologyConstrainedPools": pools}, CONFIG)
     except CsiError as error:
         refused = error
-    assert refused is None or (refused.code is Code.INVALID_ARGUMENT and len(str(refused)) < 1000)
+    assert refused is None or (refused.code is GrpcCode.INVALID_ARGUMENT and len(str(refused)) < 1000)
 
 
 def test_configurations_of_both_versions() -> None:
@@ -153,7 +153,7 @@ def test_wrong_configurations(document: Any, message: str) -> None:
 def test_a_configuration_that_is_edited_badly_stays_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('[{"clusterID": "one", "monitors": ["m"]}]')
-    settings = Configuration(path)
+    settings = CsiConfigFile(path)
     path.write_text("[{")
     assert set(settings.now().clusters) == {"one"}
     path.write_text('[{"clusterID": "two", "monitors": ["m"]}]')
@@ -161,4 +161,4 @@ def test_a_configuration_that_is_edited_badly_stays_as_it_was(tmp_path: Path) ->
     path.unlink()
     assert set(settings.now().clusters) == {"two"}
     with pytest.raises(FileNotFoundError):
-        Configuration(path)
+        CsiConfigFile(path)

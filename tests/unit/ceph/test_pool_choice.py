@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from zonewise.ceph.decide import pool_choice
 from zonewise.ceph.decide.domains import Segments
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Kind
-from zonewise.ceph.decide.model import PoolState, Requirement
-from zonewise.ceph.decide.parameters import Balance, Class, CloneDomain, PoolRule
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import VolumeKind
+from zonewise.ceph.decide.model import PoolState, TopologyRequirement
+from zonewise.ceph.decide.parameters import CloneDomain, PoolBalance, PoolRule, StorageClassParameters
 
 GIB = 1 << 30
 A, B, C = ((("zone", zone),) for zone in "abc")
@@ -21,19 +21,19 @@ MIXED = (PoolRule("west", segments=WEST), PoolRule("a", segments=A), PoolRule("a
 Said = tuple[str, Segments, str]
 
 
-def storage_class(*rules: PoolRule, **more: object) -> Class:
-    return Class(Kind.RBD, "one", pool="journal", rules=rules, **more)  # type: ignore[arg-type]
+def storage_class(*rules: PoolRule, **more: object) -> StorageClassParameters:
+    return StorageClassParameters(VolumeKind.RBD, "one", pool="journal", rules=rules, **more)  # type: ignore[arg-type]
 
 
 def states(**free: int) -> dict[str, PoolState]:
     return {name: PoolState(name, size * GIB) for name, size in free.items()}
 
 
-def asked(*preferred: Segments, requisite: tuple[Segments, ...] = ()) -> Requirement:
-    return Requirement(requisite or preferred, preferred)
+def asked(*preferred: Segments, requisite: tuple[Segments, ...] = ()) -> TopologyRequirement:
+    return TopologyRequirement(requisite or preferred, preferred)
 
 
-CASES: dict[str, tuple[Class, Requirement, float, Said]] = {
+CASES: dict[str, tuple[StorageClassParameters, TopologyRequirement, float, Said]] = {
     "the first preferred": (storage_class(*ZONAL), asked(B, A), 0.0, ("pb", B, "PreferredDomain")),
     "the node's rack lies in a zone": (
         storage_class(*ZONAL),
@@ -60,11 +60,11 @@ CASES: dict[str, tuple[Class, Requirement, float, Said]] = {
         0.0,
         ("p", (*WEST, *A), "PreferredDomain"),
     ),
-    "nothing asked, by chance": (storage_class(*ZONAL), Requirement(), 0.5, ("pb", (), "AnyDomain")),
-    "nothing asked, one pool": (storage_class(PoolRule("p")), Requirement(), 0.5, ("p", (), "OnlyPool")),
+    "nothing asked, by chance": (storage_class(*ZONAL), TopologyRequirement(), 0.5, ("pb", (), "AnyDomain")),
+    "nothing asked, one pool": (storage_class(PoolRule("p")), TopologyRequirement(), 0.5, ("p", (), "OnlyPool")),
     "no preference, some required": (
         storage_class(*ZONAL),
-        Requirement(requisite=(A, C)),
+        TopologyRequirement(requisite=(A, C)),
         0.9,
         ("pc", (), "AnyDomain"),
     ),
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Class, Requirement, float, Said]] = {
 
 
 @pytest.mark.parametrize(("wanted", "requirement", "draw", "said"), CASES.values(), ids=CASES)
-def test_choice(wanted: Class, requirement: Requirement, draw: float, said: Said) -> None:
+def test_choice(wanted: StorageClassParameters, requirement: TopologyRequirement, draw: float, said: Said) -> None:
     chosen = pool_choice.choose(wanted, requirement, {}, GIB, draw)
     assert (chosen.rule.pool, chosen.domain, chosen.reason.code) == said
     assert chosen.rule.pool in chosen.reason.sentence
@@ -99,10 +99,10 @@ def test_pools_that_can_not_take_it_are_left_out_and_named() -> None:
         "pc": PoolState("pc", GIB),
     }
     wanted = storage_class(*ZONAL, overcommit=2.0)
-    assert pool_choice.choose(wanted, Requirement(), known, GIB, 0.0).rule.pool == "pc"
+    assert pool_choice.choose(wanted, TopologyRequirement(), known, GIB, 0.0).rule.pool == "pc"
     with pytest.raises(CsiError) as refused:
-        pool_choice.choose(wanted, Requirement(), known, 3 * GIB, 0.0)
-    assert refused.value.code is Code.RESOURCE_EXHAUSTED
+        pool_choice.choose(wanted, TopologyRequirement(), known, 3 * GIB, 0.0)
+    assert refused.value.code is GrpcCode.RESOURCE_EXHAUSTED
     for word in ("pa is not serving (0 of its 1 OSDs", "pb is full (its quota", "pc has 1073741824 bytes free"):
         assert word in str(refused.value)
     with pytest.raises(CsiError, match="no pool of domain zone=a"):
@@ -110,9 +110,10 @@ def test_pools_that_can_not_take_it_are_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("balance", "share"), [(Balance.RANDOM, (1, 1, 1)), (Balance.SPACE, (1, 2, 5)), (Balance.COUNT, (4, 2, 1))]
+    ("balance", "share"),
+    [(PoolBalance.RANDOM, (1, 1, 1)), (PoolBalance.SPACE, (1, 2, 5)), (PoolBalance.COUNT, (4, 2, 1))],
 )
-def test_chances(balance: Balance, share: tuple[int, int, int]) -> None:
+def test_chances(balance: PoolBalance, share: tuple[int, int, int]) -> None:
     known = {
         "pa": PoolState("pa", 1 * GIB, volumes=0),
         "pb": PoolState("pb", 2 * GIB, volumes=1),
@@ -120,7 +121,7 @@ def test_chances(balance: Balance, share: tuple[int, int, int]) -> None:
     }
     wanted = storage_class(*ZONAL, balance=balance)
     draws = [(number + 0.5) / 840 for number in range(840)]
-    seen = Counter(pool_choice.choose(wanted, Requirement(), known, 1, draw).rule.pool for draw in draws)
+    seen = Counter(pool_choice.choose(wanted, TopologyRequirement(), known, 1, draw).rule.pool for draw in draws)
     assert [seen[name] for name in ("pa", "pb", "pc")] == [840 * part // sum(share) for part in share]
 
 
@@ -173,13 +174,13 @@ segments = st.dictionaries(st.sampled_from(["region", "zone", "rack"]), st.sampl
 )
 rules = st.lists(st.builds(PoolRule, st.sampled_from(["p0", "p1", "p2", "p3"]), st.just(""), segments), min_size=1)
 requirements = st.builds(
-    Requirement, st.lists(segments, max_size=3).map(tuple), st.lists(segments, max_size=3).map(tuple)
+    TopologyRequirement, st.lists(segments, max_size=3).map(tuple), st.lists(segments, max_size=3).map(tuple)
 )
 
 
 @given(rules, requirements, st.floats(0, 1, exclude_max=True))
 def test_there_is_always_a_pool_of_the_class_and_an_honest_domain(
-    listed: list[PoolRule], requirement: Requirement, draw: float
+    listed: list[PoolRule], requirement: TopologyRequirement, draw: float
 ) -> None:
     chosen = pool_choice.choose(storage_class(*listed), requirement, {}, GIB, draw)
     assert chosen.rule in listed
@@ -191,8 +192,8 @@ def test_there_is_always_a_pool_of_the_class_and_an_honest_domain(
 
 @given(rules, requirements, st.floats(0, 1, exclude_max=True))
 def test_a_retry_with_the_same_request_would_accept_what_was_chosen(
-    listed: list[PoolRule], requirement: Requirement, draw: float
+    listed: list[PoolRule], requirement: TopologyRequirement, draw: float
 ) -> None:
-    whole = Requirement((*requirement.requisite, *requirement.preferred), requirement.preferred)
+    whole = TopologyRequirement((*requirement.requisite, *requirement.preferred), requirement.preferred)
     chosen = pool_choice.choose(storage_class(*listed), whole, {}, GIB, draw)
     assert pool_choice.reachable(chosen.domain, whole)

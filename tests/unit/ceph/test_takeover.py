@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from zonewise.ceph.decide import takeover, takeover_edit
 from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, accessible, takeover_key
-from zonewise.ceph.decide.takeover import DOCUMENT, MAP, NOTHING, Domain, TakeoverError, TakeoverMap
+from zonewise.ceph.decide.takeover import DOCUMENT, MAP, NOTHING, TakeoverDomain, TakeoverError, TakeoverMap
 
 NAMES = ("region", "zone", "rack")
 LABELS = DomainLabels.parse("topology.kubernetes.io/region;topology.kubernetes.io/zone;example.com/rack")
@@ -28,7 +28,7 @@ def test_the_document_of_the_design_is_read() -> None:
     read = takeover.read(document(said), NAMES)
     assert read.written() == said
     assert read == takeover.read({MAP: json.dumps(said)}, NAMES)
-    assert read.entries[Domain("s2")] == ()
+    assert read.entries[TakeoverDomain("s2")] == ()
 
 
 @pytest.mark.parametrize("data", [{}, {"other": "x"}, {DOCUMENT: "{}"}, {DOCUMENT: '{"version": 2}'}, {MAP: "{}"}])
@@ -148,7 +148,7 @@ def test_an_edit_leaves_the_rest_of_the_document() -> None:
     after = takeover_edit.edited(before, {"zone=c": ["all"]}, ["zone=a"])
     read = json.loads(after[DOCUMENT])
     assert read == {"version": 2, MAP: {"zone=c": ["all"]}, "clusters": [{"clusterID1": "c"}], "more": "kept"}
-    assert takeover.read(after, NAMES) == TakeoverMap({Domain("c", "zone"): ()})
+    assert takeover.read(after, NAMES) == TakeoverMap({TakeoverDomain("c", "zone"): ()})
 
 
 @pytest.mark.parametrize("before", [{}, {MAP: "{}"}, {"other": "x"}])

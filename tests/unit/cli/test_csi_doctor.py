@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from zonewise.ceph.decide.journal_report import FindingAccount
+from zonewise.ceph.decide.journal_report import FsckFindingReport
 from zonewise.cli.csi_doctor import told
 
-WRONG = FindingAccount("Lost", "p/one", "is gone")
-LEFT = FindingAccount("Orphan", "p/two", "is in no journal", left="the journal has it now")
-REPAIRED = FindingAccount("Orphan", "p/three", "is in no journal", done="removed")
+WRONG = FsckFindingReport("Lost", "p/one", "is gone")
+LEFT = FsckFindingReport("Orphan", "p/two", "is in no journal", left="the journal has it now")
+REPAIRED = FsckFindingReport("Orphan", "p/three", "is in no journal", done="removed")
 
 
 def test_what_was_left_alone_is_not_repaired() -> None:

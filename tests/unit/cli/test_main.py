@@ -17,7 +17,7 @@ import zonewise
 from zonewise.cli.main import COMMANDS, cli, main
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import state
-from zonewise.lab.state import Lab, Options
+from zonewise.lab.state import Lab, LabOptions
 
 
 def test_help_names_every_command_and_imports_none() -> None:
@@ -164,7 +164,7 @@ def test_completion_completes(line: str, expected: list[str], tmp_path: Path, mo
     for name in ("one", "other"):
         directory = state.directory_of(name)
         directory.mkdir(parents=True)
-        options = Options(zones=("zone-a", "zone-b"))
+        options = LabOptions(zones=("zone-a", "zone-b"))
         Lab(name=name, directory=directory, slot=0, binaries=tmp_path, options=options).save()
     words = ["zonewise", *line.split()]
     asked = {"_ZONEWISE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from zonewise.dashboard.auth import COOKIE, LoopbackDoor, as_cookie, is_loopback, token_of
+from zonewise.dashboard.auth import COOKIE, LoopbackAuthenticator, as_cookie, is_loopback, token_of
 
 
 @pytest.mark.parametrize("host", ["localhost:8480", "127.0.0.1:8480", "127.0.0.1", "[::1]:8480", "[::1]", "127.8.8.8"])
 async def test_this_machine_is_welcome(host: str) -> None:
-    assert not (await LoopbackDoor().judge(make_mocked_request("GET", "/", {"Host": host}))).refusal
+    assert not (await LoopbackAuthenticator().judge(make_mocked_request("GET", "/", {"Host": host}))).refusal
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8480", "10.0.0.1", "", "localhost.evil"])
 async def test_a_name_that_somebody_points_to_us_is_not(host: str) -> None:
-    verdict = await LoopbackDoor().judge(make_mocked_request("GET", "/", {"Host": host}))
+    verdict = await LoopbackAuthenticator().judge(make_mocked_request("GET", "/", {"Host": host}))
     assert "no name of this machine" in verdict.refusal
     assert not verdict.login
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from zonewise.dashboard.decide.rows import NoticeRow
-from zonewise.dashboard.live_state import MOST_WAITING, Board, changes
+from zonewise.dashboard.live_state import MOST_WAITING, LiveState, changes
 
 
 def row(trouble: str) -> NoticeRow:
@@ -19,7 +19,7 @@ def test_changes_are_what_is_new_other_or_gone() -> None:
 
 
 async def test_a_viewer_gets_everything_and_then_changes() -> None:
-    board = Board({"source": "test"})
+    board = LiveState({"source": "test"})
     board.show({"notices": {"a": row("x")}})
     with board.viewed() as viewer:
         event, data = await viewer.next()
@@ -34,7 +34,7 @@ async def test_a_viewer_gets_everything_and_then_changes() -> None:
 
 
 async def test_a_viewer_that_does_not_read_is_let_go() -> None:
-    board = Board({})
+    board = LiveState({})
     with board.viewed() as viewer:
         for step in range(MOST_WAITING + 1):
             board.show({"notices": {"a": row(str(step))}})

@@ -13,17 +13,17 @@ from zonewise.dashboard import from_dump
 from zonewise.dashboard.decide import row_builder
 from zonewise.dashboard.decide.row_builder import Workload
 from zonewise.dashboard.decide.rows import NodeRow, ServiceRow
-from zonewise.dashboard.decide.whatif_api import Question, Replicas, answer
-from zonewise.dashboard.live_state import Board
+from zonewise.dashboard.decide.whatif_api import ScaleService, WhatIfQuestion, answer
+from zonewise.dashboard.live_state import LiveState
 from zonewise.dashboard.simulation import PLOTS, judge
 from zonewise.diagnostics.decide.status.report import ServiceState
 from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
-from zonewise.planning.snapshot import Situation
+from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 
 
-def shown(objects: list[dict[str, object]]) -> tuple[Board, Situation]:
-    board = Board({})
+def shown(objects: list[dict[str, object]]) -> tuple[LiveState, Snapshot]:
+    board = LiveState({})
     data = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
     return board, from_dump.show(from_dump.read(data, "test"), board, HintsForm.STABLE)
 
@@ -62,7 +62,7 @@ def test_a_proxy_for_all_services_loses_nothing(everything: bool) -> None:
     row = board.tables["services"]["shop/cart"]
     assert isinstance(row, ServiceRow)
     assert (row.our_proxy, row.losses == ()) == (everything, everything)
-    answered = answer(Question(changes=(Replicas("shop/cart", 6),)), situation, HintsForm.STABLE)
+    answered = answer(WhatIfQuestion(changes=(ScaleService("shop/cart", 6),)), situation, HintsForm.STABLE)
     assert [found.planned.outlook.losses == () for found in answered.rows] == [everything]
 
 

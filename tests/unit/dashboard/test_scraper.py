@@ -10,10 +10,10 @@ from aiohttp import web
 from support.dashboard.cluster import node
 from support.waiting import eventually
 from zonewise.dashboard.decide.rows import ProxiesRow
-from zonewise.dashboard.live_state import Board
+from zonewise.dashboard.live_state import LiveState
 from zonewise.dashboard.scraper import Scraper, addresses_of
 from zonewise.dashboard.server import serve
-from zonewise.diagnostics.decide.status.traffic import Measured, Path
+from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic, TrafficPath
 from zonewise.kube.server.listening import listen
 from zonewise.objects import Key, Node
 
@@ -31,15 +31,17 @@ def test_nodes_that_share_an_address_share_a_proxy() -> None:
 async def test_where_no_node_answers_the_proxies_are_asked_another_way() -> None:
     looks = 0
 
-    async def through() -> Measured:
+    async def through() -> MeasuredTraffic:
         nonlocal looks
         looks += 1
-        path = Path(Key("shop", "web"), "a", "a")
+        path = TrafficPath(Key("shop", "web"), "a", "a")
         return (
-            Measured({"node-0": {path: 1000.0 + looks}}, proxies=2, problem="one is away") if looks > 1 else Measured()
+            MeasuredTraffic({"node-0": {path: 1000.0 + looks}}, proxies=2, problem="one is away")
+            if looks > 1
+            else MeasuredTraffic()
         )
 
-    board = Board({})
+    board = LiveState({})
     scraping = asyncio.create_task(Scraper(nodes("127.0.0.9"), 1, board, 0.01, through).run())
     try:
         await eventually(lambda: "proxies" in board.tables)
@@ -67,7 +69,7 @@ async def test_long_answers_are_read_to_their_end() -> None:
 
     application = web.Application()
     application.add_routes([web.get("/metrics", metrics)])
-    board = Board({})
+    board = LiveState({})
     async with serve(application) as runner:
         port = await listen(runner, "a proxy", "127.0.0.1", 0, None)
         scraping = asyncio.create_task(Scraper(nodes("127.0.0.1", "127.0.0.9"), port, board, 0.01).run())

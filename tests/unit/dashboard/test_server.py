@@ -12,23 +12,23 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from support.dashboard.cluster import node, service, slice_of
 from zonewise.dashboard import from_dump
-from zonewise.dashboard.auth import LoopbackDoor
-from zonewise.dashboard.live_state import Board
-from zonewise.dashboard.server import Server
-from zonewise.planning.snapshot import Served
+from zonewise.dashboard.auth import LoopbackAuthenticator
+from zonewise.dashboard.live_state import LiveState
+from zonewise.dashboard.server import DashboardServer
+from zonewise.planning.snapshot import ServiceSnapshot
 from zonewise.routing import HintsForm
 
 PATIENCE_SECONDS = 60.0
 
 
-class Slow(tuple[Served, ...]):
+class Slow(tuple[ServiceSnapshot, ...]):
     """Services that can't be looked at before `released`."""
 
     __slots__ = ()
     looked_at = threading.Event()
     released = threading.Event()
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServiceSnapshot]:
         self.looked_at.set()
         self.released.wait(PATIENCE_SECONDS)
         return super().__iter__()
@@ -38,10 +38,10 @@ async def test_a_question_does_not_wait_for_a_simulation() -> None:
     homes = [("a-1", "a"), ("b-1", "b")]
     world = [*(node(*home) for home in homes), service("cart", "shop"), slice_of("cart", "shop", homes)]
     data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world}).encode()
-    board = Board({})
+    board = LiveState({})
     situation = from_dump.show(from_dump.read(data, "test"), board, HintsForm.STABLE)
     asked = iter([replace(situation, services=Slow(situation.services)), situation])
-    server = Server(board, lambda: next(asked), LoopbackDoor())
+    server = DashboardServer(board, lambda: next(asked), LoopbackAuthenticator())
     async with TestClient(TestServer(server.application())) as client:
         simulated = asyncio.create_task(client.get("/simulation"))
         try:

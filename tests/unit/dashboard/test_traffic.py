@@ -8,45 +8,45 @@ from zonewise.dashboard.decide.traffic import (
     EVERYTHING,
     RECENT_SECONDS,
     History,
-    Meter,
-    Traffic,
+    TrafficHistory,
+    TrafficSample,
 )
-from zonewise.diagnostics.decide.status.traffic import Flow, Path
+from zonewise.diagnostics.decide.status.traffic import TrafficPath, ZoneFlow
 from zonewise.objects import Key
 
 SHOP = Key("shop", "catalog")
-STAYS = Path(SHOP, "a", "a")
-CROSSES = Path(SHOP, "a", "b")
+STAYS = TrafficPath(SHOP, "a", "a")
+CROSSES = TrafficPath(SHOP, "a", "b")
 ZONES = ("a", "b")
 
 
 def test_what_a_proxy_counted_before_we_came_is_not_ours() -> None:
-    meter = Meter()
+    meter = TrafficHistory()
     meter.take("node-1", {STAYS: 1000.0})
     assert meter.close(100.0, ZONES).services == {}
     meter.take("node-1", {STAYS: 1300.0, CROSSES: 100.0})
     found = meter.close(110.0, ZONES)
     assert (found.seconds, found.services) == (10.0, {"shop/catalog": (300, 100)})
-    assert found.flows == (Flow("a", "a", 300), Flow("a", "b", 100))
+    assert found.flows == (ZoneFlow("a", "a", 300), ZoneFlow("a", "b", 100))
 
 
 def test_a_proxy_that_started_again_counts_from_nothing() -> None:
-    meter = Meter()
+    meter = TrafficHistory()
     meter.take("node-1", {STAYS: 1000.0})
     meter.take("node-1", {STAYS: 40.0})
     assert meter.close(100.0, ZONES).services == {"shop/catalog": (40, 0)}
 
 
 def test_a_proxy_that_is_gone_is_new_when_it_comes_back() -> None:
-    meter = Meter()
+    meter = TrafficHistory()
     meter.take("node-1", {STAYS: 1000.0})
     meter.keep({"node-2"})
     meter.take("node-1", {STAYS: 5000.0})
     assert meter.close(100.0, ZONES).services == {}
 
 
-def traffic(at: float, stayed: int, crossed: int) -> Traffic:
-    return Traffic(at=at, seconds=5.0, flows=(), services={"shop/catalog": (stayed, crossed)} if stayed else {})
+def traffic(at: float, stayed: int, crossed: int) -> TrafficSample:
+    return TrafficSample(at=at, seconds=5.0, flows=(), services={"shop/catalog": (stayed, crossed)} if stayed else {})
 
 
 def test_history_adds_up_in_buckets_and_forgets_the_oldest() -> None:

@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from support.planning.cluster import situation
-from zonewise.dashboard.decide.whatif_api import Question, answer, command
+from zonewise.dashboard.decide.whatif_api import WhatIfQuestion, answer, command
 from zonewise.errors import ZonewiseError
 from zonewise.routing import HintsForm
 
 EVEN = {"a": 4, "b": 4, "c": 4}
 
 
-def asked(text: str) -> Question:
-    return msgspec.json.decode(text, type=Question)
+def asked(text: str) -> WhatIfQuestion:
+    return msgspec.json.decode(text, type=WhatIfQuestion)
 
 
 def test_several_changes_at_once() -> None:
@@ -49,7 +49,7 @@ def test_the_command_of_a_dump_reads_it() -> None:
 
 
 def test_large_numbers_are_written_out() -> None:
-    question = Question(gb=12_500_000.5, price=0.00001)
+    question = WhatIfQuestion(gb=12_500_000.5, price=0.00001)
     assert command(question, HintsForm.STABLE) == "zonewise plan --gb 12500000.5 --price 0.00001"
 
 
@@ -62,7 +62,7 @@ def test_one_service_is_chosen_by_name() -> None:
 
 
 def test_a_command_is_safe_to_paste() -> None:
-    question = Question(namespace="$(rm -rf x)", selector="a='b'")
+    question = WhatIfQuestion(namespace="$(rm -rf x)", selector="a='b'")
     assert command(question, HintsForm.STABLE) == """zonewise plan -n '$(rm -rf x)' -l 'a='"'"'b'"'"''"""
 
 

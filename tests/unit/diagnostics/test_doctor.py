@@ -12,8 +12,8 @@ import trustme
 from support.diagnostics.cluster import NOW, REGION, SAME_ZONE, labelled, lease, made, seen, webhook, workload
 from support.planning.cluster import node, service, slice_of
 from zonewise.diagnostics.decide.doctor.checks import diagnose
-from zonewise.diagnostics.decide.doctor.facts import Facts
-from zonewise.diagnostics.decide.doctor.findings import Level, counted
+from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
+from zonewise.diagnostics.decide.doctor.findings import FindingLevel, counted
 from zonewise.diagnostics.decide.status.assemble import assemble
 from zonewise.install.decide.rights import Right
 from zonewise.objects import Node
@@ -21,19 +21,19 @@ from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet
 
 
-def codes(facts: Facts, level: Level | None = None, **more: Any) -> set[str]:
+def codes(facts: DoctorFacts, level: FindingLevel | None = None, **more: Any) -> set[str]:
     return {each.code for each in diagnose(facts, NOW, **more).findings if level is None or each.level is level}
 
 
-def healthy() -> Facts:
+def healthy() -> DoctorFacts:
     authority = trustme.CA().cert_pem.bytes()
     good = replace(seen(), services=[], webhooks=[webhook(authority)])
-    return Facts(seen=good, ahead_seconds=0.2, kube_proxy_config='mode: "nftables"', reached={"overlay": ""})
+    return DoctorFacts(seen=good, ahead_seconds=0.2, kube_proxy_config='mode: "nftables"', reached={"overlay": ""})
 
 
 def test_a_healthy_cluster_has_nothing_wrong() -> None:
     found = diagnose(healthy(), NOW)
-    assert [each for each in found.findings if each.level is Level.WRONG] == []
+    assert [each for each in found.findings if each.level is FindingLevel.WRONG] == []
     assert {"Server", "Clock", "Labels", "KubeProxyMode", "Running", "WebhookReached", "Certificate"} <= codes(
         healthy()
     )
@@ -49,7 +49,7 @@ def bare(*labels: str) -> Node:
 ZONE, OLD_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 
 
-def with_node(extra: Node) -> Facts:
+def with_node(extra: Node) -> DoctorFacts:
     facts = healthy()
     return replace(facts, seen=replace(facts.seen, nodes=[*facts.seen.nodes, extra]))
 
@@ -65,25 +65,25 @@ def versioned(version: str) -> Node:
     )
 
 
-def seen_with(**more: Any) -> Facts:
+def seen_with(**more: Any) -> DoctorFacts:
     facts = healthy()
     return replace(facts, seen=replace(facts.seen, **more))
 
 
 CLOCK = lease("a0", 400)
 FINDINGS = {
-    "a node without a zone": (with_node(bare(ZONE)), "ZoneMissing", Level.WRONG),
-    "old labels only": (with_node(labelled("odd", "", **{OLD_ZONE: "a"})), "OldLabels", Level.WRONG),
-    "labels that differ": (with_node(labelled("odd", "a", **{OLD_ZONE: "b"})), "LabelsDiffer", Level.NOTE),
-    "no region": (with_node(bare(REGION)), "RegionMissing", Level.NOTE),
-    "no CPU": (with_node(node("odd", "a")), "NoCPU", Level.WRONG),
-    "a kube-proxy that is picky": (with_node(versioned("v1.28.0")), "ProxyPicky", Level.NOTE),
-    "a kube-proxy that is too old": (with_node(versioned("v1.22.0")), "ProxyTooOld", Level.WRONG),
-    "one zone": (seen_with(nodes=[labelled("a0", "a")]), "OneZone", Level.NOTE),
-    "an old server": (seen_with(version="v1.27.1"), "ServerOld", Level.NOTE),
-    "a server too old": (seen_with(version="v1.20.1"), "ServerTooOld", Level.WRONG),
-    "userspace": (replace(healthy(), kube_proxy_config="mode: userspace"), "KubeProxyMode", Level.WRONG),
-    "no kube-proxy": (replace(healthy(), kube_proxy_config=None), "NoKubeProxy", Level.UNKNOWN),
+    "a node without a zone": (with_node(bare(ZONE)), "ZoneMissing", FindingLevel.WRONG),
+    "old labels only": (with_node(labelled("odd", "", **{OLD_ZONE: "a"})), "OldLabels", FindingLevel.WRONG),
+    "labels that differ": (with_node(labelled("odd", "a", **{OLD_ZONE: "b"})), "LabelsDiffer", FindingLevel.NOTE),
+    "no region": (with_node(bare(REGION)), "RegionMissing", FindingLevel.NOTE),
+    "no CPU": (with_node(node("odd", "a")), "NoCPU", FindingLevel.WRONG),
+    "a kube-proxy that is picky": (with_node(versioned("v1.28.0")), "ProxyPicky", FindingLevel.NOTE),
+    "a kube-proxy that is too old": (with_node(versioned("v1.22.0")), "ProxyTooOld", FindingLevel.WRONG),
+    "one zone": (seen_with(nodes=[labelled("a0", "a")]), "OneZone", FindingLevel.NOTE),
+    "an old server": (seen_with(version="v1.27.1"), "ServerOld", FindingLevel.NOTE),
+    "a server too old": (seen_with(version="v1.20.1"), "ServerTooOld", FindingLevel.WRONG),
+    "userspace": (replace(healthy(), kube_proxy_config="mode: userspace"), "KubeProxyMode", FindingLevel.WRONG),
+    "no kube-proxy": (replace(healthy(), kube_proxy_config=None), "NoKubeProxy", FindingLevel.UNKNOWN),
     "Cilium without topology": (
         replace(
             healthy(),
@@ -91,23 +91,31 @@ FINDINGS = {
             cilium_config={"kube-proxy-replacement": "true"},
         ),
         "CiliumIgnoresHints",
-        Level.WRONG,
+        FindingLevel.WRONG,
     ),
-    "our clock": (replace(healthy(), ahead_seconds=90.0), "ClockSkew", Level.NOTE),
-    "a node's clock": (replace(healthy(), node_leases=[CLOCK]), "NodeClockSkew", Level.NOTE),
+    "our clock": (replace(healthy(), ahead_seconds=90.0), "ClockSkew", FindingLevel.NOTE),
+    "a node's clock": (replace(healthy(), node_leases=[CLOCK]), "NodeClockSkew", FindingLevel.NOTE),
     "no right to install": (
         replace(healthy(), allowed={Right("create", "", "namespaces"): False}),
         "InstallRights",
-        Level.WRONG,
+        FindingLevel.WRONG,
     ),
     "a component without rights": (
         replace(healthy(), running={"zonewise-dns": {Right("watch", "", "nodes"): False}}),
         "ComponentRights",
-        Level.WRONG,
+        FindingLevel.WRONG,
     ),
-    "a webhook out of reach": (replace(healthy(), reached={"overlay": "timeout"}), "WebhookUnreachable", Level.WRONG),
-    "a webhook that may not be tried": (replace(healthy(), reached={"overlay": None}), "WebhookUntried", Level.UNKNOWN),
-    "no certificate": (seen_with(webhooks=[webhook(b"rubbish")]), "CertificateUnreadable", Level.WRONG),
+    "a webhook out of reach": (
+        replace(healthy(), reached={"overlay": "timeout"}),
+        "WebhookUnreachable",
+        FindingLevel.WRONG,
+    ),
+    "a webhook that may not be tried": (
+        replace(healthy(), reached={"overlay": None}),
+        "WebhookUntried",
+        FindingLevel.UNKNOWN,
+    ),
+    "no certificate": (seen_with(webhooks=[webhook(b"rubbish")]), "CertificateUnreadable", FindingLevel.WRONG),
     "another webhook on slices": (
         replace(
             healthy(),
@@ -120,11 +128,11 @@ FINDINGS = {
             ],
         ),
         "OtherWebhooks",
-        Level.NOTE,
+        FindingLevel.NOTE,
     ),
-    "not installed": (seen_with(deployments=[], leases=[], webhooks=[]), "NotInstalled", Level.NOTE),
-    "cut off": (seen_with(services=seen().services), "CutOff", Level.WRONG),
-    "no leader": (seen_with(leases=[lease("zonewise-endpointslices", 300)]), "NoLeader", Level.WRONG),
+    "not installed": (seen_with(deployments=[], leases=[], webhooks=[]), "NotInstalled", FindingLevel.NOTE),
+    "cut off": (seen_with(services=seen().services), "CutOff", FindingLevel.WRONG),
+    "no leader": (seen_with(leases=[lease("zonewise-endpointslices", 300)]), "NoLeader", FindingLevel.WRONG),
 }
 
 
@@ -140,10 +148,10 @@ def test_headless_services_need_our_dns_and_no_proxy() -> None:
     headless = msgspec.structs.replace(asking, spec=msgspec.structs.replace(asking.spec, cluster_ip="None"))
     slices = [slice_of(asking, {"a": 2, "b": 2, "c": 2})]
     without = seen_with(services=[headless], slices=slices)
-    assert "NeedsDNS" in codes(without, Level.NOTE)
+    assert "NeedsDNS" in codes(without, FindingLevel.NOTE)
     dns = workload("zonewise-dns", readyReplicas=2, updatedReplicas=2)
     with_dns = replace(without, seen=replace(without.seen, deployments=[dns]))
-    assert "Services" in codes(with_dns, Level.FINE)
+    assert "Services" in codes(with_dns, FindingLevel.FINE)
     assert not {"NeedsDNS", "NeedsProxy"} & (codes(with_dns) | codes(without) - {"NeedsDNS"})
 
 

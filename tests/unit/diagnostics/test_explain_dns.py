@@ -9,18 +9,18 @@ import msgspec
 import pytest
 
 from support.dns.cluster import DOMAIN, endpoint, headless, node, nodes, service, slice_of
-from zonewise.diagnostics.decide.explain.dns import State, explain
-from zonewise.diagnostics.decide.explain.dns_names import Kind, candidates, meaning
-from zonewise.diagnostics.decide.explain.dns_report import Account, Client, FoundBy, located, on_node
-from zonewise.dns.decide.pod_names import PodRecords
-from zonewise.dns.decide.record_builder import Domain
-from zonewise.dns.decide.zone import Settings
-from zonewise.dns.wire.message import Type
+from zonewise.diagnostics.decide.explain.dns import DnsState, explain
+from zonewise.diagnostics.decide.explain.dns_names import NameKind, candidates, meaning
+from zonewise.diagnostics.decide.explain.dns_report import ClientFoundBy, DnsClientReport, DnsReport, located, on_node
+from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.record_builder import ClusterDomain
+from zonewise.dns.decide.zone import ZoneConfig
+from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import to_wire
 from zonewise.objects import Key
 
 KEYS = "zonewise.dev/topology-keys"
-SETTINGS = Settings(Domain(to_wire(DOMAIN)))
+SETTINGS = ZoneConfig(ClusterDomain(to_wire(DOMAIN)))
 NEAR = [endpoint("10.0.11.1", "zone-a-1", hostname="a"), endpoint("10.0.21.1", "zone-b-1")]
 LATE = endpoint("10.0.31.1", "zone-c-1", conditions={"ready": False})
 
@@ -34,7 +34,7 @@ SERVICES = [
     (service("away", type="ExternalName", externalName="example.com"), None),
     (service("inside", type="ExternalName", externalName="soft.shop.svc.cluster.local"), None),
 ]
-STATE = State(
+STATE = DnsState(
     nodes(),
     {"shop": {}},
     {Key("shop", found.metadata.name): (found, (each,) if each else ()) for found, each in SERVICES},
@@ -43,13 +43,13 @@ STATE = State(
 IN_A, IN_C, NOWHERE = "10.0.11.99", "10.0.31.99", "203.0.113.9"
 
 
-def told(name: str, client: str = IN_A, type_: Type = Type.A, **settings: Any) -> Account:
+def told(name: str, client: str = IN_A, type_: RecordType = RecordType.A, **settings: Any) -> DnsReport:
     asked = meaning(f"{name}.cluster.local".lstrip("."), DOMAIN)
     who = located(client, client, STATE.nodes, {})
-    return explain(asked, type_, who, STATE, Settings(SETTINGS.domain, **settings))
+    return explain(asked, type_, who, STATE, ZoneConfig(SETTINGS.domain, **settings))
 
 
-def data(account: Account) -> list[str]:
+def data(account: DnsReport) -> list[str]:
     return sorted(f"{record.type} {record.data}" for record in account.answer.records)
 
 
@@ -109,53 +109,57 @@ def test_the_rule_is_told_step_by_step() -> None:
 
 
 def test_other_types() -> None:
-    ports = told("_http._tcp.soft.shop.svc", type_=Type.SRV)
+    ports = told("_http._tcp.soft.shop.svc", type_=RecordType.SRV)
     assert data(ports) == ["SRV 0 100 8080 a.soft.shop.svc.cluster.local."]
     assert [record.data for record in ports.answer.additional] == ["10.0.11.1"]
-    assert data(told("dns-version", type_=Type.TXT)) == ['TXT "1.1.0"']
-    assert data(told("", type_=Type.SOA))[0].startswith("SOA ns.dns.cluster.local. hostmaster.cluster.local. 0 7200")
-    assert data(told("10-0-11-9.shop.pod", pods=PodRecords.VERIFIED)) == ["A 10.0.11.9"]
-    pointer = explain(meaning("1.11.0.10.in-addr.arpa", DOMAIN), Type.PTR, Client("x"), STATE, SETTINGS)
+    assert data(told("dns-version", type_=RecordType.TXT)) == ['TXT "1.1.0"']
+    assert data(told("", type_=RecordType.SOA))[0].startswith(
+        "SOA ns.dns.cluster.local. hostmaster.cluster.local. 0 7200"
+    )
+    assert data(told("10-0-11-9.shop.pod", pods=PodNameRecords.VERIFIED)) == ["A 10.0.11.9"]
+    pointer = explain(meaning("1.11.0.10.in-addr.arpa", DOMAIN), RecordType.PTR, DnsClientReport("x"), STATE, SETTINGS)
     assert "PTR a.soft.shop.svc.cluster.local." in data(pointer)
 
 
 CLIENTS = [
-    ("a pod range", "10.0.11.99", "zone-a-1", FoundBy.POD_RANGE, "in the node's pod range 10.0.11.0/24"),
-    ("through a socket of both families", "::ffff:10.0.11.99", "zone-a-1", FoundBy.POD_RANGE, "10.0.11.0/24"),
-    ("a node", "192.168.2.1", "zone-b-1", FoundBy.NODE_ADDRESS, "the node's own address"),
-    ("a pod", "172.16.0.9", "bare", FoundBy.POD_ADDRESS, "the address of a pod there"),
-    ("nobody", "203.0.113.9", "", FoundBy.NOTHING, "in no pod range (6 of 7 nodes have one)"),
+    ("a pod range", "10.0.11.99", "zone-a-1", ClientFoundBy.POD_RANGE, "in the node's pod range 10.0.11.0/24"),
+    ("through a socket of both families", "::ffff:10.0.11.99", "zone-a-1", ClientFoundBy.POD_RANGE, "10.0.11.0/24"),
+    ("a node", "192.168.2.1", "zone-b-1", ClientFoundBy.NODE_ADDRESS, "the node's own address"),
+    ("a pod", "172.16.0.9", "bare", ClientFoundBy.POD_ADDRESS, "the address of a pod there"),
+    ("nobody", "203.0.113.9", "", ClientFoundBy.NOTHING, "in no pod range (6 of 7 nodes have one)"),
 ]
 
 
 @pytest.mark.parametrize(
     ("address", "name", "found_by", "sentence"), [case[1:] for case in CLIENTS], ids=[case[0] for case in CLIENTS]
 )
-def test_how_a_client_was_found(address: str, name: str, found_by: FoundBy, sentence: str) -> None:
+def test_how_a_client_was_found(address: str, name: str, found_by: ClientFoundBy, sentence: str) -> None:
     bare = node("bare", "zone-d", [], "192.168.9.9")
     client = located("x", address, [*nodes(), bare], {bytes((172, 16, 0, 9)): "bare"})
     assert (client.node, client.found_by) == (name, found_by)
     assert sentence in client.sentence
-    assert on_node("x", bare) == Client("x", "", "bare", "zone-d", FoundBy.NAMED, "asked for a client on bare")
+    assert on_node("x", bare) == DnsClientReport(
+        "x", "", "bare", "zone-d", ClientFoundBy.NAMED, "asked for a client on bare"
+    )
 
 
 NAMES = [
-    ("db.shop.svc.cluster.local.", Kind.SERVICE, Key("shop", "db"), ""),
-    ("DB.shop.SVC.cluster.local", Kind.SERVICE, Key("shop", "db"), ""),
-    ("_sql._tcp.db.shop.svc.cluster.local", Kind.PORT, Key("shop", "db"), "sql/tcp"),
-    ("db-0.db.shop.svc.cluster.local", Kind.ENDPOINT, Key("shop", "db"), "db-0"),
-    ("zone.b.pin._zone.db.shop.svc.cluster.local", Kind.ZONE, Key("shop", "db"), "zone.b"),
-    ("10-0-0-7.shop.pod.cluster.local", Kind.POD, None, "10-0-0-7"),
-    ("7.0.0.10.in-addr.arpa", Kind.REVERSE, None, ""),
-    ("cluster.local", Kind.OTHER, None, ""),
-    ("shop.svc.cluster.local", Kind.OTHER, None, ""),
-    ("example.com", Kind.FOREIGN, None, ""),
-    ("xcluster.local", Kind.FOREIGN, None, ""),
+    ("db.shop.svc.cluster.local.", NameKind.SERVICE, Key("shop", "db"), ""),
+    ("DB.shop.SVC.cluster.local", NameKind.SERVICE, Key("shop", "db"), ""),
+    ("_sql._tcp.db.shop.svc.cluster.local", NameKind.PORT, Key("shop", "db"), "sql/tcp"),
+    ("db-0.db.shop.svc.cluster.local", NameKind.ENDPOINT, Key("shop", "db"), "db-0"),
+    ("zone.b.pin._zone.db.shop.svc.cluster.local", NameKind.ZONE, Key("shop", "db"), "zone.b"),
+    ("10-0-0-7.shop.pod.cluster.local", NameKind.POD, None, "10-0-0-7"),
+    ("7.0.0.10.in-addr.arpa", NameKind.REVERSE, None, ""),
+    ("cluster.local", NameKind.OTHER, None, ""),
+    ("shop.svc.cluster.local", NameKind.OTHER, None, ""),
+    ("example.com", NameKind.FOREIGN, None, ""),
+    ("xcluster.local", NameKind.FOREIGN, None, ""),
 ]
 
 
 @pytest.mark.parametrize(("name", "kind", "key", "detail"), NAMES, ids=[case[0] for case in NAMES])
-def test_names_are_taken_apart(name: str, kind: Kind, key: Key | None, detail: str) -> None:
+def test_names_are_taken_apart(name: str, kind: NameKind, key: Key | None, detail: str) -> None:
     found = meaning(name, "cluster.local")
     assert (found.kind, found.service, found.detail) == (kind, key, detail)
 

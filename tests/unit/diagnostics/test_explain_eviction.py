@@ -8,16 +8,16 @@ from support.cli.output import described
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, STATEFUL, World, budget, pod, spread
 from zonewise.cli import printing
 from zonewise.cli.explain_eviction import _lines
-from zonewise.diagnostics.decide.explain.eviction import Account, LeaderAccount, Situation, explain
+from zonewise.diagnostics.decide.explain.eviction import EvictionFacts, EvictionReport, LeaderReport, explain
 from zonewise.disruption.decide.budget import Budget, BudgetError
-from zonewise.disruption.decide.verdict import Case
+from zonewise.disruption.decide.verdict import BudgetCase
 from zonewise.objects import Key, Metadata
 from zonewise.objects.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 
 FULL = spread("3/3/3")
 LENIENT = budget(EXISTS, maxUnavailable=1, unhealthyPodEvictionPolicy="AlwaysAllow")
-LEADER = LeaderAccount("kube-system/zonewise-disruption", "controller-1", 2.0, "")
-NOBODY = LeaderAccount("kube-system/zonewise-disruption", "", None, "the budget controller never ran")
+LEADER = LeaderReport("kube-system/zonewise-disruption", "controller-1", 2.0, "")
+NOBODY = LeaderReport("kube-system/zonewise-disruption", "", None, "the budget controller never ran")
 
 
 def stock(allowed: int, name: str = "web") -> PodDisruptionBudget:
@@ -25,14 +25,14 @@ def stock(allowed: int, name: str = "web") -> PodDisruptionBudget:
     return PodDisruptionBudget(metadata=Metadata(name=name), status=status)
 
 
-def told(world: World, name: str, *budgets: Budget, **more: Any) -> Account:
+def told(world: World, name: str, *budgets: Budget, **more: Any) -> EvictionReport:
     seen = {"leader": LEADER, "stock": (), **more}
     return explain(
-        Situation(
+        EvictionFacts(
             pod=world.pods[name],
             owner="Deployment web",
             owner_uid="deployment",
-            cases=[Case(limited, world.status(limited)) for limited in budgets],
+            cases=[BudgetCase(limited, world.status(limited)) for limited in budgets],
             pods=list(world.pods.values()),
             nodes=world.nodes,
             **seen,
@@ -96,7 +96,7 @@ ORDERED = spread("3/3/3", controller=STATEFUL)
         ),
     ],
 )
-def test_the_answer(account: Account, *, allowed: bool, sentence: str) -> None:
+def test_the_answer(account: EvictionReport, *, allowed: bool, sentence: str) -> None:
     assert account.sentence.startswith(sentence)
     assert account.allowed is allowed
 

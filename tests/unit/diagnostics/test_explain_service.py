@@ -11,9 +11,9 @@ import pytest
 
 from unit.proxy.build import ZONE, cluster, endpoint, node, service, slice_of
 from zonewise.diagnostics.decide.explain.service import explain
-from zonewise.diagnostics.decide.explain.service_report import ServiceExplanation
+from zonewise.diagnostics.decide.explain.service_report import ServiceReport
 from zonewise.objects import EndpointSlice, Service
-from zonewise.planning.data_plane import STOCK, Carrier, Carriers
+from zonewise.planning.data_plane import STOCK, DataPlane, DataPlanes
 
 SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
 OURS = {"service.kubernetes.io/service-proxy-name": "zonewise"}
@@ -34,8 +34,8 @@ class Case:
     down: tuple[str, ...] = ()
     nodes: Mapping[str, str] = field(default_factory=dict)
     stock: Mapping[str, str] | None = None
-    carrier: Carrier = Carrier.KUBE_PROXY
-    carriers: Carriers = STOCK
+    carrier: DataPlane = DataPlane.KUBE_PROXY
+    carriers: DataPlanes = STOCK
 
 
 CASES = {
@@ -54,7 +54,7 @@ CASES = {
         {SAME_ZONE: "Require"},
         labels=OURS,
         stock={"a": "1234", "b": "1234", "c": "1234"},
-        carrier=Carrier.ZONEWISE_PROXY,
+        carrier=DataPlane.ZONEWISE_PROXY,
     ),
     "required, and a zone has none": Case(
         {"a": "12", "b": "", "c": "4"},
@@ -63,14 +63,14 @@ CASES = {
         labels=OURS,
         down=("10.1.0.3",),
         stock={"a": "124", "b": "124", "c": "124"},
-        carrier=Carrier.ZONEWISE_PROXY,
+        carrier=DataPlane.ZONEWISE_PROXY,
     ),
     "a drained zone": Case(
         {"a": "34", "b": "34", "c": "34"},
         annotations={SAME_ZONE: "Prefer", "zonewise.dev/drain-zone": "a"},
         labels=OURS,
         stock={"a": "1234", "b": "1234", "c": "1234"},
-        carrier=Carrier.ZONEWISE_PROXY,
+        carrier=DataPlane.ZONEWISE_PROXY,
     ),
     "nobody is ready": Case({"a": "", "b": "", "c": ""}, "no endpoint is ready", down=tuple(HOMES)),
     "headless, by our DNS": Case(
@@ -78,23 +78,23 @@ CASES = {
         annotations={"zonewise.dev/topology-keys": f'["{ZONE}"]'},
         spec={"clusterIP": "None"},
         stock={"a": "1234", "b": "1234", "c": "1234"},
-        carrier=Carrier.DNS,
-        carriers=Carriers(dns=True),
+        carrier=DataPlane.DNS,
+        carriers=DataPlanes(dns=True),
     ),
     "headless, by stock DNS": Case(
         {"a": "1234", "b": "1234", "c": "1234"},
         "38 % of traffic stays in its zone",
         annotations={"zonewise.dev/topology-keys": f'["{ZONE}"]'},
         spec={"clusterIP": "None"},
-        carrier=Carrier.STOCK_DNS,
+        carrier=DataPlane.STOCK_DNS,
     ),
     "required, by our proxy in kube-proxy's place": Case(
         {"a": "12", "b": "3", "c": "4"},
         "every client stays in its zone",
         {SAME_ZONE: "Require"},
         stock={"a": "1234", "b": "1234", "c": "1234"},
-        carrier=Carrier.ZONEWISE_PROXY,
-        carriers=Carriers(all_services=True),
+        carrier=DataPlane.ZONEWISE_PROXY,
+        carriers=DataPlanes(all_services=True),
     ),
 }
 
@@ -109,7 +109,7 @@ def asked(case: Case) -> tuple[Service, list[EndpointSlice]]:
     return msgspec.structs.replace(made, metadata=metadata), [slice_of(*endpoints)]
 
 
-def told(case: Case, at: str = "") -> ServiceExplanation:
+def told(case: Case, at: str = "") -> ServiceReport:
     nodes = cluster(**{name: node(name, zone) for name, zone in case.nodes.items()}).nodes.values()
     return explain(*asked(case), list(nodes), client=at and f"node {at}", node=at, carriers=case.carriers)
 
@@ -190,7 +190,7 @@ def test_older_kube_proxies_are_told_apart() -> None:
     assert (client.gets, client.code, client.stock.program) == (4, "ProxyIgnoresHints", "kube-proxy 1.29")
 
 
-def dual(ipv6_homes: Mapping[str, str], at: str = "") -> ServiceExplanation:
+def dual(ipv6_homes: Mapping[str, str], at: str = "") -> ServiceReport:
     """A Service of two families that our proxy carries, whose IPv6 endpoints are at home elsewhere."""
     made, slices = asked(
         Case({}, annotations={SAME_ZONE: "Require"}, labels=OURS, spec={"ipFamilies": ["IPv4", "IPv6"]})
@@ -212,5 +212,5 @@ def test_the_worst_of_several_ports_and_families_is_the_answer() -> None:
 def test_an_alias_is_carried_by_nobody() -> None:
     made = service("web", type="ExternalName", externalName="db.example.com", clusterIP="", clusterIPs=[], ports=[])
     found = explain(made, [], list(cluster().nodes.values()))
-    assert (found.carrier, found.fronts) == (Carrier.NOBODY, ())
+    assert (found.carrier, found.fronts) == (DataPlane.NOBODY, ())
     assert "db.example.com" in found.verdict

@@ -3,9 +3,9 @@
 from typing import Any
 
 from zonewise.ceph.decide.domains import ACTIVE, DRIVER, DomainLabels, Segments, accessible, takeover_key
-from zonewise.ceph.decide.takeover import NOTHING, Domain, TakeoverMap
+from zonewise.ceph.decide.takeover import NOTHING, TakeoverDomain, TakeoverMap
 from zonewise.diagnostics.decide.explain import volume as explain_volume
-from zonewise.diagnostics.decide.explain.volume import Account, Facts, Reach
+from zonewise.diagnostics.decide.explain.volume import VolumeFacts, VolumeReach, VolumeReport
 from zonewise.objects import Condition, Metadata, Node, NodeStatus
 
 LABELS = DomainLabels.parse("topology.kubernetes.io/zone")
@@ -33,24 +33,29 @@ def volume(segments: Segments, **attributes: str) -> dict[str, Any]:
     return {"metadata": {"name": "pv"}, "spec": spec}
 
 
-def told(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NOTHING) -> Account:
-    return explain_volume.account(Facts("shop/data", body, nodes, LABELS, takeovers))
+def told(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NOTHING) -> VolumeReport:
+    return explain_volume.account(VolumeFacts("shop/data", body, nodes, LABELS, takeovers))
 
 
 def test_a_volume_of_a_domain_is_reached_from_there_alone() -> None:
     said = told(volume(ZONE, pool="rbd-a", reason="PreferredDomain"), node("a1", "a"), node("b1", "b"), node("x"))
     assert said.sentence == "lies in pool rbd-a of zone=a: 1 of 3 nodes reach it, 1 of them ready"
     assert said.is_reached
-    assert said.reach == (Reach("zone=a", "its domain", ("a1",), 1),)
+    assert said.reach == (VolumeReach("zone=a", "its domain", ("a1",), 1),)
     assert "domain of the pod" in said.reason
     (takeover,) = said.takeovers
     assert (takeover.domain, takeover.entry) == ("zone=a", "")
-    assert takeover.would == (Reach("no domain", "takeover", ("x",), 1), Reach("zone=b", "takeover", ("b1",), 1))
+    assert takeover.would == (
+        VolumeReach("no domain", "takeover", ("x",), 1),
+        VolumeReach("zone=b", "takeover", ("b1",), 1),
+    )
 
 
 def test_a_takeover_shows() -> None:
     nodes = (node("a1", "a", ready=False), node("b1", "b", a=ACTIVE), node("c1", "c"))
-    said = told(volume(ZONE, pool="rbd-a"), *nodes, takeovers=TakeoverMap({Domain("a"): (Domain("b"),)}))
+    said = told(
+        volume(ZONE, pool="rbd-a"), *nodes, takeovers=TakeoverMap({TakeoverDomain("a"): (TakeoverDomain("b"),)})
+    )
     assert {(reach.by, reach.nodes, reach.ready) for reach in said.reach} == {
         ("its domain", ("a1",), 0),
         ("takeover", ("b1",), 1),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from zonewise.diagnostics.decide.explain.eviction import Account
+from zonewise.diagnostics.decide.explain.eviction import EvictionReport
 from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, inquire
 from zonewise.disruption.webhook.leader_monitor import LEASE
 from zonewise.disruption.webhook.registration import CONFIGURATION_NAME, DELETES, EVICTIONS, webhook_configuration
@@ -43,7 +43,7 @@ class PaperClient:
         return SimpleNamespace(items=())
 
 
-async def told(objects: Objects, namespace: str = "shop") -> Account:
+async def told(objects: Objects, namespace: str = "shop") -> EvictionReport:
     owner = BY_CONTROLLER | {"kind": "ReplicaSet", "name": "web-1", "uid": "rs"}
     pod = {"metadata": {"name": "web", "namespace": namespace, "uid": "pod", "ownerReferences": [owner]}}
     client: Any = PaperClient({(PODS, "web"): pod, (NAMESPACES, namespace): {}} | dict(objects))

@@ -9,9 +9,9 @@ import pytest
 from support.diagnostics.cluster import NOW, SAME_ZONE, labelled, lease, made, seen, webhook, workload
 from support.planning.cluster import node, service, slice_of
 from zonewise.diagnostics.decide.status import storage, traffic
-from zonewise.diagnostics.decide.status.assemble import Seen, assemble
+from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, assemble
 from zonewise.diagnostics.decide.status.report import ServiceState
-from zonewise.diagnostics.decide.status.traffic import Measured, Path
+from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic, TrafficPath
 from zonewise.objects import Key, Node
 from zonewise.objects.apps import DaemonSet
 from zonewise.objects.policy import TopologyDisruptionBudget
@@ -71,7 +71,7 @@ def test_what_does_not_run_is_a_trouble() -> None:
     )
     codes = [trouble.code for trouble in assemble(sick, NOW).troubles]
     assert codes[:3] == ["ComponentNotReady", "NoLeader", "WebhookDown"]
-    assert "does not run here" in assemble(Seen(nodes=[node("a0", "a")]), NOW).sentence
+    assert "does not run here" in assemble(ClusterSnapshot(nodes=[node("a0", "a")]), NOW).sentence
 
 
 def test_daemon_sets_count_by_nodes() -> None:
@@ -113,8 +113,12 @@ WEB = Key("shop", "web")
 
 def test_counters_are_read_and_added_up() -> None:
     counted_ = traffic.read_bytes(METRICS)
-    assert counted_ == {Path(WEB, "a", "a"): 300, Path(WEB, "a", "b"): 100, Path(WEB, "outside", "b"): 7}
-    measured = Measured({"n1": counted_, "n2": {Path(WEB, "b", "b"): 50.0}}, 3, "one is away")
+    assert counted_ == {
+        TrafficPath(WEB, "a", "a"): 300,
+        TrafficPath(WEB, "a", "b"): 100,
+        TrafficPath(WEB, "outside", "b"): 7,
+    }
+    measured = MeasuredTraffic({"n1": counted_, "n2": {TrafficPath(WEB, "b", "b"): 50.0}}, 3, "one is away")
     found = assemble(replace(seen(), traffic=measured), NOW)
     assert (found.traffic.in_zone, found.traffic.cross_zone, found.traffic.answered) == (350, 100, 2)
     assert found.traffic.share == pytest.approx(350 / 450)
@@ -123,17 +127,17 @@ def test_counters_are_read_and_added_up() -> None:
 
 SILENCE = {
     "nobody may ask": (
-        Measured({}, 6, "no", ("a0",), forbidden=True),
+        MeasuredTraffic({}, 6, "no", ("a0",), forbidden=True),
         "told their traffic: no",
         "allow `get` of pods/proxy",
     ),
     "their nodes are away": (
-        Measured({}, 6, "no answer", ("c1", "c0")),
+        MeasuredTraffic({}, 6, "no answer", ("c1", "c0")),
         "c0, c1 are not ready",
         "kubectl describe node c0",
     ),
     "one is away by itself": (
-        Measured({}, 6, "no answer", ("a0", "c0")),
+        MeasuredTraffic({}, 6, "no answer", ("a0", "c0")),
         "told their traffic: no answer",
         "kubectl get pods",
     ),
@@ -144,7 +148,7 @@ SILENCE = {
 def test_why_proxies_do_not_tell(name: str) -> None:
     measured, why, remedy = SILENCE[name]
     away = [made(Node, metadata={"name": name}) if name[0] == "c" else node(name, "a") for name in ("a0", "c0", "c1")]
-    (found,) = assemble(Seen(nodes=away, traffic=measured), NOW).troubles
+    (found,) = assemble(ClusterSnapshot(nodes=away, traffic=measured), NOW).troubles
     assert found.code == "TrafficUnknown"
     assert found.sentence.startswith("0 of 6 proxies told their traffic: ")
     assert found.sentence.endswith(why)
@@ -152,20 +156,20 @@ def test_why_proxies_do_not_tell(name: str) -> None:
 
 
 def test_what_came_since_knows_restarts() -> None:
-    path, other = Path(WEB, "a", "b"), Path(WEB, "a", "a")
-    before = Measured({"goes on": {path: 100.0}, "restarts": {path: 100.0}})
-    after = Measured({"goes on": {path: 130.0, other: 7.0}, "restarts": {path: 20.0}})
+    path, other = TrafficPath(WEB, "a", "b"), TrafficPath(WEB, "a", "a")
+    before = MeasuredTraffic({"goes on": {path: 100.0}, "restarts": {path: 100.0}})
+    after = MeasuredTraffic({"goes on": {path: 130.0, other: 7.0}, "restarts": {path: 20.0}})
     assert after.since(before) == {path: 30 + 20, other: 7}
 
 
 def test_a_proxy_that_was_not_heard_once_brings_no_burst() -> None:
     """What it counted since it started is not what came since the last look."""
-    path = Path(WEB, "a", "b")
+    path = TrafficPath(WEB, "a", "b")
     heard, missed = {"a0": {path: 1e12}, "b0": {path: 10.0}}, {"b0": {path: 11.0}}
-    again = Measured({"a0": {path: 1e12 + 5}, "b0": {path: 13.0}})
-    assert again.since(Measured(missed)) == {path: 2.0}
-    assert Measured(missed).since(Measured(heard)) == {path: 1.0}
-    assert again.since(Measured({"a0": {path: 1e12}, "b0": {path: 12.0}})) == {path: 5.0 + 1.0}
+    again = MeasuredTraffic({"a0": {path: 1e12 + 5}, "b0": {path: 13.0}})
+    assert again.since(MeasuredTraffic(missed)) == {path: 2.0}
+    assert MeasuredTraffic(missed).since(MeasuredTraffic(heard)) == {path: 1.0}
+    assert again.since(MeasuredTraffic({"a0": {path: 1e12}, "b0": {path: 12.0}})) == {path: 5.0 + 1.0}
 
 
 def volume(name: str, zone: str) -> PersistentVolume:

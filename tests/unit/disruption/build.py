@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.count import Census, Places, count
-from zonewise.disruption.decide.ledger import Entry, Ledger, ledger_of
-from zonewise.disruption.decide.pods import Atlas, Controller, Owner, PodFacts, Stage, Workload, owner_of
-from zonewise.disruption.decide.status import Published, published
-from zonewise.disruption.decide.verdict import Case, Judgements, judge_all
+from zonewise.disruption.decide.count import Places, PodCount, count
+from zonewise.disruption.decide.ledger import Ledger, LedgerEntry, ledger_of
+from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, Owner, PodFacts, PodStage, Workload, owner_of
+from zonewise.disruption.decide.status import PublishedStatus, published
+from zonewise.disruption.decide.verdict import BudgetCase, PodVerdict, judge_all
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import ZONE
 
@@ -38,10 +38,10 @@ OVERALL = budget(name="overall", maxUnavailable=1)
 """Story 3: one of all."""
 
 NODES = {f"node-{zone}": {ZONE: zone} for zone in "abcdef"} | {"node-bare": {}}
-OLD = Controller("ReplicaSet", "web-old", "rs-old")
-NEW = Controller("ReplicaSet", "web-new", "rs-new")
-STATEFUL = Controller("StatefulSet", "db", "sts")
-NAKED: Controller | None = None
+OLD = ControllerRef("ReplicaSet", "web-old", "rs-old")
+NEW = ControllerRef("ReplicaSet", "web-new", "rs-new")
+STATEFUL = ControllerRef("StatefulSet", "db", "sts")
+NAKED: ControllerRef | None = None
 
 
 def workloads(desired: int) -> dict[str, Workload]:
@@ -55,7 +55,7 @@ def workloads(desired: int) -> dict[str, Workload]:
     }
 
 
-def pod(name: str, node: str = "", controller: Controller | None = OLD, **facts: Any) -> PodFacts:
+def pod(name: str, node: str = "", controller: ControllerRef | None = OLD, **facts: Any) -> PodFacts:
     """Ready and running on the node of the zone its name begins with, unless told."""
     node = node or f"node-{name[0]}"
     return PodFacts(
@@ -102,43 +102,45 @@ class World:
         staying = {name: known for name, known in self.pods.items() if name not in left}
         return replace(self, pods=staying, absent={**self.absent, **left})
 
-    def pending(self, *names: str, controller: Controller = OLD) -> "World":
+    def pending(self, *names: str, controller: ControllerRef = OLD) -> "World":
         """New pods that no node has been found for."""
-        waiting = {"ready": False, "stage": Stage.PENDING}
+        waiting = {"ready": False, "stage": PodStage.PENDING}
         return self.with_pods(
             *(msgspec.structs.replace(pod(name, controller=controller, **waiting), node="") for name in names)
         )
 
     @property
-    def atlas(self) -> Atlas:
-        return Atlas(self.nodes)
+    def atlas(self) -> NodeDomains:
+        return NodeDomains(self.nodes)
 
     def ledger(self, budget: Budget) -> Ledger:
         return ledger_of(self._entry(budget, name) for name in self.charges)
 
-    def _entry(self, budget: Budget, name: str) -> Entry:
+    def _entry(self, budget: Budget, name: str) -> LedgerEntry:
         known = self.pods.get(name) or self.absent[name]
         place = self.atlas.place(budget, known)
-        return Entry(uid=known.uid, name=name, domain=place.domain, owner=owner_of(known, self.workloads), time=NOW)
+        return LedgerEntry(
+            uid=known.uid, name=name, domain=place.domain, owner=owner_of(known, self.workloads), time=NOW
+        )
 
-    def census(self, budget: Budget) -> Census:
+    def census(self, budget: Budget) -> PodCount:
         places: Places = self.before.census(budget).places if self.before else {}
         return count(budget, self.pods.values(), self.atlas, self.workloads, self.ledger(budget), places)
 
-    def status(self, budget: Budget) -> Published:
+    def status(self, budget: Budget) -> PublishedStatus:
         return published(budget, self.census(budget), self.ledger(budget), (), NOW)
 
     def allowed(self, budget: Budget) -> dict[str, int]:
         return {name: domain.allowed for name, domain in self.census(budget).numbers.domains.items()}
 
-    def judge(self, name: str, *budgets: Budget) -> Judgements:
+    def judge(self, name: str, *budgets: Budget) -> PodVerdict:
         """Each budget judges by its own count of this world."""
         known = self.pods[name]
         peers = [peer for peer in self.pods.values() if peer.controller_uid == known.controller_uid]
-        return judge_all([Case(budget, self.status(budget)) for budget in budgets], known, self.atlas, peers)
+        return judge_all([BudgetCase(budget, self.status(budget)) for budget in budgets], known, self.atlas, peers)
 
 
-def spread(shape: str, desired: int | None = None, controller: Controller | None = OLD) -> World:
+def spread(shape: str, desired: int | None = None, controller: ControllerRef | None = OLD) -> World:
     """`spread("3/3/3")`: pods a0 to a2, b0 to b2, c0 to c2, ready, as many as are wanted unless told."""
     counts = [int(number) for number in shape.split("/")]
     names = [f"{zone}{index}" for zone, number in zip("abcdef", counts, strict=False) for index in range(number)]

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from zonewise.disruption.controller.budget_store import Book
-from zonewise.disruption.controller.events import Reports
+from zonewise.disruption.controller.budget_store import BudgetStore
+from zonewise.disruption.controller.events import BudgetEvents
 from zonewise.disruption.controller.rollout import RolloutController
 from zonewise.disruption.controller.scaledown import ScaleDownController
-from zonewise.disruption.controller.status_writer import Publisher
-from zonewise.disruption.watch.informers import Sources, WorkloadKey
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.controller.status_writer import StatusWriter
+from zonewise.disruption.watch.informers import DisruptionInformers, WorkloadKey
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import ApiError, TooManyRequests
 from zonewise.objects import NODES, PODS, Key, Pod, Resource, key_of
@@ -134,10 +134,10 @@ class Paper:
         silence: Any = Silence()
         caches = self.caches = Caches(server)
         self.server: PaperServer = server
-        self.sources = Sources(caches)
-        workloads = WorkloadSources(server, caches, self.sources)
-        self.book = Book(server, self.sources.budgets)
-        self.publisher = Publisher(self.sources, workloads, self.book, Reports(server, silence), clock=clock)
+        self.sources = DisruptionInformers(caches)
+        workloads = WorkloadInformers(server, caches, self.sources)
+        self.book = BudgetStore(server, self.sources.budgets)
+        self.publisher = StatusWriter(self.sources, workloads, self.book, BudgetEvents(server, silence), clock=clock)
         self.scale_down = ScaleDownController(server, self.sources, workloads, self.publisher, silence, clock=clock)
         self.rollouts = RolloutController(server, self.sources, workloads, self.publisher, silence, clock=clock)
         feed(caches, NODES, [{"metadata": {"name": zone, "labels": {ZONE: zone}}} for zone in zones])

@@ -13,12 +13,12 @@ from unit.disruption.build import NODES, NOW, STATEFUL, pod, workloads
 from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.count import Places, count
 from zonewise.disruption.decide.ledger import Ledger, charge, refund
-from zonewise.disruption.decide.pod_order import Order
-from zonewise.disruption.decide.pods import REVISION, Atlas, PodFacts
+from zonewise.disruption.decide.pod_order import PodOrder
+from zonewise.disruption.decide.pods import REVISION, NodeDomains, PodFacts
 from zonewise.disruption.decide.status import published
-from zonewise.disruption.decide.verdict import Case
-from zonewise.disruption.decide.wave import Candidate, Limits, Wave, next_wave
-from zonewise.disruption.decide.wave_budget import BudgetPurse, World
+from zonewise.disruption.decide.verdict import BudgetCase
+from zonewise.disruption.decide.wave import Wave, WaveCandidate, WaveLimits, next_wave
+from zonewise.disruption.decide.wave_budget import ClusterView, WaveBudget
 
 NEW, OLD = {REVISION: "new"}, {REVISION: "old"}
 
@@ -31,7 +31,7 @@ class Rollout:
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     places: dict[str, Places] = field(default_factory=dict)
     evicted: list[str] = field(default_factory=list)
-    atlas: Atlas = field(default_factory=lambda: Atlas(NODES))
+    atlas: NodeDomains = field(default_factory=lambda: NodeDomains(NODES))
 
     @classmethod
     def of(cls, shape: str, *budgets: Budget) -> "Rollout":
@@ -50,7 +50,7 @@ class Rollout:
     def finished(self) -> bool:
         return all(known.revision == "new" and known.ready for known in self.pods.values())
 
-    def count(self) -> dict[str, Case]:
+    def count(self) -> dict[str, BudgetCase]:
         """As the leader does after every event, so that it knows where pods were."""
         cases = {}
         owners = workloads(self.desired)
@@ -59,20 +59,20 @@ class Rollout:
             ledger = self.ledgers.get(name, {})
             census = count(budget, self.pods.values(), self.atlas, owners, ledger, self.places.get(name, {}))
             self.places[name] = census.places
-            cases[name] = Case(budget, published(budget, census, ledger, (), NOW))
+            cases[name] = BudgetCase(budget, published(budget, census, ledger, (), NOW))
         return cases
 
-    def plan(self, limits: Limits | None = None) -> Wave:
+    def plan(self, limits: WaveLimits | None = None) -> Wave:
         cases = {case.budget.key: case for case in self.count().values()}
-        world = World(
+        world = ClusterView(
             atlas=self.atlas,
             workloads=workloads(self.desired),
             selecting=lambda known: [budget.key for budget in self.budgets if budget.selects(known.labels)],
         )
         away = self.desired - sum(known.ready and not known.terminating for known in self.pods.values())
-        purse = BudgetPurse(world, cases, time=NOW, unlimited_left=max(0, 1 - away))
-        candidates = [Candidate(known, known.name[0], (known.name,), known.node) for known in self.old]
-        return next_wave(candidates, purse, Order.BY_DOMAIN, limits=limits or Limits())
+        purse = WaveBudget(world, cases, time=NOW, unlimited_left=max(0, 1 - away))
+        candidates = [WaveCandidate(known, known.name[0], (known.name,), known.node) for known in self.old]
+        return next_wave(candidates, purse, PodOrder.BY_DOMAIN, limits=limits or WaveLimits())
 
     def reserve(self, wave: Wave) -> None:
         for key, entries in wave.charges.items():

@@ -17,16 +17,16 @@ from unit.disruption.build import NOW, STATEFUL
 from unit.disruption.small_parts import BUDGETS, OWNERS, ZONES, Flight, Leader, Met, Stored
 from zonewise.disruption.decide.allowance import level_down
 from zonewise.disruption.decide.budget import Budget, UnhealthyPolicy
-from zonewise.disruption.decide.ledger import Entry, tend
-from zonewise.disruption.decide.pods import Atlas, Controller, PodFacts, Stage, Workload, ordinal
-from zonewise.disruption.decide.reason import Code
-from zonewise.disruption.decide.status import Published, charged, published, recollect
-from zonewise.disruption.decide.verdict import Case, Judgement, Verdict, judge
+from zonewise.disruption.decide.ledger import LedgerEntry, tend
+from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, PodFacts, PodStage, Workload, ordinal
+from zonewise.disruption.decide.reason import DisruptionCode
+from zonewise.disruption.decide.status import PublishedStatus, charged, published, recollect
+from zonewise.disruption.decide.verdict import BudgetCase, BudgetVerdict, EvictionVerdict, judge
 from zonewise.topology import ZONE
 
 
 class SmallCluster:
-    def __init__(self, spec: str, per_zone: int, controller: Controller) -> None:
+    def __init__(self, spec: str, per_zone: int, controller: ControllerRef) -> None:
         self.now, self.number, self.bound = 0.0, 0, 0
         self.controller, self.owner = controller, OWNERS[controller]
         self.nodes = {f"{zone}{number}": {ZONE: zone} for zone in ZONES for number in range(2)}
@@ -41,7 +41,7 @@ class SmallCluster:
             for zone in ZONES:
                 self.add(f"{zone}{number % 2}", ready=True)
         self.flights: list[Flight] = []
-        self.stored = Stored(BUDGETS[spec], Published())
+        self.stored = Stored(BUDGETS[spec], PublishedStatus())
         self.history = [self.stored]
         self.told = set[str]()
         self.new_leader()
@@ -53,7 +53,7 @@ class SmallCluster:
         self.number += 1
         uid = f"uid-{self.number}"
         name = f"db-{self.lacking[0]}" if self.ordered else uid
-        stage = Stage.RUNNING if node else Stage.PENDING
+        stage = PodStage.RUNNING if node else PodStage.PENDING
         self.pods[uid] = PodFacts(
             uid=uid, name=name, namespace="shop", node=node, controller=self.controller, ready=ready, stage=stage
         )
@@ -63,7 +63,7 @@ class SmallCluster:
 
     def bind(self, uid: str, node: str) -> None:
         self.bound += 1
-        self.change(uid, node=node, stage=Stage.RUNNING)
+        self.change(uid, node=node, stage=PodStage.RUNNING)
 
     def lose(self, uid: str) -> None:
         """With nobody's leave."""
@@ -183,18 +183,21 @@ class SmallCluster:
         if self._is_elsewhere(pod, seen.budget, nodes):
             return None
         judged = self._judged(seen, pod, nodes)
-        if judged.reason.code is Code.NOT_COVERED:
+        if judged.reason.code is DisruptionCode.NOT_COVERED:
             seen, judged = self.stored, self._judged(self.stored, pod, self.nodes)
-        if judged.verdict is Verdict.CHARGE:
+        if judged.verdict is EvictionVerdict.CHARGE:
             self.flights.append(Flight(pod, judged.domain, seen))
             return self.flights[-1]
-        if judged.verdict is Verdict.ALLOW and self._judged(self.stored, pod, self.nodes).verdict is Verdict.ALLOW:
+        if (
+            judged.verdict is EvictionVerdict.ALLOW
+            and self._judged(self.stored, pod, self.nodes).verdict is EvictionVerdict.ALLOW
+        ):
             self.take(pod)
         return None
 
     def _is_elsewhere(self, pod: PodFacts, budget: Budget, nodes: Mapping[str, Mapping[str, str]]) -> bool:
         """A known limit: charged to the zone where its node was, if that is under the budget as well."""
-        before, now = Atlas(nodes).place(budget, pod), Atlas(self.nodes).place(budget, pod)
+        before, now = NodeDomains(nodes).place(budget, pod), NodeDomains(self.nodes).place(budget, pod)
         return before != now and before.covered and now.covered
 
     def drain(self, node: str) -> None:
@@ -209,7 +212,9 @@ class SmallCluster:
             return
         disrupted = self._disrupted()
         time = f"{NOW} {self.stored.version}"  # no two charges of a pod have the same
-        entry = Entry(uid=flight.pod.uid, name=flight.pod.name, domain=flight.domain, owner=self.owner.uid, time=time)
+        entry = LedgerEntry(
+            uid=flight.pod.uid, name=flight.pod.name, domain=flight.domain, owner=self.owner.uid, time=time
+        )
         back = self.comes_back(flight.pod)
         self._store(
             replace(self.stored, status=charged(self.stored.budget, self.stored.status, [entry], replaced=back))
@@ -231,8 +236,14 @@ class SmallCluster:
         if uncharged:
             self.share_out()
 
-    def _judged(self, seen: Stored, pod: PodFacts, nodes: Mapping[str, Mapping[str, str]]) -> Judgement:
-        return judge(Case(seen.budget, seen.status), pod, Atlas(nodes), tuple(self.pods.values()), owner=self.owner.uid)
+    def _judged(self, seen: Stored, pod: PodFacts, nodes: Mapping[str, Mapping[str, str]]) -> BudgetVerdict:
+        return judge(
+            BudgetCase(seen.budget, seen.status),
+            pod,
+            NodeDomains(nodes),
+            tuple(self.pods.values()),
+            owner=self.owner.uid,
+        )
 
     # The leader.
 
@@ -253,7 +264,7 @@ class SmallCluster:
         tended = tend(stored.status.ledger, leader.sightings, leader.pods, self.now)
         ordinals = range(leader.desired) if self.ordered else None
         workload = {self.owner.uid: Workload(self.owner, leader.desired, ordinals=ordinals)}
-        atlas = Atlas(leader.nodes)
+        atlas = NodeDomains(leader.nodes)
         census = before.count(stored.budget, leader.pods.values(), atlas, workload, tended.ledger)
         leader.sightings, leader.before = tended.sightings, replace(before, places=census.places)
         after = published(stored.budget, census, tended.ledger, (), NOW)
@@ -293,7 +304,7 @@ class SmallCluster:
     def _judge_uncharged(self, pod: PodFacts) -> None:
         """Where the budget covers it, only one that is not ready, and only while enough of the others serve."""
         budget = self.stored.budget
-        place = Atlas(self.nodes).place(budget, pod)
+        place = NodeDomains(self.nodes).place(budget, pod)
         if not place.covered:
             return
         assert not pod.ready, f"{pod.uid} goes without a charge"

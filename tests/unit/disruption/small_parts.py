@@ -7,7 +7,7 @@ from unit.disruption.build import EXISTS, NOT_A, OLD, STATEFUL, budget
 from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.ledger import Sightings
 from zonewise.disruption.decide.pods import Owner, PodFacts
-from zonewise.disruption.decide.status import Published, Recollection
+from zonewise.disruption.decide.status import PublishedStatus, Recollection
 
 ZONES = "abc"
 ANSWERED_SECONDS = 60.0
@@ -34,7 +34,7 @@ class Stored:
     """The budget as the API server has it; every write makes a new version."""
 
     budget: Budget
-    status: Published
+    status: PublishedStatus
     version: int = 1
 
 
@@ -60,7 +60,7 @@ class Leader:
     disrupted: set[str]
     before: Recollection = field(default_factory=Recollection)
     sightings: Sightings = field(default_factory=dict)
-    draft: tuple[int, Published, set[str]] | None = None
+    draft: tuple[int, PublishedStatus, set[str]] | None = None
 
 
 @dataclass(frozen=True)

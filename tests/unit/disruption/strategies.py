@@ -19,7 +19,7 @@ from unit.disruption.build import (
     budget,
     pod,
 )
-from zonewise.disruption.decide.pods import Owner, Stage, Workload
+from zonewise.disruption.decide.pods import Owner, PodStage, Workload
 from zonewise.topology import ZONE
 
 IN_A_B = {"key": ZONE, "operator": "In", "values": ["a", "b"]}
@@ -49,8 +49,8 @@ _STATES: list[dict[str, Any]] = [
     {"terminating": True},
     {"granted": True},
     {"disruption_target": True},
-    {"stage": Stage.ENDED, "ready": False},
-    {"stage": Stage.PENDING, "ready": False},
+    {"stage": PodStage.ENDED, "ready": False},
+    {"stage": PodStage.PENDING, "ready": False},
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from unit.disruption.paper import BUDGET, DB, Paper, budget, feed, pod
 from zonewise.disruption.controller.rollout import _Progress
-from zonewise.disruption.decide.ledger import UNCONFIRMED_SECONDS, Entry, Source
+from zonewise.disruption.decide.ledger import UNCONFIRMED_SECONDS, ChargeSource, LedgerEntry
 from zonewise.disruption.decide.pods import PodFacts
 from zonewise.disruption.watch.informers import WorkloadKey
 from zonewise.disruption.webhook.registration import EVICTION_WEBHOOK
@@ -104,14 +104,16 @@ async def test_a_charge_stays_until_it_runs_out_where_nobody_knows_whether_the_p
 
 
 @pytest.mark.parametrize(
-    ("source", "stays"), [(Source.ROLLOUT, False), (Source.EVICTION, True)], ids=["reserved", "somebody else's"]
+    ("source", "stays"),
+    [(ChargeSource.ROLLOUT, False), (ChargeSource.EVICTION, True)],
+    ids=["reserved", "somebody else's"],
 )
-async def test_only_what_was_reserved_is_given_back(source: Source, stays: bool) -> None:
+async def test_only_what_was_reserved_is_given_back(source: ChargeSource, stays: bool) -> None:
     """Our eviction was refused; somebody else's of the same pod may be on its way."""
     now = 1000.0
     paper = Paper("a", lambda: now)
     await paper.publisher._reconcile(BUDGET)
-    entry = Entry(uid="uid-0", name="db-0", domain="a", owner="db", time="then", source=source)
+    entry = LedgerEntry(uid="uid-0", name="db-0", domain="a", owner="db", time="then", source=source)
     await paper.publisher.reserve({BUDGET: [entry]})
     paper.publisher.give_back(["uid-0"])
     now += 5.0
@@ -119,19 +121,19 @@ async def test_only_what_was_reserved_is_given_back(source: Source, stays: bool)
     assert ("uid-0" in paper.charged()) is stays
 
 
-@pytest.mark.parametrize("source", [Source.ROLLOUT, Source.SCALE_DOWN])
+@pytest.mark.parametrize("source", [ChargeSource.ROLLOUT, ChargeSource.SCALE_DOWN])
 @pytest.mark.parametrize("relied_on", [False, True])
-async def test_what_a_second_budget_refuses_is_given_back_to_the_first(source: Source, relied_on: bool) -> None:
+async def test_what_a_second_budget_refuses_is_given_back_to_the_first(source: ChargeSource, relied_on: bool) -> None:
     """A webhook took its last place meanwhile. What another charged to the first is not ours to give back."""
     now, first = 1000.0, Key("shop", "cache")
     paper = Paper("a", lambda: now, budgets=[budget("cache"), budget("db")])
     await paper.publisher._reconcile(first)
     await paper.publisher._reconcile(BUDGET)
-    taken = Entry(uid="uid-0", name="db-0", domain="a", owner="db", time="then", source=Source.EVICTION)
-    wanted = Entry(uid="uid-5", name="db-5", domain="a", owner="db", time="now", source=source)
+    taken = LedgerEntry(uid="uid-0", name="db-0", domain="a", owner="db", time="then", source=ChargeSource.EVICTION)
+    wanted = LedgerEntry(uid="uid-5", name="db-5", domain="a", owner="db", time="now", source=source)
     await paper.publisher.reserve({BUDGET: [taken]})
     if relied_on:
-        await paper.publisher.reserve({first: [replace(wanted, time="then", source=Source.EVICTION)]})
+        await paper.publisher.reserve({first: [replace(wanted, time="then", source=ChargeSource.EVICTION)]})
     assert await paper.publisher.reserve({first: [wanted], BUDGET: [wanted]}) == set()
     assert paper.charged(first) == {"uid-5"}
     now += 5.0
@@ -161,13 +163,13 @@ async def test_a_grant_that_somebody_takes_away_is_not_given_all_night() -> None
     assert busiest <= 6, given[:30]
 
 
-@pytest.mark.parametrize("source", [Source.EVICTION, Source.SCALE_DOWN])
-async def test_who_grants_by_the_charge_of_another_lets_nobody_take_it_back(source: Source) -> None:
+@pytest.mark.parametrize("source", [ChargeSource.EVICTION, ChargeSource.SCALE_DOWN])
+async def test_who_grants_by_the_charge_of_another_lets_nobody_take_it_back(source: ChargeSource) -> None:
     """A webhook takes back what it charged at that very time, when another budget refuses. Our own needs no write."""
     paper = Paper("abc", lambda: 1000.0)
     paper.shrink(3, "a0", "a1", "b0", "b1", "c0", "c1")
     await paper.publisher._reconcile(BUDGET)
-    before = Entry(uid="uid-b1", name="b1", domain="b", owner="web", time="then", source=source)
+    before = LedgerEntry(uid="uid-b1", name="b1", domain="b", owner="web", time="then", source=source)
     await paper.publisher.reserve({BUDGET: [before]})
     await paper.scale_down._reconcile(WEB)
     assert "b1" in paper.server.tried
@@ -175,7 +177,7 @@ async def test_who_grants_by_the_charge_of_another_lets_nobody_take_it_back(sour
     assert page is not None
     after = page.status.ledger["uid-b1"]
     assert after.source is source
-    assert (after.time == "then") is (source is Source.SCALE_DOWN)
+    assert (after.time == "then") is (source is ChargeSource.SCALE_DOWN)
 
 
 async def test_a_grant_not_heard_of_yet_is_waited_for() -> None:

@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOT_A, OVERALL, budget
-from zonewise.disruption.decide.budget import Amount, Budget, BudgetError, Enforcement, Place, Reach, UnhealthyPolicy
+from zonewise.disruption.decide.budget import (
+    Amount,
+    Budget,
+    BudgetDomainKey,
+    BudgetError,
+    DisruptionKind,
+    Enforcement,
+    UnhealthyPolicy,
+)
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import REGION, ZONE
 
@@ -35,50 +43,62 @@ def parse(spec: dict[str, Any]) -> Budget:
     return Budget.parse(msgspec.convert({"metadata": metadata, "spec": spec}, TopologyDisruptionBudget))
 
 
-PLACES: dict[str, tuple[Budget, dict[str, str], Place]] = {
-    "no term": (OVERALL, {}, Place("all", covered=True)),
-    "split by zone": (ACROSS, {ZONE: "b"}, Place("b", covered=True)),
-    "split by zone, old label on the node": (ACROSS, {BETA_ZONE: "b"}, Place("b", covered=True)),
-    "split by zone, both labels on the node": (ACROSS, {ZONE: "b", BETA_ZONE: "x"}, Place("b", covered=True)),
-    "no zone": (ACROSS, {"x": "y"}, Place("", covered=False)),
-    "an empty zone is none": (ACROSS, {ZONE: ""}, Place("", covered=False)),
-    "one zone left out": (BY_ZONE, {ZONE: "a"}, Place("a", covered=False)),
-    "one zone left out, old label on the node": (BY_ZONE, {BETA_ZONE: "a"}, Place("a", covered=False)),
-    "one zone left out, in another": (BY_ZONE, {ZONE: "b"}, Place("b", covered=True)),
+PLACES: dict[str, tuple[Budget, dict[str, str], BudgetDomainKey]] = {
+    "no term": (OVERALL, {}, BudgetDomainKey("all", covered=True)),
+    "split by zone": (ACROSS, {ZONE: "b"}, BudgetDomainKey("b", covered=True)),
+    "split by zone, old label on the node": (ACROSS, {BETA_ZONE: "b"}, BudgetDomainKey("b", covered=True)),
+    "split by zone, both labels on the node": (ACROSS, {ZONE: "b", BETA_ZONE: "x"}, BudgetDomainKey("b", covered=True)),
+    "no zone": (ACROSS, {"x": "y"}, BudgetDomainKey("", covered=False)),
+    "an empty zone is none": (ACROSS, {ZONE: ""}, BudgetDomainKey("", covered=False)),
+    "one zone left out": (BY_ZONE, {ZONE: "a"}, BudgetDomainKey("a", covered=False)),
+    "one zone left out, old label on the node": (BY_ZONE, {BETA_ZONE: "a"}, BudgetDomainKey("a", covered=False)),
+    "one zone left out, in another": (BY_ZONE, {ZONE: "b"}, BudgetDomainKey("b", covered=True)),
     "NotIn holds without the label, and makes one pool": (
         budget(NOT_A, maxUnavailable=1),
         {},
-        Place("pool", covered=True),
+        BudgetDomainKey("pool", covered=True),
     ),
     "old label in the term, new on the node": (
         budget({"key": BETA_ZONE, "operator": "Exists"}, maxUnavailable=1),
         {ZONE: "b"},
-        Place("b", covered=True),
+        BudgetDomainKey("b", covered=True),
     ),
     "both spellings are one key": (
         budget(EXISTS, {"key": BETA_ZONE, "operator": "Exists"}, maxUnavailable=1),
         {ZONE: "b"},
-        Place("b", covered=True),
+        BudgetDomainKey("b", covered=True),
     ),
-    "two keys": (budget(EXISTS, RACK, maxUnavailable=1), {ZONE: "b", RACK["key"]: "r1"}, Place("b/r1", covered=True)),
-    "two keys, one missing": (budget(EXISTS, RACK, maxUnavailable=1), {ZONE: "b"}, Place("", covered=False)),
+    "two keys": (
+        budget(EXISTS, RACK, maxUnavailable=1),
+        {ZONE: "b", RACK["key"]: "r1"},
+        BudgetDomainKey("b/r1", covered=True),
+    ),
+    "two keys, one missing": (budget(EXISTS, RACK, maxUnavailable=1), {ZONE: "b"}, BudgetDomainKey("", covered=False)),
     "keys of its own": (
         budget(EXISTS, maxUnavailable=1, domainKeys=[REGION]),
         {ZONE: "b", REGION: "eu"},
-        Place("eu", covered=True),
+        BudgetDomainKey("eu", covered=True),
     ),
-    "keys without a term": (budget(maxUnavailable=1, domainKeys=[ZONE]), {ZONE: "b"}, Place("b", covered=True)),
-    "keys without a term, missing": (budget(maxUnavailable=1, domainKeys=[ZONE]), {}, Place("", covered=False)),
+    "keys without a term": (
+        budget(maxUnavailable=1, domainKeys=[ZONE]),
+        {ZONE: "b"},
+        BudgetDomainKey("b", covered=True),
+    ),
+    "keys without a term, missing": (
+        budget(maxUnavailable=1, domainKeys=[ZONE]),
+        {},
+        BudgetDomainKey("", covered=False),
+    ),
     "an empty term covers nothing": (
         parse({"selector": {}, "maxUnavailable": 0, "nodeSelectorTerm": {}}),
         {ZONE: "b"},
-        Place("pool", covered=False),
+        BudgetDomainKey("pool", covered=False),
     ),
 }
 
 
 @pytest.mark.parametrize(("limited", "labels", "place"), PLACES.values(), ids=PLACES)
-def test_where_a_node_falls(limited: Budget, labels: dict[str, str], place: Place) -> None:
+def test_where_a_node_falls(limited: Budget, labels: dict[str, str], place: BudgetDomainKey) -> None:
     assert limited.place(labels, "node-1") == place
 
 
@@ -96,7 +116,7 @@ def test_a_node_can_be_meant_by_name() -> None:
 def test_defaults() -> None:
     read = parse({"selector": {"matchLabels": {"app": "web"}}, "minAvailable": "50%"})
     assert (read.enforcement, read.unhealthy) == (Enforcement.ENFORCE, UnhealthyPolicy.IF_HEALTHY_BUDGET)
-    assert read.apply_to == {Reach.EVICTIONS, Reach.CONTROLLER_DELETES}
+    assert read.apply_to == {DisruptionKind.EVICTIONS, DisruptionKind.CONTROLLER_DELETES}
     assert (read.whole, read.frozen, read.limit) == (True, False, "minAvailable 50%")
     assert (read.selects({"app": "web", "x": "y"}), read.selects({"app": "db"})) == (True, False)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zonewise.disruption.decide.contention import LONGEST_SECONDS, Pause
+from zonewise.disruption.decide.contention import LONGEST_SECONDS, ContentionDelay
 
 CASES: dict[str, tuple[int, int, float, float]] = {
     "nothing happened": (0, 0, 0.01, 0.0),
@@ -18,7 +18,7 @@ CASES: dict[str, tuple[int, int, float, float]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_pause(name: str) -> None:
     lost, stored, write_seconds, seconds = CASES[name]
-    pause = Pause()
+    pause = ContentionDelay()
     for _ in range(lost):
         pause.lost()
     for _ in range(stored):
@@ -28,6 +28,6 @@ def test_pause(name: str) -> None:
 
 def test_who_only_loses_need_not_wait_on_top() -> None:
     """It does not know yet what a write takes, and has let others go first already."""
-    pause = Pause()
+    pause = ContentionDelay()
     pause.lost()
     assert not pause.seconds

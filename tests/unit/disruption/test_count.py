@@ -19,10 +19,10 @@ from unit.disruption.build import (
     spread,
     workloads,
 )
-from zonewise.disruption.decide.allowance import Filling
-from zonewise.disruption.decide.budget import Budget, Place
+from zonewise.disruption.decide.allowance import DomainFill
+from zonewise.disruption.decide.budget import Budget, BudgetDomainKey
 from zonewise.disruption.decide.count import Departure, count, places_of
-from zonewise.disruption.decide.pods import Controller, Owner, Stage, Workload
+from zonewise.disruption.decide.pods import ControllerRef, Owner, PodStage, Workload
 from zonewise.disruption.decide.status import allowed_by_domain, charged
 from zonewise.topology import ZONE
 
@@ -30,7 +30,7 @@ FULL = spread("3/3/3")
 OUTSIDE = budget({"key": ZONE, "operator": "NotIn", "values": ["a"]}, EXISTS, maxUnavailable=1)
 
 
-def fillings(world: World, limited: Budget = ACROSS) -> dict[str, Filling]:
+def fillings(world: World, limited: Budget = ACROSS) -> dict[str, DomainFill]:
     return dict(world.census(limited).numbers.tally.domains)
 
 
@@ -48,7 +48,7 @@ SHAPES: dict[str, tuple[World, str]] = {
     "being evicted, whoever allowed it": (FULL.changed("b0", disruption_target=True), "a:3/3 b:3/2 c:3/3"),
     "granted to its controller": (FULL.changed("b0", granted=True), "a:3/3 b:3/2 c:3/3"),
     "terminating": (FULL.terminating("b0"), "a:3/3 b:3/2 c:3/3"),
-    "ended pods are no pods": (FULL.changed("b0", stage=Stage.ENDED, ready=False), "a:3/3 b:2/2 c:3/3 +1"),
+    "ended pods are no pods": (FULL.changed("b0", stage=PodStage.ENDED, ready=False), "a:3/3 b:2/2 c:3/3 +1"),
     "gone": (FULL.gone("b0"), "a:3/3 b:3/2 c:3/3"),
     "gone, its successor waits for a node": (FULL.gone("b0").pending("n0"), "a:3/3 b:3/2 c:3/3"),
     "gone, its successor came elsewhere": (FULL.gone("b0").with_pods(pod("c9", ready=False)), "a:3/3 b:2/2 c:4/3"),
@@ -131,7 +131,7 @@ def test_a_doubt_stays_until_nothing_is_missing() -> None:
 
 def test_a_departure_is_remembered_until_it_is_made_good() -> None:
     left = FULL.gone("b0")
-    assert left.census(ACROSS).departures == (Departure("deployment", Place("b", covered=True), 1, 3),)
+    assert left.census(ACROSS).departures == (Departure("deployment", BudgetDomainKey("b", covered=True), 1, 3),)
     assert left.with_pods(pod("c9")).census(ACROSS).departures == ()
 
 
@@ -139,7 +139,7 @@ def test_a_new_leader_counts_on_from_what_was_published() -> None:
     left = FULL.gone("b0")
     places = places_of(left.census(ACROSS).departures)
     census = count(ACROSS, left.pods.values(), left.atlas, left.workloads, {}, places)
-    assert census.numbers.tally.domains["b"] == Filling(3, 2)
+    assert census.numbers.tally.domains["b"] == DomainFill(3, 2)
     assert census.numbers.tally.unplaced == 0
 
 
@@ -167,7 +167,7 @@ def test_a_workload_of_every_controller_is_wanted_once() -> None:
 
 def test_owners_do_not_lend_each_other_pods() -> None:
     """One has too many, the other too few: the gap stays a gap."""
-    database = Controller("StatefulSet", "db", "sts")
+    database = ControllerRef("StatefulSet", "db", "sts")
     pods = {**FULL.pods, **{name: pod(name, f"node-{name[-1]}", database) for name in ("db-a", "db-b")}}
     wants = {**workloads(8), "sts": Workload(Owner("StatefulSet", "db", "sts"), 3)}
     tally = World(pods, wants).census(ACROSS).numbers.tally
@@ -184,13 +184,13 @@ def test_pods_the_budget_does_not_cover_are_only_counted() -> None:
 def test_what_left_an_uncovered_place_is_not_owed_by_covered_ones() -> None:
     assert shape(FULL.gone("a0"), OUTSIDE) == "b:3/3 c:3/3"
     (departure,) = FULL.gone("a0").census(OUTSIDE).departures
-    assert departure.place == Place("a", covered=False)
+    assert departure.place == BudgetDomainKey("a", covered=False)
 
 
 def test_uncovered_places_give_their_share_in_a_scale_down() -> None:
     numbers = FULL.scaled(6).census(OUTSIDE).numbers
     assert {name: domain.target for name, domain in numbers.domains.items()} == {"b": 2, "c": 2}
-    assert numbers.gives(Place("a", covered=False))
+    assert numbers.gives(BudgetDomainKey("a", covered=False))
 
 
 def test_one_domain_owes_all_that_is_missing() -> None:

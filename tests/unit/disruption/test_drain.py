@@ -7,20 +7,20 @@ import msgspec
 
 from unit.disruption.build import ACROSS, BY_ZONE, NEW, OLD, OVERALL, pod, workloads
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.drain import Cluster, DrainPlan, plan_drain
-from zonewise.disruption.decide.ledger import Entry, ledger_of
-from zonewise.disruption.decide.pods import Atlas, Controller, PodFacts, Stage
-from zonewise.disruption.decide.status import Published, Recollection, published
+from zonewise.disruption.decide.drain import DrainPlan, DrainView, plan_drain
+from zonewise.disruption.decide.ledger import LedgerEntry, ledger_of
+from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, PodFacts, PodStage
+from zonewise.disruption.decide.status import PublishedStatus, Recollection, published
 from zonewise.objects.policy import PodDisruptionBudget
 from zonewise.topology import ZONE
 
 NODES = {f"{zone}{number}": {ZONE: zone} for zone in "abc" for number in (1, 2)}
 
 
-def cluster(*budgets: Budget, more: tuple[PodFacts, ...] = (), **known: Any) -> Cluster:
+def cluster(*budgets: Budget, more: tuple[PodFacts, ...] = (), **known: Any) -> DrainView:
     """Three pods in each zone: two on its first node, one on its second."""
     pods = [pod(f"{zone}-{number}", f"{zone}{1 if number else 2}") for zone in "abc" for number in range(3)]
-    return Cluster(pods=[*pods, *more], nodes=NODES, budgets=budgets, workloads=workloads(9), **known)
+    return DrainView(pods=[*pods, *more], nodes=NODES, budgets=budgets, workloads=workloads(9), **known)
 
 
 def waves(plan: DrainPlan) -> list[list[str]]:
@@ -59,8 +59,8 @@ def test_where_nobody_asks_about_evictions_a_budget_holds_nothing() -> None:
 
 def test_what_is_disrupted_now_comes_first() -> None:
     busy = cluster(OVERALL)
-    charged = ledger_of([Entry(uid="uid-c-0", name="c-0", domain="all", owner="deployment")])
-    busy = replace(busy, statuses={OVERALL.key: Published(observed_generation=1, ledger=charged)})
+    charged = ledger_of([LedgerEntry(uid="uid-c-0", name="c-0", domain="all", owner="deployment")])
+    busy = replace(busy, statuses={OVERALL.key: PublishedStatus(observed_generation=1, ledger=charged)})
     plan = plan_drain(busy, ["a1"])
     assert waves(plan) == [["a-1"], ["a-2"]]
     assert [wave.after_others for wave in plan.waves] == [True, False]
@@ -76,7 +76,7 @@ def test_what_is_replaced_already_does_not_come_back() -> None:
 def test_the_plan_counts_as_the_next_leader_would() -> None:
     """Zone b lost a pod that nobody saw leave; the one seen leaving zone a has its successor, so it is not that one."""
     whole = cluster(ACROSS)
-    census = Recollection().count(ACROSS, whole.pods, Atlas(NODES), workloads(9), {})
+    census = Recollection().count(ACROSS, whole.pods, NodeDomains(NODES), workloads(9), {})
     left = [known for known in whole.pods if known.name != "b-0"]
     since = replace(
         whole,
@@ -96,8 +96,8 @@ def test_an_unready_pod_elsewhere_holds_for_ever_what_needs_it() -> None:
 
 def test_daemon_pods_and_static_pods_are_passed_over_and_naked_ones_need_force() -> None:
     others = (
-        pod("log", "a1", Controller("DaemonSet", "log", "ds")),
-        pod("etcd", "a1", Controller("Node", "a1", "n")),
+        pod("log", "a1", ControllerRef("DaemonSet", "log", "ds")),
+        pod("etcd", "a1", ControllerRef("Node", "a1", "n")),
         pod("alone", "a1", None),
     )
     plan = plan_drain(cluster(more=others), ["a1"])
@@ -109,7 +109,7 @@ def test_daemon_pods_and_static_pods_are_passed_over_and_naked_ones_need_force()
 
 
 def test_kubectl_must_be_told_that_the_data_of_a_pod_may_go_unless_it_has_ended() -> None:
-    others = (pod("alone", "a1", None), pod("done", "a1", OLD, stage=Stage.ENDED))
+    others = (pod("alone", "a1", None), pod("done", "a1", OLD, stage=PodStage.ENDED))
     made = replace(cluster(more=others), empty_dirs=frozenset({"uid-a-1", "uid-alone", "uid-done"}))
     assert remarks(plan_drain(made, ["a1"])) == {"a-1": ["EmptyDir"], "alone": ["Unmanaged", "EmptyDir"]}
 
@@ -138,7 +138,7 @@ def test_two_stock_budgets_on_a_pod_are_more_than_the_api_server_takes() -> None
 
 def test_at_what_is_no_429_kubectl_gives_the_node_up_and_goes_on() -> None:
     """Not where a budget of ours holds the pod before the API server finds the two."""
-    torn = Controller("ReplicaSet", "torn", "rs-torn")
+    torn = ControllerRef("ReplicaSet", "torn", "rs-torn")
     pdbs = [stock("one", 1, 8), stock("two", 1, 8)]
     two = cluster(
         more=(pod("torn", "b1", torn),), stock=pdbs, stock_selects=lambda _pdb, known: known.controller == torn

@@ -25,12 +25,12 @@ from unit.disruption.build import (
     workloads,
 )
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.reason import Code
-from zonewise.disruption.decide.verdict import Verdict
+from zonewise.disruption.decide.reason import DisruptionCode
+from zonewise.disruption.decide.verdict import EvictionVerdict
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import ZONE
 
-ALLOW, CHARGE, DENY = Verdict.ALLOW, Verdict.CHARGE, Verdict.DENY
+ALLOW, CHARGE, DENY = EvictionVerdict.ALLOW, EvictionVerdict.CHARGE, EvictionVerdict.DENY
 
 IN_A_OR_B = {"key": ZONE, "operator": "In", "values": ["a", "b"]}
 NOT_A_ANYWHERE = budget(NOT_A, maxUnavailable=0)
@@ -67,8 +67,8 @@ class Example:
     world: World
     pod: str
     budgets: tuple[Budget, ...]
-    verdict: Verdict
-    code: Code | None = None
+    verdict: EvictionVerdict
+    code: DisruptionCode | None = None
 
 
 def _(
@@ -77,19 +77,35 @@ def _(
     world: World,
     pod: str,
     budgets: Budget | tuple[Budget, ...],
-    verdict: Verdict,
-    code: Code | None = None,
+    verdict: EvictionVerdict,
+    code: DisruptionCode | None = None,
 ) -> Example:
     return Example(number, what, world, pod, budgets if isinstance(budgets, tuple) else (budgets,), verdict, code)
 
 
 EXAMPLES = [
-    _(1, "zone a is not covered", EVEN, "a0", BY_ZONE, ALLOW, Code.NOT_COVERED),
-    _(2, "frozen", EVEN, "b0", BY_ZONE, DENY, Code.FROZEN),
-    _(3, "Exists leaves out a node without the label", WITH_UNLABELLED_NODE, "x0", BY_ZONE, ALLOW, Code.NOT_COVERED),
-    _(4, "NotIn alone covers a node without the label", WITH_UNLABELLED_NODE, "x0", NOT_A_ANYWHERE, DENY, Code.FROZEN),
-    _(5, "one of three may go", EVEN, "b1", ACROSS, CHARGE, Code.WITHIN_BUDGET),
-    _(6, "another of its zone is charged", EVEN.charged("b0"), "b1", ACROSS, DENY, Code.TOO_FEW_HEALTHY),
+    _(1, "zone a is not covered", EVEN, "a0", BY_ZONE, ALLOW, DisruptionCode.NOT_COVERED),
+    _(2, "frozen", EVEN, "b0", BY_ZONE, DENY, DisruptionCode.FROZEN),
+    _(
+        3,
+        "Exists leaves out a node without the label",
+        WITH_UNLABELLED_NODE,
+        "x0",
+        BY_ZONE,
+        ALLOW,
+        DisruptionCode.NOT_COVERED,
+    ),
+    _(
+        4,
+        "NotIn alone covers a node without the label",
+        WITH_UNLABELLED_NODE,
+        "x0",
+        NOT_A_ANYWHERE,
+        DENY,
+        DisruptionCode.FROZEN,
+    ),
+    _(5, "one of three may go", EVEN, "b1", ACROSS, CHARGE, DisruptionCode.WITHIN_BUDGET),
+    _(6, "another of its zone is charged", EVEN.charged("b0"), "b1", ACROSS, DENY, DisruptionCode.TOO_FEW_HEALTHY),
     _(7, "zones are independent", EVEN.charged("b0"), "c1", ACROSS, CHARGE),
     _(8, "another of its zone terminates", EVEN.terminating("b0"), "b1", ACROSS, DENY),
     _(9, "the replacement is pending: the gap stays in b", LOST_AND_WAITING, "b1", ACROSS, DENY),
@@ -109,14 +125,14 @@ EXAMPLES = [
     _(23, "all budgets must allow", EVEN.charged("a0"), "c0", (ACROSS, OVERALL), DENY),
     _(24, "only one of two covers it", EVEN, "a1", (BY_ZONE, ACROSS), CHARGE),
     _(25, "nine to six: a has one too many", SHRINKING, "a0", ACROSS, CHARGE),
-    _(26, "a has given its share", spread("2/3/3", 6), "a0", ACROSS, DENY, Code.KEEPS_SPREAD),
+    _(26, "a has given its share", spread("2/3/3", 6), "a0", ACROSS, DENY, DisruptionCode.KEEPS_SPREAD),
     _(27, "c has not", spread("2/3/3", 6), "c0", ACROSS, CHARGE),
-    _(28, "a freeze beats surplus", SHRINKING, "b0", BY_ZONE, DENY, Code.FROZEN),
+    _(28, "a freeze beats surplus", SHRINKING, "b0", BY_ZONE, DENY, DisruptionCode.FROZEN),
     _(29, "nine to six, as stock: the fourth", SHRINKING.charged("a0", "b0", "c0"), "a1", OVERALL, CHARGE),
     _(30, "nine to six, as stock: the fifth", SHRINKING.charged("a0", "b0", "c0", "a1"), "a2", OVERALL, DENY),
-    _(31, "unready, and the rest is enough", EVEN.unready("b0"), "b0", ACROSS, ALLOW, Code.NOT_READY),
+    _(31, "unready, and the rest is enough", EVEN.unready("b0"), "b0", ACROSS, ALLOW, DisruptionCode.NOT_READY),
     _(32, "unready, and the rest is not enough", EVEN.unready("b0", "b1"), "b0", ACROSS, DENY),
-    _(33, "unready ones may always go", EVEN.unready("b0", "b1"), "b0", ALWAYS, ALLOW, Code.NOT_READY),
+    _(33, "unready ones may always go", EVEN.unready("b0", "b1"), "b0", ALWAYS, ALLOW, DisruptionCode.NOT_READY),
     _(34, "one zone at a time: more of the same", EVEN.charged("a0"), "a1", ONE_ZONE_AT_A_TIME, CHARGE),
     _(
         35,
@@ -125,20 +141,28 @@ EXAMPLES = [
         "b0",
         ONE_ZONE_AT_A_TIME,
         DENY,
-        Code.OTHER_DOMAINS_DISRUPTED,
+        DisruptionCode.OTHER_DOMAINS_DISRUPTED,
     ),
     _(36, "two zones as one pool", EVEN.charged("a0"), "b0", POOL, DENY),
     _(37, "two zones, each for itself", EVEN.charged("a0"), "b0", SPLIT, CHARGE),
-    _(38, "asked again", EVEN.charged("b0"), "b0", ACROSS, ALLOW, Code.ALREADY_CHARGED),
-    _(39, "pending pods may go", EVEN.pending("n0").scaled(10), "n0", BY_ZONE, ALLOW, Code.NOT_RUNNING),
-    _(40, "an empty term covers nothing", EVEN, "b0", NOWHERE, ALLOW, Code.NOT_COVERED),
+    _(38, "asked again", EVEN.charged("b0"), "b0", ACROSS, ALLOW, DisruptionCode.ALREADY_CHARGED),
+    _(39, "pending pods may go", EVEN.pending("n0").scaled(10), "n0", BY_ZONE, ALLOW, DisruptionCode.NOT_RUNNING),
+    _(40, "an empty term covers nothing", EVEN, "b0", NOWHERE, ALLOW, DisruptionCode.NOT_COVERED),
     _(41, "its zone's surplus is used up by a charge", SHRINKING.charged("a0"), "a1", ACROSS, DENY),
-    _(42, "large zones give first: not c", spread("5/3/1", 6), "c0", ACROSS, DENY, Code.KEEPS_SPREAD),
+    _(42, "large zones give first: not c", spread("5/3/1", 6), "c0", ACROSS, DENY, DisruptionCode.KEEPS_SPREAD),
     _(43, "large zones give first: a", spread("5/3/1", 6), "a0", ACROSS, CHARGE),
     _(44, "the scale-down is over", spread("2/2/2"), "a0", ACROSS, CHARGE),
-    _(45, "balance before minimum", spread("4/4/4", 9).charged("b0"), "b1", TWO_EACH, DENY, Code.KEEPS_SPREAD),
+    _(
+        45,
+        "balance before minimum",
+        spread("4/4/4", 9).charged("b0"),
+        "b1",
+        TWO_EACH,
+        DENY,
+        DisruptionCode.KEEPS_SPREAD,
+    ),
     _(46, "no better old pod: the rollout goes on", ZONE_A_ALL_NEW, "b0", ACROSS, CHARGE),
-    _(47, "the surge is in a: not b", SURGE_IN_A, "b0", ACROSS, DENY, Code.KEEPS_SPREAD),
+    _(47, "the surge is in a: not b", SURGE_IN_A, "b0", ACROSS, DENY, DisruptionCode.KEEPS_SPREAD),
     _(48, "the surge is in a: its old ones go", SURGE_IN_A, "a0", ACROSS, CHARGE),
     _(49, "a StatefulSet's order is fixed", spread("2/3/3", 6, STATEFUL), "a0", ACROSS, CHARGE),
 ]

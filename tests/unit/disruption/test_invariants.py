@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 
 from unit.disruption.build import World
 from unit.disruption.strategies import BUDGETS, worlds
-from zonewise.disruption.decide.allowance import Numbers, level_down
+from zonewise.disruption.decide.allowance import BudgetAllowance, level_down
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.ledger import Entry
+from zonewise.disruption.decide.ledger import LedgerEntry
 from zonewise.disruption.decide.pods import PodFacts, owner_of
 from zonewise.disruption.decide.status import charged
-from zonewise.disruption.decide.verdict import Case, Verdict, judge_all
+from zonewise.disruption.decide.verdict import BudgetCase, EvictionVerdict, judge_all
 
 ANY_BUDGET = st.sampled_from(BUDGETS)
 
 
-def entry(world: World, limited: Budget, known: PodFacts) -> Entry:
+def entry(world: World, limited: Budget, known: PodFacts) -> LedgerEntry:
     domain = world.atlas.place(limited, known).domain
-    return Entry(uid=known.uid, name=known.name, domain=domain, owner=owner_of(known, world.workloads))
+    return LedgerEntry(uid=known.uid, name=known.name, domain=domain, owner=owner_of(known, world.workloads))
 
 
-def allowed(numbers: Numbers) -> dict[str, int]:
+def allowed(numbers: BudgetAllowance) -> dict[str, int]:
     return {name: domain.allowed for name, domain in numbers.domains.items()}
 
 
@@ -35,8 +35,8 @@ def test_charging_frees_nothing_and_agrees_with_a_new_count(world: World, limite
     pick.shuffle(names)
     for name in names:
         known = world.pods[name]
-        verdict = judge_all([Case(limited, status)], known, world.atlas, world.pods.values()).verdict
-        if verdict is not Verdict.CHARGE or not known.ready or known.leaving:
+        verdict = judge_all([BudgetCase(limited, status)], known, world.atlas, world.pods.values()).verdict
+        if verdict is not EvictionVerdict.CHARGE or not known.ready or known.leaving:
             continue
         before = allowed(status.numbers)
         status = charged(limited, status, [entry(world, limited, known)])
@@ -61,7 +61,7 @@ def test_no_domain_loses_more_than_its_limit(world: World, limited: Budget, orde
     names = sorted(world.pods)
     order.shuffle(names)
     for name in names:
-        if world.judge(name, limited).verdict is Verdict.CHARGE:
+        if world.judge(name, limited).verdict is EvictionVerdict.CHARGE:
             world = world.charged(name)
             numbers = world.census(limited).numbers.domains
             domain = numbers[world.atlas.place(limited, world.pods[name]).domain]
@@ -76,8 +76,8 @@ def test_all_budgets_or_none(world: World, first: Budget, second: Budget, data: 
     # Alone, a budget may wait for a peer that the other one freezes.
     alone = [world.judge(name, limited) for limited in (first, second)]
     if not (first.frozen or second.frozen):
-        assert both.verdict is max((judged.verdict for judged in alone), key=list(Verdict).index)
-    assert (both.verdict is Verdict.DENY) is bool(both.denials)
+        assert both.verdict is max((judged.verdict for judged in alone), key=list(EvictionVerdict).index)
+    assert (both.verdict is EvictionVerdict.DENY) is bool(both.denials)
 
 
 @given(world=worlds(), limited=ANY_BUDGET)

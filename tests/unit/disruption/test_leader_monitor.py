@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zonewise.disruption import app
-from zonewise.disruption.webhook.leader_monitor import SILENT_SECONDS, LeaderWatch
+from zonewise.disruption.webhook.leader_monitor import SILENT_SECONDS, LeaderMonitor
 from zonewise.errors import ZonewiseError
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, Lease
@@ -21,7 +21,7 @@ class Listener:
     def __init__(self) -> None:
         self.now = 1000.0
         client: Any = None
-        self.leader = LeaderWatch(Caches(client), LEASE, clock=lambda: self.now)
+        self.leader = LeaderMonitor(Caches(client), LEASE, clock=lambda: self.now)
 
     def hear(self, old: LeaseSpec | None, new: LeaseSpec | None) -> None:
         old_lease, new_lease = (None if spec is None else Lease(spec=spec) for spec in (old, new))

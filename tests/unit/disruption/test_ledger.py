@@ -8,8 +8,8 @@ from unit.disruption.build import pod
 from zonewise.disruption.decide.ledger import (
     GONE_SECONDS,
     UNCONFIRMED_SECONDS,
-    Entry,
     Ledger,
+    LedgerEntry,
     Sightings,
     charge,
     ledger_of,
@@ -18,8 +18,8 @@ from zonewise.disruption.decide.ledger import (
 )
 from zonewise.disruption.decide.pods import PodFacts
 
-A0 = Entry(uid="uid-a0", name="a0", domain="a", owner="deployment")
-B0 = Entry(uid="uid-b0", name="b0", domain="b", owner="deployment")
+A0 = LedgerEntry(uid="uid-a0", name="a0", domain="a", owner="deployment")
+B0 = LedgerEntry(uid="uid-b0", name="b0", domain="b", owner="deployment")
 
 
 def test_a_pod_is_charged_once_and_keeps_its_place() -> None:
@@ -34,7 +34,7 @@ class Leader:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.sightings: Sightings = {}
-        self.given_up: tuple[Entry, ...] = ()
+        self.given_up: tuple[LedgerEntry, ...] = ()
         self.next_seconds: float | None = None
 
     def look(self, now_seconds: float, *pods: PodFacts) -> list[bool]:
@@ -109,7 +109,7 @@ def test_a_pod_of_the_same_name_is_another_pod(leader: Leader) -> None:
     ("last_seen", "ends_seconds", "given_up"), [((STAYS,), UNCONFIRMED_SECONDS, (A0,)), ((), GONE_SECONDS, ())]
 )
 def test_what_ended_stays_ended_until_that_is_published(
-    leader: Leader, last_seen: tuple[PodFacts, ...], ends_seconds: float, given_up: tuple[Entry, ...]
+    leader: Leader, last_seen: tuple[PodFacts, ...], ends_seconds: float, given_up: tuple[LedgerEntry, ...]
 ) -> None:
     leader.look(0.0, STAYS)
     leader.look(0.0, *last_seen)

@@ -7,8 +7,8 @@ import pytest
 
 from unit.disruption.paper import BUDGET, Paper, feed, pod
 from zonewise.disruption.decide.pods import PodFacts
-from zonewise.disruption.webhook.guard import Guard
-from zonewise.disruption.webhook.leader_monitor import LeaderWatch
+from zonewise.disruption.webhook.guard import EvictionGuard
+from zonewise.disruption.webhook.leader_monitor import LeaderMonitor
 from zonewise.kube.wire.admission_review import Operation, Review
 from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import LEASES, NODES, PODS, Key, Lease, Pod, Resource
@@ -27,9 +27,9 @@ from zonewise.objects.policy import (
 LEASE = Key("kube-system", "zonewise-disruption")
 
 
-async def paper_guard(paper: Paper) -> Guard:
+async def paper_guard(paper: Paper) -> EvictionGuard:
     server: Any = paper.server
-    guard = Guard(server, paper.sources, paper.book, LeaderWatch(paper.caches, LEASE))
+    guard = EvictionGuard(server, paper.sources, paper.book, LeaderMonitor(paper.caches, LEASE))
     await paper.publisher._reconcile(BUDGET)
     return guard
 

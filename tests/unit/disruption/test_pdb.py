@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from unit.disruption.build import NAKED, NEW, OLD, World, budget, pod
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.pods import Controller, Owner, PodFacts, Stage, Workload
+from zonewise.disruption.decide.pods import ControllerRef, Owner, PodFacts, PodStage, Workload
 
-OTHER = Controller("ReplicationController", "rc", "rc")
-CUSTOM = Controller("Custom", "thing", "custom")
+OTHER = ControllerRef("ReplicationController", "rc", "rc")
+CUSTOM = ControllerRef("Custom", "thing", "custom")
 
 
 def world(wants: dict[str, int], *pods: PodFacts) -> World:
@@ -24,7 +24,7 @@ def world(wants: dict[str, int], *pods: PodFacts) -> World:
     return World({known.name: known for known in pods}, workloads)
 
 
-def pods_of(controller: Controller | None, ready: int, unready: int = 0) -> list[PodFacts]:
+def pods_of(controller: ControllerRef | None, ready: int, unready: int = 0) -> list[PodFacts]:
     name = controller.uid if controller else "naked"
     return [pod(f"{name}-{number}", "node-a", controller, ready=number < ready) for number in range(ready + unready)]
 
@@ -81,7 +81,7 @@ def test_charged_and_leaving_pods_are_not_healthy() -> None:
 
 def stock(limited: Budget, wants: dict[str, int], pods: list[PodFacts], charged: set[str]) -> int:
     """The stock controller's formula, written anew from its rules."""
-    alive = [known for known in pods if known.stage is not Stage.ENDED]
+    alive = [known for known in pods if known.stage is not PodStage.ENDED]
     healthy = sum(known.ready and not known.terminating and known.name not in charged for known in alive)
     found = {known.controller_uid for known in alive if known.controller_uid in wants}
     expected = sum(wants[uid] for uid in found)
@@ -99,7 +99,7 @@ def stock(limited: Budget, wants: dict[str, int], pods: list[PodFacts], charged:
 
 @st.composite
 def pods_anywhere(draw: st.DrawFn) -> list[PodFacts]:
-    state = st.sampled_from([{}, {"ready": False}, {"terminating": True}, {"stage": Stage.ENDED, "ready": False}])
+    state = st.sampled_from([{}, {"ready": False}, {"terminating": True}, {"stage": PodStage.ENDED, "ready": False}])
     controllers = st.sampled_from([OLD, OTHER, CUSTOM, NAKED])
     zones = st.sampled_from(["node-a", "node-b", "node-bare"])
     drawn = draw(st.lists(st.tuples(zones, controllers, state), max_size=30))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.disruption.decide.pod_order import Domain, Member, Order, Queue, shrinking
+from zonewise.disruption.decide.pod_order import Domain, OrderedPod, PodOrder, PodQueue, shrinking
 
 A, B, C = "a", "b", "c"
 
@@ -25,8 +25,8 @@ def spread(*counts: int) -> list[Pod]:
     return [Pod(f"{zone}{index}", zone) for zone, count in zip("abc", counts, strict=False) for index in range(count)]
 
 
-def leave(pods: list[Pod], count: int, order: Order = Order.FULLEST_FIRST) -> list[Pod]:
-    queue = Queue(pods, order, Counter(pod.domain for pod in pods))
+def leave(pods: list[Pod], count: int, order: PodOrder = PodOrder.FULLEST_FIRST) -> list[Pod]:
+    queue = PodQueue(pods, order, Counter(pod.domain for pod in pods))
     gone = []
     for _ in range(count):
         pod = queue.next()
@@ -66,36 +66,36 @@ def test_no_domain_gives_while_a_fuller_one_could(counts: list[int], data: st.Da
 
 def test_pods_that_stay_count_too() -> None:
     old = [Pod("a-old", A), Pod("b-old", B)]
-    queue = Queue(old, Order.FULLEST_FIRST, {A: 1, B: 3})
+    queue = PodQueue(old, PodOrder.FULLEST_FIRST, {A: 1, B: 3})
     assert [queue.next(), queue.next()] == [old[1], old[0]]
 
 
 def test_unready_pods_go_first_and_then_one_domain_after_the_other() -> None:
     pods = [Pod("b1", B), Pod("a2", A, rank=(-2,)), Pod("c1", C, ready=False), Pod("a7", A, rank=(-7,))]
-    assert [pod.uid for pod in leave(pods, 4, Order.BY_DOMAIN)] == ["c1", "a7", "a2", "b1"]
+    assert [pod.uid for pod in leave(pods, 4, PodOrder.BY_DOMAIN)] == ["c1", "a7", "a2", "b1"]
 
 
 def test_who_was_refused_comes_after_the_others_of_its_domain_ready_or_not() -> None:
     pods = [Pod("a1", A, ready=False, turn=1), Pod("a2", A), Pod("b1", B, turn=3), Pod("b2", B, turn=2)]
-    assert [pod.uid for pod in leave(pods, 4, Order.BY_DOMAIN)] == ["a2", "a1", "b2", "b1"]
+    assert [pod.uid for pod in leave(pods, 4, PodOrder.BY_DOMAIN)] == ["a2", "a1", "b2", "b1"]
 
 
 def test_domains_that_refused_come_last_with_all_that_is_not_ready_in_them() -> None:
     pods = [Pod("a1", A), Pod("a2", A, ready=False), Pod("b1", B), Pod("c1", C), Pod("c2", C, ready=False)]
-    queue = Queue(pods, Order.BY_DOMAIN, turn=lambda domain: {A: 2, B: 1}.get(domain, 0))
+    queue = PodQueue(pods, PodOrder.BY_DOMAIN, turn=lambda domain: {A: 2, B: 1}.get(domain, 0))
     assert [pod.uid for pod in iter(queue.next, None)] == ["c2", "c1", "b1", "a2", "a1"]
 
 
 def test_a_fixed_order_is_followed() -> None:
     pods = [Pod("web-5", B), Pod("web-4", A, ready=False), Pod("web-3", A)]
-    assert leave(pods, 3, Order.AS_GIVEN) == pods
+    assert leave(pods, 3, PodOrder.AS_GIVEN) == pods
 
 
-def members(ready: str, chosen: str = "", unready: str = "") -> list[Member]:
+def members(ready: str, chosen: str = "", unready: str = "") -> list[OrderedPod]:
     return [
-        *(Member(f"r{index}", zone, ready=True, chosen=False) for index, zone in enumerate(ready)),
-        *(Member(f"x{index}", zone, ready=True, chosen=True) for index, zone in enumerate(chosen)),
-        *(Member(f"u{index}", zone, ready=False, chosen=False) for index, zone in enumerate(unready)),
+        *(OrderedPod(f"r{index}", zone, ready=True, chosen=False) for index, zone in enumerate(ready)),
+        *(OrderedPod(f"x{index}", zone, ready=True, chosen=True) for index, zone in enumerate(chosen)),
+        *(OrderedPod(f"u{index}", zone, ready=False, chosen=False) for index, zone in enumerate(unready)),
     ]
 
 
@@ -115,6 +115,8 @@ def members(ready: str, chosen: str = "", unready: str = "") -> list[Member]:
         pytest.param([], 3, 0, (), id="no pods"),
     ],
 )
-def test_how_many_have_to_be_chosen(pods: list[Member], replicas: int, missing: int, surplus: tuple[str, ...]) -> None:
+def test_how_many_have_to_be_chosen(
+    pods: list[OrderedPod], replicas: int, missing: int, surplus: tuple[str, ...]
+) -> None:
     result = shrinking(pods, replicas)
     assert (result.missing, result.surplus) == (missing, surplus)

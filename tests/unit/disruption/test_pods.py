@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from unit.disruption.build import ACROSS, NODES, pod, workloads
-from zonewise.disruption.decide.budget import Place
-from zonewise.disruption.decide.pods import Atlas, Controller, PodFacts, Stage, gives_up, owner_of
+from zonewise.disruption.decide.budget import BudgetDomainKey
+from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, PodFacts, PodStage, gives_up, owner_of
 from zonewise.objects import Pod
 from zonewise.topology import ZONE
 
@@ -28,13 +28,16 @@ def condition(kind: str, status: str = "True") -> dict[str, Any]:
 
 
 CASES: dict[str, tuple[PodFacts, dict[str, Any]]] = {
-    "plain": (facts(), {"ready": False, "active": True, "leaving": False, "replica_set": "", "stage": Stage.RUNNING}),
+    "plain": (
+        facts(),
+        {"ready": False, "active": True, "leaving": False, "replica_set": "", "stage": PodStage.RUNNING},
+    ),
     "ready": (facts(status=condition("Ready")), {"ready": True}),
     "ready is false": (facts(status=condition("Ready", "False")), {"ready": False}),
     "no phase yet": (facts(status={"phase": ""}), {"pending": True, "active": True}),
     "waits for a node": (facts(status={"phase": "Pending"}, node=""), {"pending": True, "active": False}),
-    "succeeded": (facts(status={"phase": "Succeeded"}), {"stage": Stage.ENDED, "active": False}),
-    "unknown phase still runs": (facts(status={"phase": "Unknown"}), {"stage": Stage.RUNNING}),
+    "succeeded": (facts(status={"phase": "Succeeded"}), {"stage": PodStage.ENDED, "active": False}),
+    "unknown phase still runs": (facts(status={"phase": "Unknown"}), {"stage": PodStage.RUNNING}),
     "terminating": (facts({"deletionTimestamp": "2026-11-16T06:00:00Z"}), {"terminating": True, "active": False}),
     "being evicted": (facts(status=condition("DisruptionTarget")), {"disruption_target": True, "leaving": True}),
     "granted": (facts({"annotations": {"zonewise.dev/granted": "u1"}}), {"granted": True, "leaving": True}),
@@ -60,21 +63,21 @@ def test_only_the_controlling_owner_counts() -> None:
         {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-old", "uid": "rs-old", "controller": True},
     ]
     read = facts({"ownerReferences": references})
-    assert read.controller == Controller("ReplicaSet", "web-old", "rs-old", "apps/v1")
+    assert read.controller == ControllerRef("ReplicaSet", "web-old", "rs-old", "apps/v1")
     assert read.replica_set == "rs-old"
     assert owner_of(read, workloads(3)) == "deployment"
     assert owner_of(facts(), workloads(3)) == ""
 
 
 def test_a_statefulset_chooses_no_pod() -> None:
-    assert pod("db-0", "node-a", Controller("StatefulSet", "db", "sts")).replica_set == ""
+    assert pod("db-0", "node-a", ControllerRef("StatefulSet", "db", "sts")).replica_set == ""
 
 
 def test_a_pod_whose_node_is_gone_stands_where_its_labels_say() -> None:
-    atlas = Atlas(NODES)
-    assert atlas.place(ACROSS, pod("b0")) == Place("b", covered=True)
-    assert atlas.place(ACROSS, pod("x0", "gone", labels={ZONE: "c"})) == Place("c", covered=True)
-    assert atlas.place(ACROSS, pod("x0", "gone")) == Place("", covered=False)
+    atlas = NodeDomains(NODES)
+    assert atlas.place(ACROSS, pod("b0")) == BudgetDomainKey("b", covered=True)
+    assert atlas.place(ACROSS, pod("x0", "gone", labels={ZONE: "c"})) == BudgetDomainKey("c", covered=True)
+    assert atlas.place(ACROSS, pod("x0", "gone")) == BudgetDomainKey("", covered=False)
     assert (atlas.has("node-a"), atlas.has("gone")) == (True, False)
 
 
@@ -88,6 +91,6 @@ GIVING = {
 @pytest.mark.parametrize("name", GIVING)
 def test_whether_a_replica_set_gives_up_pods(name: str) -> None:
     replicas, gives = GIVING[name]
-    ended = pod("e0", stage=Stage.ENDED)
+    ended = pod("e0", stage=PodStage.ENDED)
     pods = [pod("a0"), pod("b0"), pod("c0", ready=False), pod("d0", terminating=True), ended]
     assert gives_up(sum(pod.stays for pod in pods), replicas) is gives

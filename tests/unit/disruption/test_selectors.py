@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.disruption.decide.selectors import Membership
+from zonewise.disruption.decide.selectors import BudgetSelectors
 from zonewise.objects import Key
 from zonewise.topology import LabelSelector
 
@@ -23,7 +23,7 @@ changes = st.one_of(
 
 @given(st.lists(changes, max_size=30))
 def test_as_if_selected_afresh(happened: list[tuple[Key, dict[str, object] | None]]) -> None:
-    kept = Membership()
+    kept = BudgetSelectors()
     selectors: dict[Key, LabelSelector] = {}
     labels: dict[Key, dict[str, str]] = {}
     for key, value in happened:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from unit.disruption.small_cluster import SmallCluster
 from unit.disruption.small_parts import ANSWERED_SECONDS, BEHIND_SECONDS, BUDGETS, OWNERS, ZONES
-from zonewise.disruption.decide.pods import Controller
+from zonewise.disruption.decide.pods import ControllerRef
 
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
 
@@ -23,7 +23,7 @@ class Machine(RuleBasedStateMachine):
         per_zone=st.integers(1, 4),
         controller=st.sampled_from(sorted(OWNERS)),
     )
-    def start(self, spec: str, per_zone: int, controller: Controller) -> None:
+    def start(self, spec: str, per_zone: int, controller: ControllerRef) -> None:
         self.cluster = SmallCluster(spec, per_zone, controller)
 
     # Webhooks, and the API server behind them.

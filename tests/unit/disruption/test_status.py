@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOW, OVERALL, World, budget, pod, spread, workloads
 from unit.disruption.strategies import BUDGETS, worlds
-from zonewise.disruption.decide.allowance import Filling, Numbers, Tally, work_out
+from zonewise.disruption.decide.allowance import BudgetAllowance, DomainCount, DomainFill, work_out
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.ledger import Entry, Source
+from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry
 from zonewise.disruption.decide.status import (
-    Published,
+    PublishedStatus,
     Recollection,
     allowed_by_domain,
     charged,
@@ -35,7 +35,7 @@ from zonewise.objects.policy import (
 LATER = "2026-11-16T07:00:00Z"
 
 
-def again(limited: Budget, status: Published) -> Published:
+def again(limited: Budget, status: PublishedStatus) -> PublishedStatus:
     """Through JSON, as the API keeps it."""
     written = {"status": json.loads(json.dumps(document(status)))}
     return read(limited, msgspec.convert(written, TopologyDisruptionBudget))
@@ -55,27 +55,27 @@ def test_an_object_without_status_is_not_observed() -> None:
 def test_every_field_is_always_sent() -> None:
     """So that a merge patch leaves nothing behind."""
     full = spread("3/3/3").scaled(6).charged("a0").gone("b0").status(BY_ZONE)
-    assert document(full).keys() == document(Published()).keys()
+    assert document(full).keys() == document(PublishedStatus()).keys()
 
 
 def test_charging_changes_all_numbers_that_follow() -> None:
     one_domain = budget(EXISTS, maxUnavailable="100%", maxDisruptedDomains=1)
     status = spread("3/3/3").status(one_domain)
-    after = charged(one_domain, status, [Entry(uid="uid-a0", name="a0", domain="a", owner="deployment")])
+    after = charged(one_domain, status, [LedgerEntry(uid="uid-a0", name="a0", domain="a", owner="deployment")])
     assert {name: domain.allowed for name, domain in after.numbers.domains.items()} == {"a": 2, "b": 0, "c": 0}
     assert list(after.ledger) == ["uid-a0"]
 
 
 def test_a_charged_pod_is_not_charged_again() -> None:
     status = spread("3/3/3").charged("a0").status(ACROSS)
-    assert charged(ACROSS, status, [Entry(uid="uid-a0", domain="a")]) is status
-    twice = charged(ACROSS, status, [Entry(uid="uid-b0", domain="b")] * 2)
+    assert charged(ACROSS, status, [LedgerEntry(uid="uid-a0", domain="a")]) is status
+    twice = charged(ACROSS, status, [LedgerEntry(uid="uid-b0", domain="b")] * 2)
     assert (list(twice.ledger), twice.numbers.domains["b"].healthy) == (["uid-a0", "uid-b0"], 2)
 
 
 def test_a_refund_gives_back_the_place_in_the_ledger_and_leaves_the_numbers_to_the_leader() -> None:
     status = spread("3/3/3").status(ACROSS)
-    after = charged(ACROSS, status, [Entry(uid="uid-a0", domain="a", owner="deployment")])
+    after = charged(ACROSS, status, [LedgerEntry(uid="uid-a0", domain="a", owner="deployment")])
     back = refunded(after, {"uid-a0"})
     assert (dict(back.ledger), back.numbers) == ({}, after.numbers)
 
@@ -158,7 +158,7 @@ def test_what_happened_while_nobody_led(world: World, expected: str) -> None:
     ],
 )
 def test_the_column_that_people_see(domains: dict[str, int], expected: str) -> None:
-    tally = Tally(expected=9, domains={name: Filling(3, healthy) for name, healthy in domains.items()})
+    tally = DomainCount(expected=9, domains={name: DomainFill(3, healthy) for name, healthy in domains.items()})
     assert allowed_by_domain(work_out(ACROSS, tally)) == expected
 
 
@@ -180,7 +180,7 @@ def test_the_document_stays_small() -> None:
 WORD = st.text("abcXYZ019-_./", max_size=12).filter(lambda word: word != "-")
 
 
-@given(st.lists(st.builds(BudgetCharge, WORD, WORD, WORD, WORD, WORD, st.sampled_from(Source), st.booleans())))
+@given(st.lists(st.builds(BudgetCharge, WORD, WORD, WORD, WORD, WORD, st.sampled_from(ChargeSource), st.booleans())))
 def test_charges_are_read_as_they_were_written(charges: list[BudgetCharge]) -> None:
     """A word may be missing: a domain has no name where its label has no value."""
     text = "".join(f"{charge}\n" for charge in charges)
@@ -196,5 +196,5 @@ def test_numbers_are_read_as_published() -> None:
     status = spread("3/3/3").status(ACROSS)
     written: dict[str, Any] = {"status": document(status)}
     written["status"]["domains"][0]["allowed"] = 0
-    numbers: Numbers = read(ACROSS, msgspec.convert(written, TopologyDisruptionBudget)).numbers
+    numbers: BudgetAllowance = read(ACROSS, msgspec.convert(written, TopologyDisruptionBudget)).numbers
     assert [domain.allowed for domain in numbers.domains.values()] == [0, 1, 1]

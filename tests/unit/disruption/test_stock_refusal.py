@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from unit.disruption.build import pod
-from zonewise.disruption.decide.pdb import CANNOT_EVICT, TOO_MANY, Refusal, refusal
-from zonewise.disruption.decide.pods import Stage
+from zonewise.disruption.decide.pdb import CANNOT_EVICT, TOO_MANY, PdbRefusal, refusal
+from zonewise.disruption.decide.pods import PodStage
 from zonewise.objects import Key, Metadata
 from zonewise.objects.policy import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 
@@ -37,7 +37,7 @@ CASES = {
 }
 
 
-def told(said: Refusal | None) -> tuple[str, str, int, int, str] | None:
+def told(said: PdbRefusal | None) -> tuple[str, str, int, int, str] | None:
     return said and (said.message, said.cause, said.retry_after_seconds, said.code, said.reason.code)
 
 
@@ -63,6 +63,8 @@ def test_a_pod_that_is_not_ready(name: str) -> None:
     assert (said and said.reason.code) == code
 
 
-@pytest.mark.parametrize("state", [{"terminating": True}, {"stage": Stage.PENDING}, {"stage": Stage.ENDED}], ids=str)
+@pytest.mark.parametrize(
+    "state", [{"terminating": True}, {"stage": PodStage.PENDING}, {"stage": PodStage.ENDED}], ids=str
+)
 def test_only_a_pod_that_runs_is_asked_about(state: dict[str, Any]) -> None:
     assert refusal(pod("a0", **state), [stock(0), stock(0)]) is None

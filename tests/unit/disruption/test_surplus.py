@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from unit.disruption.build import ACROSS, NEW, OLD, STATEFUL, World, pod, workloads
 from unit.disruption.charge_store import WEB, Store, ask, fresh, outcomes, request
 from unit.disruption.paper import feed
-from zonewise.disruption.decide.allowance import DomainNumbers
-from zonewise.disruption.decide.drain import Cluster, plan_drain
-from zonewise.disruption.decide.pods import Controller, PodFacts
+from zonewise.disruption.decide.allowance import DomainAllowance
+from zonewise.disruption.decide.drain import DrainView, plan_drain
+from zonewise.disruption.decide.pods import ControllerRef, PodFacts
 from zonewise.disruption.decide.status import charged
-from zonewise.disruption.decide.verdict import Case
-from zonewise.disruption.decide.wave import Outcome as Paid
-from zonewise.disruption.decide.wave_budget import BudgetPurse
-from zonewise.disruption.decide.wave_budget import World as Around
-from zonewise.disruption.watch.informers import Sources
-from zonewise.disruption.webhook.charger import Outcome
+from zonewise.disruption.decide.verdict import BudgetCase
+from zonewise.disruption.decide.wave import ChargeOutcome as Paid
+from zonewise.disruption.decide.wave_budget import ClusterView as Around
+from zonewise.disruption.decide.wave_budget import WaveBudget
+from zonewise.disruption.watch.informers import DisruptionInformers
+from zonewise.disruption.webhook.charger import ChargeResult
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import PODS
 from zonewise.objects.apps import REPLICA_SETS, STATEFUL_SETS
@@ -44,14 +44,14 @@ def stateful_set(world: World, replicas: int, start: int = 0) -> World:
     return replace(world, workloads=wanted | {"sts": db})
 
 
-def zone_a(world: World) -> DomainNumbers:
+def zone_a(world: World) -> DomainAllowance:
     return world.census(ACROSS).numbers.domains["a"]
 
 
 def test_pods_that_come_back_are_not_those_too_many() -> None:
     """Both of a's last two pods are evicted: the third, which the scale-down takes, must stay until one is back."""
     world = stateful().charged("db-0", "db-3")
-    assert zone_a(world) == DomainNumbers("a", slots=3, target=2, healthy=1, desired=1, allowed=0)
+    assert zone_a(world) == DomainAllowance("a", slots=3, target=2, healthy=1, desired=1, allowed=0)
 
 
 def test_a_pod_that_comes_back_is_owed_beside_those_too_many() -> None:
@@ -61,9 +61,9 @@ def test_a_pod_that_comes_back_is_owed_beside_those_too_many() -> None:
         stateful().charged("db-0").gone("db-0"),
         stateful().charged("db-0").gone("db-0").pending("db-0", controller=STATEFUL),
     ):
-        assert zone_a(away) == DomainNumbers("a", slots=3, target=2, healthy=2, desired=1, allowed=1)
+        assert zone_a(away) == DomainAllowance("a", slots=3, target=2, healthy=2, desired=1, allowed=1)
         promised = away.charged("db-6")
-        assert zone_a(promised) == DomainNumbers("a", slots=2, target=2, healthy=1, desired=1, allowed=0)
+        assert zone_a(promised) == DomainAllowance("a", slots=2, target=2, healthy=1, desired=1, allowed=0)
         assert zone_a(promised.terminating("db-6")) == zone_a(promised)
         assert zone_a(replace(promised, before=promised.terminating("db-6")).lost("db-6")) == zone_a(promised)
 
@@ -78,7 +78,7 @@ def test_pods_that_are_given_up_are_owed_by_nobody() -> None:
 def test_ordinals_may_begin_anywhere() -> None:
     world = stateful(start=4)
     assert zone_a(world.charged("db-4", "db-7")).allowed == 0
-    assert zone_a(world.charged("db-10")) == DomainNumbers("a", slots=2, target=2, healthy=2, desired=1, allowed=1)
+    assert zone_a(world.charged("db-10")) == DomainAllowance("a", slots=2, target=2, healthy=2, desired=1, allowed=1)
     moved = stateful_set(stateful(6, pods=6), 3, start=3)
     assert dict(moved.census(ACROSS).numbers.tally.surplus) == {"sts": 3}
 
@@ -99,17 +99,17 @@ def rolling(own: int = 2) -> World:
     return World({name: pod(name, controller=controller) for name, controller in names.items()}, wanted)
 
 
-def sources(world: World) -> Sources:
+def sources(world: World) -> DisruptionInformers:
     """As watches tell of this world."""
     caches = Caches(NOBODY)
-    known = Sources(caches)
+    known = DisruptionInformers(caches)
     feed(caches, PODS, [_written(each) for each in world.pods.values()])
     for resource, controllers in ((REPLICA_SETS, (OLD, NEW)), (STATEFUL_SETS, (STATEFUL,))):
         feed(caches, resource, [_controller(world, controller) for controller in controllers])
     return known
 
 
-def _controller(world: World, controller: Controller) -> dict[str, Any]:
+def _controller(world: World, controller: ControllerRef) -> dict[str, Any]:
     wanted = world.workloads[controller.uid]
     replicas = wanted.desired if wanted.own is None else wanted.own
     metadata = {"name": controller.name, "namespace": "shop", "uid": controller.uid, "resourceVersion": "1"}
@@ -137,7 +137,7 @@ async def test_pods_asked_for_together_share_what_their_replica_set_gives_up() -
         request(world, name, replaced=lambda ledger, name=name: known.is_replaced(world.pods[name], ledger))
         for name in ("a0", "a1", "a2")
     ]
-    assert outcomes(await ask(kept, *asked)) == [Outcome.CHARGED, Outcome.CHARGED, Outcome.DENIED]
+    assert outcomes(await ask(kept, *asked)) == [ChargeResult.CHARGED, ChargeResult.CHARGED, ChargeResult.DENIED]
     assert kept.stored["web"].numbers.domains == world.charged("a0", "a1").status(WEB).numbers.domains
 
 
@@ -176,13 +176,13 @@ def test_a_plan_pays_what_the_leader_will_count(world: World) -> None:
         selecting=lambda _pod: [WEB.key],
         replaced=sources(world).is_replaced,
     )
-    purse = BudgetPurse(around, {WEB.key: Case(WEB, world.status(WEB))})
+    purse = WaveBudget(around, {WEB.key: BudgetCase(WEB, world.status(WEB))})
     paid = [name for name, each in world.pods.items() if each.active and purse.pay(each).outcome is Paid.CHARGED]
     assert purse.cases[WEB.key].status.numbers.domains == world.charged(*paid).status(WEB).numbers.domains
 
 
-def played(world: World) -> Cluster:
-    return Cluster(pods=list(world.pods.values()), nodes=world.nodes, budgets=[ACROSS], workloads=world.workloads)
+def played(world: World) -> DrainView:
+    return DrainView(pods=list(world.pods.values()), nodes=world.nodes, budgets=[ACROSS], workloads=world.workloads)
 
 
 def test_a_plan_of_a_drain_knows_what_comes_back() -> None:

@@ -18,12 +18,12 @@ from unit.disruption.build import (
     spread,
     workloads,
 )
-from zonewise.disruption.decide.budget import Budget, Enforcement, Reach
-from zonewise.disruption.decide.ledger import MOST_ENTRIES, Entry, ledger_of
-from zonewise.disruption.decide.pods import Controller, Owner, Workload
-from zonewise.disruption.decide.reason import Code
+from zonewise.disruption.decide.budget import Budget, DisruptionKind, Enforcement
+from zonewise.disruption.decide.ledger import MOST_ENTRIES, LedgerEntry, ledger_of
+from zonewise.disruption.decide.pods import ControllerRef, Owner, Workload
+from zonewise.disruption.decide.reason import DisruptionCode
 from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED
-from zonewise.disruption.decide.verdict import Case, Judgements, Verdict, hangs_on_numbers, judge_all
+from zonewise.disruption.decide.verdict import BudgetCase, EvictionVerdict, PodVerdict, hangs_on_numbers, judge_all
 from zonewise.objects.policy import StatusCondition
 from zonewise.topology import ZONE
 
@@ -37,32 +37,64 @@ WITHOUT_NODE_B = World(
     nodes={name: labels for name, labels in NODES.items() if name != "node-b"},
 )
 
-CODES: dict[str, tuple[World, str, Budget, Verdict, Code]] = {
-    "switched off": (FULL, "b0", budget(maxUnavailable=0, enforcement="Off"), Verdict.ALLOW, Code.NOT_ENFORCED),
-    "other requests": (FULL, "b0", budget(maxUnavailable=0, applyTo=["Deletes"]), Verdict.ALLOW, Code.NOT_APPLIED),
-    "pending": (FULL.pending("n0"), "n0", BY_ZONE, Verdict.ALLOW, Code.NOT_RUNNING),
-    "terminating": (FULL.terminating("b0"), "b0", BY_ZONE, Verdict.ALLOW, Code.NOT_RUNNING),
-    "node gone": (WITHOUT_NODE_B, "b0", ACROSS, Verdict.ALLOW, Code.NODE_GONE),
-    "not covered": (FULL, "a0", BY_ZONE, Verdict.ALLOW, Code.NOT_COVERED),
-    "charged": (FULL.charged("b0"), "b0", ACROSS, Verdict.ALLOW, Code.ALREADY_CHARGED),
-    "not ready": (FULL.unready("b0"), "b0", ACROSS, Verdict.ALLOW, Code.NOT_READY),
-    "not ready, always": (FULL.unready("b0", "b1"), "b0", ALWAYS, Verdict.ALLOW, Code.NOT_READY),
-    "not ready, too few": (FULL.unready("b0", "b1"), "b0", ACROSS, Verdict.DENY, Code.TOO_FEW_HEALTHY),
-    "within": (FULL, "b0", ACROSS, Verdict.CHARGE, Code.WITHIN_BUDGET),
-    "frozen": (FULL, "b0", BY_ZONE, Verdict.DENY, Code.FROZEN),
-    "no controller": (spread("3/3/3", controller=NAKED), "b0", ACROSS, Verdict.DENY, Code.NO_CONTROLLER),
-    "others disrupted": (FULL.charged("a0"), "b0", ONE_DOMAIN, Verdict.DENY, Code.OTHER_DOMAINS_DISRUPTED),
-    "spread": (SHRINKING.charged("a0"), "a1", ACROSS, Verdict.DENY, Code.KEEPS_SPREAD),
-    "too few": (FULL.charged("b0"), "b1", ACROSS, Verdict.DENY, Code.TOO_FEW_HEALTHY),
-    "too few, one missing": (FULL.lost("c0"), "b1", ACROSS, Verdict.DENY, Code.TOO_FEW_HEALTHY),
+CODES: dict[str, tuple[World, str, Budget, EvictionVerdict, DisruptionCode]] = {
+    "switched off": (
+        FULL,
+        "b0",
+        budget(maxUnavailable=0, enforcement="Off"),
+        EvictionVerdict.ALLOW,
+        DisruptionCode.NOT_ENFORCED,
+    ),
+    "other requests": (
+        FULL,
+        "b0",
+        budget(maxUnavailable=0, applyTo=["Deletes"]),
+        EvictionVerdict.ALLOW,
+        DisruptionCode.NOT_APPLIED,
+    ),
+    "pending": (FULL.pending("n0"), "n0", BY_ZONE, EvictionVerdict.ALLOW, DisruptionCode.NOT_RUNNING),
+    "terminating": (FULL.terminating("b0"), "b0", BY_ZONE, EvictionVerdict.ALLOW, DisruptionCode.NOT_RUNNING),
+    "node gone": (WITHOUT_NODE_B, "b0", ACROSS, EvictionVerdict.ALLOW, DisruptionCode.NODE_GONE),
+    "not covered": (FULL, "a0", BY_ZONE, EvictionVerdict.ALLOW, DisruptionCode.NOT_COVERED),
+    "charged": (FULL.charged("b0"), "b0", ACROSS, EvictionVerdict.ALLOW, DisruptionCode.ALREADY_CHARGED),
+    "not ready": (FULL.unready("b0"), "b0", ACROSS, EvictionVerdict.ALLOW, DisruptionCode.NOT_READY),
+    "not ready, always": (FULL.unready("b0", "b1"), "b0", ALWAYS, EvictionVerdict.ALLOW, DisruptionCode.NOT_READY),
+    "not ready, too few": (
+        FULL.unready("b0", "b1"),
+        "b0",
+        ACROSS,
+        EvictionVerdict.DENY,
+        DisruptionCode.TOO_FEW_HEALTHY,
+    ),
+    "within": (FULL, "b0", ACROSS, EvictionVerdict.CHARGE, DisruptionCode.WITHIN_BUDGET),
+    "frozen": (FULL, "b0", BY_ZONE, EvictionVerdict.DENY, DisruptionCode.FROZEN),
+    "no controller": (
+        spread("3/3/3", controller=NAKED),
+        "b0",
+        ACROSS,
+        EvictionVerdict.DENY,
+        DisruptionCode.NO_CONTROLLER,
+    ),
+    "others disrupted": (
+        FULL.charged("a0"),
+        "b0",
+        ONE_DOMAIN,
+        EvictionVerdict.DENY,
+        DisruptionCode.OTHER_DOMAINS_DISRUPTED,
+    ),
+    "spread": (SHRINKING.charged("a0"), "a1", ACROSS, EvictionVerdict.DENY, DisruptionCode.KEEPS_SPREAD),
+    "too few": (FULL.charged("b0"), "b1", ACROSS, EvictionVerdict.DENY, DisruptionCode.TOO_FEW_HEALTHY),
+    "too few, one missing": (FULL.lost("c0"), "b1", ACROSS, EvictionVerdict.DENY, DisruptionCode.TOO_FEW_HEALTHY),
 }
 
 
 @pytest.mark.parametrize(("world", "name", "limited", "verdict", "code"), CODES.values(), ids=CODES)
-def test_verdict_and_reason(world: World, name: str, limited: Budget, verdict: Verdict, code: Code) -> None:
+def test_verdict_and_reason(
+    world: World, name: str, limited: Budget, verdict: EvictionVerdict, code: DisruptionCode
+) -> None:
     (judgement,) = world.judge(name, limited).each
     assert (judgement.verdict, judgement.reason.code) == (verdict, code)
-    assert bool(judgement.reason.remedy) is (verdict is Verdict.DENY)
+    assert bool(judgement.reason.remedy) is (verdict is EvictionVerdict.DENY)
     assert str(limited.key) in judgement.reason.facts["budget"]
 
 
@@ -73,27 +105,30 @@ def test_a_refusal_names_budget_domain_and_numbers() -> None:
     assert facts.items() <= judgement.reason.facts.items()
 
 
-def one(case: Case, name: str = "b0", world: World = FULL) -> tuple[Verdict, Code]:
+def one(case: BudgetCase, name: str = "b0", world: World = FULL) -> tuple[EvictionVerdict, DisruptionCode]:
     (judgement,) = judge_all([case], world.pods[name], world.atlas).each
-    return judgement.verdict, Code(judgement.reason.code)
+    return judgement.verdict, DisruptionCode(judgement.reason.code)
 
 
 def test_numbers_of_an_older_spec_allow_nothing() -> None:
     status = FULL.status(ACROSS)
-    assert one(Case(replace(ACROSS, generation=2), status)) == (Verdict.DENY, Code.NOT_OBSERVED)
+    assert one(BudgetCase(replace(ACROSS, generation=2), status)) == (EvictionVerdict.DENY, DisruptionCode.NOT_OBSERVED)
 
 
 def test_what_could_not_be_counted_allows_nothing() -> None:
     failed = StatusCondition(type=DISRUPTION_ALLOWED, status="False", reason=SYNC_FAILED, message="can't be read")
-    assert one(Case(ACROSS, replace(FULL.status(ACROSS), conditions=(failed,)))) == (Verdict.DENY, Code.SYNC_FAILED)
+    assert one(BudgetCase(ACROSS, replace(FULL.status(ACROSS), conditions=(failed,)))) == (
+        EvictionVerdict.DENY,
+        DisruptionCode.SYNC_FAILED,
+    )
 
 
 @pytest.mark.parametrize(("enforcement", "hangs"), [("Enforce", True), ("DryRun", False)])
 def test_a_dry_run_needs_nobody_who_counts(enforcement: str, hangs: bool) -> None:
     """It refuses nothing, also while the controller is away."""
     world, limited = FULL.unready("b0"), budget(EXISTS, maxUnavailable=1, enforcement=enforcement)
-    judged = judge_all([Case(limited, world.status(limited))], world.pods["b0"], world.atlas)
-    assert judged.verdict is Verdict.ALLOW
+    judged = judge_all([BudgetCase(limited, world.status(limited))], world.pods["b0"], world.atlas)
+    assert judged.verdict is EvictionVerdict.ALLOW
     assert hangs_on_numbers(judged.each, [limited]) is hangs
 
 
@@ -101,61 +136,69 @@ def test_what_is_missing_from_nobody_knows_where_counts_for_unready_pods_as_well
     """It may be missing from b: then b has one healthy pod less than it must."""
     world = spread("3/3/3", 10).unready("b0")
     (judgement,) = world.judge("b0", ACROSS).each
-    assert (judgement.verdict, judgement.reason.code) == (Verdict.DENY, Code.TOO_FEW_HEALTHY)
+    assert (judgement.verdict, judgement.reason.code) == (EvictionVerdict.DENY, DisruptionCode.TOO_FEW_HEALTHY)
     assert "1 pod missing from a domain that is not known must be counted in each" in str(judgement.reason)
-    assert world.judge("b0", budget(EXISTS, minAvailable=2)).verdict is Verdict.ALLOW, "which asks for no more than two"
+    assert world.judge("b0", budget(EXISTS, minAvailable=2)).verdict is EvictionVerdict.ALLOW, (
+        "which asks for no more than two"
+    )
 
 
 def test_a_domain_that_is_new_to_the_leader_allows_nothing_yet() -> None:
     world = FULL.with_pods(pod("d0"))
-    assert one(Case(ACROSS, FULL.status(ACROSS)), "d0", world) == (Verdict.DENY, Code.DOMAIN_NOT_COUNTED)
+    assert one(BudgetCase(ACROSS, FULL.status(ACROSS)), "d0", world) == (
+        EvictionVerdict.DENY,
+        DisruptionCode.DOMAIN_NOT_COUNTED,
+    )
 
 
 def test_a_full_ledger_allows_nothing() -> None:
-    entries = ledger_of(Entry(uid=f"x{number}") for number in range(MOST_ENTRIES))
-    assert one(Case(ACROSS, replace(FULL.status(ACROSS), ledger=entries))) == (Verdict.DENY, Code.LEDGER_FULL)
+    entries = ledger_of(LedgerEntry(uid=f"x{number}") for number in range(MOST_ENTRIES))
+    assert one(BudgetCase(ACROSS, replace(FULL.status(ACROSS), ledger=entries))) == (
+        EvictionVerdict.DENY,
+        DisruptionCode.LEDGER_FULL,
+    )
 
 
 def test_a_dry_run_says_what_it_would_do_and_allows() -> None:
     dry = budget(EXISTS, maxUnavailable=1, enforcement="DryRun")
     (judgement,) = FULL.charged("b0").judge("b1", dry).each
     assert (judgement.verdict, judgement.would, judgement.reason.code) == (
-        Verdict.ALLOW,
-        Verdict.DENY,
-        Code.TOO_FEW_HEALTHY,
+        EvictionVerdict.ALLOW,
+        EvictionVerdict.DENY,
+        DisruptionCode.TOO_FEW_HEALTHY,
     )
     (judgement,) = FULL.judge("b1", dry).each
-    assert (judgement.verdict, judgement.would) == (Verdict.ALLOW, Verdict.CHARGE)
+    assert (judgement.verdict, judgement.would) == (EvictionVerdict.ALLOW, EvictionVerdict.CHARGE)
 
 
 def test_all_budgets_must_allow_or_none_is_charged() -> None:
     both = FULL.charged("a0").judge("c0", ACROSS, OVERALL)
-    assert (both.verdict, [str(denial.budget) for denial in both.denials]) == (Verdict.DENY, ["shop/overall"])
+    assert (both.verdict, [str(denial.budget) for denial in both.denials]) == (EvictionVerdict.DENY, ["shop/overall"])
     assert [judgement.budget.name for judgement in both.each] == ["across", "overall"]
     assert [charge.domain for charge in FULL.judge("c0", OVERALL, ACROSS).charges] == ["c", "all"]
-    assert FULL.judge("a0", BY_ZONE).verdict is Verdict.ALLOW
-    assert Judgements(()).verdict is Verdict.ALLOW
+    assert FULL.judge("a0", BY_ZONE).verdict is EvictionVerdict.ALLOW
+    assert PodVerdict(()).verdict is EvictionVerdict.ALLOW
 
 
 def test_a_budget_answers_only_the_requests_it_is_for() -> None:
     people = budget(maxUnavailable=0, applyTo=["Deletes"])
-    cases = [Case(people, FULL.status(people))]
-    answers = {reach: judge_all(cases, FULL.pods["a0"], FULL.atlas, request=reach).verdict for reach in Reach}
+    cases = [BudgetCase(people, FULL.status(people))]
+    answers = {reach: judge_all(cases, FULL.pods["a0"], FULL.atlas, request=reach).verdict for reach in DisruptionKind}
     assert answers == {
-        Reach.EVICTIONS: Verdict.ALLOW,
-        Reach.CONTROLLER_DELETES: Verdict.ALLOW,
-        Reach.DELETES: Verdict.DENY,
+        DisruptionKind.EVICTIONS: EvictionVerdict.ALLOW,
+        DisruptionKind.CONTROLLER_DELETES: EvictionVerdict.ALLOW,
+        DisruptionKind.DELETES: EvictionVerdict.DENY,
     }
 
 
 def test_no_pod_waits_for_one_that_is_frozen() -> None:
     """Zones b and c may not shrink, so zone a need not wait for them."""
-    assert SHRINKING.charged("a0").judge("a1", ACROSS).verdict is Verdict.DENY
-    assert SHRINKING.charged("a0").judge("a1", ACROSS, BY_ZONE).verdict is Verdict.CHARGE
+    assert SHRINKING.charged("a0").judge("a1", ACROSS).verdict is EvictionVerdict.DENY
+    assert SHRINKING.charged("a0").judge("a1", ACROSS, BY_ZONE).verdict is EvictionVerdict.CHARGE
     thawed = replace(BY_ZONE, enforcement=Enforcement.DRY_RUN)
-    assert SHRINKING.charged("a0").judge("a1", ACROSS, thawed).verdict is Verdict.DENY
-    people_only = replace(BY_ZONE, apply_to=frozenset({Reach.DELETES}))
-    assert SHRINKING.charged("a0").judge("a1", ACROSS, people_only).verdict is Verdict.DENY
+    assert SHRINKING.charged("a0").judge("a1", ACROSS, thawed).verdict is EvictionVerdict.DENY
+    people_only = replace(BY_ZONE, apply_to=frozenset({DisruptionKind.DELETES}))
+    assert SHRINKING.charged("a0").judge("a1", ACROSS, people_only).verdict is EvictionVerdict.DENY
 
 
 @pytest.mark.parametrize(
@@ -170,24 +213,24 @@ def test_no_pod_waits_for_one_that_is_frozen() -> None:
 )
 def test_no_pod_waits_for_one_that_can_not_be_had(world: World) -> None:
     (judgement,) = world.judge("a1", ACROSS).each
-    assert judgement.reason.code != Code.KEEPS_SPREAD
+    assert judgement.reason.code != DisruptionCode.KEEPS_SPREAD
 
 
 def test_no_pod_waits_for_the_surplus_of_another_workload() -> None:
     """A drain in zone b goes on while another Deployment under the same budget has more than its share in zone a."""
-    other = Controller("ReplicaSet", "api-1", "rs-api")
+    other = ControllerRef("ReplicaSet", "api-1", "rs-api")
     api = Workload(Owner("Deployment", "api", "api"), 1)
     extra = {name: pod(name, "node-a", other) for name in ("api-0", "api-1")}
     world = World({**FULL.pods, **extra}, {**FULL.workloads, "rs-api": api, "api": api})
-    cases, peers = [Case(ACROSS, world.status(ACROSS))], list(FULL.pods.values())
+    cases, peers = [BudgetCase(ACROSS, world.status(ACROSS))], list(FULL.pods.values())
     answers = [
         judge_all(cases, world.pods["b0"], world.atlas, peers, owner=owner).verdict for owner in ("", "deployment")
     ]
-    assert answers == [Verdict.DENY, Verdict.CHARGE]
+    assert answers == [EvictionVerdict.DENY, EvictionVerdict.CHARGE]
 
 
 def test_a_pod_waits_for_one_in_a_place_that_is_not_covered() -> None:
     outside = budget({"key": ZONE, "operator": "NotIn", "values": ["a"]}, EXISTS, maxUnavailable=1)
     (judgement,) = spread("3/2/2", 6).judge("b0", outside).each
-    assert judgement.reason.code == Code.KEEPS_SPREAD
+    assert judgement.reason.code == DisruptionCode.KEEPS_SPREAD
     assert "pod a0" in str(judgement.reason)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, budget, pod
 from unit.disruption.rollout_world import Rollout
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.wave import Limits
+from zonewise.disruption.decide.wave import WaveLimits
 
 TWO_ACROSS = budget(EXISTS, name="two-across", maxUnavailable=2)
 HALF = budget(EXISTS, name="half", maxUnavailable="50%")
@@ -105,7 +105,7 @@ def test_charged_pods_are_not_charged_again() -> None:
 
 def test_closed_domains_are_left_alone_and_probed_ones_tried_once() -> None:
     rollout = Rollout.of("3/3/3", TWO_ACROSS)
-    wave = rollout.plan(Limits(closed=lambda domain: domain == "a", single=lambda domain: domain == "b"))
+    wave = rollout.plan(WaveLimits(closed=lambda domain: domain == "a", single=lambda domain: domain == "b"))
     assert [pick.candidate.pod.name for pick in wave.picks] == ["b0", "c0", "c1"]
 
 

@@ -10,12 +10,12 @@ import dns.message
 import pytest
 
 from zonewise.dns import app
-from zonewise.dns.app import Asked, open_doors, options_of
+from zonewise.dns.app import DnsOptions, open_doors, options_of
 from zonewise.dns.decide.fast_path import ask_over_tcp
 from zonewise.dns.wire.names import WrongNameError, dashed, to_text, to_wire, undashed
 from zonewise.errors import UsageError, ZonewiseError
 
-ASKED = Asked(
+ASKED = DnsOptions(
     domain="cluster.local", listen=("127.0.0.1",), port=0, processes=2, ttl=5, pods="disabled",
     name_endpoints_by_pod=False, locate="ranges", upstreams=("10.0.0.1",), forward=True, forwarders=("10.0.0.7/8",),
     queries_per_second=0, cache_seconds=30, stale_seconds=60, log_queries=False,

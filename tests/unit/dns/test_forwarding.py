@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.dns.cluster import told
-from zonewise.dns.decide.forward_cache import MOST_BYTES, Cache, Question
+from zonewise.dns.decide.forward_cache import MOST_BYTES, ForwardCache, ForwardQuestion
 from zonewise.dns.decide.upstreams import Upstream, Upstreams, read_resolv_conf, read_upstream
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
-from zonewise.dns.wire.upstream_message import Response, answers_in_full, read_response, written
+from zonewise.dns.wire.upstream_message import UpstreamResponse, answers_in_full, read_response, written
 from zonewise.errors import UsageError
 
 QUERY = dns.message.make_query("WWW.example.com.", "A", use_edns=0, payload=1232, id=7)
@@ -34,7 +34,7 @@ def reply(*answers: tuple[str, int, str, str], rcode: int = 0, soa_ttl: int | No
     return made
 
 
-def response(made: dns.message.Message) -> Response:
+def response(made: dns.message.Message) -> UpstreamResponse:
     found = read_response(made.to_wire(), b"\0\7", QUESTION)
     assert found is not None
     return found
@@ -107,11 +107,11 @@ def test_no_damaged_answer_breaks_us(damage: list[tuple[int, int]], cut: int) ->
         answers_in_full(found, 5)
 
 
-ASKED = Question(QUESTION, dnssec_ok=False)
+ASKED = ForwardQuestion(QUESTION, dnssec_ok=False)
 
 
 def test_the_cache_keeps_to_times_and_goes_on_stale() -> None:
-    cache = Cache(longest_seconds=60, stale_seconds=100)
+    cache = ForwardCache(longest_seconds=60, stale_seconds=100)
     answer = response(reply(*CHAIN))
     cache.put(ASKED, answer, 1000.0)
     assert cache.get(ASKED, 1059.9) == (answer, 59)
@@ -124,7 +124,7 @@ def test_the_cache_keeps_to_times_and_goes_on_stale() -> None:
 
 
 def test_the_cache_forgets_what_nobody_asks_for() -> None:
-    cache = Cache(60, 60, most=2)
+    cache = ForwardCache(60, 60, most=2)
     one, two, three = (ASKED._replace(question=bytes((n,))) for n in range(3))
     answer = response(reply(*CHAIN))
     for question in (one, two):
@@ -135,7 +135,7 @@ def test_the_cache_forgets_what_nobody_asks_for() -> None:
 
 
 def test_large_answers_push_each_other_out() -> None:
-    cache = Cache(60, 60)
+    cache = ForwardCache(60, 60)
     large = replace(response(reply(*CHAIN)), body=bytes(MOST_BYTES // 4))
     for number in (0, 1, 2, 3, 3, 4, 5):
         cache.put(ASKED._replace(question=bytes((number,))), large, 0.0)

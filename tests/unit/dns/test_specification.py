@@ -9,7 +9,7 @@ import dns.rdatatype
 import pytest
 
 from support.dns.cluster import World, endpoint, headless, service, slice_of, told
-from zonewise.dns.decide.pod_names import PodRecords
+from zonewise.dns.decide.pod_names import PodNameRecords
 from zonewise.objects import Key
 
 PORTS: list[dict[str, Any]] = [
@@ -230,13 +230,13 @@ def test_the_name_server_is_the_service_that_leads_to_us() -> None:
 
 
 def test_pod_records() -> None:
-    insecure = world(pods=PodRecords.INSECURE)
+    insecure = world(pods=PodNameRecords.INSECURE)
     assert told(insecure.ask("10-0-11-1.shop.pod.cluster.local.")) == ["A 10.0.11.1"]
     assert told(insecure.ask("fd00--1.shop.pod.cluster.local.", "AAAA")) == ["AAAA fd00::1"]
     assert insecure.ask("10-0-11-1.shop.pod.cluster.local.", "AAAA").rcode() == dns.rcode.NOERROR
     for missing in ("10-0-11-1.nowhere", "10-0-11-256.shop", "web.shop"):
         assert insecure.ask(f"{missing}.pod.cluster.local.").rcode() == dns.rcode.NXDOMAIN
-    verified = world(pods=PodRecords.VERIFIED)
+    verified = world(pods=PodNameRecords.VERIFIED)
     verified.apply(verified.catalog.set_pod(Key("shop", "p"), [bytes((10, 0, 11, 1))], "zone-a-1"))
     assert told(verified.ask("10-0-11-1.shop.pod.cluster.local.")) == ["A 10.0.11.1"]
     assert verified.ask("10-0-11-2.shop.pod.cluster.local.").rcode() == dns.rcode.NXDOMAIN

@@ -16,8 +16,8 @@ from support.dns.cluster import World, endpoint, headless, slice_of
 from support.waiting import PATIENCE_SECONDS, eventually
 from zonewise.dns.decide.table import Update
 from zonewise.dns.server import forkclient, supervisor
-from zonewise.dns.server.sockets import open_doors
-from zonewise.dns.server.supervisor import Fleet, Orders
+from zonewise.dns.server.sockets import open_sockets
+from zonewise.dns.server.supervisor import Orders, Supervisor
 
 
 def process(nursery: int, name: str) -> int | None:
@@ -33,13 +33,13 @@ async def test_one_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(supervisor, "SILENCE_SECONDS", 1.0)
     world = World()
     world.put(headless("h"), slice_of("h", [endpoint("10.0.11.7", "zone-a-1")]))
-    doors = open_doors(("127.0.0.1",), 0, 1)
+    doors = open_sockets(("127.0.0.1",), 0, 1)
 
     def snapshot() -> Iterator[Update]:
         yield from world.catalog.snapshot()
         yield ("loaded",)
 
-    serving = Fleet(doors, Orders(world.table.domain), snapshot, lambda _report: None, forkclient._start())
+    serving = Supervisor(doors, Orders(world.table.domain), snapshot, lambda _report: None, forkclient._start())
     nursery = serving._parent._born
     assert nursery is not None
     running = asyncio.create_task(serving.run())

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from support.dns import packets
 from support.dns.cluster import World, endpoint, headless, service, slice_of, told
-from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, respond
+from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.wire import names
-from zonewise.dns.wire.message import Query, Rcode, Refusal, read
+from zonewise.dns.wire.message import Query, QueryRefusal, Rcode, read
 
 MANY = [f"10.0.{z}1.{n}" for z in (1, 2, 3) for n in range(1, 61)]
 HEAD = struct.Struct(">HHHHHH")
@@ -40,7 +40,7 @@ QUERY = dns.message.make_query("web.shop.svc.cluster.local.", "A", id=7).to_wire
 
 def test_the_clients_spelling_comes_back() -> None:
     query = dns.message.make_query("WeB.sHop.SVC.clusTER.local.", "A").to_wire()
-    for reply in (WORLD.quick(query, Sender()), respond(WORLD.table, query, Sender(), LARGEST)):
+    for reply in (WORLD.quick(query, QuerySender()), respond(WORLD.table, query, QuerySender(), LARGEST)):
         assert isinstance(reply, bytes)
         assert query[12:] in reply
         assert told(dns.message.from_wire(reply)) == ["A 10.96.0.1"]
@@ -56,13 +56,13 @@ def test_replies_over_udp_fit_and_say_when_something_is_missing(
 ) -> None:
     edns: dict[str, Any] = {} if payload is None else {"use_edns": 0, "payload": payload}
     query = dns.message.make_query(f"{name}.shop.svc.cluster.local.", kind, **edns).to_wire()
-    for written in (WORLD.quick(query, Sender()), respond(WORLD.table, query, Sender(), OUR_UDP_BYTES)):
+    for written in (WORLD.quick(query, QuerySender()), respond(WORLD.table, query, QuerySender(), OUR_UDP_BYTES)):
         assert isinstance(written, bytes)
         assert len(written) <= largest
         reply = dns.message.from_wire(written)
         assert reply.flags & dns.flags.TC
         assert kind == "SRV" or len(told(reply)) == (largest - len(query) - (16 if payload else 0)) // 16 or told(reply)
-    whole = dns.message.from_wire(bytes(respond(WORLD.table, query, Sender(), LARGEST)))  # type: ignore[arg-type]
+    whole = dns.message.from_wire(bytes(respond(WORLD.table, query, QuerySender(), LARGEST)))  # type: ignore[arg-type]
     assert not whole.flags & dns.flags.TC
     assert len(told(whole)) == len(MANY)
 
@@ -70,9 +70,9 @@ def test_replies_over_udp_fit_and_say_when_something_is_missing(
 def test_the_order_of_records_changes_and_all_come_first() -> None:
     world = World().put(headless("few"), slice_of("few", [endpoint(address) for address in MANY[:5]]))
     query = dns.message.make_query("few.shop.svc.cluster.local.", "A").to_wire()
-    firsts = {dns.message.from_wire(world.quick(query, Sender()) or b"").answer[0][0].to_text() for _ in range(5)}
+    firsts = {dns.message.from_wire(world.quick(query, QuerySender()) or b"").answer[0][0].to_text() for _ in range(5)}
     assert firsts == set(MANY[:5])
-    turned = [respond(world.table, query, Sender(), LARGEST, turn) for turn in range(5)]
+    turned = [respond(world.table, query, QuerySender(), LARGEST, turn) for turn in range(5)]
     assert len({bytes(reply) for reply in turned if isinstance(reply, bytes)}) == 5
 
 
@@ -105,8 +105,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("packet", "rcode"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
 def test_what_is_no_query_for_us_is_refused_or_ignored(packet: bytes, rcode: Rcode | None) -> None:
-    written = respond(WORLD.table, packet, Sender(), OUR_UDP_BYTES)
-    assert written == WORLD.quick(packet, Sender())
+    written = respond(WORLD.table, packet, QuerySender(), OUR_UDP_BYTES)
+    assert written == WORLD.quick(packet, QuerySender())
     assert isinstance(written, bytes)
     if rcode is None:
         assert written == b""
@@ -122,12 +122,12 @@ def test_a_name_that_only_looks_like_ours_is_not() -> None:
     inside = b"\x0fx\x07cluster\x05local"
     packet = QUERY[:12] + inside + b"\0\0\1\0\1"
     assert isinstance(read(packet), Query)
-    assert WORLD.quick(packet, Sender()) is None
-    assert isinstance(respond(WORLD.table, packet, Sender(), LARGEST), Elsewhere)
+    assert WORLD.quick(packet, QuerySender()) is None
+    assert isinstance(respond(WORLD.table, packet, QuerySender(), LARGEST), ForwardQuery)
     as_long = QUERY[:12] + b"\1h\1s\3ser\5local\0\0\1\0\1"
-    assert WORLD.quick(as_long, Sender()) is None, "as long as our domain, with the same end"
+    assert WORLD.quick(as_long, QuerySender()) is None, "as long as our domain, with the same end"
     with_zero = QUERY[:12] + b"\x03a\0b" + names.to_wire("cluster.local") + b"\0\1\0\1"
-    reply = dns.message.from_wire(WORLD.quick(with_zero, Sender()) or b"")
+    reply = dns.message.from_wire(WORLD.quick(with_zero, QuerySender()) or b"")
     assert reply.rcode() == dns.rcode.NXDOMAIN
     assert reply.question[0].name.labels[0] == b"a\0b"
 
@@ -146,7 +146,7 @@ def test_a_partial_table_leaves_reverse_zones_to_others() -> None:
 def test_options_we_do_not_know_do_no_harm() -> None:
     cookie = dns.edns.GenericOption(10, b"12345678")
     query = dns.message.make_query("web.shop.svc.cluster.local.", "A", use_edns=0, options=[cookie], want_dnssec=True)
-    reply = dns.message.from_wire(WORLD.quick(query.to_wire(), Sender()) or b"")
+    reply = dns.message.from_wire(WORLD.quick(query.to_wire(), QuerySender()) or b"")
     assert told(reply) == ["A 10.96.0.1"]
     assert reply.ednsflags & dns.flags.DO
 
@@ -171,10 +171,10 @@ def test_both_ways_of_replying_send_the_same(
     options: dict[str, Any] = {} if edns is None else {"use_edns": 0, "payload": edns, "want_dnssec": dnssec}
     query = dns.message.make_query(f"{name}.cluster.local.".lstrip("."), kind, **options)
     query.flags = flags  # type: ignore[assignment]
-    careful = respond(WORLD.table, query.to_wire(), Sender(node), OUR_UDP_BYTES)
-    quick = WORLD.quick(query.to_wire(), Sender(node))
+    careful = respond(WORLD.table, query.to_wire(), QuerySender(node), OUR_UDP_BYTES)
+    quick = WORLD.quick(query.to_wire(), QuerySender(node))
     if quick is None:
-        assert isinstance(careful, Elsewhere)
+        assert isinstance(careful, ForwardQuery)
         return
     assert isinstance(careful, bytes)
     assert len(quick) == len(careful)
@@ -200,9 +200,9 @@ def test_no_damaged_query_breaks_us(damage: list[tuple[int, int]], cut: int, edn
 
 
 def _must_hold(packet: bytes) -> None:
-    quick = WORLD.quick(packet, Sender())
-    careful = respond(WORLD.table, packet, Sender(), OUR_UDP_BYTES)
-    assert (quick is None) == isinstance(careful, Elsewhere)
+    quick = WORLD.quick(packet, QuerySender())
+    careful = respond(WORLD.table, packet, QuerySender(), OUR_UDP_BYTES)
+    assert (quick is None) == isinstance(careful, ForwardQuery)
     if quick:
         assert quick[:2] == packet[:2]
         assert quick[2] & 0x80, "only replies are sent"
@@ -227,7 +227,7 @@ def test_reading_gives_a_query_whose_question_was_in_the_packet(packet: bytes) -
         case Query() as query:
             assert packet[12 : 12 + len(query.question)] == query.question
             assert names.to_wire(names.to_text(query.name)) or query.name
-        case Refusal() as refusal:
+        case QueryRefusal() as refusal:
             assert refusal.id == packet[:2]
         case None:
             assert len(packet) < 12 or packet[2] & 0x80

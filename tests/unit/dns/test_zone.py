@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from support.dns.cluster import World, endpoint, headless, node, nodes, service, slice_of, told
 from zonewise.dns.decide.client_location import is_within
 from zonewise.dns.decide.node_ranges import places
-from zonewise.dns.decide.pod_names import PodRecords
-from zonewise.dns.decide.table import MOST_DENIALS, QUESTIONS, Choices, Table
+from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.table import MOST_DENIALS, QUESTIONS, AnswerChoices, RecordTable
 from zonewise.dns.wire import names
-from zonewise.dns.wire.message import Type
+from zonewise.dns.wire.message import RecordType
 from zonewise.objects import EndpointSlice, Key, Service
 
 NAMES = ("a", "b", "c")
@@ -69,26 +69,26 @@ def test_the_changes_lead_where_a_snapshot_leads(steps: list[Any]) -> None:
         state.pop(name, None)
         if found:
             state[name] = (found, slices)
-    afresh = Table(world.table.domain)
+    afresh = RecordTable(world.table.domain)
     for update in world.catalog.snapshot():
         afresh.apply(update)
     assert plain(world.table) == plain(afresh)
     assert len(world.table._groups) <= len(POLICIES), "profiles that nobody uses are forgotten"
 
 
-def plain(table: Table) -> dict[Any, Any]:
+def plain(table: RecordTable) -> dict[Any, Any]:
     """All that a table knows, and what it answers to everybody for the names that tests ask for."""
     found: dict[Any, Any] = {**table.names, **table.services}
     for name in (b"\1" + name.encode() + names.to_wire("shop.svc.cluster.local") for name in NAMES):
         for below in (b"", names.to_wire("_http._tcp")[:-1], names.to_wire("10-0-11-1")[:-1]):
-            for kind in (Type.A, Type.SRV):
+            for kind in (RecordType.A, RecordType.SRV):
                 found[name, below, kind] = _comparable(table, below + name, kind)
     return {**found, "pointers": table._pointers}
 
 
-def _comparable(table: Table, name: bytes, kind: Type) -> Any:
+def _comparable(table: RecordTable, name: bytes, kind: RecordType) -> Any:
     slot = table.find(name, kind)
-    if isinstance(slot, tuple) and isinstance(choices := slot[4], Choices):
+    if isinstance(slot, tuple) and isinstance(choices := slot[4], AnswerChoices):
         return {node: table.choose(name, kind, choices, group) for node, group in choices.groups.items()}
     return slot
 
@@ -112,9 +112,9 @@ def test_made_up_names_push_out_no_answer() -> None:
     world = World().put(service("web", clusterIPs=["10.96.0.1"]))
     world.ask("web.shop.svc.cluster.local.")
     world.ask("api.shop.svc.cluster.local.")
-    known, question = set(world.table.answers), QUESTIONS[Type.A]
+    known, question = set(world.table.answers), QUESTIONS[RecordType.A]
     for number in range(MOST_DENIALS + 5):
-        world.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), Type.A)
+        world.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), RecordType.A)
     assert names.to_wire("web.shop.svc.cluster.local") + question in world.table.answers
     assert len(world.table.answers) < len(known) + MOST_DENIALS
     world.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
@@ -152,7 +152,7 @@ POD_STEPS = st.tuples(
 @given(st.lists(POD_STEPS, max_size=12))
 @settings(max_examples=200)
 def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) -> None:
-    world = World(pods=PodRecords.VERIFIED, locate_by_pods=True)
+    world = World(pods=PodNameRecords.VERIFIED, locate_by_pods=True)
     held: dict[Key, tuple[list[bytes], str]] = {}
     for pod, numbers, where in steps:
         found = [bytes((172, 16, 0, number)) for number in numbers]
@@ -160,7 +160,7 @@ def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) ->
         assert sum(len(update[1]) for update in updates) <= 3 * (len(found) + len(held.get(pod, ([], ""))[0]))
         world.apply(updates)
         held[pod] = (found, where)
-    afresh = Table(world.table.domain)
+    afresh = RecordTable(world.table.domain)
     for update in world.catalog.snapshot():
         afresh.apply(update)
     assert world.table.places.pods == afresh.places.pods
@@ -185,7 +185,7 @@ def test_pods_are_clients_where_ranges_dont_tell() -> None:
     assert world.table.changes == changes + 1
     world.apply(world.catalog.set_pod(Key("shop", "p"), [], ""))
     assert world.table.places.node("172.16.0.9") == ""
-    unasked = World(pods=PodRecords.DISABLED)
+    unasked = World(pods=PodNameRecords.DISABLED)
     assert unasked.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zonewise.install.components import Component, Mode, Values, documents, file_names
+from zonewise.install.components import InstallComponent, InstallMode, ManifestValues, documents, file_names
 
 CHART = Path(__file__).parents[3] / "deploy/chart"
 TEMPLATE = (CHART / "templates/zonewise.yaml").read_text()
-VALUES = Values(image="registry.example.com/z:1", namespace="here", replicas=3, api_server=("10.0.0.9", 443))
+VALUES = ManifestValues(image="registry.example.com/z:1", namespace="here", replicas=3, api_server=("10.0.0.9", 443))
 GIVEN = {
     "$.Values.image": VALUES.image,
     "$.Values.replicas": VALUES.replicas,
@@ -39,9 +39,9 @@ def replaced(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("component", Component)
-def test_the_chart_makes_what_install_applies(component: Component, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", InstallMode)
+@pytest.mark.parametrize("component", InstallComponent)
+def test_the_chart_makes_what_install_applies(component: InstallComponent, mode: InstallMode) -> None:
     assert '$files = list "tdb.yaml" "disruption.yaml"' in TEMPLATE
     rendered = [
         yaml.safe_load(document)

@@ -12,12 +12,15 @@ from zonewise.cli.main import cli
 from zonewise.disruption.decide.pods import GRANTED
 from zonewise.errors import UsageError
 from zonewise.install import components, remove
-from zonewise.install.components import DEFAULT, Component, Mode, Values, documents, identity
+from zonewise.install.components import DEFAULT, InstallComponent, InstallMode, ManifestValues, documents, identity
 from zonewise.install.decide.kinds import BY_KIND, rank
 from zonewise.slices.decide.names import STATE
 
-PLAIN = Values(image="zonewise")
-FORMS = [(Component.SLICES, Mode.OWN), *((component, Mode.OVERLAY) for component in Component)]
+PLAIN = ManifestValues(image="zonewise")
+FORMS = [
+    (InstallComponent.SLICES, InstallMode.OWN),
+    *((component, InstallMode.OVERLAY) for component in InstallComponent),
+]
 WORKLOADS = {"Deployment", "DaemonSet"}
 Json = dict[str, Any]
 
@@ -33,7 +36,7 @@ def pod_spec(workload: Json) -> Json:
 
 def test_names_choose_in_the_order_of_installation() -> None:
     assert components.choose([]) == DEFAULT
-    assert components.choose(["proxy", "slices"]) == (Component.SLICES, Component.PROXY)
+    assert components.choose(["proxy", "slices"]) == (InstallComponent.SLICES, InstallComponent.PROXY)
     with pytest.raises(UsageError, match="no component 'prxy': write one or more of slices,"):
         components.choose(["prxy"])
     with pytest.raises(UsageError, match="dns and dns-node do the same work"):
@@ -41,7 +44,9 @@ def test_names_choose_in_the_order_of_installation() -> None:
 
 
 def test_words_are_replaced_everywhere() -> None:
-    values = Values(image="registry.example.com:5000/z@sha256:0", namespace="here", replicas=3, api_server=("::1", 7))
+    values = ManifestValues(
+        image="registry.example.com:5000/z@sha256:0", namespace="here", replicas=3, api_server=("::1", 7)
+    )
     for component, mode in FORMS:
         text = components.text([component], mode, values)
         assert "zonewise-system" not in text
@@ -58,7 +63,7 @@ def test_words_are_replaced_everywhere() -> None:
 def test_programs_look_where_they_are_installed() -> None:
     """A flag that is not given means our own namespace."""
     for component, mode in FORMS:
-        for document in documents([component], mode, Values(image="zonewise", namespace="here")):
+        for document in documents([component], mode, ManifestValues(image="zonewise", namespace="here")):
             if document["kind"] in WORKLOADS:
                 for container in pod_spec(document)["containers"]:
                     if container["image"] == "zonewise":
@@ -77,37 +82,41 @@ def flags(arguments: list[str]) -> Json:
 
 
 def test_what_is_printed_is_what_is_applied() -> None:
-    for mode in Mode:
+    for mode in InstallMode:
         printed = list(yaml.safe_load_all(components.text(DEFAULT, mode, PLAIN)))
         assert printed == documents(DEFAULT, mode, PLAIN)
         assert len({identity(document) for document in printed}) == len(printed)
 
 
 def test_the_other_mode_is_superseded() -> None:
-    gone = {identity(document) for document in components.superseded(DEFAULT, Mode.OVERLAY, PLAIN)}
+    gone = {identity(document) for document in components.superseded(DEFAULT, InstallMode.OVERLAY, PLAIN)}
     assert gone == {("ClusterRole", "", "zonewise-controller"), ("ClusterRoleBinding", "", "zonewise-controller")}
     assert ("MutatingWebhookConfiguration", "", "zonewise-overlay") in {
-        identity(document) for document in components.superseded(DEFAULT, Mode.OWN, PLAIN)
+        identity(document) for document in components.superseded(DEFAULT, InstallMode.OWN, PLAIN)
     }
-    assert components.superseded([Component.PROXY], Mode.OWN, PLAIN) == []
+    assert components.superseded([InstallComponent.PROXY], InstallMode.OWN, PLAIN) == []
 
 
 def test_another_way_to_do_the_same_work_is_superseded() -> None:
-    def gone(chosen: Component) -> set[tuple[str, str, str]]:
-        return {identity(document) for document in components.superseded([chosen], Mode.OVERLAY, PLAIN)}
+    def gone(chosen: InstallComponent) -> set[tuple[str, str, str]]:
+        return {identity(document) for document in components.superseded([chosen], InstallMode.OVERLAY, PLAIN)}
 
-    behind, beside, node = gone(Component.DNS_BEHIND), gone(Component.DNS), gone(Component.DNS_NODE)
+    behind, beside, node = (
+        gone(InstallComponent.DNS_BEHIND),
+        gone(InstallComponent.DNS),
+        gone(InstallComponent.DNS_NODE),
+    )
     assert ("DaemonSet", "zonewise-system", "zonewise-dns") in behind & beside
     assert ("Deployment", "kube-system", "zonewise-dns") in behind & node
     assert ("Deployment", "zonewise-system", "zonewise-dns") in beside & node
-    assert gone(Component.PROXY) == gone(Component.PROXY_ALL) == set(), "these differ in arguments alone"
+    assert gone(InstallComponent.PROXY) == gone(InstallComponent.PROXY_ALL) == set(), "these differ in arguments alone"
 
 
 @pytest.mark.parametrize(("component", "mode"), FORMS)
-def test_nothing_that_others_need_is_superseded(component: Component, mode: Mode) -> None:
+def test_nothing_that_others_need_is_superseded(component: InstallComponent, mode: InstallMode) -> None:
     gone = {identity(document) for document in components.superseded([component], mode, PLAIN)}
     kind = next((group for group in components._EITHER if component in group), {component})
-    for other in set(Component) - kind:
+    for other in set(InstallComponent) - kind:
         assert not gone & {identity(document) for document in components.everything([other], PLAIN)}, other
 
 
@@ -164,7 +173,7 @@ def test_workloads_are_fit_for_production(workload: Json) -> None:
 
 
 @pytest.mark.parametrize(("component", "mode"), FORMS)
-def test_deployments_have_a_budget_and_every_pod_a_policy(component: Component, mode: Mode) -> None:
+def test_deployments_have_a_budget_and_every_pod_a_policy(component: InstallComponent, mode: InstallMode) -> None:
     found = documents([component], mode, PLAIN)
 
     def selected(kind: str, *path: str) -> list[Json]:
@@ -191,7 +200,9 @@ def test_no_right_is_given_without_naming_it() -> None:
 
 
 def test_the_last_pods_on_nodes_clean_up_with_the_rights_of_the_proxy() -> None:
-    (proxy,) = [each for each in documents([Component.PROXY], Mode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"]
+    (proxy,) = [
+        each for each in documents([InstallComponent.PROXY], InstallMode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"
+    ]
     spec = pod_spec(remove.cleaning(proxy))
     assert spec["hostNetwork"] is True
     assert spec["tolerations"] == [{"operator": "Exists"}]
@@ -201,7 +212,9 @@ def test_the_last_pods_on_nodes_clean_up_with_the_rights_of_the_proxy() -> None:
 
 
 def test_no_last_pod_is_made_for_nodes_that_are_away() -> None:
-    (proxy,) = [each for each in documents([Component.PROXY], Mode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"]
+    (proxy,) = [
+        each for each in documents([InstallComponent.PROXY], InstallMode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"
+    ]
     required, linux = "requiredDuringSchedulingIgnoredDuringExecution", {"matchExpressions": [{"key": "linux"}]}
     pod_spec(proxy)["affinity"] = {"nodeAffinity": {required: {"nodeSelectorTerms": [linux]}}, "podAffinity": {}}
     assert pod_spec(remove.cleaning(proxy))["affinity"] == pod_spec(proxy)["affinity"]

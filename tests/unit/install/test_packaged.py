@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 import zonewise
-from zonewise.install.components import DEFAULT, Component, Mode, Values, file_names, text
+from zonewise.install.components import DEFAULT, InstallComponent, InstallMode, ManifestValues, file_names, text
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS = ROOT / "src/zonewise/install/manifests"
@@ -33,14 +33,14 @@ def test_a_wheel_can_install(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     ).stdout
-    assert printed == text(DEFAULT, Mode.OVERLAY, Values(image=f"zonewise:{zonewise.__version__}"))
+    assert printed == text(DEFAULT, InstallMode.OVERLAY, ManifestValues(image=f"zonewise:{zonewise.__version__}"))
 
 
 def test_deploy_has_every_manifest() -> None:
     for manifest in MANIFESTS.glob("*.yaml"):
         assert (ROOT / "deploy" / manifest.name).resolve() == manifest
     assert (ROOT / "deploy/chart/manifests").resolve() == MANIFESTS
-    named = {name for component in Component for mode in Mode for name in file_names(component, mode)}
+    named = {name for component in InstallComponent for mode in InstallMode for name in file_names(component, mode)}
     assert {manifest.name for manifest in MANIFESTS.glob("*.yaml")} == named
 
 
@@ -50,8 +50,8 @@ def test_the_charts_versions_and_defaults_are_the_packages() -> None:
     assert chart["version"] == chart["appVersion"] == zonewise.__version__
     assert values["image"] == f"zonewise:{zonewise.__version__}"
     assert values["components"] == [str(component) for component in DEFAULT]
-    assert (values["mode"], values["replicas"]) == (Mode.OVERLAY, Values(image="").replicas)
-    assert (values["apiServer"]["host"], values["apiServer"]["port"]) == Values(image="").api_server
+    assert (values["mode"], values["replicas"]) == (InstallMode.OVERLAY, ManifestValues(image="").replicas)
+    assert (values["apiServer"]["host"], values["apiServer"]["port"]) == ManifestValues(image="").api_server
 
 
 def test_the_image_has_what_the_package_asks_for() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zonewise.kube.decide.reflector import PAGE_SIZE, Command, List, Reflector, Wait, Watch
 from zonewise.kube.wire.codec import EventType, WatchEvent
-from zonewise.kube.wire.errors import ApiError, Cause, Details, Gone, Invalid, ServerTimeout, Unreachable
+from zonewise.kube.wire.errors import ApiError, ErrorCause, ErrorDetails, Gone, Invalid, ServerTimeout, Unreachable
 from zonewise.objects import ConfigMap, Key, Metadata
 from zonewise.objects.change import Change
 
@@ -13,7 +13,7 @@ RESET = Unreachable("connection reset")
 TOO_LARGE = ServerTimeout(
     "Too large resource version: 12, current: 3",
     status=504,
-    details=Details(causes=(Cause(reason="ResourceVersionTooLarge"),), retry_after_seconds=1),
+    details=ErrorDetails(causes=(ErrorCause(reason="ResourceVersionTooLarge"),), retry_after_seconds=1),
 )
 
 

@@ -16,11 +16,11 @@ from zonewise.errors import ZonewiseError
 from zonewise.kube.server.admission import AdmissionServer, Webhook
 from zonewise.kube.server.cert_manager import install, server_context
 from zonewise.kube.server.certificates import Authority
-from zonewise.kube.wire.admission_review import Review, Verdict
+from zonewise.kube.wire.admission_review import AdmissionVerdict, Review
 from zonewise.objects import Pod
 
 HOST = "127.0.0.1"
-FAILED = Verdict.deny("could not decide", code=503)
+FAILED = AdmissionVerdict.deny("could not decide", code=503)
 DAY = dt.timedelta(days=1)
 
 
@@ -34,19 +34,19 @@ class Decisions:
         self.patch: list[dict[str, Any]] = []
         self.cancelled = False
 
-    async def at_once(self, review: Review[Pod]) -> Verdict:
+    async def at_once(self, review: Review[Pod]) -> AdmissionVerdict:
         if self.error:
             raise self.error
-        return Verdict.allow(warnings=[review.name], patch=self.patch)
+        return AdmissionVerdict.allow(warnings=[review.name], patch=self.patch)
 
-    async def when_released(self, _review: Review[Pod]) -> Verdict:
+    async def when_released(self, _review: Review[Pod]) -> AdmissionVerdict:
         self.arrived.set()
         try:
             await self.released.wait()
         except asyncio.CancelledError:
             self.cancelled = True
             raise
-        return Verdict.deny("released")
+        return AdmissionVerdict.deny("released")
 
 
 class Setting:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from zonewise.kube.wire import admission_review
-from zonewise.kube.wire.admission_review import Operation, ReviewError, Verdict
-from zonewise.kube.wire.errors import Cause
+from zonewise.kube.wire.admission_review import AdmissionVerdict, Operation, ReviewError
+from zonewise.kube.wire.errors import ErrorCause
 from zonewise.objects import Metadata, Pod
 
 QUESTION: dict[str, Any] = {
@@ -79,7 +79,7 @@ def test_unreadable(body: bytes, problem: str) -> None:
         admission_review.read(body, admission_review.decoder_for(Pod))
 
 
-def answered(verdict: Verdict) -> dict[str, Any]:
+def answered(verdict: AdmissionVerdict) -> dict[str, Any]:
     answer = msgspec.json.decode(admission_review.answer("u-1", verdict))
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     response: dict[str, Any] = answer["response"]
@@ -87,19 +87,19 @@ def answered(verdict: Verdict) -> dict[str, Any]:
 
 
 def test_allow() -> None:
-    assert answered(Verdict.allow()) == {"uid": "u-1", "allowed": True}
+    assert answered(AdmissionVerdict.allow()) == {"uid": "u-1", "allowed": True}
 
 
 def test_allow_with_a_patch_and_warnings() -> None:
     operations = [{"op": "add", "path": "/metadata/labels/a~1b", "value": "c"}]
-    response = answered(Verdict.allow(patch=operations, warnings=["mind the gap"]))
+    response = answered(AdmissionVerdict.allow(patch=operations, warnings=["mind the gap"]))
     assert response["patchType"] == "JSONPatch"
     assert msgspec.json.decode(base64.b64decode(response["patch"])) == operations
     assert response["warnings"] == ["mind the gap"]
 
 
 def test_deny() -> None:
-    assert answered(Verdict.deny("no")) == {
+    assert answered(AdmissionVerdict.deny("no")) == {
         "uid": "u-1",
         "allowed": False,
         "status": {"code": 403, "reason": "Forbidden", "message": "no"},
@@ -107,9 +107,9 @@ def test_deny() -> None:
 
 
 def test_deny_with_everything() -> None:
-    cause = Cause(reason="ZoneBudget", message="zone a would lose its last pod", field="spec.zone")
+    cause = ErrorCause(reason="ZoneBudget", message="zone a would lose its last pod", field="spec.zone")
     response = answered(
-        Verdict.deny("later", code=429, causes=[cause], retry_after_seconds=7, warnings=["a budget is frozen"])
+        AdmissionVerdict.deny("later", code=429, causes=[cause], retry_after_seconds=7, warnings=["a budget is frozen"])
     )
     assert response["status"] == {
         "code": 429,
@@ -128,4 +128,4 @@ def test_deny_with_everything() -> None:
 @pytest.mark.parametrize("code", [0, 200, 418])
 def test_codes_that_mean_nothing_to_clients_are_refused(code: int) -> None:
     with pytest.raises(ValueError, match="is not a code to deny with"):
-        Verdict.deny("no", code=code)
+        AdmissionVerdict.deny("no", code=code)

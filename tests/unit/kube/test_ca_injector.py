@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from zonewise.kube.client.client import Client
-from zonewise.kube.client.kubeconfig import Access
-from zonewise.kube.server.ca_injector import TrustInjector, missing_trust
+from zonewise.kube.client.kubeconfig import ClusterAccess
+from zonewise.kube.server.ca_injector import CaInjector, missing_trust
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Metadata
 from zonewise.objects.admissionregistration import RegisteredWebhook, WebhookClientConfig, WebhookConfiguration
@@ -34,6 +34,6 @@ def test_missing_trust(present: dict[str, str], lacking: list[str]) -> None:
 
 
 async def test_somebody_must_say_which_configurations_are_ours() -> None:
-    client = Client(Access(server="https://127.0.0.1:1"))
+    client = Client(ClusterAccess(server="https://127.0.0.1:1"))
     with pytest.raises(ValueError, match="say which webhook configurations are ours"):
-        TrustInjector(client, Caches(client))
+        CaInjector(client, Caches(client))

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.kube.wire.codec import EventType, Lines, WatchEvent, event_decoder, read_event, read_object, read_page
+from zonewise.kube.wire.codec import (
+    EventType,
+    WatchEvent,
+    WatchLines,
+    event_decoder,
+    read_event,
+    read_object,
+    read_page,
+)
 from zonewise.kube.wire.errors import ApiError, Gone, ServerError, TooManyRequests, Undecodable
 from zonewise.objects import NODES, PODS, Pod
 
@@ -24,7 +32,7 @@ def read(kind: str, body: dict[str, Any]) -> WatchEvent[Pod]:
 def test_lines_come_out_whole_however_they_are_cut(parts: list[bytes], data: st.DataObject) -> None:
     whole = [part.replace(b"\n", b"") for part in parts]
     stream = b"".join(part + b"\n" for part in whole)
-    lines, got = Lines(), []
+    lines, got = WatchLines(), []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
         got += lines.feed(stream[:size])
@@ -34,7 +42,7 @@ def test_lines_come_out_whole_however_they_are_cut(parts: list[bytes], data: st.
 
 
 def test_a_line_without_its_end_is_unfinished() -> None:
-    lines = Lines()
+    lines = WatchLines()
     assert lines.feed(b'{"a":1}\n{"b"') == [b'{"a":1}']
     assert lines.unfinished
     assert lines.feed(b":2}\n") == [b'{"b":2}']

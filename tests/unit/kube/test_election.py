@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from zonewise.kube.decide.election import Create, Election, Read, Replace, Timing, Wait
+from zonewise.kube.decide.election import Create, Election, ElectionWait, Read, Replace, Timing
 from zonewise.objects import Lease, LeaseSpec, Metadata
 
 WALL = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -79,10 +79,10 @@ def test_taking_over_counts_a_transition_and_renewing_does_not() -> None:
 
 def test_a_held_lease_is_left_alone_until_it_has_not_changed_for_its_duration() -> None:
     election = waiting_since(100.0, lease())
-    assert election.next_step(100.0, WALL) == Wait(2.0)
+    assert election.next_step(100.0, WALL) == ElectionWait(2.0)
     assert election.next_step(102.0, WALL) == Read()
     election.read(lease(), 114.9)
-    assert isinstance(election.next_step(114.9, WALL), Wait)
+    assert isinstance(election.next_step(114.9, WALL), ElectionWait)
     election.read(lease(), 115.0)
     assert isinstance(election.next_step(115.0, WALL), Replace)
 
@@ -91,7 +91,7 @@ def test_any_change_of_a_held_lease_starts_the_wait_anew() -> None:
     election = waiting_since(0.0, lease(version="1"))
     election.read(lease(version="2"), 14.0)
     election.read(lease(version="2"), 28.9)
-    assert isinstance(election.next_step(28.9, WALL), Wait)
+    assert isinstance(election.next_step(28.9, WALL), ElectionWait)
     election.read(lease(version="2"), 29.0)
     assert isinstance(election.next_step(29.0, WALL), Replace)
 
@@ -104,7 +104,7 @@ def test_any_change_of_a_held_lease_starts_the_wait_anew() -> None:
 def test_the_holders_duration(written: int | None, waits: float) -> None:
     election = waiting_since(0.0, lease(lease_seconds=written))
     election.read(lease(lease_seconds=written), waits - 0.1)
-    assert isinstance(election.next_step(waits - 0.1, WALL), Wait)
+    assert isinstance(election.next_step(waits - 0.1, WALL), ElectionWait)
     election.read(lease(lease_seconds=written), waits)
     assert isinstance(election.next_step(waits, WALL), Replace)
 
@@ -127,7 +127,7 @@ def test_an_answer_that_comes_after_the_deadline_makes_no_leader() -> None:
 
 def test_a_leader_renews_every_retry_period_without_reading() -> None:
     election = leader(now=0.0)
-    assert election.next_step(0.5, WALL) == Wait(1.5)
+    assert election.next_step(0.5, WALL) == ElectionWait(1.5)
     step = election.next_step(2.0, WALL)
     assert isinstance(step, Replace)
     assert step.version == "1"
@@ -136,7 +136,7 @@ def test_a_leader_renews_every_retry_period_without_reading() -> None:
 def test_a_failed_renewal_is_tried_again_after_reading_and_leadership_goes_on() -> None:
     election = leader(now=0.0)
     election.failed(since=3.0)
-    assert election.next_step(3.0, WALL) == Wait(2.0)
+    assert election.next_step(3.0, WALL) == ElectionWait(2.0)
     assert election.next_step(5.0, WALL) == Read(), "at once, if the call took longer than a pause to fail"
     assert election.leads(5.0)
     election.read(lease(version="2", holder="me"), 5.1)
@@ -182,9 +182,9 @@ def test_a_leader_whose_lease_was_deleted_makes_it_anew_at_once() -> None:
 def test_a_candidate_waits_for_a_deleted_lease_as_if_it_were_held() -> None:
     election = waiting_since(0.0, lease())
     election.read(None, 50.0)
-    assert isinstance(election.next_step(50.0, WALL), Wait), "its leader may have renewed while we did not look"
+    assert isinstance(election.next_step(50.0, WALL), ElectionWait), "its leader may have renewed while we did not look"
     election.read(None, 64.9)
-    assert isinstance(election.next_step(64.9, WALL), Wait)
+    assert isinstance(election.next_step(64.9, WALL), ElectionWait)
     election.read(None, 65.0)
     assert isinstance(election.next_step(65.0, WALL), Create)
 
@@ -193,7 +193,7 @@ def test_a_former_leader_waits_for_a_deleted_lease_too() -> None:
     election = leader(now=0.0)
     election.failed(60.0)
     election.read(None, 62.0)
-    assert isinstance(election.next_step(62.0, WALL), Wait)
+    assert isinstance(election.next_step(62.0, WALL), ElectionWait)
 
 
 def test_resigning_ends_leadership_now() -> None:
@@ -232,7 +232,7 @@ def test_a_renewal_differs_from_the_last_even_when_the_wall_clock_stands_still()
 )
 def test_jumps_of_the_wall_clock_change_no_decision(jump: timedelta) -> None:
     candidate = waiting_since(0.0, lease())
-    assert isinstance(candidate.next_step(1.0, WALL + jump), Wait)
+    assert isinstance(candidate.next_step(1.0, WALL + jump), ElectionWait)
     ours = leader(now=0.0)
     step = ours.next_step(2.0, WALL + jump)
     assert isinstance(step, Replace)
@@ -244,7 +244,7 @@ def test_candidates_with_another_spread_ask_at_other_times() -> None:
     early, late = Election("a", TIMING, spread=0.0), Election("b", TIMING, spread=0.5)
     for election in (early, late):
         election.read(lease(), 0.0)
-    assert (early.next_step(0.0, WALL), late.next_step(0.0, WALL)) == (Wait(2.0), Wait(2.2))
+    assert (early.next_step(0.0, WALL), late.next_step(0.0, WALL)) == (ElectionWait(2.0), ElectionWait(2.2))
 
 
 def test_what_is_written_is_what_the_api_calls_it() -> None:

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from zonewise.kube.decide.election import Create, Election, Read, Replace, Timing, Wait
+from zonewise.kube.decide.election import Create, Election, ElectionWait, Read, Replace, Timing
 from zonewise.objects import Lease, LeaseSpec, Metadata
 
 TIMING = Timing(lease_seconds=15, renew_deadline_seconds=10, retry_seconds=2)
@@ -103,7 +103,7 @@ class Elections(RuleBasedStateMachine):
             return
         now = candidate.clock(self.time)
         step = candidate.election.next_step(now, candidate.wall)
-        if not isinstance(step, Wait):
+        if not isinstance(step, ElectionWait):
             candidate.pending = Request(step, sent_at=now)
             self.network.append(candidate.pending)
 

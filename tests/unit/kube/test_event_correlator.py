@@ -8,19 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.kube.decide.event_correlator import COMBINED, Correlator, Dropped, Limits, Series, SeriesKey, Subject
+from zonewise.kube.decide.event_correlator import (
+    COMBINED,
+    Correlator,
+    Dropped,
+    EventLimits,
+    EventSubject,
+    Series,
+    SeriesKey,
+)
 from zonewise.objects import ObjectReference
 from zonewise.objects.events import Severity
 
 WALL = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
 
-def subject(name: str = "web", reason: str = "Unbalanced") -> Subject:
+def subject(name: str = "web", reason: str = "Unbalanced") -> EventSubject:
     regarding = ObjectReference(kind="Service", namespace="shop", name=name, uid=f"uid-of-{name}")
-    return Subject(regarding, Severity.WARNING, reason, "Allocate")
+    return EventSubject(regarding, Severity.WARNING, reason, "Allocate")
 
 
-def observed(correlator: Correlator, about: Subject, note: str, now: float = 0.0) -> Series:
+def observed(correlator: Correlator, about: EventSubject, note: str, now: float = 0.0) -> Series:
     series = correlator.observe(about, note, now, WALL + timedelta(seconds=now))
     assert not isinstance(series, Dropped), series
     assert correlator.get(series.key) is series
@@ -44,12 +52,12 @@ def test_what_repeats_is_one_series_with_a_count_and_two_times() -> None:
     [
         subject(name="api"),
         subject(reason="Balanced"),
-        Subject(subject().regarding, Severity.NORMAL, "Unbalanced", "Allocate"),
-        Subject(subject().regarding, Severity.WARNING, "Unbalanced", "Evict"),
+        EventSubject(subject().regarding, Severity.NORMAL, "Unbalanced", "Allocate"),
+        EventSubject(subject().regarding, Severity.WARNING, "Unbalanced", "Evict"),
     ],
     ids=["object", "reason", "severity", "action"],
 )
-def test_what_differs_in_one_thing_is_another_series(other: Subject) -> None:
+def test_what_differs_in_one_thing_is_another_series(other: EventSubject) -> None:
     correlator = Correlator("u")
     first, second = observed(correlator, subject(), "x"), observed(correlator, other, "x")
     assert first is not second
@@ -57,7 +65,7 @@ def test_what_differs_in_one_thing_is_another_series(other: Subject) -> None:
 
 
 def test_after_many_notes_further_ones_are_combined_and_earlier_ones_keep_their_own() -> None:
-    correlator = Correlator("u", Limits(notes=3))
+    correlator = Correlator("u", EventLimits(notes=3))
     own = [observed(correlator, subject(), f"note {number}") for number in range(3)]
     combined = [observed(correlator, subject(), f"note {number}") for number in range(3, 6)]
     assert len({id(series) for series in combined}) == 1
@@ -68,7 +76,7 @@ def test_after_many_notes_further_ones_are_combined_and_earlier_ones_keep_their_
 
 
 def test_a_series_ends_when_it_was_not_seen_for_long_and_makes_room_for_other_notes() -> None:
-    correlator = Correlator("u", Limits(notes=1, forget_seconds=600))
+    correlator = Correlator("u", EventLimits(notes=1, forget_seconds=600))
     first = observed(correlator, subject(), "a", now=0.0)
     write(first)
     assert observed(correlator, subject(), "b", now=599.0).note == COMBINED + "b"
@@ -79,14 +87,14 @@ def test_a_series_ends_when_it_was_not_seen_for_long_and_makes_room_for_other_no
 
 
 def test_a_series_that_waits_for_the_server_is_not_forgotten() -> None:
-    correlator = Correlator("u", Limits(forget_seconds=600))
+    correlator = Correlator("u", EventLimits(forget_seconds=600))
     first = observed(correlator, subject(), "a", now=0.0)
     assert observed(correlator, subject(), "a", now=5000.0) is first
     assert first.count == 2
 
 
 def test_an_object_has_a_budget_of_new_events_that_grows_again_and_repeats_are_free() -> None:
-    correlator = Correlator("u", Limits(burst=2, refill_seconds=300))
+    correlator = Correlator("u", EventLimits(burst=2, refill_seconds=300))
     for note in ("a", "b"):
         write(observed(correlator, subject(), note))
     assert correlator.observe(subject(), "c", 1.0, WALL) is Dropped.NOISE
@@ -97,7 +105,7 @@ def test_an_object_has_a_budget_of_new_events_that_grows_again_and_repeats_are_f
 
 
 def test_budgets_are_remembered_for_so_many_objects_only() -> None:
-    correlator = Correlator("u", Limits(burst=1, objects=2))
+    correlator = Correlator("u", EventLimits(burst=1, objects=2))
     for name in ("a", "b", "c"):
         write(observed(correlator, subject(name), "x"))
     assert correlator.observe(subject("c"), "y", 0.0, WALL) is Dropped.NOISE
@@ -105,7 +113,7 @@ def test_budgets_are_remembered_for_so_many_objects_only() -> None:
 
 
 def test_a_full_buffer_drops_what_is_new_but_counts_what_is_known_and_makes_room_of_what_is_written() -> None:
-    correlator = Correlator("u", Limits(series=2))
+    correlator = Correlator("u", EventLimits(series=2))
     first = observed(correlator, subject(), "a")
     observed(correlator, subject(), "b")
     assert correlator.observe(subject(), "c", 0.0, WALL) is Dropped.BUFFER_FULL
@@ -156,7 +164,7 @@ def test_event_names_are_valid_whatever_the_object_is_called(name: str) -> None:
 def test_every_occurrence_is_counted_once_or_dropped_for_a_reason_and_memory_is_bounded(
     occurrences: list[tuple[str, str, int, int, bool]],
 ) -> None:
-    limits = Limits(notes=3, burst=5, refill_seconds=100, forget_seconds=300, series=6, objects=2)
+    limits = EventLimits(notes=3, burst=5, refill_seconds=100, forget_seconds=300, series=6, objects=2)
     correlator = Correlator("u", limits)
     counted: Counter[str] = Counter()
     dropped = 0
@@ -173,7 +181,7 @@ def test_every_occurrence_is_counted_once_or_dropped_for_a_reason_and_memory_is_
         if writes:
             write(series)
         assert len(correlator) <= limits.series
-        per_subject: Counter[Subject] = Counter(key[0] for key in keys(correlator) if key[1] is not None)
+        per_subject: Counter[EventSubject] = Counter(key[0] for key in keys(correlator) if key[1] is not None)
         assert all(count <= limits.notes for count in per_subject.values())
         assert correlator._notes == per_subject
     assert {name: series.count for name, series in ever.items()} == counted

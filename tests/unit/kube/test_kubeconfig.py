@@ -10,9 +10,9 @@ import yaml
 
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.wire.access import (
-    Access,
     BasicAuth,
     ClientCertificate,
+    ClusterAccess,
     ExecPlugin,
     Interaction,
     StaticToken,
@@ -43,7 +43,7 @@ def written(folder: Path, document: Any, name: str = "config") -> Path:
     return path
 
 
-def loaded(folder: Path, document: Any, context: str | None = None) -> Access:
+def loaded(folder: Path, document: Any, context: str | None = None) -> ClusterAccess:
     return kubeconfig.load(written(folder, document), context, environment={})
 
 

@@ -26,7 +26,7 @@ from kubernetes.config.incluster_config import InClusterConfigLoader
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.credentials import credentials_of
 from zonewise.kube.client.watched_file import content_of, source_of
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Reading:
     key: bytes
 
 
-def ours(access: Access) -> Reading:
+def ours(access: ClusterAccess) -> Reading:
     identity = asyncio.run(credentials_of(access.credential).current())
     own = access.certificate
     return Reading(

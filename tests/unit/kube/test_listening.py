@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from zonewise.errors import ZonewiseError
-from zonewise.kube.process import Listen
+from zonewise.kube.process import HealthListen
 from zonewise.kube.server import health
 from zonewise.kube.server.admission import AdmissionServer
 from zonewise.kube.server.health import Health
@@ -23,7 +23,7 @@ async def answers(host: str, port: int) -> bool:
 
 
 async def test_by_default_health_is_served_on_one_port_of_both_families() -> None:
-    async with health.serve(Health(), Listen().host, Listen().port) as port:
+    async with health.serve(Health(), HealthListen().host, HealthListen().port) as port:
         assert [await answers("127.0.0.1", port), await answers("[::1]", port)] == [True, True]
 
 

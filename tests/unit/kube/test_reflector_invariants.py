@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from zonewise.kube.decide.reflector import List, Reflector, Wait, Watch
 from zonewise.kube.wire.codec import EventType, WatchEvent
-from zonewise.kube.wire.errors import ApiError, Cause, Details, Gone, Invalid, ServerTimeout, Unreachable
+from zonewise.kube.wire.errors import ApiError, ErrorCause, ErrorDetails, Gone, Invalid, ServerTimeout, Unreachable
 from zonewise.objects import ConfigMap, Key, Metadata, key_of
 from zonewise.objects.change import Change
 
@@ -67,7 +67,7 @@ class ModelServer:
         """A consistent read is of now; others are of the replica's past, which may not reach far enough."""
         version = self.version if not not_older_than else max(0, self.version - self.lag)
         if not_older_than and version < int(not_older_than):
-            too_large = Details(causes=(Cause(reason="ResourceVersionTooLarge"),))
+            too_large = ErrorDetails(causes=(ErrorCause(reason="ResourceVersionTooLarge"),))
             raise ServerTimeout("Too large resource version", status=504, details=too_large)
         return version
 

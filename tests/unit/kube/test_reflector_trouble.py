@@ -33,7 +33,7 @@ from zonewise.kube.wire.errors import (
     ApiError,
     BadRequest,
     DeadlineExceeded,
-    Details,
+    ErrorDetails,
     Forbidden,
     ServerError,
     TooManyRequests,
@@ -261,7 +261,7 @@ def test_repeated_410s_back_off() -> None:
 def test_the_servers_retry_after_is_kept_within_reason(asked: int, wait: float) -> None:
     play = Play()
     play.next()
-    play.failed(TooManyRequests("busy", status=429, details=Details(retry_after_seconds=asked)))
+    play.failed(TooManyRequests("busy", status=429, details=ErrorDetails(retry_after_seconds=asked)))
     assert play.next() == Wait(wait)
 
 

@@ -7,14 +7,14 @@ import pytest
 
 from zonewise.kube.wire import requests
 from zonewise.kube.wire.patch import Apply, JsonPatch, MergePatch, Patch, StrategicPatch, pointer
-from zonewise.kube.wire.requests import Call, Propagation, Selection
+from zonewise.kube.wire.requests import ApiRequest, Propagation, Selection
 from zonewise.objects import CONFIG_MAPS, LEASES, NODES, PODS, Metadata, Pod
 
 APPLIED = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {}}
 OPTIONS = {"fieldManager": "zonewise"}
 
 
-def body(call: Call) -> Any:
+def body(call: ApiRequest) -> Any:
     assert call.body is not None
     return json.loads(call.body)
 
@@ -215,7 +215,7 @@ def test_what_is_missing_is_said_before_anything_is_sent(make: Any, says: str) -
 
 
 def test_an_unnamed_call_is_called_by_its_path() -> None:
-    assert Call(verb="get", method="GET", path="/version").action == "get of /version"
+    assert ApiRequest(verb="get", method="GET", path="/version").action == "get of /version"
 
 
 @pytest.mark.parametrize(

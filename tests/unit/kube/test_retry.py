@@ -11,7 +11,7 @@ from zonewise.kube.wire.errors import (
     ApiError,
     Conflict,
     DeadlineExceeded,
-    Details,
+    ErrorDetails,
     Forbidden,
     Gone,
     Invalid,
@@ -27,7 +27,7 @@ from zonewise.kube.wire.errors import (
     from_answer,
 )
 
-ASKED_TO_WAIT = Details(retry_after_seconds=3)
+ASKED_TO_WAIT = ErrorDetails(retry_after_seconds=3)
 
 
 def delay(error: ApiError, **given: Any) -> float | None:

@@ -8,7 +8,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from zonewise.kube.client.tls import TlsContexts, make_context
-from zonewise.kube.wire.access import Access, ClientCertificate
+from zonewise.kube.wire.access import ClientCertificate, ClusterAccess
 from zonewise.kube.wire.errors import ConfigError
 
 AUTHORITY = trustme.CA()
@@ -100,20 +100,20 @@ def test_what_is_wrong_is_said(authority: bytes, own: bytes, says: str) -> None:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Access:
+def files(tmp_path: Path) -> ClusterAccess:
     (tmp_path / "ca").write_bytes(pem(AUTHORITY))
     (tmp_path / "crt").write_bytes(certificate(ALICE))
     (tmp_path / "key").write_bytes(key(ALICE))
     own = ClientCertificate(tmp_path / "crt", tmp_path / "key")
-    return Access(server="https://api.example.com", authority=tmp_path / "ca", certificate=own)
+    return ClusterAccess(server="https://api.example.com", authority=tmp_path / "ca", certificate=own)
 
 
-def test_the_same_context_serves_while_nothing_changes(files: Access) -> None:
+def test_the_same_context_serves_while_nothing_changes(files: ClusterAccess) -> None:
     contexts = TlsContexts(files)
     assert contexts.current() is contexts.current()
 
 
-def test_a_new_pair_is_used_once_both_are_there(files: Access, tmp_path: Path) -> None:
+def test_a_new_pair_is_used_once_both_are_there(files: ClusterAccess, tmp_path: Path) -> None:
     contexts = TlsContexts(files)
     assert handshake(contexts.current()) == "alice"
     (tmp_path / "crt").write_bytes(certificate(BOB))
@@ -122,7 +122,7 @@ def test_a_new_pair_is_used_once_both_are_there(files: Access, tmp_path: Path) -
     assert handshake(contexts.current()) == "bob"
 
 
-def test_a_new_authority_is_trusted(files: Access, tmp_path: Path) -> None:
+def test_a_new_authority_is_trusted(files: ClusterAccess, tmp_path: Path) -> None:
     (tmp_path / "ca").write_bytes(pem(OTHER_AUTHORITY))
     contexts = TlsContexts(files)
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -131,13 +131,13 @@ def test_a_new_authority_is_trusted(files: Access, tmp_path: Path) -> None:
     assert handshake(contexts.current()) == "alice"
 
 
-def test_the_plugin_s_certificate_wins_over_the_files(files: Access) -> None:
+def test_the_plugin_s_certificate_wins_over_the_files(files: ClusterAccess) -> None:
     contexts = TlsContexts(files)
     assert handshake(contexts.current(pair(BOB))) == "bob"
     assert handshake(contexts.current()) == "alice"
 
 
-def test_files_that_never_worked_are_the_user_s_to_mend(files: Access, tmp_path: Path) -> None:
+def test_files_that_never_worked_are_the_user_s_to_mend(files: ClusterAccess, tmp_path: Path) -> None:
     (tmp_path / "key").unlink()
     with pytest.raises(ConfigError, match="key cannot be read"):
         TlsContexts(files).current()

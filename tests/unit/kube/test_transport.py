@@ -10,9 +10,9 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from zonewise.kube.client.transport import Transport, _keepalive_socket, _unreachable
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.errors import Unreachable, Untrusted
-from zonewise.kube.wire.requests import Call
+from zonewise.kube.wire.requests import ApiRequest
 
 KEY = ConnectionKey("api", 6443, True, True, None, None, None)
 
@@ -42,7 +42,7 @@ def test_what_a_failure_means(error: Exception, kind: type[Unreachable], sent: b
 
 async def answer_or_error(transport: Transport) -> str:
     try:
-        answer = await transport.send(Call(verb="get", method="GET", path="/version"))
+        answer = await transport.send(ApiRequest(verb="get", method="GET", path="/version"))
     except Unreachable as error:
         return "".join(traceback.format_exception(error))
     answer.release()
@@ -66,7 +66,7 @@ async def test_a_proxy_is_told_the_password_and_nobody_else(server: str, says: s
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
         port = proxy.sockets[0].getsockname()[1]
-        access = Access(server=server, proxy_url=f"http://joe:hunter2@127.0.0.1:{port}")
+        access = ClusterAccess(server=server, proxy_url=f"http://joe:hunter2@127.0.0.1:{port}")
         async with Transport(access) as transport:
             told = await answer_or_error(transport)
     assert b"Proxy-Authorization: Basic am9lOmh1bnRlcjI=" in heads[0]

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from zonewise.kube.client.watched_file import RotatedFile, content_of, source_of
+from zonewise.kube.client.watched_file import WatchedFile, content_of, source_of
 from zonewise.kube.wire.errors import ConfigError
 
 
 def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
-    file = RotatedFile(path)
+    file = WatchedFile(path)
     assert file.content() == b"first"
     (tmp_path / "next").write_text("other")
     (tmp_path / "next").replace(path)
@@ -22,7 +22,7 @@ def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
 def test_a_file_written_in_place_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
-    file = RotatedFile(path)
+    file = WatchedFile(path)
     file.content()
     path.write_text("longer than before")
     assert file.content() == b"longer than before"
@@ -35,7 +35,7 @@ def test_a_volume_swapped_by_symlink_is_read_again(tmp_path: Path) -> None:
         (tmp_path / generation / "token").write_text(generation)
     (tmp_path / "..data").symlink_to("one")
     (tmp_path / "token").symlink_to("..data/token")
-    file = RotatedFile(tmp_path / "token")
+    file = WatchedFile(tmp_path / "token")
     assert file.content() == b"one"
     (tmp_path / "next").symlink_to("two")
     (tmp_path / "next").replace(tmp_path / "..data")
@@ -45,14 +45,14 @@ def test_a_volume_swapped_by_symlink_is_read_again(tmp_path: Path) -> None:
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
-    file = RotatedFile(path)
+    file = WatchedFile(path)
     assert file.content() is file.content()
 
 
 def test_a_change_that_leaves_no_trace_is_found_when_asked_to_forget(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
-    file = RotatedFile(path)
+    file = WatchedFile(path)
     file.content()
     before = path.stat()
     path.write_text("other")
@@ -65,7 +65,7 @@ def test_a_change_that_leaves_no_trace_is_found_when_asked_to_forget(tmp_path: P
 def test_a_file_that_is_away_keeps_its_content(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
-    file = RotatedFile(path)
+    file = WatchedFile(path)
     file.content()
     path.unlink()
     assert file.content() == b"first"
@@ -75,7 +75,7 @@ def test_a_file_that_is_away_keeps_its_content(tmp_path: Path) -> None:
 
 def test_a_file_that_never_was_is_the_user_s_to_mend(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="token cannot be read: No such file or directory"):
-        RotatedFile(tmp_path / "token").content()
+        WatchedFile(tmp_path / "token").content()
 
 
 def test_inline_material_is_its_own_content() -> None:

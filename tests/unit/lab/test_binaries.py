@@ -14,7 +14,7 @@ from support.lab.machine import until
 from zonewise.errors import UsageError
 from zonewise.lab.build import binaries, build
 from zonewise.lab.build.binaries import DEFAULT_VERSION, PROGRAMS, BinariesError
-from zonewise.lab.progress import Reporter
+from zonewise.lab.progress import ProgressReporter
 
 MAIN = 'package main\n\nimport "os"\n\nfunc main() { os.Stdout.WriteString(os.Args[0]) }\n'
 GO_MOD = "module small\n\ngo 1.26\n\nrequire sigs.k8s.io/kwok v0.0.0\n\nreplace sigs.k8s.io/kwok => {kwok}\n"
@@ -41,7 +41,7 @@ def sources(tmp_path: Path) -> Path:
 
 def ensure(sources: Path) -> tuple[binaries.Binaries, str]:
     stream = io.StringIO()
-    return build.ensure(DEFAULT_VERSION, Reporter(stream), sources), stream.getvalue()
+    return build.ensure(DEFAULT_VERSION, ProgressReporter(stream), sources), stream.getvalue()
 
 
 def test_a_build_is_made_once_and_complete(sources: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_killed_build_leaves_nothing_that_looks_finished(sources: Path, cache:
 import sys, pathlib
 from zonewise.lab import progress
 from zonewise.lab.build import build
-build.ensure({DEFAULT_VERSION!r}, progress.Reporter(sys.stderr), pathlib.Path({str(sources)!r}))
+build.ensure({DEFAULT_VERSION!r}, progress.ProgressReporter(sys.stderr), pathlib.Path({str(sources)!r}))
 """
     said = tmp_path / "said"
     with said.open("w") as messages:

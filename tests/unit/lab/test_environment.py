@@ -9,8 +9,8 @@ import pytest
 
 from zonewise.lab.decide import environment
 from zonewise.lab.decide.addresses import plan
-from zonewise.lab.decide.environment import ContainerConfigError, Surroundings
-from zonewise.lab.decide.podspec import Pod, PodMetadata, Spec
+from zonewise.lab.decide.environment import ContainerConfigError, PodEnvironment
+from zonewise.lab.decide.podspec import PodMetadata, RunPod, RunPodSpec
 from zonewise.objects import Service
 
 NODE = plan("lab", 0, ("a",), 1).nodes[0]
@@ -25,7 +25,7 @@ SERVICES = msgspec.convert(
     ],
     list[Service],
 )
-AROUND = Surroundings(
+AROUND = PodEnvironment(
     host=NODE.address,
     addresses=NODE.pods.address(7),
     topology={ZONE: "a"},
@@ -40,12 +40,12 @@ def variables(*env: dict[str, Any], labels: dict[str, str] | None = None, **spec
     return environment.variables(pod, pod.spec.containers[0], AROUND)
 
 
-def _pod(env: tuple[dict[str, Any], ...], labels: dict[str, str], spec: dict[str, Any]) -> Pod:
+def _pod(env: tuple[dict[str, Any], ...], labels: dict[str, str], spec: dict[str, Any]) -> RunPod:
     metadata = {"name": "p", "namespace": "n", "uid": "u", "labels": labels, "annotations": {"note": "hi"}}
     container = {"name": "c", "command": ["x"], "env": env, "volumeMounts": [{"name": "files", "mountPath": "/f"}]}
     volumes = [{"name": "files", "configMap": {"name": "mounted"}}, {"name": "other", "configMap": {"name": "unused"}}]
     body = {"nodeName": "a-1", "serviceAccountName": "sa", "containers": [container], "volumes": volumes, **spec}
-    return msgspec.convert({"metadata": metadata, "spec": body}, Pod)
+    return msgspec.convert({"metadata": metadata, "spec": body}, RunPod)
 
 
 def field(name: str, path: str) -> dict[str, Any]:
@@ -144,5 +144,5 @@ def test_what_the_lab_does_not_know_is_said() -> None:
     ],
 )
 def test_the_clusters_dns_server_is_for_pods_that_want_it(spec: dict[str, Any], server: str, first: str) -> None:
-    pod = Pod(metadata=PodMetadata(name="a", namespace="shop"), spec=Spec(**spec))
+    pod = RunPod(metadata=PodMetadata(name="a", namespace="shop"), spec=RunPodSpec(**spec))
     assert environment.resolver(pod, server).partition("\n")[0] == first

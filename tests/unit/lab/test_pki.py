@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from zonewise.lab.controlplane.pki import Authority, service_account_key
+from zonewise.lab.controlplane.pki import LabAuthority, service_account_key
 
 NOW = dt.datetime.now(dt.UTC)
 
 
 @pytest.fixture
-def authority() -> Authority:
-    return Authority.create("test", NOW)
+def authority() -> LabAuthority:
+    return LabAuthority.create("test", NOW)
 
 
 def shake_hands(directory: Path, host: str) -> dict[str, list[str]]:
@@ -43,7 +43,7 @@ def shake_hands(directory: Path, host: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "kubernetes.default.svc", "fd7a::1"])
-def test_both_sides_trust_each_other(authority: Authority, tmp_path: Path, host: str) -> None:
+def test_both_sides_trust_each_other(authority: LabAuthority, tmp_path: Path, host: str) -> None:
     authority.pair.write(tmp_path, "ca")
     authority.server("server", [host, "localhost", host], NOW).write(tmp_path, "server")
     authority.client("system:node:a", ["system:nodes", "more"], NOW).write(tmp_path, "client")
@@ -53,19 +53,19 @@ def test_both_sides_trust_each_other(authority: Authority, tmp_path: Path, host:
     }
 
 
-def test_keys_are_readable_by_their_owner_only(authority: Authority, tmp_path: Path) -> None:
+def test_keys_are_readable_by_their_owner_only(authority: LabAuthority, tmp_path: Path) -> None:
     authority.pair.write(tmp_path, "ca")
     assert stat.S_IMODE((tmp_path / "ca.key").stat().st_mode) == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ca.crt", "ca.key"]
 
 
-def test_a_loaded_authority_signs_for_the_same_root(authority: Authority, tmp_path: Path) -> None:
+def test_a_loaded_authority_signs_for_the_same_root(authority: LabAuthority, tmp_path: Path) -> None:
     authority.pair.write(tmp_path, "ca")
-    later = Authority.load(tmp_path).client("late", [], NOW)
+    later = LabAuthority.load(tmp_path).client("late", [], NOW)
     later.certificate.verify_directly_issued_by(authority.pair.certificate)
 
 
-def test_a_foreign_key_is_refused(authority: Authority, tmp_path: Path) -> None:
+def test_a_foreign_key_is_refused(authority: LabAuthority, tmp_path: Path) -> None:
     authority.pair.write(tmp_path, "ca")
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415 - only to have a wrong one
 
@@ -74,7 +74,7 @@ def test_a_foreign_key_is_refused(authority: Authority, tmp_path: Path) -> None:
     )
     (tmp_path / "ca.key").write_bytes(foreign)
     with pytest.raises(TypeError, match="no elliptic curve key"):
-        Authority.load(tmp_path)
+        LabAuthority.load(tmp_path)
 
 
 def test_service_account_keys_differ() -> None:

@@ -10,14 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.lab.decide import pod_lifecycle
-from zonewise.lab.decide.pod_lifecycle import Act, ContainerState, Ended, Probing, Problem, Step, decide
-from zonewise.lab.decide.podspec import Container, Pod
-from zonewise.lab.decide.probe_results import ProbeKind, Tally
+from zonewise.lab.decide.pod_lifecycle import (
+    ContainerExit,
+    ContainerState,
+    LifecycleAction,
+    LifecycleStep,
+    Probing,
+    StartProblem,
+    decide,
+)
+from zonewise.lab.decide.podspec import RunContainer, RunPod
+from zonewise.lab.decide.probe_results import ProbeKind, ProbeTally
 
 NOW = 1000.0
 
 
-def pod(*containers: dict[str, Any], **spec: Any) -> Pod:
+def pod(*containers: dict[str, Any], **spec: Any) -> RunPod:
     """A pod as the API server sends it; `deletion` and `phase` are set apart from its spec."""
     grace, phase = spec.pop("deletion", None), spec.pop("phase", "Pending")
     metadata: dict[str, Any] = {"name": "p", "namespace": "default", "uid": "u"}
@@ -25,7 +33,7 @@ def pod(*containers: dict[str, Any], **spec: Any) -> Pod:
         metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}
     made = [{"name": "c", "command": ["run"], **container} for container in containers or ({},)]
     body = {"metadata": metadata, "spec": {"containers": made, **spec}, "status": {"phase": phase}}
-    return msgspec.convert(body, Pod)
+    return msgspec.convert(body, RunPod)
 
 
 def running(since: float = NOW - 100, **more: Any) -> ContainerState:
@@ -33,10 +41,10 @@ def running(since: float = NOW - 100, **more: Any) -> ContainerState:
 
 
 def ended(code: int, *, at: float = NOW - 1, crashes: int = 1, **more: Any) -> ContainerState:
-    return ContainerState(ended=Ended(code, at - 10, at), crashes=crashes, **more)
+    return ContainerState(ended=ContainerExit(code, at - 10, at), crashes=crashes, **more)
 
 
-def told(made: Pod, states: dict[str, ContainerState], **more: Any) -> list[str]:
+def told(made: RunPod, states: dict[str, ContainerState], **more: Any) -> list[str]:
     """The actions as words: "start c", "liveness c"."""
     decision = decide(made, states, NOW, **more)
     return [f"{action.kind} {action.container.name}" for action in decision.actions]
@@ -45,9 +53,9 @@ def told(made: Pod, states: dict[str, ContainerState], **more: Any) -> list[str]
 PROBE = {"tcpSocket": {"port": 1}, "periodSeconds": 10, "initialDelaySeconds": 5}
 HOOK = {"lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}
 INIT = [{"name": "i", "command": ["x"]}]
-BAD = {ProbeKind.LIVENESS: Tally(failures=3, passing=False, last_at=NOW)}
+BAD = {ProbeKind.LIVENESS: ProbeTally(failures=3, passing=False, last_at=NOW)}
 
-CASES: dict[str, tuple[Pod, dict[str, ContainerState], list[str]]] = {
+CASES: dict[str, tuple[RunPod, dict[str, ContainerState], list[str]]] = {
     "a new pod starts": (pod(), {}, ["start c"]),
     "containers start together": (pod({"name": "a"}, {"name": "b"}), {}, ["start a", "start b"]),
     "an init container goes first": (pod(initContainers=INIT), {}, ["start i"]),
@@ -64,8 +72,8 @@ CASES: dict[str, tuple[Pod, dict[str, ContainerState], list[str]]] = {
     "but not under OnFailure": (pod(restartPolicy="OnFailure"), {"c": ended(0)}, []),
     "failure is": (pod(restartPolicy="OnFailure"), {"c": ended(1)}, ["start c"]),
     "nothing is under Never": (pod(restartPolicy="Never"), {"c": ended(1)}, []),
-    "a start that failed waits": (pod(), {"c": ContainerState(problem=Problem("R", "m", NOW + 1))}, []),
-    "and is tried again": (pod(), {"c": ContainerState(problem=Problem("R", "m", NOW))}, ["start c"]),
+    "a start that failed waits": (pod(), {"c": ContainerState(problem=StartProblem("R", "m", NOW + 1))}, []),
+    "and is tried again": (pod(), {"c": ContainerState(problem=StartProblem("R", "m", NOW))}, ["start c"]),
     "a probe waits for its initial delay": (pod({"readinessProbe": PROBE}), {"c": running(NOW - 4)}, []),
     "and is due after it": (pod({"readinessProbe": PROBE}), {"c": running(NOW - 5)}, ["readiness c"]),
     "readiness and liveness wait for startup": (
@@ -116,7 +124,7 @@ CASES: dict[str, tuple[Pod, dict[str, ContainerState], list[str]]] = {
 
 
 @pytest.mark.parametrize(("made", "states", "expected"), CASES.values(), ids=CASES)
-def test_actions(made: Pod, states: dict[str, ContainerState], expected: list[str]) -> None:
+def test_actions(made: RunPod, states: dict[str, ContainerState], expected: list[str]) -> None:
     assert told(made, states) == expected
 
 
@@ -140,7 +148,7 @@ OVER = {
 
 
 @pytest.mark.parametrize(("made", "states", "over"), OVER.values(), ids=OVER)
-def test_a_pod_is_over(made: Pod, states: dict[str, ContainerState], over: bool) -> None:
+def test_a_pod_is_over(made: RunPod, states: dict[str, ContainerState], over: bool) -> None:
     assert decide(made, states, NOW).over is over
 
 
@@ -148,13 +156,13 @@ WAKES = {
     "at the end of a back-off": (pod(), {"c": ended(1, at=NOW - 4, crashes=2)}, NOW + 6),
     "when a probe is due": (pod({"readinessProbe": PROBE}), {"c": running(NOW - 2)}, NOW + 3),
     "when grace ends": (pod(deletion=30), {"c": running(stop_asked_at=NOW - 10, terminated=True)}, NOW + 20),
-    "when a start is tried again": (pod(), {"c": ContainerState(problem=Problem("R", "m", NOW + 7))}, NOW + 7),
+    "when a start is tried again": (pod(), {"c": ContainerState(problem=StartProblem("R", "m", NOW + 7))}, NOW + 7),
     "never, if nothing is due": (pod(), {"c": running()}, None),
 }
 
 
 @pytest.mark.parametrize(("made", "states", "wake_at"), WAKES.values(), ids=WAKES)
-def test_wakes(made: Pod, states: dict[str, ContainerState], wake_at: float | None) -> None:
+def test_wakes(made: RunPod, states: dict[str, ContainerState], wake_at: float | None) -> None:
     assert decide(made, states, NOW).wake_at == wake_at
 
 
@@ -165,7 +173,7 @@ def test_back_off_doubles_up_to_five_minutes() -> None:
 def test_runs_are_counted_and_a_long_one_is_forgiven() -> None:
     state = ContainerState().started(0)
     state = state.exited(1, 5).started(6).exited(2, 7).started(20)
-    assert (state.restarts, state.crashes, state.ended) == (2, 2, Ended(2, 6, 7))
+    assert (state.restarts, state.crashes, state.ended) == (2, 2, ContainerExit(2, 6, 7))
     assert state.exited(0, 20 + pod_lifecycle.FORGIVEN_AFTER_SECONDS).crashes == 1
     assert state.tallies == {}
 
@@ -183,7 +191,7 @@ def test_a_deleted_pod_ends_within_its_grace_and_is_told_once(
     now, state = 0.0, ContainerState()
     living = pod(restartPolicy=policy)
     for code in codes:
-        if Act(Step.START, _only(living)) in decide(living, {"c": state}, now + 1000).actions:
+        if LifecycleAction(LifecycleStep.START, _only(living)) in decide(living, {"c": state}, now + 1000).actions:
             state = state.started(now).exited(code, now + 1)
         now += 1000
     state = state if state.running else state.started(now)
@@ -191,8 +199,8 @@ def test_a_deleted_pod_ends_within_its_grace_and_is_told_once(
     told_at, killed_at = [], []
     for moment in (now + second for second in range(62)):
         for action in decide(dying, {"c": state}, moment).actions:
-            assert isinstance(action, Act)
-            if action.kind is Step.TERMINATE:
+            assert isinstance(action, LifecycleAction)
+            if action.kind is LifecycleStep.TERMINATE:
                 told_at.append(moment)
                 state = msgspec.structs.replace(state, stop_asked_at=moment, terminated=True)
                 state = state.exited(0, moment) if stops_on_request else state
@@ -207,7 +215,7 @@ def test_a_deleted_pod_ends_within_its_grace_and_is_told_once(
     assert decide(dying, {"c": state}, now + 100).over
 
 
-def _only(made: Pod) -> Container:
+def _only(made: RunPod) -> RunContainer:
     (container,) = made.spec.containers
     return container
 

@@ -9,30 +9,30 @@ import pytest
 
 from zonewise.lab.decide import podstatus
 from zonewise.lab.decide.addresses import plan
-from zonewise.lab.decide.pod_lifecycle import ContainerState, Ended, Problem
-from zonewise.lab.decide.podspec import Pod
+from zonewise.lab.decide.pod_lifecycle import ContainerExit, ContainerState, StartProblem
+from zonewise.lab.decide.podspec import RunPod
 from zonewise.lab.decide.podstatus import Json
-from zonewise.lab.decide.probe_results import ProbeKind, Tally
+from zonewise.lab.decide.probe_results import ProbeKind, ProbeTally
 
 NODE = plan("lab", 0, ("a",), 1).nodes[0]
 POD = NODE.pods.address(7)
 NOW = 1_700_000_000.0
 RUNNING = ContainerState(started_at=NOW - 60)
-DONE = ContainerState(ended=Ended(0, NOW - 60, NOW - 1), crashes=1)
-BROKEN = ContainerState(ended=Ended(3, NOW - 60, NOW - 1), crashes=2, restarts=1)
+DONE = ContainerState(ended=ContainerExit(0, NOW - 60, NOW - 1), crashes=1)
+BROKEN = ContainerState(ended=ContainerExit(3, NOW - 60, NOW - 1), crashes=2, restarts=1)
 INIT = [{"name": "i", "command": ["x"]}]
 
 
 def pod(
     *, conditions: tuple[dict[str, str], ...] = (), phase: str = "Pending", container: Json | None = None, **spec: Any
-) -> Pod:
+) -> RunPod:
     made = {"name": "c", "image": "none", "command": ["x"], **(container or {})}
     metadata = {"name": "p", "namespace": "default", "uid": "u"}
     status = {"phase": phase, "conditions": conditions}
-    return msgspec.convert({"metadata": metadata, "spec": {"containers": [made], **spec}, "status": status}, Pod)
+    return msgspec.convert({"metadata": metadata, "spec": {"containers": [made], **spec}, "status": status}, RunPod)
 
 
-def report(made: Pod, **states: ContainerState) -> Json:
+def report(made: RunPod, **states: ContainerState) -> Json:
     return podstatus.report(made, states, host=NODE.address, addresses=POD, since=NOW - 90, now=NOW)
 
 
@@ -40,7 +40,7 @@ def conditions(status: Json) -> dict[str, str]:
     return {condition["type"]: condition["status"] for condition in status["conditions"]}
 
 
-PHASES: dict[str, tuple[Pod, dict[str, ContainerState], str]] = {
+PHASES: dict[str, tuple[RunPod, dict[str, ContainerState], str]] = {
     "before anything runs": (pod(), {}, "Pending"),
     "while it initializes": (pod(initContainers=INIT), {"i": RUNNING}, "Pending"),
     "while it runs": (pod(), {"c": RUNNING}, "Running"),
@@ -53,17 +53,17 @@ PHASES: dict[str, tuple[Pod, dict[str, ContainerState], str]] = {
 
 
 @pytest.mark.parametrize(("made", "states", "phase"), PHASES.values(), ids=PHASES)
-def test_phase(made: Pod, states: dict[str, ContainerState], phase: str) -> None:
+def test_phase(made: RunPod, states: dict[str, ContainerState], phase: str) -> None:
     assert report(made, **states)["phase"] == phase
 
 
-STATES: dict[str, tuple[Pod, dict[str, ContainerState], Json]] = {
+STATES: dict[str, tuple[RunPod, dict[str, ContainerState], Json]] = {
     "not started": (pod(), {}, {"waiting": {"reason": "ContainerCreating"}}),
     "behind an init container": (pod(initContainers=INIT), {"i": RUNNING}, {"waiting": {"reason": "PodInitializing"}}),
     "running": (pod(), {"c": RUNNING}, {"running": {"startedAt": podstatus.timestamp(NOW - 60)}}),
     "misconfigured": (
         pod(),
-        {"c": ContainerState(problem=Problem("CreateContainerConfigError", "no key"))},
+        {"c": ContainerState(problem=StartProblem("CreateContainerConfigError", "no key"))},
         {"waiting": {"reason": "CreateContainerConfigError", "message": "no key"}},
     ),
     "crashing": (
@@ -92,7 +92,7 @@ STATES: dict[str, tuple[Pod, dict[str, ContainerState], Json]] = {
 
 
 @pytest.mark.parametrize(("made", "states", "state"), STATES.values(), ids=STATES)
-def test_container_state(made: Pod, states: dict[str, ContainerState], state: Json) -> None:
+def test_container_state(made: RunPod, states: dict[str, ContainerState], state: Json) -> None:
     assert report(made, **states)["containerStatuses"][0]["state"] == state
 
 
@@ -104,7 +104,7 @@ def test_a_container_without_a_command_says_what_to_do() -> None:
 
 def test_how_the_last_run_ended_stays_visible() -> None:
     status = report(
-        pod(), c=ContainerState(started_at=NOW, ended=Ended(137, NOW - 9, NOW - 5, unseen=True), restarts=4)
+        pod(), c=ContainerState(started_at=NOW, ended=ContainerExit(137, NOW - 9, NOW - 5, unseen=True), restarts=4)
     )
     (container,) = status["containerStatuses"]
     assert container["restartCount"] == 4
@@ -114,7 +114,7 @@ def test_how_the_last_run_ended_stays_visible() -> None:
 
 def test_readiness_is_of_the_containers_and_of_the_gates() -> None:
     probed = pod(container={"readinessProbe": {"tcpSocket": {"port": 1}}})
-    ready = ContainerState(started_at=NOW, tallies={ProbeKind.READINESS: Tally(passing=True)})
+    ready = ContainerState(started_at=NOW, tallies={ProbeKind.READINESS: ProbeTally(passing=True)})
     assert conditions(report(probed, c=RUNNING)) == {
         "PodScheduled": "True",
         "PodReadyToStartContainers": "True",

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.lab.decide import probe_results
-from zonewise.lab.decide.podspec import Container, Probe
-from zonewise.lab.decide.probe_results import ProbeKind, Tally
+from zonewise.lab.decide.podspec import Probe, RunContainer
+from zonewise.lab.decide.probe_results import ProbeKind, ProbeTally
 
 PROBE = Probe(success_threshold=2, failure_threshold=3)
 
@@ -42,29 +42,29 @@ def test_a_verdict_is_the_last_run_that_reached_its_threshold(results: str) -> N
     assert _tally(results).passing is verdict
 
 
-def _tally(results: str) -> Tally:
-    tally = Tally()
+def _tally(results: str) -> ProbeTally:
+    tally = ProbeTally()
     for result in results:
         tally = tally.record(PROBE, result == "+", 0)
     return tally
 
 
-GOOD, BAD = Tally(passing=True, last_at=100.0), Tally(passing=False, last_at=100.0)
-WITH_ALL = Container(startup_probe=Probe(), readiness_probe=Probe(), liveness_probe=Probe())
+GOOD, BAD = ProbeTally(passing=True, last_at=100.0), ProbeTally(passing=False, last_at=100.0)
+WITH_ALL = RunContainer(startup_probe=Probe(), readiness_probe=Probe(), liveness_probe=Probe())
 S, R, L = ProbeKind.STARTUP, ProbeKind.READINESS, ProbeKind.LIVENESS
 
 READY = {
-    "without probes a running container is ready": (Container(), {}, True),
-    "with one it is not before its first success": (Container(readiness_probe=Probe()), {}, False),
-    "then it is": (Container(readiness_probe=Probe()), {R: GOOD}, True),
-    "until it fails": (Container(readiness_probe=Probe()), {R: BAD}, False),
+    "without probes a running container is ready": (RunContainer(), {}, True),
+    "with one it is not before its first success": (RunContainer(readiness_probe=Probe()), {}, False),
+    "then it is": (RunContainer(readiness_probe=Probe()), {R: GOOD}, True),
+    "until it fails": (RunContainer(readiness_probe=Probe()), {R: BAD}, False),
     "not before it has started up": (WITH_ALL, {R: GOOD}, False),
     "liveness says nothing about it": (WITH_ALL, {S: GOOD, R: GOOD, L: BAD}, True),
 }
 
 
 @pytest.mark.parametrize(("container", "tallies", "ready"), READY.values(), ids=READY)
-def test_readiness(container: Container, tallies: dict[ProbeKind, Tally], ready: bool) -> None:
+def test_readiness(container: RunContainer, tallies: dict[ProbeKind, ProbeTally], ready: bool) -> None:
     assert probe_results.ready(container, tallies) is ready
 
 
@@ -75,7 +75,7 @@ def test_a_container_must_restart_for_startup_and_liveness_only() -> None:
 
 
 def test_a_probe_is_due_a_period_after_it_was_last_asked() -> None:
-    container = Container(liveness_probe=Probe(period_seconds=7, initial_delay_seconds=3))
+    container = RunContainer(liveness_probe=Probe(period_seconds=7, initial_delay_seconds=3))
     assert probe_results.due(container, {}, 50.0, terminating=False) == {L: 53.0}
     assert probe_results.due(container, {L: GOOD}, 50.0, terminating=False) == {L: 107.0}
     assert probe_results.due(container, {L: GOOD}, 50.0, terminating=True) == {}

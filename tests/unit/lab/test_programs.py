@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from zonewise.lab.controlplane import programs
-from zonewise.lab.controlplane.programs import Layout, Program, Settings
+from zonewise.lab.controlplane.programs import ControlPlaneConfig, ControlPlaneFiles, Program
 
-LAYOUT = Layout(Path("/lab"), Path("/dev/shm/data"), Path("/bin"), 3)
+LAYOUT = ControlPlaneFiles(Path("/lab"), Path("/dev/shm/data"), Path("/bin"), 3)
 CONTROLLERS = {
     "all": ("*", True),
     "all but another": ("*,-endpointslice-controller", True),
@@ -17,17 +17,17 @@ CONTROLLERS = {
 
 @pytest.mark.parametrize(("controllers", "expected"), CONTROLLERS.values(), ids=CONTROLLERS.keys())
 def test_which_controllers_run(controllers: str, expected: bool) -> None:
-    settings = Settings(version="v1.36.3", controllers=controllers)
+    settings = ControlPlaneConfig(version="v1.36.3", controllers=controllers)
     assert settings.runs("serviceaccount-controller") is expected
 
 
 def test_no_controller_runs_without_the_controller_manager() -> None:
-    settings = Settings(version="v1.36.3", programs=(Program.ETCD, Program.APISERVER))
+    settings = ControlPlaneConfig(version="v1.36.3", programs=(Program.ETCD, Program.APISERVER))
     assert not settings.runs("serviceaccount-controller")
 
 
 def test_more_flags_come_last_so_that_they_win() -> None:
-    settings = Settings(version="v1.36.3", flags={Program.APISERVER: ("--profiling=true",)})
+    settings = ControlPlaneConfig(version="v1.36.3", flags={Program.APISERVER: ("--profiling=true",)})
     command = programs.command(Program.APISERVER, settings, LAYOUT)
     assert command[0] == "/bin/kube-apiserver"
     assert command[-1] == "--profiling=true"
@@ -42,7 +42,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("address", "flag"), ADDRESSES.values(), ids=ADDRESSES.keys())
 def test_where_the_api_server_says_it_is(address: str, flag: str) -> None:
-    command = programs.command(Program.APISERVER, Settings(version="v1.36.3", address=address), LAYOUT)
+    command = programs.command(Program.APISERVER, ControlPlaneConfig(version="v1.36.3", address=address), LAYOUT)
     assert flag in command
     assert f"--bind-address={address}" in command
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.lab.progress import Estimate, Reporter, duration
+from zonewise.lab.progress import Estimate, ProgressReporter, duration
 
 DURATIONS = {0.4: "0 s", 40: "40 s", 89: "89 s", 95: "2 min", 600: "10 min", 3900: "1 h 5 min"}
 
@@ -48,7 +48,7 @@ def test_never_more_than_all_nor_backwards(weights: dict[str, int], messages: li
 
 def test_a_log_gets_a_line_for_every_tenth() -> None:
     stream = io.StringIO()
-    reporter = Reporter(stream, clock=lambda: 1.5)
+    reporter = ProgressReporter(stream, clock=lambda: 1.5)
     reporter.step("building")
     for percent in range(101):
         reporter.advance("on the way", percent / 100)
@@ -61,7 +61,7 @@ def test_a_log_gets_a_line_for_every_tenth() -> None:
 def test_a_terminal_gets_one_living_line() -> None:
     clock = iter(index / 10 for index in range(1000))
     stream = Terminal()
-    reporter = Reporter(stream, clock=lambda: next(clock))
+    reporter = ProgressReporter(stream, clock=lambda: next(clock))
     for percent in range(101):
         reporter.advance("on the way", percent / 100)
     reporter.close()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.lab.decide.podspec import Pod, PodMetadata
+from zonewise.lab.decide.podspec import PodMetadata, RunPod
 from zonewise.lab.network.namespaces import NetworkError
 from zonewise.lab.nodes import sandbox
 
@@ -29,7 +29,7 @@ def test_a_full_node_says_so() -> None:
 
 
 def test_links_fit_the_kernels_limit() -> None:
-    pods = [Pod(metadata=PodMetadata(uid=uid)) for uid in ("5a0a1f6e-7b0a-4a9d-8f0c-6a7e0c2f1b3d", "x")]
+    pods = [RunPod(metadata=PodMetadata(uid=uid)) for uid in ("5a0a1f6e-7b0a-4a9d-8f0c-6a7e0c2f1b3d", "x")]
     links = {sandbox.link_of(pod) for pod in pods}
     assert len(links) == 2
     assert all(len(link) <= 15 for link in links)

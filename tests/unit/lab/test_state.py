@@ -7,7 +7,7 @@ import pytest
 
 from zonewise.errors import UsageError
 from zonewise.lab import paths, state, status
-from zonewise.lab.state import BusyError, Lab, NoLabError, Options, Phase
+from zonewise.lab.state import BusyError, Lab, LabOptions, LabPhase, NoLabError
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def state_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make(name: str, **changes: object) -> Lab:
     directory = state.directory_of(name)
     directory.mkdir(parents=True)
-    options = Options(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True)
+    options = LabOptions(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True)
     lab = Lab(name=name, directory=directory, slot=3, binaries=Path("/bin"), options=options, **changes)  # type: ignore[arg-type]
     lab.save()
     return lab
@@ -32,18 +32,18 @@ def test_bad_names_are_refused(name: str) -> None:
 
 
 def test_a_record_comes_back_as_it_was_written() -> None:
-    lab = make("one", phase=Phase.READY)
+    lab = make("one", phase=LabPhase.READY)
     assert state.find("one") == lab
     assert state.get("one").kube_proxy == Path("/bin/kube-proxy")
     assert state.names() == ["one"]
 
 
 def test_labs_are_listed_with_what_is_written_of_them() -> None:
-    lab = make("one", phase=Phase.READY)
+    lab = make("one", phase=LabPhase.READY)
     state.directory_of("half").mkdir()
     assert status.listed() == (
-        status.Listed("half", None, str(state.directory_of("half"))),
-        status.Listed("one", Phase.READY, str(lab.directory)),
+        status.ListedLab("half", None, str(state.directory_of("half"))),
+        status.ListedLab("one", LabPhase.READY, str(lab.directory)),
     )
 
 
@@ -54,7 +54,7 @@ def test_half_written_and_unknown_labs_are_none() -> None:
 
 
 def test_a_lab_that_is_not_up_is_told_apart_from_others() -> None:
-    make("other", phase=Phase.READY)
+    make("other", phase=LabPhase.READY)
     make("half")
     with pytest.raises(NoLabError, match=r"start 'half' with .* --name half`, or choose .* --name: other$"):
         state.get("half")

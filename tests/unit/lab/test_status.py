@@ -1,7 +1,7 @@
 import pytest
 
 from zonewise.lab.nodes.kwok import manifests
-from zonewise.lab.status import Health, ZoneStatus, count, judge
+from zonewise.lab.status import LabHealth, LabZoneStatus, count, judge
 
 
 def test_nodes_are_counted_by_zone_and_kind() -> None:
@@ -9,29 +9,31 @@ def test_nodes_are_counted_by_zone_and_kind() -> None:
     real = {"metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": "zone-b"}}, "status": {}}
     stray = {"metadata": {"name": "s"}}
     assert count(("zone-a", "zone-b", "zone-c"), [*kwok, real, stray]) == (
-        ZoneStatus("zone-a", 0, 3, 3),
-        ZoneStatus("zone-b", 1, 2, 2),
-        ZoneStatus("zone-c"),
-        ZoneStatus("", 1, 0, 0),
+        LabZoneStatus("zone-a", 0, 3, 3),
+        LabZoneStatus("zone-b", 1, 2, 2),
+        LabZoneStatus("zone-c"),
+        LabZoneStatus("", 1, 0, 0),
     )
 
 
 JUDGED = {
-    "no nodes": ((), (Health.READY, "")),
-    "all ready": ((ZoneStatus("zone-a", 2, 1, 3), ZoneStatus("zone-b")), (Health.READY, "")),
+    "no nodes": ((), (LabHealth.READY, "")),
+    "all ready": ((LabZoneStatus("zone-a", 2, 1, 3), LabZoneStatus("zone-b")), (LabHealth.READY, "")),
     "a zone cut off": (
-        (ZoneStatus("zone-a", 2, 0, 2), ZoneStatus("zone-b", 2, 0, 0, cut=True)),
-        (Health.DEGRADED, "not ready: 2 of 2 nodes in zone-b (cut off)"),
+        (LabZoneStatus("zone-a", 2, 0, 2), LabZoneStatus("zone-b", 2, 0, 0, cut=True)),
+        (LabHealth.DEGRADED, "not ready: 2 of 2 nodes in zone-b (cut off)"),
     ),
     "here and there": (
-        (ZoneStatus("zone-a", 2, 5, 6), ZoneStatus("", 1)),
-        (Health.DEGRADED, "not ready: 1 of 7 nodes in zone-a, 1 of 1 nodes in no zone"),
+        (LabZoneStatus("zone-a", 2, 5, 6), LabZoneStatus("", 1)),
+        (LabHealth.DEGRADED, "not ready: 1 of 7 nodes in zone-a, 1 of 1 nodes in no zone"),
     ),
 }
 
 
 @pytest.mark.parametrize(("zones", "expected"), JUDGED.values(), ids=JUDGED)
-def test_a_lab_is_well_when_all_its_nodes_are(zones: tuple[ZoneStatus, ...], expected: tuple[Health, str]) -> None:
+def test_a_lab_is_well_when_all_its_nodes_are(
+    zones: tuple[LabZoneStatus, ...], expected: tuple[LabHealth, str]
+) -> None:
     assert judge(zones) == expected
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.demo import tour
-from zonewise.lab.state import DEFAULT_NAME, Lab, Options
+from zonewise.lab.state import DEFAULT_NAME, Lab, LabOptions
 
 
 def lab(name: str = DEFAULT_NAME, *, demo: bool = False, zonewise: bool = False, ceph: bool = False) -> Lab:
-    asked = Options(zones=zone_names(3), nodes_per_zone=2, demo=demo, zonewise=zonewise, ceph=ceph)
+    asked = LabOptions(zones=zone_names(3), nodes_per_zone=2, demo=demo, zonewise=zonewise, ceph=ceph)
     return Lab(name=name, directory=Path("/lab"), slot=0, binaries=Path("/bin"), options=asked)
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from support.planning.cluster import PORTS, node, service
 from zonewise.objects import Endpoint, EndpointSlice, Node
-from zonewise.planning.data_plane import Carrier
+from zonewise.planning.data_plane import DataPlane
 from zonewise.planning.effective_routing import carried
 from zonewise.planning.forecast import routed
 from zonewise.planning.snapshot import gather
 from zonewise.routing import choose
-from zonewise.routing.kube_proxy import Target, TrafficPolicies, categorize
+from zonewise.routing.kube_proxy import ProxyTarget, TrafficPolicies, categorize
 from zonewise.routing.policy import TOPOLOGY_KEYS
-from zonewise.slices.decide.families import Family
+from zonewise.slices.decide.families import ServiceFamily
 from zonewise.topology import HOSTNAME, ZONE
 
 LISTS = [[HOSTNAME], [ZONE], [HOSTNAME, ZONE], [HOSTNAME, "*"], [HOSTNAME, ZONE, "*"], ["rack"], ["rack", ZONE, "*"]]
@@ -44,10 +44,10 @@ def test_node_by_node(places: list[tuple[str, str]], homes: list[int], keys: lis
         endpoints=endpoints,
     )
     situation = gather(nodes, [web], [found])
-    made = routed(situation.services[0], Family.IPV4, situation)
+    made = routed(situation.services[0], ServiceFamily.IPV4, situation)
     hints = made.expression.hints
     targets = [
-        Target(
+        ProxyTarget(
             address=address,
             local=False,
             ready=True,
@@ -63,7 +63,7 @@ def test_node_by_node(places: list[tuple[str, str]], homes: list[int], keys: lis
         )
         for each in nodes
     }
-    told = carried(made.decision, made.expression, situation.cluster, Carrier.KUBE_PROXY)
+    told = carried(made.decision, made.expression, situation.cluster, DataPlane.KUBE_PROXY)
     decided = {name: set(choose(made.decision, situation.cluster, name).shares) for name in got}
     if not made.expression.losses:
         assert got == decided

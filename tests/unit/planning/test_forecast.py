@@ -10,11 +10,11 @@ from zonewise.diagnostics.decide.explain.service import explain
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import SERVICE_NAME, Key, Pod, Service, ServicePort, key_of
 from zonewise.planning import whatif
-from zonewise.planning.comparison import Comparison, Traffic, compare
-from zonewise.planning.data_plane import STOCK, Carriers
-from zonewise.planning.forecast import Assignment, Outlook, look
-from zonewise.planning.snapshot import Situation, gather
-from zonewise.routing import Cluster
+from zonewise.planning.comparison import Comparison, TrafficDifference, compare
+from zonewise.planning.data_plane import STOCK, DataPlanes
+from zonewise.planning.forecast import ClusterForecast, ServiceForecast, look
+from zonewise.planning.snapshot import Snapshot, gather
+from zonewise.routing import RoutingNodes
 from zonewise.routing.policy import SAME_ZONE
 from zonewise.slices.decide.metadata import CONSUMER
 from zonewise.slices.decide.names import MANAGED_BY, STOCK_MANAGER
@@ -28,7 +28,7 @@ def every(_: object) -> bool:
     return True
 
 
-def outlook(found: Situation, name: str = "shop") -> Outlook:
+def outlook(found: Snapshot, name: str = "shop") -> ClusterForecast:
     return next(one for one in look(found, every) if one.name == name)
 
 
@@ -36,14 +36,14 @@ def test_without_a_policy_a_third_stays_in_zone() -> None:
     found = outlook(situation(shop=EVEN))
     assert (found.policy, found.active, found.endpoints, found.slices) == ("none", False, 12, 1)
     assert found.in_zone == pytest.approx(1 / 3)
-    assert found.assignment == tuple(Assignment(zone, ("*",), 4) for zone in "abc")
+    assert found.assignment == tuple(ServiceForecast(zone, ("*",), 4) for zone in "abc")
 
 
 def test_a_preference_keeps_traffic_and_parts_the_slices_that_we_write() -> None:
     found = outlook(whatif.set_policy(situation(shop=EVEN, own=True), "same-zone", "Prefer", every))
     assert (found.policy, found.active, found.slices) == ("same-zone Prefer", True, 3)
     assert (found.in_zone, found.worst_overload) == (1.0, 0.0)
-    assert found.assignment == tuple(Assignment(zone, (zone,), 4) for zone in "abc")
+    assert found.assignment == tuple(ServiceForecast(zone, (zone,), 4) for zone in "abc")
 
 
 def test_hints_laid_over_stock_slices_make_no_more_of_them() -> None:
@@ -114,7 +114,7 @@ def test_hints_that_were_laid_over_stock_slices_are_remembered() -> None:
     nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
     bare = slice_of(asking, EVEN)
     bare.metadata.labels[MANAGED_BY] = STOCK_MANAGER
-    laid = overlay(asking, [bare], Cluster.of(nodes)).hints[key_of(bare)]
+    laid = overlay(asking, [bare], RoutingNodes.of(nodes)).hints[key_of(bare)]
     endpoints = tuple(
         msgspec.structs.replace(each, hints=said) for each, said in zip(bare.endpoints or (), laid, strict=True)
     )
@@ -124,7 +124,9 @@ def test_hints_that_were_laid_over_stock_slices_are_remembered() -> None:
     assert outlook(whatif.lose_zone(gather(nodes, [asking], [bare]), "a")).code == "BelowStart"
 
 
-def hard(*, service_: Service | None = None, carriers: Carriers = STOCK, rule: tuple[str, str] = REQUIRE) -> Outlook:
+def hard(
+    *, service_: Service | None = None, carriers: DataPlanes = STOCK, rule: tuple[str, str] = REQUIRE
+) -> ClusterForecast:
     """Of a Service that zone c has no endpoint of."""
     nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
     shop = service_ or service("shop")
@@ -134,8 +136,8 @@ def hard(*, service_: Service | None = None, carriers: Carriers = STOCK, rule: t
 
 CUTTING = {
     "labelled for our proxy": {"service_": labelled(service("shop"), OURS)},
-    "our proxy in kube-proxy's place": {"carriers": Carriers(all_services=True)},
-    "headless, by our DNS": {"service_": headless(service("shop")), "carriers": Carriers(dns=True)},
+    "our proxy in kube-proxy's place": {"carriers": DataPlanes(all_services=True)},
+    "headless, by our DNS": {"service_": headless(service("shop")), "carriers": DataPlanes(dns=True)},
 }
 
 
@@ -144,7 +146,7 @@ def test_a_hard_rule_without_endpoints_cuts_nodes_off_where_ours_carry_it(name: 
     found = hard(**CUTTING[name])  # type: ignore[arg-type]
     assert (found.cut_off, found.astray, found.losses) == (("c0", "c1"), (), ())
     assert (found.active, found.in_zone) == (True, 1.0)
-    assert found.assignment == (Assignment("a", ("a",), 4), Assignment("b", ("b",), 4))
+    assert found.assignment == (ServiceForecast("a", ("a",), 4), ServiceForecast("b", ("b",), 4))
 
 
 def test_a_hard_rule_is_soft_where_kube_proxy_carries_it() -> None:
@@ -181,7 +183,7 @@ def test_what_is_foreseen_of_kube_proxy_is_what_explain_says_once_hints_are_writ
     nodes = [*(node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)), node("x", "")]
     bare = slice_of(asking, {"a": 7, "b": 7})
     bare.metadata.labels[MANAGED_BY] = STOCK_MANAGER
-    laid = overlay(asking, [bare], Cluster.of(nodes)).hints[key_of(bare)]
+    laid = overlay(asking, [bare], RoutingNodes.of(nodes)).hints[key_of(bare)]
     endpoints = tuple(
         msgspec.structs.replace(each, hints=said) for each, said in zip(bare.endpoints or (), laid, strict=True)
     )
@@ -260,13 +262,13 @@ def test_an_ambiguous_name_is_refused() -> None:
     assert whatif.find(found, "y/shop", "--gb") == Key("y", "shop")
 
 
-def comparison(traffic: Traffic) -> Comparison:
+def comparison(traffic: TrafficDifference) -> Comparison:
     today = situation(shop=EVEN, bank={"a": 2, "b": 2, "c": 2})
     return compare(today, whatif.set_policy(today, "same-zone", "Prefer", every), every, traffic)
 
 
 def test_cost_is_what_crosses_zones_times_the_price() -> None:
-    found = comparison(Traffic(gb=900, price_per_gb=0.02))
+    found = comparison(TrafficDifference(gb=900, price_per_gb=0.02))
     shop = next(row for row in found.rows if row.key.name == "shop")
     assert shop.today.money is not None
     assert shop.planned.money is not None
@@ -278,14 +280,14 @@ def test_cost_is_what_crosses_zones_times_the_price() -> None:
 
 def test_who_scales_one_service_pays_no_more_for_another() -> None:
     today = situation(shop=EVEN, bank=EVEN)
-    found = compare(today, whatif.scale(today, "shop", 24), every, Traffic(gb=900, price_per_gb=0.02))
+    found = compare(today, whatif.scale(today, "shop", 24), every, TrafficDifference(gb=900, price_per_gb=0.02))
     rows = {row.key.name: row for row in found.rows}
     assert (rows["bank"].differs, rows["shop"].differs) == (False, True)
     assert found.planned.cost == pytest.approx(found.today.cost)
 
 
 def test_traffic_told_of_one_service_holds() -> None:
-    found = comparison(Traffic(gb=100, by_service={Key("default", "shop"): 7.0}, price_per_gb=1.0))
+    found = comparison(TrafficDifference(gb=100, by_service={Key("default", "shop"): 7.0}, price_per_gb=1.0))
     assert {row.key.name: row.today.money.gb for row in found.rows if row.today.money} == {"shop": 7.0, "bank": 100.0}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from zonewise.objects import EndpointSlice, Node, Service
-from zonewise.routing import Cluster
+from zonewise.routing import RoutingNodes
 
 ZONE = "topology.kubernetes.io/zone"
 NODES = {"a1": "a", "a2": "a", "b1": "b", "c1": "c"}
@@ -62,6 +62,6 @@ def node(name: str, zone: str = "", **labels: str) -> Node:
     return msgspec.convert(body, Node)
 
 
-def cluster(**extra: Node) -> Cluster:
+def cluster(**extra: Node) -> RoutingNodes:
     nodes = {name: node(name, zone) for name, zone in NODES.items()} | extra
-    return Cluster.of(nodes.values())
+    return RoutingNodes.of(nodes.values())

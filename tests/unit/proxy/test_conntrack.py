@@ -8,9 +8,9 @@ from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Node
 from zonewise.proxy.conntrack import stale_fronts
 from zonewise.proxy.decide.rules import PortRules, desired_rules
-from zonewise.proxy.decide.targets import Place, find_targets, serving
+from zonewise.proxy.decide.targets import NodePlace, find_targets, serving
 from zonewise.proxy.node_addresses import PRIMARY, node_port_addresses
-from zonewise.proxy.wire.elements import Front
+from zonewise.proxy.wire.elements import Frontend
 from zonewise.proxy.wire.family import IPV4
 
 DNS = [{"name": "dns", "port": 53, "protocol": "UDP"}]
@@ -19,7 +19,7 @@ DNS = [{"name": "dns", "port": 53, "protocol": "UDP"}]
 def _rules(name: str, address: str, **spec: object) -> PortRules:
     asked = service(name, ports=DNS, **spec)
     slices = [slice_of(endpoint(address), ports=DNS)]
-    found = find_targets(asked, asked.spec.ports[0], slices, Place("a1", cluster()), "IPv4")
+    found = find_targets(asked, asked.spec.ports[0], slices, NodePlace("a1", cluster()), "IPv4")
     flows = serving(asked.spec.ports[0], slices, "IPv4")
     answer = desired_rules(asked, asked.spec.ports[0], found, IPV4, flows=flows)
     assert answer is not None
@@ -31,7 +31,7 @@ def test_flows_to_an_address_that_another_service_has_are_left_alone() -> None:
     thief = _rules("thief", "10.1.0.9", clusterIP="10.96.0.9", externalIPs=["10.96.0.10"])
     own, claimed = (IPV4.pack("10.96.0.9"), 53), (IPV4.pack("10.96.0.10"), 53)
     assert stale_fronts([thief], IPV4, ()).keys() == {own, claimed}
-    lost = {(thief.name, Front("10.96.0.10", 17, 53))}
+    lost = {(thief.name, Frontend("10.96.0.10", 17, 53))}
     assert stale_fronts([thief], IPV4, (), lost).keys() == {own}
 
 

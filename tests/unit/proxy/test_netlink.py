@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.proxy.conntrack import Flow, read_flow, stale
-from zonewise.proxy.decide.targets import Target
+from zonewise.proxy.conntrack import ConntrackFlow, read_flow, stale
+from zonewise.proxy.decide.targets import EndpointTarget
 from zonewise.proxy.wire import netlink
 from zonewise.proxy.wire.family import IPV4
-from zonewise.proxy.wire.netlink import Kind, attribute, nested
+from zonewise.proxy.wire.netlink import MessageType, attribute, nested
 
 WORDS = st.integers(1, 10).flatmap(lambda words: st.binary(min_size=4 * words, max_size=4 * words))
 
@@ -33,7 +33,7 @@ def test_many_elements_are_split_over_messages() -> None:
 
 
 def test_a_batch_is_bracketed_and_numbered() -> None:
-    batch = netlink.batch_bytes([netlink.Message(Kind.NEW_TABLE, 2, b"")] * 2, 7)
+    batch = netlink.batch_bytes([netlink.Message(MessageType.NEW_TABLE, 2, b"")] * 2, 7)
     found = list(netlink.received(batch))
     assert [(message.kind, message.sequence) for message in found] == [(16, 7), (2560, 8), (2560, 9), (17, 10)]
 
@@ -67,13 +67,13 @@ def test_flows_are_read(zone: bool) -> None:
 @pytest.mark.parametrize(
     ("reply", "allowed", "expected"),
     [
-        pytest.param("10.2.0.2", {Target("10.2.0.2", 5353)}, False, id="its target still answers"),
-        pytest.param("10.2.0.2", {Target("10.2.0.3", 5353)}, True, id="its target is gone"),
-        pytest.param("10.96.0.1", {Target("10.2.0.3", 5353)}, True, id="begun when there was no endpoint"),
+        pytest.param("10.2.0.2", {EndpointTarget("10.2.0.2", 5353)}, False, id="its target still answers"),
+        pytest.param("10.2.0.2", {EndpointTarget("10.2.0.3", 5353)}, True, id="its target is gone"),
+        pytest.param("10.96.0.1", {EndpointTarget("10.2.0.3", 5353)}, True, id="begun when there was no endpoint"),
     ],
 )
-def test_stale_flows(reply: str, allowed: set[Target], expected: bool) -> None:
+def test_stale_flows(reply: str, allowed: set[EndpointTarget], expected: bool) -> None:
     flow = read_flow(_flow(reply, 5353))
-    assert isinstance(flow, Flow)
+    assert isinstance(flow, ConntrackFlow)
     assert stale(flow, {(IPV4.pack("10.96.0.1"), 53): frozenset(allowed)}, IPV4) is expected
     assert not stale(flow, {}, IPV4)

@@ -9,8 +9,8 @@ import pytest
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Service
-from zonewise.proxy.decide.rules import PortRules, Refusal, Scope, desired_rules, is_served
-from zonewise.proxy.decide.targets import Place, Target, find_targets
+from zonewise.proxy.decide.rules import PortRefusal, PortRules, Scope, desired_rules, is_served
+from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, find_targets
 from zonewise.proxy.wire.family import IPV4, IPV6
 
 HERE = [endpoint("10.1.0.1", "a1"), endpoint("10.2.0.1", "b1")]
@@ -19,7 +19,7 @@ BALANCED = {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "node
 
 def rules(asked: Service, *endpoints: Any, at: str = "a1", family: Any = IPV4) -> PortRules:
     port = asked.spec.ports[0]
-    found = find_targets(asked, port, [slice_of(*endpoints)], Place(at, cluster()), family.name)
+    found = find_targets(asked, port, [slice_of(*endpoints)], NodePlace(at, cluster()), family.name)
     answer = desired_rules(asked, port, found, family)
     assert answer is not None
     return answer
@@ -29,16 +29,18 @@ def rules(asked: Service, *endpoints: Any, at: str = "a1", family: Any = IPV4) -
     ("spec", "endpoints", "at", "internal", "external"),
     [
         pytest.param({}, HERE, "a1", Scope.CLUSTER, Scope.CLUSTER, id="plain"),
-        pytest.param({}, [], "a1", Refusal.REJECT, Refusal.REJECT, id="no endpoint at all"),
+        pytest.param({}, [], "a1", PortRefusal.REJECT, PortRefusal.REJECT, id="no endpoint at all"),
         pytest.param({"internalTrafficPolicy": "Local"}, HERE, "a1", Scope.LOCAL, Scope.CLUSTER, id="internal local"),
         pytest.param(
-            {"internalTrafficPolicy": "Local"}, HERE, "c1", Refusal.DROP, Scope.CLUSTER, id="none on the node"
+            {"internalTrafficPolicy": "Local"}, HERE, "c1", PortRefusal.DROP, Scope.CLUSTER, id="none on the node"
         ),
         pytest.param({"externalTrafficPolicy": "Local"}, HERE, "a1", Scope.CLUSTER, Scope.LOCAL, id="external local"),
         pytest.param(
-            {"externalTrafficPolicy": "Local"}, HERE, "c1", Scope.CLUSTER, Refusal.DROP, id="external, none here"
+            {"externalTrafficPolicy": "Local"}, HERE, "c1", Scope.CLUSTER, PortRefusal.DROP, id="external, none here"
         ),
-        pytest.param({"externalTrafficPolicy": "Local"}, [], "c1", Refusal.REJECT, Refusal.REJECT, id="local and none"),
+        pytest.param(
+            {"externalTrafficPolicy": "Local"}, [], "c1", PortRefusal.REJECT, PortRefusal.REJECT, id="local and none"
+        ),
     ],
 )
 def test_fates(spec: dict[str, Any], endpoints: list[Any], at: str, internal: Any, external: Any) -> None:
@@ -63,19 +65,19 @@ def test_addresses_by_family() -> None:
         "fd96::1",
         ("fd00::9",),
         ("fd97::1",),
-        Refusal.REJECT,
+        PortRefusal.REJECT,
     )
 
 
 def test_a_service_without_an_address_of_the_family_has_no_rules() -> None:
     asked = service()
-    found = find_targets(asked, asked.spec.ports[0], [], Place("a1", cluster()), "IPv6")
+    found = find_targets(asked, asked.spec.ports[0], [], NodePlace("a1", cluster()), "IPv6")
     assert desired_rules(asked, asked.spec.ports[0], found, IPV6) is None
 
 
 def test_endpoints_of_another_family_are_left_out_with_a_word() -> None:
     found = rules(service(), endpoint("fd00::1"), endpoint("10.1.0.1"))
-    assert found.cluster == (Target("10.1.0.1", 8080),)
+    assert found.cluster == (EndpointTarget("10.1.0.1", 8080),)
     assert found.left_out == ("1 endpoints have no IPv4 address, such as [fd00::1]:8080",)
 
 
@@ -83,7 +85,7 @@ def test_affinity_and_hairpin() -> None:
     config = {"clientIP": {"timeoutSeconds": 60}}
     found = rules(service(sessionAffinity="ClientIP", sessionAffinityConfig=config), *HERE)
     assert found.affinity_seconds == 60
-    assert found.hairpin == (Target("10.1.0.1", 8080),)
+    assert found.hairpin == (EndpointTarget("10.1.0.1", 8080),)
 
 
 @pytest.mark.parametrize(

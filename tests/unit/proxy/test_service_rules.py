@@ -7,8 +7,8 @@ import pytest
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Key
-from zonewise.proxy.decide.service_rules import Decider
-from zonewise.proxy.decide.targets import Place
+from zonewise.proxy.decide.service_rules import ServiceRules
+from zonewise.proxy.decide.targets import NodePlace
 from zonewise.proxy.wire.family import IPV4
 
 WEB = Key("shop", "web")
@@ -16,7 +16,7 @@ PREFER = {"endpointslice.kubernetes.io/same-zone": "Prefer"}
 
 
 def test_a_decision_that_fails_leaves_the_last_one() -> None:
-    decider, place = Decider((IPV4,), all_services=True), Place("a1", cluster())
+    decider, place = ServiceRules((IPV4,), all_services=True), NodePlace("a1", cluster())
     asked = service(annotations=PREFER)
     decided = decider.decide(WEB, asked, [slice_of(endpoint("10.1.0.1"))], place)
     broken = msgspec.structs.replace(slice_of(endpoint("10.1.0.2")), endpoints=(None,))

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from unit.proxy.build import NODES, cluster, endpoint, node, service, slice_of
 from zonewise.objects import Key, Service
 from zonewise.proxy.decide import targets as module
-from zonewise.proxy.decide.service_rules import Decider
+from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import (
     CONSUMER,
     SHARED,
-    Place,
-    Target,
-    Targets,
+    EndpointTarget,
+    NodePlace,
+    PortTargets,
     find_targets,
     is_stranded,
     ready_on,
@@ -34,12 +34,12 @@ SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
 SAME_NODE = "endpointslice.kubernetes.io/same-node"
 
 
-def find(asked: Service, *slices: Any, at: str = "a1", **nodes: Any) -> Targets:
-    place = Place(at, cluster(**nodes))
+def find(asked: Service, *slices: Any, at: str = "a1", **nodes: Any) -> PortTargets:
+    place = NodePlace(at, cluster(**nodes))
     return find_targets(asked, asked.spec.ports[0], slices, place, "IPv4")
 
 
-def addresses(found: Targets) -> list[str]:
+def addresses(found: PortTargets) -> list[str]:
     return sorted(target.address for target in found.cluster)
 
 
@@ -125,7 +125,7 @@ def test_terminating_endpoints_serve_only_where_none_is_ready() -> None:
 
 def test_local_policy_takes_those_on_the_node() -> None:
     found = find(service(internalTrafficPolicy="Local"), slice_of(*EVERYWHERE), at="a2")
-    assert found.local == (Target("10.1.0.2", 8080),)
+    assert found.local == (EndpointTarget("10.1.0.2", 8080),)
     assert found.has_any
     far = find(service(internalTrafficPolicy="Local"), slice_of(*EVERYWHERE), at="c1")
     assert (far.local, far.has_any) == ((), True)
@@ -200,7 +200,7 @@ def test_a_drained_zone_gets_no_traffic_while_others_can_take_it() -> None:
     drained = {"zonewise.dev/drain-zone": "a"}
     soft = service(annotations={KEYS: '["topology.kubernetes.io/zone", "*"]'} | drained)
     assert addresses(find(soft, slice_of(*EVERYWHERE))) == ["10.2.0.1"]
-    place = Place("a1", cluster(), {"shop": drained})
+    place = NodePlace("a1", cluster(), {"shop": drained})
     asked = keys("topology.kubernetes.io/zone", "*")
     found = find_targets(asked, asked.spec.ports[0], [slice_of(*EVERYWHERE)], place, "IPv4")
     assert addresses(found) == ["10.2.0.1"]
@@ -216,14 +216,14 @@ def test_named_ports_may_have_other_numbers_in_other_slices() -> None:
     other = slice_of(endpoint("10.1.0.2"), name="web-2", ports=[{"name": "http", "port": 9090, "protocol": "TCP"}])
     foreign = slice_of(endpoint("10.1.0.3"), name="web-3", ports=[{"name": "admin", "port": 1, "protocol": "TCP"}])
     found = find(service(), slice_of(endpoint("10.1.0.1")), other, foreign)
-    assert set(found.cluster) == {Target("10.1.0.1", 8080), Target("10.1.0.2", 9090)}
+    assert set(found.cluster) == {EndpointTarget("10.1.0.1", 8080), EndpointTarget("10.1.0.2", 9090)}
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["a1", "b1"]), st.booleans()), max_size=8))
 def test_the_short_way_is_the_long_way(chosen: list[tuple[int, str, bool]]) -> None:
     endpoints = [endpoint(f"10.1.0.{number}", at, ready=ready) for number, at, ready in chosen]
     asked, slices = service(), [slice_of(*endpoints)]
-    place = Place("a1", cluster())
+    place = NodePlace("a1", cluster())
     short = find_targets(asked, asked.spec.ports[0], slices, place, "IPv4")
     policies = module.traffic_policies(asked, asked.spec.ports[0], "IPv4")
     long = module._by_hints(slices, asked.spec.ports[0], policies, place)
@@ -239,8 +239,8 @@ def test_many_ports_are_found_as_few_are() -> None:
         slice_of(endpoint("10.1.0.1"), ports=offers),
         slice_of(endpoint("10.1.0.2"), name="web-2", ports=[{**each, "port": 9000} for each in offers[::2]]),
     ]
-    together, alone = Decider((IPV4,), all_services=True), Decider((IPV4,), all_services=True)
-    place = Place("a1", cluster())
+    together, alone = ServiceRules((IPV4,), all_services=True), ServiceRules((IPV4,), all_services=True)
+    place = NodePlace("a1", cluster())
     wide = together.decide(Key("shop", "web"), service(ports=listed), slices, place)[IPV4]
     for port in listed:
         single = alone.decide(Key("shop", "web"), service(ports=[port]), slices, place)[IPV4]

@@ -14,7 +14,7 @@ from zonewise.objects import (
     Service,
     ServiceSpec,
 )
-from zonewise.routing import Cluster
+from zonewise.routing import RoutingNodes
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
 
@@ -37,9 +37,9 @@ def node(
     )
 
 
-def cluster(nodes_per_zone: Mapping[str, int], *, region: str | None = None) -> Cluster:
+def cluster(nodes_per_zone: Mapping[str, int], *, region: str | None = None) -> RoutingNodes:
     """Nodes a1, a2, ... in zone a, and so on."""
-    return Cluster.of(
+    return RoutingNodes.of(
         node(f"{zone}{number}", zone, region=region)
         for zone, count in nodes_per_zone.items()
         for number in range(1, count + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from zonewise.routing.algorithms import STANDARD, Group, Groups, evaluate, total_score
+from zonewise.routing.algorithms import STANDARD, EndpointGroup, EndpointGroups, evaluate, total_score
 
 
 def partitions(zones: Sequence[int]) -> Iterator[list[list[int]]]:
@@ -29,7 +29,7 @@ def sizes(total: int, blocks: int) -> Iterator[tuple[int, ...]]:
 
 def filled(
     nodes: Sequence[int], endpoints: Sequence[int], blocks: Sequence[Sequence[int]], wanted: Sequence[int]
-) -> Groups:
+) -> EndpointGroups:
     """Own endpoints first, those of the zone with more nodes before others; what is missing from what is over."""
     left = list(endpoints)
     compositions = [[0] * len(nodes) for _ in blocks]
@@ -45,9 +45,9 @@ def filled(
     for at in range(len(blocks)):
         for zone in range(len(nodes)):
             take(at, zone)
-    return Groups(
+    return EndpointGroups(
         tuple(
-            Group(tuple(composition), tuple(float(zone in block) for zone in range(len(nodes))))
+            EndpointGroup(tuple(composition), tuple(float(zone in block) for zone in range(len(nodes))))
             for composition, block in zip(compositions, blocks, strict=True)
         )
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from zonewise.routing.algorithms import STANDARD, Algorithm, Downgrade, Groups, assign, evaluate, total_score
+from zonewise.routing.algorithms import STANDARD, Algorithm, Downgrade, EndpointGroups, assign, evaluate, total_score
 from zonewise.routing.algorithms.heap import build, pop, push
 from zonewise.routing.algorithms.local import fewest, overloaded
 
@@ -49,7 +49,7 @@ def read_group(text: str, zones: int) -> tuple[tuple[float, ...], tuple[int, ...
 VECTORS = list(vectors())
 
 
-def by_weights(groups: Groups) -> dict[tuple[float, ...], tuple[int, ...]]:
+def by_weights(groups: EndpointGroups) -> dict[tuple[float, ...], tuple[int, ...]]:
     return {tuple(round(weight, 6) for weight in group.weights): group.composition for group in groups}
 
 
@@ -115,7 +115,7 @@ def test_bad_counts_are_refused(nodes: list[int], endpoints: list[int], message:
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_no_endpoints_make_no_groups(algorithm: Algorithm) -> None:
-    assert assign(algorithm, [1, 2, 3], [0, 0, 0]) == Groups(())
+    assert assign(algorithm, [1, 2, 3], [0, 0, 0]) == EndpointGroups(())
 
 
 def test_weighted_loses_nothing_where_floats_would() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.routing.algorithms import STANDARD, Algorithm, Groups, assign, evaluate, total_score
+from zonewise.routing.algorithms import STANDARD, Algorithm, EndpointGroups, assign, evaluate, total_score
 
 COUNTS = st.integers(0, 40) | st.integers(0, 3) | st.integers(0, 400)
 ZONES = st.lists(st.tuples(st.integers(1, 30), COUNTS), min_size=1, max_size=9).filter(
@@ -23,7 +23,7 @@ def split(zones: Zones) -> tuple[list[int], list[int]]:
     return [nodes for nodes, _ in zones], [endpoints for _, endpoints in zones]
 
 
-def total(zones: Zones, groups: Groups) -> float:
+def total(zones: Zones, groups: EndpointGroups) -> float:
     nodes, endpoints = split(zones)
     return total_score(evaluate(nodes, groups), sum(endpoints), STANDARD)
 
@@ -74,7 +74,7 @@ def test_permuting_zones_permutes_the_answer(algorithm: Algorithm, data: st.Data
         assert alike(zones, one) == alike(shuffled, other)
 
 
-def alike(zones: Zones, groups: Groups) -> Counter[tuple[int, tuple[tuple[int, int], ...]]]:
+def alike(zones: Zones, groups: EndpointGroups) -> Counter[tuple[int, tuple[tuple[int, int], ...]]]:
     """Sizes and consumers by what the zones are like, not by their place: twins may stand in for each other."""
     return Counter((group.size, tuple(sorted(zones[zone] for zone in group.consumers))) for group in groups)
 

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.full_search import best_total
-from zonewise.routing.algorithms import STANDARD, Algorithm, Group, Groups, Weights, assign, evaluate, total_score
+from zonewise.routing.algorithms import (
+    STANDARD,
+    Algorithm,
+    EndpointGroup,
+    EndpointGroups,
+    Weights,
+    assign,
+    evaluate,
+    total_score,
+)
 from zonewise.routing.algorithms.hysteresis import moved
 
 
@@ -114,9 +123,9 @@ def test_memory_of_the_same_changes_nothing(endpoints: list[int]) -> None:
     "previous",
     [
         pytest.param(assign(Algorithm.LOCAL_WEIGHTED, [3, 4, 5], [7, 8, 10]), id="weighted"),
-        pytest.param(Groups((Group((7, 8, 10), (1.0, 1.0, 0.0)),)), id="a zone reached nobody"),
+        pytest.param(EndpointGroups((EndpointGroup((7, 8, 10), (1.0, 1.0, 0.0)),)), id="a zone reached nobody"),
     ],
 )
-def test_what_hints_cannot_keep_is_not_kept(previous: Groups) -> None:
+def test_what_hints_cannot_keep_is_not_kept(previous: EndpointGroups) -> None:
     fresh = assign(Algorithm.OPTIMAL, [3, 4, 5], [7, 8, 10])
     assert assign(Algorithm.OPTIMAL, [3, 4, 5], [7, 8, 10], previous=previous) == fresh

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
 from zonewise.objects import Endpoint, Service
-from zonewise.routing import Cluster, Code, HintsForm, choose, decide
+from zonewise.routing import HintsForm, RoutingCode, RoutingNodes, choose, decide
 from zonewise.routing.cluster import NODE_NAME
 from zonewise.routing.endpoints import usable
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
@@ -22,15 +22,15 @@ NINE = endpoints({"a": 3, "b": 3, "c": 3})
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
 
 RULES = {
-    "nothing": (service(), Code.NO_POLICY),
-    "balanced": (service({SAME_ZONE: "Balanced"}), Code.BALANCED),
-    "keys": (service({TOPOLOGY_KEYS: '["*"]'}), Code.TOPOLOGY_KEYS),
-    "keys before zone": (service({TOPOLOGY_KEYS: '["*"]', SAME_ZONE: "Require"}), Code.TOPOLOGY_KEYS),
-    "zone before hints": (service({SAME_ZONE: "Require", OLD_HINTS: "Auto"}), Code.REQUIRED),
-    "hints before distribution": (service({OLD_HINTS: "Auto"}, traffic_distribution="PreferClose"), Code.HINTED),
-    "distribution": (service(traffic_distribution="PreferClose"), Code.DISTRIBUTED),
-    "prefer": (service({SAME_ZONE: "Prefer"} | AT_ONCE), Code.PREFERRED),
-    "prefer, too few": (service({SAME_ZONE: "Prefer"}), Code.BELOW_START),
+    "nothing": (service(), RoutingCode.NO_POLICY),
+    "balanced": (service({SAME_ZONE: "Balanced"}), RoutingCode.BALANCED),
+    "keys": (service({TOPOLOGY_KEYS: '["*"]'}), RoutingCode.TOPOLOGY_KEYS),
+    "keys before zone": (service({TOPOLOGY_KEYS: '["*"]', SAME_ZONE: "Require"}), RoutingCode.TOPOLOGY_KEYS),
+    "zone before hints": (service({SAME_ZONE: "Require", OLD_HINTS: "Auto"}), RoutingCode.REQUIRED),
+    "hints before distribution": (service({OLD_HINTS: "Auto"}, traffic_distribution="PreferClose"), RoutingCode.HINTED),
+    "distribution": (service(traffic_distribution="PreferClose"), RoutingCode.DISTRIBUTED),
+    "prefer": (service({SAME_ZONE: "Prefer"} | AT_ONCE), RoutingCode.PREFERRED),
+    "prefer, too few": (service({SAME_ZONE: "Prefer"}), RoutingCode.BELOW_START),
 }
 
 
@@ -44,7 +44,11 @@ def test_rule(name: str) -> None:
 def test_no_endpoints_no_choice(name: str) -> None:
     decision = decide(RULES[name][0], [endpoint("X", ready=False)], THREE)
     choice = choose(decision, THREE, "a1")
-    assert (decision.reason.code, choice.shares, choice.reason.code) == (Code.NO_ENDPOINTS, {}, Code.NO_ENDPOINTS)
+    assert (decision.reason.code, choice.shares, choice.reason.code) == (
+        RoutingCode.NO_ENDPOINTS,
+        {},
+        RoutingCode.NO_ENDPOINTS,
+    )
 
 
 def test_strict_hints_are_upstreams() -> None:
@@ -63,17 +67,17 @@ def test_strict_hints_that_are_valid_stay() -> None:
 def test_only_terminating_endpoints_are_nobodys_preference(written: Service) -> None:
     draining = [endpoint(f"10.0.0.{n}", "a1", "a", ready=False, serving=True, terminating=True) for n in range(9)]
     decision = decide(written, draining, THREE)
-    assert (decision.reason.code, len(choose(decision, THREE, "b1").shares)) == (Code.ONLY_TERMINATING, 9)
+    assert (decision.reason.code, len(choose(decision, THREE, "b1").shares)) == (RoutingCode.ONLY_TERMINATING, 9)
 
 
 def test_complaints_travel_with_the_decision() -> None:
     decision = decide(service({SAME_ZONE: "near"}), NINE, THREE)
-    assert [complaint.code for complaint in decision.complaints] == [Code.INVALID_VALUE]
+    assert [complaint.code for complaint in decision.complaints] == [RoutingCode.INVALID_VALUE]
 
 
 def test_a_choice_says_how_many_and_where() -> None:
     reason = choose(decide(RULES["prefer"][0], NINE, THREE), THREE, "b2").reason
-    assert (reason.code, reason.sentence) == (Code.CHOSEN, f"3 of 9 endpoints, for {ZONE}=b")
+    assert (reason.code, reason.sentence) == (RoutingCode.CHOSEN, f"3 of 9 endpoints, for {ZONE}=b")
     assert reason.facts == {"client": "b2", "chosen": 3, "endpoints": 9, "tier": ZONE}
 
 
@@ -121,7 +125,7 @@ CLIENTS = {
 @pytest.mark.parametrize("name", CLIENTS)
 def test_nodes_that_traffic_is_expected_from(name: str) -> None:
     nodes, clients = CLIENTS[name]
-    assert " ".join(Cluster.of(nodes).clients) == clients
+    assert " ".join(RoutingNodes.of(nodes).clients) == clients
 
 
 def test_demand_by_any_key() -> None:
@@ -135,9 +139,9 @@ def test_a_service_that_asks_for_something_else_starts_afresh() -> None:
     prefer = {SAME_ZONE: "Prefer", PADDING: "3"}
     first = decide(service(prefer), endpoints({"a": 4, "b": 4, "c": 4}), THREE)
     there = endpoints({"a": 3, "b": 3, "c": 2})
-    assert decide(service(prefer), there, THREE, first).reason.code is Code.PREFERRED
-    assert decide(service(prefer), there, THREE, first.memory).reason.code is Code.PREFERRED
-    assert decide(service(prefer | {ALGORITHM: "optimal"}), there, THREE, first).reason.code is Code.BELOW_START
+    assert decide(service(prefer), there, THREE, first).reason.code is RoutingCode.PREFERRED
+    assert decide(service(prefer), there, THREE, first.memory).reason.code is RoutingCode.PREFERRED
+    assert decide(service(prefer | {ALGORITHM: "optimal"}), there, THREE, first).reason.code is RoutingCode.BELOW_START
 
 
 SERVICES = st.builds(
@@ -177,7 +181,7 @@ ENDPOINTS = st.lists(
 def test_a_client_only_gets_what_is_there_and_soft_rules_leave_nobody_out(
     written: Service, nodes: list[Any], before: list[Endpoint], there: list[Endpoint], hints: HintsForm
 ) -> None:
-    where = Cluster.of(nodes)
+    where = RoutingNodes.of(nodes)
     memory = decide(written, before, where, hints=hints).memory
     decision = decide(written, there, where, memory, hints=hints)
     found = usable(there).by_address
@@ -194,10 +198,10 @@ def test_the_order_of_nodes_and_endpoints_does_not_matter(
     written: Service, nodes: list[Any], there: list[Endpoint], random: Any
 ) -> None:
     there = list({found.addresses[0]: found for found in there}.values())
-    first = decide(written, there, Cluster.of(nodes))
+    first = decide(written, there, RoutingNodes.of(nodes))
     random.shuffle(there)
     random.shuffle(nodes)
-    again = decide(written, there, Cluster.of(nodes))
+    again = decide(written, there, RoutingNodes.of(nodes))
     assert (again.tiers, again.reason.sentence, again.endpoints) == (
         first.tiers,
         first.reason.sentence,

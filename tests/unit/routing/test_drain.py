@@ -21,13 +21,13 @@ from zonewise.objects import (
 )
 from zonewise.routing import (
     DRAIN_ZONE,
-    Cluster,
-    Code,
     Decision,
     Drain,
-    Expression,
+    HintsExpression,
     HintsForm,
-    Subject,
+    RoutingCode,
+    RoutingNodes,
+    RoutingSubject,
     choose,
     decide,
     drained_zones,
@@ -45,7 +45,7 @@ AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
 THREE = cluster({"a": 1, "b": 1, "c": 1}, region="r")
 NINE = endpoints({"a": 3, "b": 3, "c": 3})
 MANY = cluster({f"z{number:02}": 1 for number in range(12)})
-BY_SERVICE = Subject("Service", "shop/web")
+BY_SERVICE = RoutingSubject("Service", "shop/web")
 
 
 def marked(found: Node, value: str) -> Node:
@@ -76,7 +76,7 @@ SAID: dict[str, tuple[str | None, str | None, list[Node], dict[str, list[str]]]]
 @pytest.mark.parametrize("name", SAID)
 def test_who_drains(name: str) -> None:
     on_service, on_namespace, nodes, expected = SAID[name]
-    where = Cluster.of([*THREE.nodes.values(), *nodes])
+    where = RoutingNodes.of([*THREE.nodes.values(), *nodes])
     found = drained_zones(annotated(on_service), namespace(on_namespace), where.node_drains)
     assert {zone: sorted(map(str, by)) for zone, by in found.zones.items()} == expected
     assert not found.complaints
@@ -91,12 +91,16 @@ def namespace(value: str | None) -> dict[str, str]:
 
 
 BAD = {
-    "empty": ("", Code.INVALID_VALUE, "''"),
-    "a comma too many": ("a,", Code.INVALID_VALUE, "'a,'"),
-    "no name of a zone": ("zone a!", Code.INVALID_VALUE, "'zone a!'"),
-    "a megabyte": ("x" * 1_000_000, Code.INVALID_VALUE, "xxx..."),
-    "a zone that no node is in": ("A", Code.NO_EFFECT, "no node is in such a zone"),
-    "a hundred thousand zones": (",".join(map(str, range(100_000))), Code.NO_EFFECT, "no node is in such a zone"),
+    "empty": ("", RoutingCode.INVALID_VALUE, "''"),
+    "a comma too many": ("a,", RoutingCode.INVALID_VALUE, "'a,'"),
+    "no name of a zone": ("zone a!", RoutingCode.INVALID_VALUE, "'zone a!'"),
+    "a megabyte": ("x" * 1_000_000, RoutingCode.INVALID_VALUE, "xxx..."),
+    "a zone that no node is in": ("A", RoutingCode.NO_EFFECT, "no node is in such a zone"),
+    "a hundred thousand zones": (
+        ",".join(map(str, range(100_000))),
+        RoutingCode.NO_EFFECT,
+        "no node is in such a zone",
+    ),
 }
 
 
@@ -115,9 +119,9 @@ def test_bad_values_are_told_once_and_break_nothing(name: str, on_service: bool)
 
 
 def test_a_node_that_names_another_zone_is_told() -> None:
-    where = Cluster.of([*THREE.nodes.values(), marked(node("b9", "b"), "a")])
+    where = RoutingNodes.of([*THREE.nodes.values(), marked(node("b9", "b"), "a")])
     (complaint,) = where.node_drains.drain.complaints
-    assert (complaint.blame, complaint.code) == ((Subject("Node", "b9"),), Code.NO_EFFECT)
+    assert (complaint.blame, complaint.code) == ((RoutingSubject("Node", "b9"),), RoutingCode.NO_EFFECT)
     assert "the node is in zone b" in complaint.sentence
 
 
@@ -146,7 +150,9 @@ def asked(name: str) -> Service:
     return service(said.pop("annotations", {}), cluster_ip="10.96.0.1", **said)
 
 
-def stock(decision: Decision, expression: Expression, where: Cluster, written: Service) -> dict[str, set[str]]:
+def stock(
+    decision: Decision, expression: HintsExpression, where: RoutingNodes, written: Service
+) -> dict[str, set[str]]:
     """What a stock proxy on every node would use, by node."""
     everything = {**decision.endpoints, **decision.drained}
     hinted = tuple(with_hints(found, expression.hints.get(address)) for address, found in sorted(everything.items()))
@@ -185,7 +191,7 @@ def test_nobody_uses_a_drained_zone(name: str, hints: HintsForm) -> None:
         assert chosen or (name in HARD and client == "a1")
         if not expression.losses:
             assert used == chosen
-    assert Code.ZONE_DRAINED in {reason.code for reason in decision.reasons}
+    assert RoutingCode.ZONE_DRAINED in {reason.code for reason in decision.reasons}
     assert forecast(decision, THREE).cut_off == (("a1",) if name in HARD else ())
 
 
@@ -209,7 +215,7 @@ def test_where_no_endpoint_is_elsewhere_traffic_stays_and_the_reason_says_so(nam
     decision = decide(asked(name), there, THREE, drained=drain("a"))
     undrained = decide(asked(name), there, THREE)
     assert (decision.tiers, decision.endpoints, decision.drained) == (undrained.tiers, undrained.endpoints, {})
-    (reason,) = [reason for reason in decision.reasons if reason.code is Code.NOT_DRAINED]
+    (reason,) = [reason for reason in decision.reasons if reason.code is RoutingCode.NOT_DRAINED]
     assert reason.sentence == (
         "zone a is not drained, though Service shop/web asks for it: all 3 endpoints are there, so traffic stays"
     )
@@ -219,18 +225,18 @@ def test_where_no_endpoint_is_elsewhere_traffic_stays_and_the_reason_says_so(nam
 def test_a_drain_of_a_zone_without_endpoints_changes_nothing() -> None:
     there = endpoints({"b": 3, "c": 3})
     decision = decide(service(), there, THREE, drained=drain("a"))
-    assert (decision.reason.code, express(decision, THREE).hints) == (Code.NO_POLICY, {})
+    assert (decision.reason.code, express(decision, THREE).hints) == (RoutingCode.NO_POLICY, {})
 
 
 def test_the_reason_says_who_drains_how_many_endpoints_and_what_is_not_moved() -> None:
-    by = Drain({"a": (BY_SERVICE, Subject("Node", "a1"))})
+    by = Drain({"a": (BY_SERVICE, RoutingSubject("Node", "a1"))})
     written = service({SAME_ZONE: "Balanced"}, internal_traffic_policy="Local")
     reason = decide(written, NINE, THREE, drained=by).reasons[-1]
     assert reason.sentence == (
         "zone a is drained by Service shop/web and 1 more: 3 endpoints there get no traffic, 6 elsewhere take it; "
         "what internalTrafficPolicy Local keeps on its node is not moved"
     )
-    assert reason.blame == (BY_SERVICE, Subject("Node", "a1"))
+    assert reason.blame == (BY_SERVICE, RoutingSubject("Node", "a1"))
 
 
 def test_without_a_policy_the_drain_is_the_reason() -> None:
@@ -284,7 +290,7 @@ def test_zones_that_cannot_be_named_are_told() -> None:
 
 LOST = {
     "a node without a zone": (
-        Cluster.of([*THREE.nodes.values(), node("x1")]),
+        RoutingNodes.of([*THREE.nodes.values(), node("x1")]),
         NINE,
         "1 nodes say no zone, among them x1, and use drained endpoints too",
     ),
@@ -310,12 +316,12 @@ def test_a_preference_goes_on_through_a_drain_and_a_restart() -> None:
     first = decide(written, endpoints({"a": 4, "b": 4, "c": 4}), THREE)
     there = endpoints({"a": 3, "b": 4, "c": 4})
     during = decide(written, there, THREE, first, drained=drain("a"))
-    assert (during.reasons[0].code, during.reasons[1].code) == (Code.PREFERRED, Code.ZONE_DRAINED)
+    assert (during.reasons[0].code, during.reasons[1].code) == (RoutingCode.PREFERRED, RoutingCode.ZONE_DRAINED)
     hinted = [with_hints(found, express(during, THREE).hints[found.addresses[0]]) for found in there]
     restarted = decide(written, hinted, THREE, recall(hinted, THREE), drained=drain("a"))
     assert express(restarted, THREE).hints == express(during, THREE).hints
     after = decide(written, hinted, THREE, recall(hinted, THREE))
-    assert after.reason.code is Code.PREFERRED
+    assert after.reason.code is RoutingCode.PREFERRED
     assert {"a-1", "a-2", "a-3"} <= set(choose(after, THREE, "a1").shares)
 
 
@@ -352,5 +358,5 @@ def test_a_preference_is_back_when_a_drain_ends(annotations: dict[str, str]) -> 
     where, found = cluster({"a": 1, "b": 2, "c": 1}), endpoints({"a": 2, "b": 2, "c": 2})
     fresh = decide(asking, found, where)
     assert len(fresh.tiers) > 1
-    drained = decide(asking, found, where, fresh, drained=Drain({"c": (Subject("Node", "n"),)}))
+    drained = decide(asking, found, where, fresh, drained=Drain({"c": (RoutingSubject("Node", "n"),)}))
     assert decide(asking, found, where, drained).tiers == fresh.tiers

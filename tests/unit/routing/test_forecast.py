@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
-from zonewise.routing import Cluster, Code, choose, decide, forecast
+from zonewise.routing import RoutingCode, RoutingNodes, choose, decide, forecast
 from zonewise.routing.policy import SAME_NODE, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
 from zonewise.topology import ZONE
@@ -33,12 +33,12 @@ FORECASTS = {
     "clients without a zone are never at home": (
         {SAME_ZONE: "Prefer"} | AT_ONCE,
         endpoints({"a": 2, "b": 2}),
-        Cluster.of([node("a1", "a"), node("b1", "b"), node("x")]),
+        RoutingNodes.of([node("a1", "a"), node("b1", "b"), node("x")]),
         2 / 3,
         0.0,
         (),
     ),
-    "nobody there": ({}, endpoints({"a": 1}), Cluster.of([]), 0.0, 0.0, ()),
+    "nobody there": ({}, endpoints({"a": 1}), RoutingNodes.of([]), 0.0, 0.0, ()),
 }
 
 
@@ -60,7 +60,7 @@ def test_it_agrees_with_what_prefer_promised(nodes: dict[str, int], counts: dict
     where = cluster(nodes)
     there = [endpoint(found.addresses[0], None, found.zone) for found in endpoints(counts)]
     decision = decide(service({SAME_ZONE: "Prefer", ALGORITHM: algorithm} | AT_ONCE), there, where)
-    if decision.reason.code is Code.PREFERRED:
+    if decision.reason.code is RoutingCode.PREFERRED:
         foreseen = forecast(decision, where)
         assert foreseen.in_zone == pytest.approx(decision.reason.facts["in_domain"], abs=1e-4)
         assert foreseen.worst_overload == pytest.approx(decision.reason.facts["worst_overload"], abs=1e-4)
@@ -81,7 +81,7 @@ def test_clients_taken_together_get_what_each_gets(
     places: list[tuple[str, str]], homes: list[int], keys: list[str], soft: bool
 ) -> None:
     """Node by node, whatever their domains have in common."""
-    where = Cluster.of(
+    where = RoutingNodes.of(
         node(f"n{at}", zone or None, labels={"example.com/rack": rack} if rack else {})
         for at, (zone, rack) in enumerate(places)
     )

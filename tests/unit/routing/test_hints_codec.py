@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
 from zonewise.objects import Endpoint, EndpointHints, EndpointPort, EndpointSlice, Metadata, ServicePort
-from zonewise.routing import Cluster, Code, choose, decide, express, recall, stock_choice
+from zonewise.routing import RoutingCode, RoutingNodes, choose, decide, express, recall, stock_choice
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, PADDING, STARTING_THRESHOLD
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
 THREE = cluster({"a": 1, "b": 1, "c": 1}, region="r")
-REGIONS = Cluster.of(
+REGIONS = RoutingNodes.of(
     node(f"{zone}1", zone, region="west" if zone in "ab" else "east", labels={"rack": zone}) for zone in "abcd"
 )
 MANY = cluster({f"z{number}": 1 for number in range(10)}, region="r")
@@ -109,7 +109,7 @@ EXPRESSED = {
     "more zones than hints can name": (
         {SAME_REGION: "Prefer"} | AT_ONCE,
         [endpoint("X", "z01")],
-        Cluster.of([*MANY.nodes.values(), node("far", "far", region="far")]),
+        RoutingNodes.of([*MANY.nodes.values(), node("far", "far", region="far")]),
         {},
         [],
     ),
@@ -130,11 +130,11 @@ def test_express(name: str) -> None:
     assert read(expression.hints) == hints
     assert len(expression.losses) == len(words)
     assert all(word in loss.sentence for word, loss in zip(words, expression.losses, strict=True))
-    assert all(loss.code is Code.NEEDS_PROXY and loss.remedy for loss in expression.losses)
+    assert all(loss.code is RoutingCode.NEEDS_PROXY and loss.remedy for loss in expression.losses)
 
 
 def test_the_host_label_is_translated_to_the_nodes_that_have_it() -> None:
-    named = Cluster.of([node("ip-10-0-0-1", "a", labels={HOSTNAME: "one"})])
+    named = RoutingNodes.of([node("ip-10-0-0-1", "a", labels={HOSTNAME: "one"})])
     decision = decide(service(keys(HOSTNAME, "*")), [endpoint("A", "ip-10-0-0-1")], named)
     assert read(express(decision, named).hints) == {"A": "/ip-10-0-0-1"}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import endpoint, endpoints, node, service
-from zonewise.routing import Cluster, Code, HintsForm, Subject, decide
+from zonewise.routing import HintsForm, RoutingCode, RoutingNodes, RoutingSubject, decide
 from zonewise.routing.hints_stable import hint_stably
 from zonewise.routing.load import names
 from zonewise.routing.policy import OLD_HINTS
@@ -15,26 +15,26 @@ from zonewise.routing.tuning import OVERLOAD_THRESHOLD
 from zonewise.topology import ZONE
 
 AUTO = service({OLD_HINTS: "Auto"})
-THREE = Cluster.of(node(f"{zone}{number}", zone) for zone in "abc" for number in range(3))
+THREE = RoutingNodes.of(node(f"{zone}{number}", zone) for zone in "abc" for number in range(3))
 
 
 @pytest.mark.parametrize("count", [5, 8, 11])
 def test_numbers_that_upstream_refuses_keep_some_traffic_at_home(count: int) -> None:
     there = [endpoint(f"e{number:02}", f"{'abc'[number % 3]}0", "abc"[number % 3]) for number in range(count)]
-    assert decide(AUTO, there, THREE, hints=HintsForm.STRICT).reason.code is Code.WOULD_OVERLOAD
+    assert decide(AUTO, there, THREE, hints=HintsForm.STRICT).reason.code is RoutingCode.WOULD_OVERLOAD
     decision = decide(AUTO, there, THREE)
-    assert decision.reason.code is Code.HINTED
+    assert decision.reason.code is RoutingCode.HINTED
     assert decision.reason.facts["in_domain"] > 1 / 3
     assert decision.reason.facts["worst_overload"] < 0.2
 
 
 def test_a_node_that_says_nothing_is_left_out_and_named() -> None:
-    nodes = Cluster.of([*THREE.nodes.values(), node("bare"), node("idle", "a", cpu=None)])
+    nodes = RoutingNodes.of([*THREE.nodes.values(), node("bare"), node("idle", "a", cpu=None)])
     there = endpoints({"a": 3, "b": 3, "c": 3})
-    assert decide(AUTO, there, nodes, hints=HintsForm.STRICT).reason.code is Code.INSUFFICIENT_NODE_INFO
+    assert decide(AUTO, there, nodes, hints=HintsForm.STRICT).reason.code is RoutingCode.INSUFFICIENT_NODE_INFO
     decision = decide(AUTO, there, nodes)
-    assert decision.reason.code is Code.HINTED
-    assert decision.reason.blame == (Subject("Node", "bare"), Subject("Node", "idle"))
+    assert decision.reason.code is RoutingCode.HINTED
+    assert decision.reason.blame == (RoutingSubject("Node", "bare"), RoutingSubject("Node", "idle"))
     assert "2 nodes are left out: node bare has no label" in decision.reason.sentence
 
 
@@ -46,7 +46,7 @@ def test_an_endpoint_without_zone_serves_where_it_is_needed() -> None:
 
 def test_hints_stay_until_the_overload_is_half_as_large_again() -> None:
     """Two zones; b shrinks from 9 endpoints to 6 (25 % overload) and to 5 (40 %)."""
-    two = Cluster.of([node("a1", "a"), node("b1", "b")])
+    two = RoutingNodes.of([node("a1", "a"), node("b1", "b")])
     first = decide(AUTO, endpoints({"a": 9, "b": 9}), two)
     kept = decide(AUTO, endpoints({"a": 9, "b": 6}), two, first.memory)
     assert kept.reason.facts["worst_overload"] == pytest.approx(0.25)
@@ -55,7 +55,7 @@ def test_hints_stay_until_the_overload_is_half_as_large_again() -> None:
 
 
 def test_the_threshold_is_the_services_to_choose() -> None:
-    two = Cluster.of([node("a1", "a"), node("b1", "b")])
+    two = RoutingNodes.of([node("a1", "a"), node("b1", "b")])
     generous = service({OLD_HINTS: "Auto", OVERLOAD_THRESHOLD: "100%"})
     decision = decide(generous, endpoints({"a": 3, "b": 2}), two)
     assert {address: names(who) for address, who in decision.tiers[0].consumers.items()} == {
@@ -68,7 +68,7 @@ def test_the_threshold_is_the_services_to_choose() -> None:
 
 
 def test_zones_share_by_cpu() -> None:
-    uneven = Cluster.of([node("a1", "a", cpu="8"), node("b1", "b", cpu="4")])
+    uneven = RoutingNodes.of([node("a1", "a", cpu="8"), node("b1", "b", cpu="4")])
     preference = hint_stably(uneven.capacities, {f"{zone}{number}": zone for zone in "ab" for number in range(6)})
     assert preference.consumers is not None
     served = Counter(names(who) for who in preference.consumers.values())
@@ -76,16 +76,16 @@ def test_zones_share_by_cpu() -> None:
 
 
 def test_one_zone_needs_no_hints() -> None:
-    decision = decide(AUTO, endpoints({"a": 3}), Cluster.of([node("a1", "a")]))
-    assert decision.reason.code is Code.ONE_DOMAIN
+    decision = decide(AUTO, endpoints({"a": 3}), RoutingNodes.of([node("a1", "a")]))
+    assert decision.reason.code is RoutingCode.ONE_DOMAIN
 
 
 @given(st.lists(st.integers(0, 8), min_size=3, max_size=3), st.lists(st.integers(1, 16), min_size=3, max_size=3))
 def test_hints_fit_the_api_and_reach_every_zone(counts: list[int], cores: list[int]) -> None:
-    nodes = Cluster.of(node(f"{zone}1", zone, cpu=str(cpu)) for zone, cpu in zip("abc", cores, strict=True))
+    nodes = RoutingNodes.of(node(f"{zone}1", zone, cpu=str(cpu)) for zone, cpu in zip("abc", cores, strict=True))
     there = endpoints(dict(zip("abc", counts, strict=True)))
     decision = decide(AUTO, there, nodes)
-    if decision.reason.code is Code.HINTED:
+    if decision.reason.code is RoutingCode.HINTED:
         consumers = decision.memory[ZONE]
         assert set(consumers) == {found.addresses[0] for found in there}
         assert {zone for who in consumers.values() for zone in names(who)} == {"a", "b", "c"}

@@ -19,7 +19,7 @@ from unit.routing.build import endpoint, node
 from zonewise.objects import Endpoint, Node
 from zonewise.routing.endpointslice_events import stock_event
 from zonewise.routing.hints_strict import Allocation, Hinted, allocate, cpu_shares, hint_strictly, is_overloaded
-from zonewise.routing.reason import Code, Reason, Subject
+from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import ZONE
 from zonewise.topology.labels import BETA_ZONE
 
@@ -71,7 +71,7 @@ REFUSED = {
 def test_numbers_of_endpoints_that_upstream_refuses(cpu: tuple[int, ...], refused: set[int]) -> None:
     shares = {f"z{number}": share / sum(cpu) for number, share in enumerate(cpu)}
     answers = {count: allocate(shares, count) for count in range(len(cpu), 101)}
-    assert {count for count, answer in answers.items() if isinstance(answer, Reason)} == refused
+    assert {count for count, answer in answers.items() if isinstance(answer, RoutingReason)} == refused
 
 
 def test_an_allocation() -> None:
@@ -84,24 +84,32 @@ def test_an_allocation() -> None:
 
 def test_who_is_refused_is_told_the_next_number_that_is_not() -> None:
     refused = allocate({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, 4)
-    assert isinstance(refused, Reason)
+    assert isinstance(refused, RoutingReason)
     assert refused.remedy == "run 6 endpoints"
 
 
 WORKERS = [node("a1", "a"), node("b1", "b")]
-BAD_NODES: dict[str, tuple[list[Node], tuple[Subject, ...], str]] = {
-    "no zone": ([*WORKERS, node("n")], (Subject("Node", "n"),), f"label {ZONE}"),
-    "an empty zone": ([*WORKERS, node("n", labels={ZONE: ""})], (Subject("Node", "n"),), f"label {ZONE}"),
-    "only the old label": ([*WORKERS, node("n", labels={BETA_ZONE: "a"})], (Subject("Node", "n"),), f"label {ZONE}"),
-    "no CPU": ([*WORKERS, node("n", "a", cpu=None)], (Subject("Node", "n"),), "allocatable CPU"),
-    "zero CPU": ([*WORKERS, node("n", "a", cpu="0")], (Subject("Node", "n"),), "allocatable CPU"),
+BAD_NODES: dict[str, tuple[list[Node], tuple[RoutingSubject, ...], str]] = {
+    "no zone": ([*WORKERS, node("n")], (RoutingSubject("Node", "n"),), f"label {ZONE}"),
+    "an empty zone": ([*WORKERS, node("n", labels={ZONE: ""})], (RoutingSubject("Node", "n"),), f"label {ZONE}"),
+    "only the old label": (
+        [*WORKERS, node("n", labels={BETA_ZONE: "a"})],
+        (RoutingSubject("Node", "n"),),
+        f"label {ZONE}",
+    ),
+    "no CPU": ([*WORKERS, node("n", "a", cpu=None)], (RoutingSubject("Node", "n"),), "allocatable CPU"),
+    "zero CPU": ([*WORKERS, node("n", "a", cpu="0")], (RoutingSubject("Node", "n"),), "allocatable CPU"),
     "several": (
         [*WORKERS, node("y", cpu=None), node("x")],
-        (Subject("Node", "x"), Subject("Node", "y")),
+        (RoutingSubject("Node", "x"), RoutingSubject("Node", "y")),
         "(and 1 nodes more)",
     ),
-    "one zone": ([node("a1", "a"), node("a2", "a")], (Subject("Zone", "a"),), "only in zone a"),
-    "the other zone is not ready": ([node("a1", "a"), node("b1", "b", ready=False)], (Subject("Zone", "a"),), "zone a"),
+    "one zone": ([node("a1", "a"), node("a2", "a")], (RoutingSubject("Zone", "a"),), "only in zone a"),
+    "the other zone is not ready": (
+        [node("a1", "a"), node("b1", "b", ready=False)],
+        (RoutingSubject("Zone", "a"),),
+        "zone a",
+    ),
     "no nodes": ([], (), "in no zone"),
 }
 
@@ -110,8 +118,8 @@ BAD_NODES: dict[str, tuple[list[Node], tuple[Subject, ...], str]] = {
 def test_nodes_that_spoil_it_are_named(name: str) -> None:
     nodes, blame, words = BAD_NODES[name]
     reason = cpu_shares(nodes)
-    assert isinstance(reason, Reason)
-    assert (reason.code, reason.blame) == (Code.INSUFFICIENT_NODE_INFO, blame)
+    assert isinstance(reason, RoutingReason)
+    assert (reason.code, reason.blame) == (RoutingCode.INSUFFICIENT_NODE_INFO, blame)
     assert words in reason.sentence
     hinted = hint_strictly(reason, [read_slice("a>a b")], [read_slice("a>a"), read_slice("b")])
     assert hinted.slices == ((None, None), (None,), None)
@@ -165,8 +173,8 @@ def test_the_event_for_nodes_says_what_upstream_says() -> None:
 
 def test_endpoints_without_zone_are_named() -> None:
     hinted = hint_strictly(cpu_shares(WORKERS), [read_slice("a b ? ?")])
-    assert hinted.reason.code is Code.ENDPOINT_WITHOUT_ZONE
-    assert hinted.reason.blame == (Subject("Endpoint", "10.0.0.2"), Subject("Endpoint", "10.0.0.3"))
+    assert hinted.reason.code is RoutingCode.ENDPOINT_WITHOUT_ZONE
+    assert hinted.reason.blame == (RoutingSubject("Endpoint", "10.0.0.2"), RoutingSubject("Endpoint", "10.0.0.3"))
 
 
 KEPT = {

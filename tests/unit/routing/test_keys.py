@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from unit.routing.build import endpoint, node, service
 from zonewise.objects import Endpoint
-from zonewise.routing import Cluster, Code, Decision, Subject, choose, decide
+from zonewise.routing import Decision, RoutingCode, RoutingNodes, RoutingSubject, choose, decide
 from zonewise.routing.policy import TOPOLOGY_KEYS
 from zonewise.topology import HOSTNAME, REGION, ZONE
 from zonewise.topology.labels import BETA_ZONE
 
 RACK = "example.com/rack"
 
-CLUSTER = Cluster.of(
+CLUSTER = RoutingNodes.of(
     [
         node("a1", "a", region="r", labels={RACK: "1", HOSTNAME: "host-a1"}),
         node("a2", "a", region="r", labels={RACK: "2"}),
@@ -60,13 +60,16 @@ def test_choice(name: str) -> None:
 
 def test_who_reaches_nothing_is_told_why() -> None:
     reason = choose(decided([HOSTNAME, RACK]), CLUSTER, "c1").reason
-    assert (reason.code, reason.blame) == (Code.NONE_REACHABLE, (Subject("Node", "c1"),))
+    assert (reason.code, reason.blame) == (RoutingCode.NONE_REACHABLE, (RoutingSubject("Node", "c1"),))
     assert f"{HOSTNAME}=c1, {RACK}=(none)" in reason.sentence
 
 
 def test_endpoints_that_a_hard_list_hides_are_named() -> None:
     decision = decided([HOSTNAME, ZONE])
-    assert (decision.reason.code, decision.reason.blame) == (Code.TOPOLOGY_KEYS, (Subject("Endpoint", "LOST"),))
+    assert (decision.reason.code, decision.reason.blame) == (
+        RoutingCode.TOPOLOGY_KEYS,
+        (RoutingSubject("Endpoint", "LOST"),),
+    )
     assert decided([HOSTNAME, "*"]).reason.blame == ()
 
 
@@ -90,7 +93,7 @@ def test_against_the_rule_read_aloud(
     labels: list[dict[str, str]], keys: list[str], soft: bool, data: st.DataObject
 ) -> None:
     """For each key in turn: the endpoints whose node has the client's value; the first that are any."""
-    nodes = Cluster.of(node(str(number), labels={HOSTNAME: ""} | found) for number, found in enumerate(labels))
+    nodes = RoutingNodes.of(node(str(number), labels={HOSTNAME: ""} | found) for number, found in enumerate(labels))
     places = data.draw(st.lists(st.integers(0, len(labels) - 1), min_size=1, max_size=6))
     endpoints = [endpoint(f"e{number}", str(place)) for number, place in enumerate(places)]
     client = data.draw(st.integers(0, len(labels) - 1))

@@ -21,9 +21,16 @@ from zonewise.objects import (
     ServiceSpec,
     ServiceStatus,
 )
-from zonewise.routing.kube_proxy import Target, TrafficPolicies, categorize, merge, stock_choice, traffic_policies
+from zonewise.routing.kube_proxy import (
+    ProxyTarget,
+    TrafficPolicies,
+    categorize,
+    merge,
+    stock_choice,
+    traffic_policies,
+)
 from zonewise.routing.policy import OLD_HINTS, TOPOLOGY_MODE
-from zonewise.routing.reason import Code, Subject
+from zonewise.routing.reason import RoutingCode, RoutingSubject
 
 CLUSTER = TrafficPolicies()
 LOCAL = TrafficPolicies(uses_cluster=False, uses_local=True)
@@ -32,11 +39,11 @@ BOTH = TrafficPolicies(uses_cluster=True, uses_local=True)
 HTTP = ServicePort(name="http", port=80)
 
 
-def read_target(word: str) -> Target:
+def read_target(word: str) -> ProxyTarget:
     found = re.fullmatch(r"(?P<number>\d)(@(?P<zones>\w+))?(#(?P<nodes>\w+))?(?P<flags>[=!~]*)", word)
     assert found
     flags = found["flags"]
-    return Target(
+    return ProxyTarget(
         address=found["number"],
         local="=" in flags,
         ready=not {"!", "~"} & set(flags),
@@ -48,37 +55,45 @@ def read_target(word: str) -> Target:
 
 CHOICES = {
     # name: policies, endpoints, cluster, local, reachable, has any, code
-    "no endpoints": (CLUSTER, "", "", "", "", False, Code.NO_ENDPOINTS),
-    "no endpoints, local": (LOCAL, "", "", "", "", False, Code.NO_ENDPOINTS),
-    "no hints": (CLUSTER, "1 2", "12", "", "12", True, Code.BALANCED),
-    "all hinted, some for this zone": (CLUSTER, "1@a 2@b 3@c 4@a", "14", "", "14", True, Code.PROXY_SAME_ZONE),
-    "several hints each": (CLUSTER, "1@abc 2@bc 3@bd 4@a", "14", "", "14", True, Code.PROXY_SAME_ZONE),
-    "one hint is missing": (CLUSTER, "1@a 2@b 3 4@a", "1234", "", "1234", True, Code.MISSING_HINTS),
-    "none for this zone": (CLUSTER, "1@b 2@c", "12", "", "12", True, Code.ZONE_NOT_HINTED),
-    "unready without hint": (CLUSTER, "1@a 2@b 3!", "1", "", "1", True, Code.PROXY_SAME_ZONE),
-    "only unready for this zone": (CLUSTER, "1@a! 2@b 3@c 4@a!", "23", "", "23", True, Code.ZONE_NOT_HINTED),
-    "for this node": (CLUSTER, "1@a#n 2@b#m 3@c#o 4@a#p", "1", "", "1", True, Code.PROXY_SAME_NODE),
-    "a node hint is missing": (CLUSTER, "1@a#n 2@b 3@c#o 4@a#p", "14", "", "14", True, Code.PROXY_SAME_ZONE),
-    "no node and no zone hint on one": (CLUSTER, "1@a#n 2 3@c#o", "123", "", "123", True, Code.MISSING_HINTS),
-    "none for this node": (CLUSTER, "1@a#m 2@b#o", "1", "", "1", True, Code.PROXY_SAME_ZONE),
-    "node hints alone, none for this node": (CLUSTER, "1#m 2#o", "12", "", "12", True, Code.BALANCED),
-    "nothing ready": (CLUSTER, "1! 2!", "", "", "", False, Code.NO_ENDPOINTS),
-    "some ready": (CLUSTER, "1! 2", "2", "", "2", True, Code.BALANCED),
-    "all terminating": (CLUSTER, "1~= 2~", "12", "", "12", True, Code.ONLY_TERMINATING),
-    "terminating ignores hints": (CLUSTER, "1@a~ 2@b~ 3!", "12", "", "12", True, Code.ONLY_TERMINATING),
-    "terminating waits for the last ready one": (CLUSTER, "1 2~", "1", "", "1", True, Code.BALANCED),
-    "local, all remote": (LOCAL, "1 2", "", "", "", True, Code.PROXY_LOCAL_ONLY),
-    "local, all here": (LOCAL, "1= 2=", "", "12", "12", True, Code.PROXY_LOCAL_ONLY),
-    "local, some here": (LOCAL, "1= 2", "", "1", "1", True, Code.PROXY_LOCAL_ONLY),
-    "local ignores hints": (LOCAL, "1@b= 2@a", "", "1", "1", True, Code.PROXY_LOCAL_ONLY),
-    "local, terminating here": (LOCAL, "1~= 2", "", "1", "1", True, Code.PROXY_LOCAL_ONLY),
-    "local, ready here before terminating": (LOCAL, "1~= 2=", "", "2", "2", True, Code.PROXY_LOCAL_ONLY),
-    "local, nothing usable anywhere": (LOCAL, "1! 2!=", "", "", "", False, Code.PROXY_LOCAL_ONLY),
-    "both, hints for the cluster half only": (BOTH, "1@a= 2@b= 3@c 4@a", "14", "12", "124", True, Code.PROXY_SAME_ZONE),
-    "both, some here": (BOTH, "1= 2", "12", "1", "12", True, Code.BALANCED),
-    "both, none here": (BOTH, "1 2", "12", "", "12", True, Code.BALANCED),
-    "both, all remote and terminating": (BOTH, "1~ 2~", "12", "", "12", True, Code.ONLY_TERMINATING),
-    "both, terminating only here": (BOTH, "1 2!= 3~= 4~", "1", "3", "13", True, Code.BALANCED),
+    "no endpoints": (CLUSTER, "", "", "", "", False, RoutingCode.NO_ENDPOINTS),
+    "no endpoints, local": (LOCAL, "", "", "", "", False, RoutingCode.NO_ENDPOINTS),
+    "no hints": (CLUSTER, "1 2", "12", "", "12", True, RoutingCode.BALANCED),
+    "all hinted, some for this zone": (CLUSTER, "1@a 2@b 3@c 4@a", "14", "", "14", True, RoutingCode.PROXY_SAME_ZONE),
+    "several hints each": (CLUSTER, "1@abc 2@bc 3@bd 4@a", "14", "", "14", True, RoutingCode.PROXY_SAME_ZONE),
+    "one hint is missing": (CLUSTER, "1@a 2@b 3 4@a", "1234", "", "1234", True, RoutingCode.MISSING_HINTS),
+    "none for this zone": (CLUSTER, "1@b 2@c", "12", "", "12", True, RoutingCode.ZONE_NOT_HINTED),
+    "unready without hint": (CLUSTER, "1@a 2@b 3!", "1", "", "1", True, RoutingCode.PROXY_SAME_ZONE),
+    "only unready for this zone": (CLUSTER, "1@a! 2@b 3@c 4@a!", "23", "", "23", True, RoutingCode.ZONE_NOT_HINTED),
+    "for this node": (CLUSTER, "1@a#n 2@b#m 3@c#o 4@a#p", "1", "", "1", True, RoutingCode.PROXY_SAME_NODE),
+    "a node hint is missing": (CLUSTER, "1@a#n 2@b 3@c#o 4@a#p", "14", "", "14", True, RoutingCode.PROXY_SAME_ZONE),
+    "no node and no zone hint on one": (CLUSTER, "1@a#n 2 3@c#o", "123", "", "123", True, RoutingCode.MISSING_HINTS),
+    "none for this node": (CLUSTER, "1@a#m 2@b#o", "1", "", "1", True, RoutingCode.PROXY_SAME_ZONE),
+    "node hints alone, none for this node": (CLUSTER, "1#m 2#o", "12", "", "12", True, RoutingCode.BALANCED),
+    "nothing ready": (CLUSTER, "1! 2!", "", "", "", False, RoutingCode.NO_ENDPOINTS),
+    "some ready": (CLUSTER, "1! 2", "2", "", "2", True, RoutingCode.BALANCED),
+    "all terminating": (CLUSTER, "1~= 2~", "12", "", "12", True, RoutingCode.ONLY_TERMINATING),
+    "terminating ignores hints": (CLUSTER, "1@a~ 2@b~ 3!", "12", "", "12", True, RoutingCode.ONLY_TERMINATING),
+    "terminating waits for the last ready one": (CLUSTER, "1 2~", "1", "", "1", True, RoutingCode.BALANCED),
+    "local, all remote": (LOCAL, "1 2", "", "", "", True, RoutingCode.PROXY_LOCAL_ONLY),
+    "local, all here": (LOCAL, "1= 2=", "", "12", "12", True, RoutingCode.PROXY_LOCAL_ONLY),
+    "local, some here": (LOCAL, "1= 2", "", "1", "1", True, RoutingCode.PROXY_LOCAL_ONLY),
+    "local ignores hints": (LOCAL, "1@b= 2@a", "", "1", "1", True, RoutingCode.PROXY_LOCAL_ONLY),
+    "local, terminating here": (LOCAL, "1~= 2", "", "1", "1", True, RoutingCode.PROXY_LOCAL_ONLY),
+    "local, ready here before terminating": (LOCAL, "1~= 2=", "", "2", "2", True, RoutingCode.PROXY_LOCAL_ONLY),
+    "local, nothing usable anywhere": (LOCAL, "1! 2!=", "", "", "", False, RoutingCode.PROXY_LOCAL_ONLY),
+    "both, hints for the cluster half only": (
+        BOTH,
+        "1@a= 2@b= 3@c 4@a",
+        "14",
+        "12",
+        "124",
+        True,
+        RoutingCode.PROXY_SAME_ZONE,
+    ),
+    "both, some here": (BOTH, "1= 2", "12", "1", "12", True, RoutingCode.BALANCED),
+    "both, none here": (BOTH, "1 2", "12", "", "12", True, RoutingCode.BALANCED),
+    "both, all remote and terminating": (BOTH, "1~ 2~", "12", "", "12", True, RoutingCode.ONLY_TERMINATING),
+    "both, terminating only here": (BOTH, "1 2!= 3~= 4~", "1", "3", "13", True, RoutingCode.BALANCED),
 }
 
 
@@ -93,12 +108,12 @@ def test_choice(name: str) -> None:
 def test_a_node_without_zone_uses_all() -> None:
     choice = categorize([read_target("1@a"), read_target("2@b")], CLUSTER, "n", "")
     assert choice.cluster == ("1", "2")
-    assert (choice.reason.code, choice.reason.blame) == (Code.NODE_WITHOUT_ZONE, (Subject("Node", "n"),))
+    assert (choice.reason.code, choice.reason.blame) == (RoutingCode.NODE_WITHOUT_ZONE, (RoutingSubject("Node", "n"),))
 
 
 def test_endpoints_without_hint_are_blamed() -> None:
     choice = categorize([read_target("1@a"), read_target("2"), read_target("3")], CLUSTER, "n", "a")
-    assert choice.reason.blame == (Subject("Endpoint", "2"), Subject("Endpoint", "3"))
+    assert choice.reason.blame == (RoutingSubject("Endpoint", "2"), RoutingSubject("Endpoint", "3"))
 
 
 def slice_of(*endpoints: Endpoint, name: str = "web-1", **changes: object) -> EndpointSlice:
@@ -271,20 +286,20 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("name", LEFT_ALONE)
 def test_services_it_leaves_alone(name: str) -> None:
     choice = stock_choice(LEFT_ALONE[name], HTTP, SLICES, CLIENT)
-    assert (choice.reachable, choice.reason.code) == ((), Code.PROXY_LEAVES_ALONE)
+    assert (choice.reachable, choice.reason.code) == ((), RoutingCode.PROXY_LEAVES_ALONE)
 
 
-SAME_ZONE, ALL, IGNORED = 2, 3, Code.PROXY_IGNORES_HINTS
+SAME_ZONE, ALL, IGNORED = 2, 3, RoutingCode.PROXY_IGNORES_HINTS
 VERSIONS = {
-    "1.36, nothing asked": (36, {}, SAME_ZONE, Code.PROXY_SAME_ZONE),
-    "1.31, nothing asked": (31, {}, SAME_ZONE, Code.PROXY_SAME_ZONE),
-    "1.31, switched off": (31, {OLD_HINTS: "Disabled"}, SAME_ZONE, Code.PROXY_SAME_ZONE),
+    "1.36, nothing asked": (36, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
+    "1.31, nothing asked": (31, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
+    "1.31, switched off": (31, {OLD_HINTS: "Disabled"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.30, nothing asked": (30, {}, ALL, IGNORED),
-    "1.30, mode Auto": (30, {TOPOLOGY_MODE: "Auto"}, SAME_ZONE, Code.PROXY_SAME_ZONE),
-    "1.30, another maker's mode": (30, {TOPOLOGY_MODE: "example.com/x"}, SAME_ZONE, Code.PROXY_SAME_ZONE),
+    "1.30, mode Auto": (30, {TOPOLOGY_MODE: "Auto"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
+    "1.30, another maker's mode": (30, {TOPOLOGY_MODE: "example.com/x"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.27, switched off": (27, {OLD_HINTS: "disabled"}, ALL, IGNORED),
     "1.26, mode Auto is not known": (26, {TOPOLOGY_MODE: "Auto"}, ALL, IGNORED),
-    "1.26, auto": (26, {OLD_HINTS: "auto"}, SAME_ZONE, Code.PROXY_SAME_ZONE),
+    "1.26, auto": (26, {OLD_HINTS: "auto"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.26, another value": (26, {OLD_HINTS: "yes"}, ALL, IGNORED),
     "1.23, auto behind a gate": (23, {OLD_HINTS: "auto"}, ALL, IGNORED),
 }

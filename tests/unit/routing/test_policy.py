@@ -25,8 +25,8 @@ from zonewise.routing.policy import (
     hints_enabled,
     read_policy,
 )
-from zonewise.routing.reason import Code, Subject
-from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD, Start, Tuning
+from zonewise.routing.reason import RoutingCode, RoutingSubject
+from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD, StartingPoint, Tuning
 
 BALANCED, PREFER, REQUIRE = Strength
 
@@ -81,7 +81,7 @@ POLICIES: dict[str, tuple[Service, Policy]] = {
                 OVERLOAD_THRESHOLD: "20%",
             }
         ),
-        SameDomain(zone=PREFER, tuning=Tuning(Algorithm.OPTIMAL, Start(9, per_domain=False), 0, 0.2)),
+        SameDomain(zone=PREFER, tuning=Tuning(Algorithm.OPTIMAL, StartingPoint(9, per_domain=False), 0, 0.2)),
     ),
     "hints": (service({OLD_HINTS: "auto"}), AutomaticHints()),
     "hints with a threshold": (
@@ -132,10 +132,10 @@ def test_the_higher_of_two_wins_and_the_lower_is_told(written: Service, overrule
     reading = read_policy(written)
     assert reading.source != overruled
     (complaint,) = reading.complaints
-    assert complaint.code is Code.OVERRULED
+    assert complaint.code is RoutingCode.OVERRULED
     assert complaint.facts["where"] == overruled
     assert reading.source in complaint.sentence
-    assert complaint.blame == (Subject("Service", "shop/web"),)
+    assert complaint.blame == (RoutingSubject("Service", "shop/web"),)
 
 
 COMPLAINTS = {
@@ -177,7 +177,7 @@ COMPLAINTS = {
 def test_bad_values_are_named_with_what_is_allowed(name: str) -> None:
     written, where, words = COMPLAINTS[name]
     (complaint,) = [found for found in read_policy(written).complaints if words in found.sentence]
-    assert complaint.code is Code.INVALID_VALUE
+    assert complaint.code is RoutingCode.INVALID_VALUE
     assert complaint.facts["where"] == where
     assert complaint.remedy
 
@@ -200,7 +200,7 @@ IDLE = {
 def test_values_without_effect_are_told(name: str) -> None:
     written, where = IDLE[name]
     (complaint,) = read_policy(written).complaints
-    assert (complaint.code, complaint.facts["where"]) == (Code.NO_EFFECT, where)
+    assert (complaint.code, complaint.facts["where"]) == (RoutingCode.NO_EFFECT, where)
 
 
 def test_invalid_tuning_means_the_default() -> None:
@@ -250,7 +250,7 @@ def test_hints_enabled(name: str) -> None:
 
 def test_two_hint_annotations_that_differ_are_told() -> None:
     (complaint,) = read_policy(service({TOPOLOGY_MODE: "Auto", OLD_HINTS: "Disabled"})).complaints
-    assert (complaint.code, complaint.facts["where"]) == (Code.OVERRULED, TOPOLOGY_MODE)
+    assert (complaint.code, complaint.facts["where"]) == (RoutingCode.OVERRULED, TOPOLOGY_MODE)
 
 
 def test_saying_the_same_twice_is_fine() -> None:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.assign import compose, moves, pick
-from zonewise.routing.load import Consumers, Share, consumed_by, loads, names
-from zonewise.routing.prefer import Limits, Preference, prefer
-from zonewise.routing.reason import Code, Subject
+from zonewise.routing.load import Consumers, LoadShare, consumed_by, loads, names
+from zonewise.routing.prefer import Preference, PreferLimits, prefer
+from zonewise.routing.reason import RoutingCode, RoutingSubject
 from zonewise.routing.rebalance import OUTSIDE
-from zonewise.routing.tuning import DEFAULT_START, PREFER_ALGORITHMS, Start
+from zonewise.routing.tuning import DEFAULT_START, PREFER_ALGORITHMS, StartingPoint
 
-AT_ONCE = Start(0, per_domain=False)
-LOCAL = Limits(Algorithm.LOCAL, AT_ONCE, 0)
+AT_ONCE = StartingPoint(0, per_domain=False)
+LOCAL = PreferLimits(Algorithm.LOCAL, AT_ONCE, 0)
 EQUAL = {"a": 1, "b": 1, "c": 1}
 
 
@@ -58,36 +58,36 @@ def test_shape(name: str) -> None:
     assert shape(preference) == expected
     assert preference.in_domain == pytest.approx(in_domain)
     assert preference.worst_overload == pytest.approx(overload)
-    assert preference.reason.code is Code.PREFERRED
+    assert preference.reason.code is RoutingCode.PREFERRED
 
 
 REFUSALS = {
-    "no endpoints": (EQUAL, {}, Code.NO_ENDPOINTS, ""),
-    "no nodes": ({}, homes(a=3), Code.NO_NODES, "label the nodes"),
-    "one zone": ({"a": 3}, homes(a=20), Code.ONE_DOMAIN, "all nodes are in zone a"),
-    "below the start": (EQUAL, homes(a=4, b=4, c=3), Code.BELOW_START, "12 are needed"),
+    "no endpoints": (EQUAL, {}, RoutingCode.NO_ENDPOINTS, ""),
+    "no nodes": ({}, homes(a=3), RoutingCode.NO_NODES, "label the nodes"),
+    "one zone": ({"a": 3}, homes(a=20), RoutingCode.ONE_DOMAIN, "all nodes are in zone a"),
+    "below the start": (EQUAL, homes(a=4, b=4, c=3), RoutingCode.BELOW_START, "12 are needed"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusal(name: str) -> None:
     demand, there, code, words = REFUSALS[name]
-    preference = prefer(demand, there, Limits(Algorithm.LOCAL, DEFAULT_START, 3))
+    preference = prefer(demand, there, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3))
     assert (preference.consumers, preference.reason.code) == (None, code)
     assert words in f"{preference.reason.sentence} {preference.reason.remedy}"
 
 
 def test_downgrade_names_the_zone_that_lacks_endpoints() -> None:
     preference = prefer(EQUAL, homes(a=1, b=1), LOCAL)
-    assert (preference.consumers, preference.reason.code) == (None, Code.WOULD_OVERLOAD)
-    assert preference.reason.blame == (Subject("Zone", "c"),)
+    assert (preference.consumers, preference.reason.code) == (None, RoutingCode.WOULD_OVERLOAD)
+    assert preference.reason.blame == (RoutingSubject("Zone", "c"),)
     assert "c sends the traffic of 0.7 endpoints and has 0" in preference.reason.sentence
     assert preference.in_domain == pytest.approx(1 / 3)
 
 
 def test_an_algorithm_without_a_limit_of_its_own_is_downgraded_too() -> None:
     """nodes 1, 10, 10 and endpoints 0, 0, 19: local-opt alone would overload by 55 %."""
-    preference = prefer({"a": 1, "b": 10, "c": 10}, homes(c=19), Limits(Algorithm.LOCAL_OPT, AT_ONCE, 0))
+    preference = prefer({"a": 1, "b": 10, "c": 10}, homes(c=19), PreferLimits(Algorithm.LOCAL_OPT, AT_ONCE, 0))
     assert preference.consumers is None
 
 
@@ -108,7 +108,7 @@ def test_padding_around_the_starting_threshold(endpoints: int, active: bool, pre
     """Threshold 9, padding 3: starts at 12, ends at 6."""
     there = {f"e{number:02}": "abc"[number % 3] for number in range(endpoints)}
     previous = {address: consumed_by(home) for address, home in there.items()} if active else None
-    preference = prefer(EQUAL, there, Limits(Algorithm.LOCAL, DEFAULT_START, 3), previous)
+    preference = prefer(EQUAL, there, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3), previous)
     assert (preference.consumers is not None) is preferred
 
 
@@ -117,12 +117,12 @@ def test_padding_around_the_starting_threshold(endpoints: int, active: bool, pre
 def test_without_padding_the_threshold_is_one_number(endpoints: int, preferred: bool, active: bool) -> None:
     there = {f"e{number}": "abc"[number % 3] for number in range(endpoints)}
     previous = {address: consumed_by(home) for address, home in there.items()} if active else None
-    preference = prefer(EQUAL, there, Limits(Algorithm.LOCAL, DEFAULT_START, 0), previous)
+    preference = prefer(EQUAL, there, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 0), previous)
     assert (preference.consumers is not None) is preferred
 
 
 def test_memory_tells_not_started_from_started_but_refused() -> None:
-    limits = Limits(Algorithm.LOCAL, DEFAULT_START, 3)
+    limits = PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3)
     assert prefer(EQUAL, homes(a=3, b=3, c=3), limits).memory is None
     assert prefer(EQUAL, homes(a=1, b=1), LOCAL).memory == {}
     assert prefer({"a": 1}, homes(a=9), limits, {}).memory == {}
@@ -170,7 +170,7 @@ def test_a_zone_that_is_gone_leaves_its_endpoints_to_the_others() -> None:
 
 
 def test_a_kept_assignment_may_be_worse_than_a_new_one() -> None:
-    limits = Limits(Algorithm.LOCAL, AT_ONCE, 0, overload=0.2, keep_overload=0.3)
+    limits = PreferLimits(Algorithm.LOCAL, AT_ONCE, 0, overload=0.2, keep_overload=0.3)
     first = prefer({"a": 1, "b": 1}, homes(a=9, b=9), limits)
     within = prefer({"a": 1, "b": 1}, homes(a=9, b=6), limits, first.consumers)
     assert within.worst_overload == pytest.approx(0.25)
@@ -184,7 +184,7 @@ def test_a_kept_assignment_may_be_worse_than_a_new_one() -> None:
 
 ALGORITHMS = st.sampled_from(list(PREFER_ALGORITHMS.values()))
 LIMITS = st.builds(
-    Limits,
+    PreferLimits,
     ALGORITHMS,
     st.just(AT_ONCE),
     st.just(0),
@@ -197,10 +197,10 @@ HOMES = st.dictionaries(
 )
 
 
-def check(preference: Preference, demand: Mapping[str, int], there: Mapping[str, Any], limits: Limits) -> None:
+def check(preference: Preference, demand: Mapping[str, int], there: Mapping[str, Any], limits: PreferLimits) -> None:
     """Nothing is lost or invented, every zone is served, and the limit holds."""
     if preference.consumers is None:
-        assert preference.reason.code in {Code.WOULD_OVERLOAD, Code.BALANCED}
+        assert preference.reason.code in {RoutingCode.WOULD_OVERLOAD, RoutingCode.BALANCED}
         return
     assert set(preference.consumers) == set(there)
     assert all(consumers and set(names(consumers)) <= set(demand) for consumers in preference.consumers.values())
@@ -212,13 +212,17 @@ def check(preference: Preference, demand: Mapping[str, int], there: Mapping[str,
 
 
 @given(DEMAND, HOMES, LIMITS)
-def test_limits_hold_or_it_downgrades(demand: dict[str, int], there: dict[str, Any], limits: Limits) -> None:
+def test_limits_hold_or_it_downgrades(demand: dict[str, int], there: dict[str, Any], limits: PreferLimits) -> None:
     check(prefer(demand, there, limits), demand, there, limits)
 
 
 @given(DEMAND, HOMES, DEMAND, HOMES, LIMITS)
 def test_repair_holds_the_limits_and_moves_no_more_than_afresh(
-    demand: dict[str, int], there: dict[str, Any], later_demand: dict[str, int], later: dict[str, Any], limits: Limits
+    demand: dict[str, int],
+    there: dict[str, Any],
+    later_demand: dict[str, int],
+    later: dict[str, Any],
+    limits: PreferLimits,
 ) -> None:
     previous = prefer(demand, there, limits).consumers
     assume(previous is not None)
@@ -232,7 +236,7 @@ def test_repair_holds_the_limits_and_moves_no_more_than_afresh(
 
 @given(DEMAND, HOMES, HOMES, LIMITS)
 def test_nothing_moves_while_no_threshold_breaks(
-    demand: dict[str, int], there: dict[str, Any], added: dict[str, Any], limits: Limits
+    demand: dict[str, int], there: dict[str, Any], added: dict[str, Any], limits: PreferLimits
 ) -> None:
     previous = prefer(demand, there, limits).consumers
     assume(previous is not None)
@@ -251,7 +255,7 @@ def test_nothing_moves_while_no_threshold_breaks(
 
 @given(DEMAND, HOMES, LIMITS, st.randoms(use_true_random=False))
 def test_the_order_of_the_items_does_not_matter(
-    demand: dict[str, int], there: dict[str, Any], limits: Limits, random: Any
+    demand: dict[str, int], there: dict[str, Any], limits: PreferLimits, random: Any
 ) -> None:
     first = prefer(demand, there, limits)
     shuffled = random.sample(sorted(there.items()), len(there))
@@ -267,7 +271,7 @@ def test_renamed_zones_get_as_good_an_answer(algorithm: Algorithm, data: st.Data
         st.dictionaries(st.integers(0, 60).map("e{:02}".format), st.sampled_from(sorted(demand)), min_size=1)
     )
     renamed = dict(zip(sorted(demand), data.draw(st.permutations(sorted(demand))), strict=True))
-    limits = Limits(algorithm, AT_ONCE, 0)
+    limits = PreferLimits(algorithm, AT_ONCE, 0)
     one = prefer(demand, there, limits)
     other = prefer(
         {renamed[domain]: count for domain, count in demand.items()},
@@ -279,7 +283,7 @@ def test_renamed_zones_get_as_good_an_answer(algorithm: Algorithm, data: st.Data
 
 
 @given(DEMAND, HOMES, LIMITS)
-def test_pick_accounts_for_every_endpoint(demand: dict[str, int], there: dict[str, Any], limits: Limits) -> None:
+def test_pick_accounts_for_every_endpoint(demand: dict[str, int], there: dict[str, Any], limits: PreferLimits) -> None:
     preference = prefer(demand, there, limits)
     assume(preference.consumers is not None)
     assert preference.consumers is not None
@@ -300,8 +304,8 @@ def test_pick_leaves_alone_what_may_stay() -> None:
 
 
 def test_a_new_weight_is_no_move() -> None:
-    settled: dict[str, Consumers] = {"e0": (Share("a", 0.5), Share("b", 0.5))}
-    assert moves({"e0": (Share("a", 0.25), Share("b", 0.75))}, settled) == 0
+    settled: dict[str, Consumers] = {"e0": (LoadShare("a", 0.5), LoadShare("b", 0.5))}
+    assert moves({"e0": (LoadShare("a", 0.25), LoadShare("b", 0.75))}, settled) == 0
 
 
 @pytest.mark.parametrize("strangers", [0, 1, 4])
@@ -309,14 +313,14 @@ def test_a_full_rebalance_by_optimal_moves_nothing_where_nothing_changed(strange
     """Endpoints from outside count as some zone's own, and keep being counted so."""
     demand = {"a": 3, "b": 4, "c": 5}
     there = homes(a=20, b=3, c=17) | {f"x{number}": None for number in range(strangers)}
-    limits = Limits(Algorithm.OPTIMAL, AT_ONCE, 0, lazy=False)
+    limits = PreferLimits(Algorithm.OPTIMAL, AT_ONCE, 0, lazy=False)
     first = prefer(demand, there, limits)
     assert first.consumers
     assert prefer(demand, there, limits, first.memory).moved == 0
 
 
 def moved_by_one_more(algorithm: Algorithm) -> int:
-    limits = Limits(algorithm, AT_ONCE, 0, lazy=False)
+    limits = PreferLimits(algorithm, AT_ONCE, 0, lazy=False)
     moved = 0
     for shift in range(24):
         demand = {"a": 1 + shift % 5, "b": 3, "c": 2 + shift % 7}

@@ -4,24 +4,24 @@ import pytest
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
 from zonewise.objects import Endpoint
-from zonewise.routing import Cluster, Code, Decision, Subject, choose, decide
+from zonewise.routing import Decision, RoutingCode, RoutingNodes, RoutingSubject, choose, decide
 from zonewise.routing.policy import SAME_NODE, SAME_REGION, SAME_ZONE
 from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
 THREE = cluster({"a": 2, "b": 2, "c": 2})
-TWO_REGIONS = Cluster.of(
+TWO_REGIONS = RoutingNodes.of(
     [node(name, name[0], region="west" if name[0] in "ab" else "east") for name in ("a1", "b1", "c1", "d1")]
 )
 
 
 def decided(
-    annotations: dict[str, str], there: list[Endpoint], where: Cluster, previous: Decision | None = None
+    annotations: dict[str, str], there: list[Endpoint], where: RoutingNodes, previous: Decision | None = None
 ) -> Decision:
     return decide(service(annotations), there, where, previous or {})
 
 
-def chosen(decision: Decision, where: Cluster, client: str) -> str:
+def chosen(decision: Decision, where: RoutingNodes, client: str) -> str:
     return " ".join(choose(decision, where, client).shares)
 
 
@@ -101,8 +101,8 @@ def test_choice(name: str) -> None:
 
 def test_require_names_the_zones_it_cuts_off_and_the_endpoints_it_hides() -> None:
     reason = decided({SAME_ZONE: "Require"}, FOUR, THREE).reason
-    assert reason.code is Code.REQUIRED
-    assert reason.blame == (Subject("Zone", "c"), Subject("Endpoint", "X"))
+    assert reason.code is RoutingCode.REQUIRED
+    assert reason.blame == (RoutingSubject("Zone", "c"), RoutingSubject("Endpoint", "X"))
     assert "1 zone has none and cannot reach the Service: c" in reason.sentence
     assert reason.remedy
 
@@ -118,7 +118,7 @@ def test_a_node_that_would_overload_its_own_looks_further() -> None:
     decision = decided({SAME_NODE: "Prefer"}, endpoints({"a": 1, "b": 5, "c": 5}), nodes)
     assert len(choose(decision, nodes, "a1").shares) == 11
     assert len(choose(decision, nodes, "b1").shares) == 5
-    assert decision.reason.blame == (Subject("Node", "a1"),)
+    assert decision.reason.blame == (RoutingSubject("Node", "a1"),)
     tolerant = decided({SAME_NODE: "Prefer", OVERLOAD_THRESHOLD: "300%"}, endpoints({"a": 1, "b": 5, "c": 5}), nodes)
     assert len(choose(tolerant, nodes, "a1").shares) == 1
 
@@ -130,26 +130,30 @@ def test_one_endpoint_per_node_stays_on_its_node() -> None:
 
 
 def test_nodes_without_a_zone_are_named_and_use_everything() -> None:
-    nodes = Cluster.of([*THREE.nodes.values(), node("bare")])
+    nodes = RoutingNodes.of([*THREE.nodes.values(), node("bare")])
     decision = decided({SAME_ZONE: "Prefer"} | AT_ONCE, endpoints({"a": 2, "b": 2, "c": 2}), nodes)
-    assert decision.reason.blame == (Subject("Node", "bare"),)
+    assert decision.reason.blame == (RoutingSubject("Node", "bare"),)
     assert len(choose(decision, nodes, "bare").shares) == 6
 
 
 def test_each_level_has_its_reason() -> None:
     annotations = {SAME_NODE: "Prefer", SAME_ZONE: "Prefer", SAME_REGION: "Require"} | AT_ONCE
     decision = decided(annotations, endpoints({"a": 1, "b": 1, "c": 1}), TWO_REGIONS)
-    assert [reason.code for reason in decision.reasons] == [Code.PREFERRED, Code.WOULD_OVERLOAD, Code.REQUIRED]
+    assert [reason.code for reason in decision.reasons] == [
+        RoutingCode.PREFERRED,
+        RoutingCode.WOULD_OVERLOAD,
+        RoutingCode.REQUIRED,
+    ]
     assert decision.reasons[1].sentence.startswith("east: ")
 
 
 def test_walls_that_hold_no_endpoint_leave_nothing_to_prefer() -> None:
     annotations = {SAME_ZONE: "Prefer", SAME_REGION: "Require"} | AT_ONCE
     decision = decided(annotations, [endpoint("X", "nowhere")], TWO_REGIONS)
-    assert [reason.code for reason in decision.reasons] == [Code.NO_ENDPOINTS, Code.REQUIRED]
-    assert decision.reasons[1].blame[-1] == Subject("Endpoint", "X")
+    assert [reason.code for reason in decision.reasons] == [RoutingCode.NO_ENDPOINTS, RoutingCode.REQUIRED]
+    assert decision.reasons[1].blame[-1] == RoutingSubject("Endpoint", "X")
     assert str(decision.reasons[1].blame[-1]) == "Endpoint X"
-    assert choose(decision, TWO_REGIONS, "a1").reason.code is Code.NONE_REACHABLE
+    assert choose(decision, TWO_REGIONS, "a1").reason.code is RoutingCode.NONE_REACHABLE
 
 
 def test_a_zone_that_comes_back_finds_the_preference_as_it_was() -> None:
@@ -158,10 +162,10 @@ def test_a_zone_that_comes_back_finds_the_preference_as_it_was() -> None:
     both, one = cluster({"a": 1, "b": 1}), cluster({"a": 1})
     first = decided(annotations, endpoints({"a": 6, "b": 6}), both)
     during = decided(annotations, endpoints({"a": 5, "b": 5}), one, first)
-    assert (during.reason.code, len(choose(during, one, "a1").shares)) == (Code.ONE_DOMAIN, 10)
+    assert (during.reason.code, len(choose(during, one, "a1").shares)) == (RoutingCode.ONE_DOMAIN, 10)
     after = decided(annotations, endpoints({"a": 5, "b": 5}), both, during)
-    assert after.reason.code is Code.PREFERRED
-    assert decided(annotations, endpoints({"a": 5, "b": 5}), both).reason.code is Code.BELOW_START
+    assert after.reason.code is RoutingCode.PREFERRED
+    assert decided(annotations, endpoints({"a": 5, "b": 5}), both).reason.code is RoutingCode.BELOW_START
 
 
 def test_regions_remember_apart() -> None:
@@ -179,9 +183,9 @@ def test_only_terminating_endpoints_are_nobodys_preference_but_walls_stand() -> 
         for n in range(4)
     ]
     soft = decided({SAME_ZONE: "Prefer"} | AT_ONCE, draining, THREE)
-    assert (soft.reason.code, len(choose(soft, THREE, "a1").shares)) == (Code.ONLY_TERMINATING, 12)
+    assert (soft.reason.code, len(choose(soft, THREE, "a1").shares)) == (RoutingCode.ONLY_TERMINATING, 12)
     hard = decided({SAME_ZONE: "Require"}, draining, THREE)
-    assert (hard.reason.code, len(choose(hard, THREE, "a1").shares)) == (Code.ONLY_TERMINATING, 4)
+    assert (hard.reason.code, len(choose(hard, THREE, "a1").shares)) == (RoutingCode.ONLY_TERMINATING, 4)
 
 
 def test_weights_reach_the_client() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from unit.routing.build import cluster, endpoint, service
 from zonewise.objects import Endpoint
-from zonewise.routing import Code, Subject, choose, decide
+from zonewise.routing import RoutingCode, RoutingSubject, choose, decide
 
 CLUSTER = cluster({"a": 2, "b": 1, "c": 1})
 ENDPOINTS = [endpoint("A1", "a1", "a"), endpoint("A2", "a2", "a"), endpoint("B1", "b1", "b")]
@@ -35,21 +35,21 @@ def test_choice(name: str) -> None:
     assert " ".join(choose(decision, CLUSTER, client).shares) == chosen
 
 
-REASONS: dict[str, tuple[str, list[Endpoint], Code, tuple[Subject, ...]]] = {
-    "in force": ("PreferSameZone", ENDPOINTS, Code.DISTRIBUTED, ()),
+REASONS: dict[str, tuple[str, list[Endpoint], RoutingCode, tuple[RoutingSubject, ...]]] = {
+    "in force": ("PreferSameZone", ENDPOINTS, RoutingCode.DISTRIBUTED, ()),
     "no zone": (
         "PreferClose",
         [*ENDPOINTS, endpoint("X", "a1")],
-        Code.ENDPOINT_WITHOUT_ZONE,
-        (Subject("Endpoint", "X"),),
+        RoutingCode.ENDPOINT_WITHOUT_ZONE,
+        (RoutingSubject("Endpoint", "X"),),
     ),
     "no node": (
         "PreferSameNode",
         [*ENDPOINTS, endpoint("X", zone="a")],
-        Code.ENDPOINT_WITHOUT_NODE,
-        (Subject("Endpoint", "X"),),
+        RoutingCode.ENDPOINT_WITHOUT_NODE,
+        (RoutingSubject("Endpoint", "X"),),
     ),
-    "no node, but the zone is enough": ("PreferSameZone", [endpoint("X", zone="a")], Code.DISTRIBUTED, ()),
+    "no node, but the zone is enough": ("PreferSameZone", [endpoint("X", zone="a")], RoutingCode.DISTRIBUTED, ()),
 }
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from zonewise.routing.load import Share
+from zonewise.routing.load import LoadShare
 from zonewise.routing.weights_annotation import read_weights, write_weights
 
-LENT = (Share("a", 0.5), Share("c", 0.5))
-THIRDS = (Share("a", 1 / 3), Share("b", 1 / 3), Share("c", 1 / 3))
+LENT = (LoadShare("a", 0.5), LoadShare("c", 0.5))
+THIRDS = (LoadShare("a", 1 / 3), LoadShare("b", 1 / 3), LoadShare("c", 1 / 3))
 
 
 def test_what_is_written_is_read() -> None:

@@ -7,9 +7,9 @@ import pytest
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.load import consumed_by
 from zonewise.simulator.decide import traces
-from zonewise.simulator.decide.churn import EVERYONE, SLICE_CAPACITY, Shelf, Way, replay
+from zonewise.simulator.decide.churn import EVERYONE, SLICE_CAPACITY, ChurnMode, SliceStore, replay
 from zonewise.simulator.decide.inputs import InputError
-from zonewise.simulator.decide.traces import Situation
+from zonewise.simulator.decide.traces import TraceState
 
 PREFERRING = [Algorithm.LOCAL, Algorithm.LOCAL_SHARED, Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT, Algorithm.OPTIMAL]
 
@@ -31,7 +31,7 @@ def test_a_rolling_update_replaces_everybody_and_ends_as_it_began() -> None:
 @pytest.mark.parametrize("algorithm", PREFERRING)
 def test_lazy_rebalance_never_moves_or_flips_more_than_a_full_one(name: str, algorithm: Algorithm) -> None:
     trace = traces.built_in(name)
-    full, padded, lazy = (replay(trace, algorithm, way) for way in Way)
+    full, padded, lazy = (replay(trace, algorithm, way) for way in ChurnMode)
     assert lazy.endpoints_moved <= padded.endpoints_moved
     assert lazy.flips <= padded.flips <= full.flips
     assert lazy.worst_overload < 0.5
@@ -41,12 +41,12 @@ def test_padding_saves_flips_around_the_starting_threshold() -> None:
     steps = "[{add: {a: 1}}, {remove: {a: 1}}]"
     text = f"nodes: {{a: 1, b: 1, c: 1}}\nendpoints: {{a: 2, b: 3, c: 3}}\nsteps: {steps}\n"
     trace = traces.read(text, "walk.yaml")
-    assert replay(trace, Algorithm.LOCAL, Way.FULL).flips == 2
-    assert replay(trace, Algorithm.LOCAL, Way.PADDED).flips == 0
+    assert replay(trace, Algorithm.LOCAL, ChurnMode.FULL).flips == 2
+    assert replay(trace, Algorithm.LOCAL, ChurnMode.PADDED).flips == 0
 
 
 def test_a_slice_is_written_once_per_step_and_endpoints_stay_where_they_are() -> None:
-    shelf = Shelf()
+    shelf = SliceStore()
     names = [f"e{number}" for number in range(SLICE_CAPACITY + 1)]
     shelf.put(dict.fromkeys(names, EVERYONE), first=False)
     assert shelf.written == 2
@@ -61,8 +61,8 @@ def test_a_slice_is_written_once_per_step_and_endpoints_stay_where_they_are() ->
 def test_a_trace_of_the_users_own() -> None:
     text = "nodes: {a: 2, b: 1}\nendpoints: {a: 1}\nsteps:\n- add: {b: 2}\n- remove: {a: 1}\n  nodes: {a: 0}\n- repeat: 2\n"
     situations = traces.read(text, "mine.yaml").situations
-    assert situations[0] == Situation({"a": 2, "b": 1}, {"endpoint-00001": "a"})
-    assert situations[2] == Situation({"b": 1}, {"endpoint-00002": "b", "endpoint-00003": "b"})
+    assert situations[0] == TraceState({"a": 2, "b": 1}, {"endpoint-00001": "a"})
+    assert situations[2] == TraceState({"b": 1}, {"endpoint-00002": "b", "endpoint-00003": "b"})
     assert len(situations) == 5
 
 

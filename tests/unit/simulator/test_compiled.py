@@ -20,7 +20,7 @@ from zonewise.simulator.chunk_worker import perform_chunk
 from zonewise.simulator.compiled import memory, sweeper
 from zonewise.simulator.decide import kernels
 from zonewise.simulator.decide.datasets import SMALL, chunks
-from zonewise.simulator.decide.kernels import Settings
+from zonewise.simulator.decide.kernels import KernelConfig
 from zonewise.simulator.decide.published import STARTING_THRESHOLDS, agrees
 from zonewise.simulator.decide.results import SCORE_BINS
 from zonewise.simulator.decide.tally import tally, with_published
@@ -49,7 +49,7 @@ def plain_sweep(algorithm: Algorithm) -> Any:
     return FunctionType(kernels.sweep.__code__, vars(kernels) | {"judge": judge})
 
 
-def swept(run: Any, ratio: tuple[float, ...], values: Any, settings: Settings, held: Any) -> tuple[Any, Any, Any]:
+def swept(run: Any, ratio: tuple[float, ...], values: Any, settings: KernelConfig, held: Any) -> tuple[Any, Any, Any]:
     sums, histogram, totals = np.zeros(5), np.zeros(SCORE_BINS, np.int64), np.zeros(BLOCK)
     run(ratio, values, 0, len(values), False, settings, *held, sums, histogram, totals)
     return sums, histogram, totals
@@ -72,7 +72,7 @@ def test_compiled_and_plain_give_equal_answers(algorithm: Algorithm, part: int) 
         values[0] = 0 if random.random() < 0.5 else values[0]
         nodes = random.integers(1, 40, 3).tolist()
         ratio = tuple(count / sum(nodes) for count in nodes)
-        settings = Settings(float(random.choice([0.2, 0.5, 1.0])), int(random.choice([0, 9, 60])), STANDARD)
+        settings = KernelConfig(float(random.choice([0.2, 0.5, 1.0])), int(random.choice([0, 9, 60])), STANDARD)
         fast = swept(compiled, ratio, values, settings, compiled_memory)
         slow = swept(plain, ratio, values.tolist(), settings, plain_memory)
         assert all(np.array_equal(ours, theirs) for ours, theirs in zip(fast, slow, strict=True)), (nodes, values)

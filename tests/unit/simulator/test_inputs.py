@@ -7,7 +7,7 @@ import json
 import pytest
 
 from zonewise.errors import UsageError
-from zonewise.simulator.decide.inputs import Input, read
+from zonewise.simulator.decide.inputs import NamedInput, read
 
 HEADER = "name,nodes.a,nodes.b,endpoints.a,endpoints.b\n"
 
@@ -15,13 +15,13 @@ HEADER = "name,nodes.a,nodes.b,endpoints.a,endpoints.b\n"
 def test_csv_rows_become_inputs_with_zones_in_order_of_name() -> None:
     text = "nodes.b,endpoints.b,nodes.a,endpoints.a\n1,2,3,4\n\n 5 ,6,7,8\n"
     assert read(text, "own.csv") == [
-        Input("own.csv:2", ("a", "b"), (3, 1), (4, 2)),
-        Input("own.csv:4", ("a", "b"), (7, 5), (8, 6)),
+        NamedInput("own.csv:2", ("a", "b"), (3, 1), (4, 2)),
+        NamedInput("own.csv:4", ("a", "b"), (7, 5), (8, 6)),
     ]
 
 
 def test_csv_rows_may_be_named() -> None:
-    assert read(HEADER + "shop,1,1,2,0\n", "own.csv") == [Input("shop", ("a", "b"), (1, 1), (2, 0))]
+    assert read(HEADER + "shop,1,1,2,0\n", "own.csv") == [NamedInput("shop", ("a", "b"), (1, 1), (2, 0))]
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_a_dump_counts_ready_workers_and_ready_endpoints_by_zone() -> None:
         {"kind": "Service", "metadata": {"name": "front", "namespace": "shop"}},
     ]
     dump = json.dumps({"kind": "List", "apiVersion": "v1", "items": items})
-    assert read(dump, "dump.json") == [Input("shop/front", ("a", "b"), (1, 2), (1, 2))]
+    assert read(dump, "dump.json") == [NamedInput("shop/front", ("a", "b"), (1, 2), (1, 2))]

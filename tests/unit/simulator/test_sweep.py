@@ -23,9 +23,9 @@ from distributed import LocalCluster
 from zonewise.errors import UsageError
 from zonewise.routing.algorithms import Algorithm
 from zonewise.simulator.checkpoint import file_for, sweep
-from zonewise.simulator.decide.datasets import Dataset, Part
-from zonewise.simulator.decide.inputs import Input
-from zonewise.simulator.decide.results import Table
+from zonewise.simulator.decide.datasets import Dataset, DatasetPart
+from zonewise.simulator.decide.inputs import NamedInput
+from zonewise.simulator.decide.results import ResultTable
 from zonewise.simulator.decide.tally import tally
 from zonewise.simulator.decide.tasks import Contestant, Partial, Rules, Task, dataset_tasks, own_tasks
 from zonewise.simulator.runners import Runner, in_processes, on_dask, one_by_one
@@ -33,16 +33,16 @@ from zonewise.simulator.runners import Runner, in_processes, on_dask, one_by_one
 PATIENCE_SECONDS = 200
 TASKS = 50
 RULES = Rules((Contestant("local", Algorithm.LOCAL), Contestant("local-opt", Algorithm.LOCAL_OPT)))
-OWN = [Input(f"row {n}", ("a", "b", "c"), (1 + n % 7, 2, 3), (n, n % 11, 1 + n % 5)) for n in range(900)]
-FEW = Dataset("few", "", (Part(((1, 2, 3), (2, 2, 5), (4, 1, 1)), range(9), ordered=False),))
+OWN = [NamedInput(f"row {n}", ("a", "b", "c"), (1 + n % 7, 2, 3), (n, n % 11, 1 + n % 5)) for n in range(900)]
+FEW = Dataset("few", "", (DatasetPart(((1, 2, 3), (2, 2, 5), (4, 1, 1)), range(9), ordered=False),))
 
 
-def without_clock(table: Table) -> Table:
+def without_clock(table: ResultTable) -> ResultTable:
     rows = (msgspec.structs.replace(row, cpu_seconds=0.0) for row in table.rows)
     return msgspec.structs.replace(table, rows=tuple(rows))
 
 
-def run(tasks: Sequence[Task], by: Runner, directory: Path) -> Table:
+def run(tasks: Sequence[Task], by: Runner, directory: Path) -> ResultTable:
     partials = sweep(tasks, by, file_for(tasks, directory), lambda _: None)
     return without_clock(tally("own", "", RULES, partials))
 

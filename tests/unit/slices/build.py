@@ -21,9 +21,9 @@ from zonewise.objects import (
     ServicePort,
     ServiceSpec,
 )
-from zonewise.routing import Cluster, HintsForm
+from zonewise.routing import HintsForm, RoutingNodes
 from zonewise.routing.drain import NO_DRAIN, Drain
-from zonewise.slices.decide.body import Draft, body_of, patch_of
+from zonewise.slices.decide.body import SliceBody, body_of, patch_of
 from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 from zonewise.topology import REGION, ZONE
 
@@ -40,9 +40,9 @@ def node(name: str, zone: str | None = None, region: str | None = None) -> Node:
     )
 
 
-def zones(*names: str, nodes_each: int = 2) -> Cluster:
+def zones(*names: str, nodes_each: int = 2) -> RoutingNodes:
     """Nodes a1, a2, ... in zone a, and so on."""
-    return Cluster.of(node(f"{zone}{number}", zone) for zone in names for number in range(1, nodes_each + 1))
+    return RoutingNodes.of(node(f"{zone}{number}", zone) for zone in names for number in range(1, nodes_each + 1))
 
 
 def pod(
@@ -115,7 +115,7 @@ def service(
 class World:
     """The slices of one Service as an API server would keep them, written only through bodies and patches."""
 
-    def __init__(self, cluster: Cluster, *, most: int = 100, form: HintsForm = HintsForm.STABLE) -> None:
+    def __init__(self, cluster: RoutingNodes, *, most: int = 100, form: HintsForm = HintsForm.STABLE) -> None:
         self.cluster = cluster
         self.most = most
         self.form = form
@@ -177,7 +177,7 @@ class World:
     def put(self, found: EndpointSlice) -> None:
         self.stored[found.metadata.name] = msgspec.to_builtins(found)
 
-    def _create(self, draft: Draft) -> None:
+    def _create(self, draft: SliceBody) -> None:
         body = body_of(draft)
         number = next(self._numbers)
         name = f"{body['metadata']['generateName']}{number:05}"

@@ -4,20 +4,20 @@ import pytest
 
 from unit.slices.build import node, pod, service
 from zonewise.objects import Endpoint, EndpointConditions, ObjectReference, Pod, PodIP, PodStatus
-from zonewise.routing import Cluster
+from zonewise.routing import RoutingNodes
 from zonewise.slices.decide.endpoints import PodEndpoints, endpoints_of
-from zonewise.slices.decide.families import Family
+from zonewise.slices.decide.families import ServiceFamily
 
-CLUSTER = Cluster.of([node("a1", "a"), node("nowhere")])
-BOTH = (Family.IPV4, Family.IPV6)
+CLUSTER = RoutingNodes.of([node("a1", "a"), node("nowhere")])
+BOTH = (ServiceFamily.IPV4, ServiceFamily.IPV6)
 IP = "10.0.0.1"
 
 
-def made_of(*pods: Pod, families: tuple[Family, ...] = BOTH, **spec: object) -> PodEndpoints:
+def made_of(*pods: Pod, families: tuple[ServiceFamily, ...] = BOTH, **spec: object) -> PodEndpoints:
     return endpoints_of(service(**spec), pods, CLUSTER, families)
 
 
-def endpoints(found: PodEndpoints, family: Family = Family.IPV4) -> list[Endpoint]:
+def endpoints(found: PodEndpoints, family: ServiceFamily = ServiceFamily.IPV4) -> list[Endpoint]:
     return [endpoint for endpoints in found.by_family[family].values() for endpoint in endpoints]
 
 
@@ -108,7 +108,7 @@ def test_hostname(hostname: str, subdomain: str, expected: str | None) -> None:
 def test_each_family_gets_its_own_addresses() -> None:
     found = made_of(pod("p", IP, "FD00::1"))
     assert [endpoint.addresses for endpoint in endpoints(found)] == [(IP,)]
-    assert [endpoint.addresses for endpoint in endpoints(found, Family.IPV6)] == [("fd00::1",)]
+    assert [endpoint.addresses for endpoint in endpoints(found, ServiceFamily.IPV6)] == [("fd00::1",)]
 
 
 def test_several_addresses_of_a_family_are_sorted() -> None:

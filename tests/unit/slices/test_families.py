@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.slices.build import service
-from zonewise.slices.decide.families import Family, canonical, families_of
+from zonewise.slices.decide.families import ServiceFamily, canonical, families_of
 
-V4, V6 = Family.IPV4, Family.IPV6
+V4, V6 = ServiceFamily.IPV4, ServiceFamily.IPV6
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ V4, V6 = Family.IPV4, Family.IPV6
         "headless",
     ],
 )
-def test_families(said: tuple[str, ...], cluster_ip: str, expected: tuple[Family, ...]) -> None:
+def test_families(said: tuple[str, ...], cluster_ip: str, expected: tuple[ServiceFamily, ...]) -> None:
     assert families_of(service(ip_families=said, cluster_ip=cluster_ip)) == expected
 
 
@@ -55,10 +55,10 @@ def test_families(said: tuple[str, ...], cluster_ip: str, expected: tuple[Family
         ("", None),
     ],
 )
-def test_spelling(written: str, expected: tuple[Family, str] | None) -> None:
+def test_spelling(written: str, expected: tuple[ServiceFamily, str] | None) -> None:
     assert canonical(written) == expected
 
 
 @given(st.ip_addresses(v=4))
 def test_the_usual_spelling_is_kept_without_parsing(address: IPv4Address) -> None:
-    assert canonical(str(address)) == (Family.IPV4, str(address))
+    assert canonical(str(address)) == (ServiceFamily.IPV4, str(address))

@@ -6,7 +6,7 @@ import pytest
 
 from unit.slices.build import PREFER, REQUIRE, World, node, pod, pods_in, service, zones
 from zonewise.objects import Pod
-from zonewise.routing import Cluster
+from zonewise.routing import RoutingNodes
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, PADDING, STARTING_THRESHOLD
 from zonewise.routing.weights_annotation import WEIGHTS, read_weights
@@ -15,7 +15,7 @@ from zonewise.slices.decide.metadata import CONSUMER, STARTED
 
 THREE = zones("a", "b", "c")
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
-TWO_REGIONS = Cluster.of(
+TWO_REGIONS = RoutingNodes.of(
     [node("a1", "a", "r"), node("b1", "b", "r"), node("c1", "c", "s"), node("d1", "d", "s"), node("nowhere")]
 )
 
@@ -37,7 +37,7 @@ def sizes(world: World) -> dict[str, int]:
     return {group: len(members) for group, members in groups(world).items()}
 
 
-def synced(annotations: Mapping[str, str], pods: list[Pod], cluster: Cluster = THREE) -> World:
+def synced(annotations: Mapping[str, str], pods: list[Pod], cluster: RoutingNodes = THREE) -> World:
     world = World(cluster)
     world.sync(service(annotations), pods)
     return world

@@ -6,13 +6,13 @@ import pytest
 
 from unit.slices.build import PREFER, World, node, pod, pods_in, service, zones
 from zonewise.objects import Endpoint
-from zonewise.routing import Cluster, Code, HintsForm, drained_zones
+from zonewise.routing import HintsForm, RoutingCode, RoutingNodes, drained_zones
 from zonewise.routing.drain import DRAIN_ZONE
 from zonewise.routing.policy import OLD_HINTS
 from zonewise.slices.decide.metadata import CONSUMER
 
 THREE = zones("a", "b", "c")
-PARTLY = Cluster.of([node("a1", "a"), node("b1", "b"), node("nowhere")])
+PARTLY = RoutingNodes.of([node("a1", "a"), node("b1", "b"), node("nowhere")])
 AUTO = {OLD_HINTS: "Auto"}
 
 
@@ -73,7 +73,7 @@ def test_strict_hints_leave_a_slice_alone_that_is_fine() -> None:
     pods = pods_in({"a": 4, "b": 4, "c": 4})
     world.sync(service(AUTO), pods)
     plan = world.sync(service(AUTO), [*pods[:8], *pods_in({"a": 8})[4:]])
-    assert plan.decisions["IPv4"].reason.code is Code.HINTED
+    assert plan.decisions["IPv4"].reason.code is RoutingCode.HINTED
     untouched = {update.existing.metadata.name for update in plan.updates} ^ set(world.stored)
     assert len(untouched) == 2
     assert Counter(hinted(endpoint) for endpoint in world.endpoints) == {("a", ""): 4, ("b", ""): 4, ("c", ""): 4}
@@ -85,7 +85,7 @@ def test_strict_hints_are_refused_as_stock_refuses_them() -> None:
         world = World(THREE, form=form)
         plan = world.sync(service(AUTO), pods_in({"a": 4, "b": 4, "c": 3}))
         assert any(endpoint.hints for endpoint in world.endpoints) is expected
-        assert (plan.decisions["IPv4"].reason.code is Code.WOULD_OVERLOAD) is not expected
+        assert (plan.decisions["IPv4"].reason.code is RoutingCode.WOULD_OVERLOAD) is not expected
 
 
 def test_a_strict_decision_says_what_the_slices_say() -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, node, service
 from zonewise.objects import Endpoint, EndpointSlice, Metadata, Service, key_of
-from zonewise.routing import NO_DRAIN, Cluster, Drain, HintsForm, Subject, read_policy
+from zonewise.routing import NO_DRAIN, Drain, HintsForm, RoutingNodes, RoutingSubject, read_policy
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
 from zonewise.slices.decide.names import MANAGED_BY, STATE, STOCK_MANAGER
 from zonewise.slices.decide.overlay import Overlay, as_remembered, is_stock, overlay
-from zonewise.slices.decide.service_status import State, policy_name
+from zonewise.slices.decide.service_status import ServiceRoutingState, policy_name
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
@@ -31,14 +31,14 @@ def slice_of(name: str, endpoints: Iterable[Endpoint], family: str = "IPv4", **m
 
 def state(policy: str) -> dict[str, str]:
     """As the annotation tells it while the policy is in force."""
-    told = State(
+    told = ServiceRoutingState(
         policy=policy, active=True, code="x", sentence="", since="", as_of="", endpoints=3, in_zone=1, worst_overload=0
     )
     return {STATE: msgspec.json.encode(told).decode()}
 
 
 def drain(*zones: str) -> Drain:
-    return Drain(dict.fromkeys(zones, (Subject("Service", "shop/web"),)))
+    return Drain(dict.fromkeys(zones, (RoutingSubject("Service", "shop/web"),)))
 
 
 def laid(found: EndpointSlice, answer: Overlay) -> EndpointSlice:
@@ -173,7 +173,7 @@ def test_hints_that_tell_too_little_come_to_rest_at_once() -> None:
     asked = service(
         {SAME_ZONE: "Prefer", SAME_REGION: "Prefer", ALGORITHM: "local-opt", OVERLOAD_THRESHOLD: "10%"} | AT_ONCE
     )
-    nodes = Cluster.of(
+    nodes = RoutingNodes.of(
         [
             node("b0", "b", region="west"),
             *(node(f"d{n}", "d", region="east") for n in range(2)),
@@ -223,9 +223,9 @@ SERVICES = st.builds(
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> Cluster:
+def clusters(draw: st.DrawFn) -> RoutingNodes:
     counts = draw(st.lists(st.integers(0, 3), min_size=4, max_size=4))
-    return Cluster.of(
+    return RoutingNodes.of(
         node(
             f"{zone}{number}",
             draw(st.sampled_from([zone, zone, zone, zone, zone, zone, None])),
@@ -264,7 +264,7 @@ DRAINS = st.one_of(
 
 @given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm), DRAINS)
 def test_laying_it_over_again_changes_nothing(
-    asked: Service, found: list[EndpointSlice], nodes: Cluster, form: HintsForm, drained: Drain
+    asked: Service, found: list[EndpointSlice], nodes: RoutingNodes, form: HintsForm, drained: Drain
 ) -> None:
     answer = overlay(asked, found, nodes, hints=form, drained=drained)
     rested = [laid(each, answer) for each in found]
@@ -281,7 +281,7 @@ def _told_of(asked: Service) -> Service:
 
 @given(SERVICES, slices(), clusters(), st.randoms(use_true_random=False))
 def test_the_order_of_slices_does_not_matter(
-    asked: Service, found: list[EndpointSlice], nodes: Cluster, chance: Any
+    asked: Service, found: list[EndpointSlice], nodes: RoutingNodes, chance: Any
 ) -> None:
     shuffled = chance.sample(found, len(found))
     assert overlay(asked, found, nodes).hints == overlay(asked, shuffled, nodes).hints
@@ -289,7 +289,7 @@ def test_the_order_of_slices_does_not_matter(
 
 @given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm), DRAINS)
 def test_a_slice_reviewed_alone_gets_what_all_together_got(
-    asked: Service, found: list[EndpointSlice], nodes: Cluster, form: HintsForm, drained: Drain
+    asked: Service, found: list[EndpointSlice], nodes: RoutingNodes, form: HintsForm, drained: Drain
 ) -> None:
     """The stock controller writes one slice after the other without hints, and each comes back as it stood."""
     answer = overlay(asked, found, nodes, hints=form, drained=drained)

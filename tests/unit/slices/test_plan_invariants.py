@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from unit.slices.build import HTTP, World, node, pod, pods_in, service
 from zonewise.objects import Container, ContainerPort, EndpointSlice, Pod, Service, ServicePort
-from zonewise.routing import Cluster, HintsForm
+from zonewise.routing import HintsForm, RoutingNodes
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
 from zonewise.slices.decide.metadata import CONSUMER
 from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 
 PLACES = {"a": "r", "b": "r", "c": "s"}
-CLUSTER = Cluster.of(
+CLUSTER = RoutingNodes.of(
     [*(node(f"{zone}{number}", zone, region) for zone, region in PLACES.items() for number in (1, 2)), node("nowhere")]
 )
 NODES = [*CLUSTER.nodes, "unknown"]

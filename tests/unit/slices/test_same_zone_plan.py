@@ -12,7 +12,7 @@ import pytest
 
 from unit.slices.build import World, node, pods_in, service
 from zonewise.objects import Pod
-from zonewise.routing import Cluster, Code
+from zonewise.routing import RoutingCode, RoutingNodes
 from zonewise.routing.policy import SAME_ZONE
 from zonewise.routing.tuning import STARTING_THRESHOLD
 from zonewise.slices.decide.metadata import CONSUMER
@@ -23,8 +23,8 @@ Counts = Mapping[str, int]
 THREE = {"a": 2, "b": 2, "c": 2}
 
 
-def nodes(per_zone: Counts) -> Cluster:
-    return Cluster.of(node(f"{zone}{n}", zone) for zone, count in per_zone.items() for n in range(1, count + 1))
+def nodes(per_zone: Counts) -> RoutingNodes:
+    return RoutingNodes.of(node(f"{zone}{n}", zone) for zone, count in per_zone.items() for n in range(1, count + 1))
 
 
 def approach(value: str | None, **more: str) -> Any:
@@ -101,7 +101,7 @@ def test_single_approach_invalid_annotation(value: str) -> None:
     world = World(nodes(THREE))
     plan = world.sync(approach(value), pods_in(FOUR_EACH))
     assert distribution(world) == {"": "aaaabbbbcccc"}
-    assert [complaint.code for complaint in plan.decisions["IPv4"].complaints] == [Code.INVALID_VALUE]
+    assert [complaint.code for complaint in plan.decisions["IPv4"].complaints] == [RoutingCode.INVALID_VALUE]
 
 
 # Prefer Test
@@ -130,7 +130,7 @@ def test_transition_increase_above_threshold_but_below_threshold_and_padding() -
     world = World(nodes(THREE))
     plan = grown(world, "Prefer", {"a": 2, "b": 2, "c": 2}, {"a": 4, "b": 3, "c": 3})
     assert distribution(world) == {"zonewise-all": "aaaabbbccc"}
-    assert plan.decisions["IPv4"].reason.code is Code.BELOW_START
+    assert plan.decisions["IPv4"].reason.code is RoutingCode.BELOW_START
 
 
 def test_transition_increase_above_threshold_and_padding() -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from unit.routing.build import cluster, endpoint, endpoints, node, service
 from zonewise.objects import Endpoint, Metadata, Service, ServiceSpec
 from zonewise.objects.events import Severity
-from zonewise.routing import DRAIN_ZONE, Cluster, HintsForm, decide, drained_zones, express
+from zonewise.routing import DRAIN_ZONE, HintsForm, RoutingNodes, decide, drained_zones, express
 from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_ZONE, TOPOLOGY_KEYS
 from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
-from zonewise.slices.decide.service_status import State, read_state
-from zonewise.slices.decide.status_diff import Report, report_on
+from zonewise.slices.decide.service_status import ServiceRoutingState, read_state
+from zonewise.slices.decide.status_diff import StatusReport, report_on
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 THREE = cluster({"a": 1, "b": 1, "c": 1})
@@ -29,23 +29,23 @@ TWELVE = {"a": 4, "b": 4, "c": 4}
 def told(
     written: Service,
     there: Mapping[str, int] | Sequence[Endpoint],
-    before: Report | str | None = None,
+    before: StatusReport | str | None = None,
     *,
-    where: Cluster = THREE,
+    where: RoutingNodes = THREE,
     hours: float = 0,
     families: tuple[str, ...] = ("IPv4",),
     **options: Any,
-) -> Report:
+) -> StatusReport:
     found = endpoints(there) if isinstance(there, Mapping) else list(there)
     drain = drained_zones(written, {}, where.node_drains)
     form = HintsForm.STRICT if options.get("stock_events") else HintsForm.STABLE
     decisions = {family: decide(written, found, where, hints=form, drained=drain) for family in families}
     expressions = {family: express(decision, where) for family, decision in decisions.items()}
-    text = before.text if isinstance(before, Report) else before
+    text = before.text if isinstance(before, StatusReport) else before
     return report_on(written, decisions, expressions, where, text, NOON + timedelta(hours=hours), **options)
 
 
-def said(report: Report) -> list[str]:
+def said(report: StatusReport) -> list[str]:
     return [f"{note.severity} {note.reason}: {note.text}" for note in report.notes]
 
 
@@ -106,7 +106,7 @@ def test_policy_code_and_activity(name: str) -> None:
 
 
 def test_a_service_that_asks_for_nothing_has_no_annotation() -> None:
-    assert told(service(), TWELVE) == Report(None, None)
+    assert told(service(), TWELVE) == StatusReport(None, None)
 
 
 def test_and_loses_an_old_one() -> None:
@@ -317,7 +317,7 @@ def test_the_stock_controllers_words_for_each_family() -> None:
 
 
 def test_nodes_to_blame_are_named() -> None:
-    where = Cluster.of([*THREE.nodes.values(), node("x1")])
+    where = RoutingNodes.of([*THREE.nodes.values(), node("x1")])
     state = told(service({OLD_HINTS: "Auto"}), TWELVE, where=where).state
     assert state is not None
     assert state.blame == ("Node x1",)
@@ -343,7 +343,7 @@ def test_saying_it_once_is_enough(first: Any, there: Any, second: Any, later: An
     again = told(service(second), later, report, hours=2)
     assert (again.changes, again.notes, again.text) == (False, (), report.text)
     assert read_state(report.text) == (report.state if report.changes else read_state(before.text))
-    assert report.state is None or isinstance(report.state, State)
+    assert report.state is None or isinstance(report.state, ServiceRoutingState)
 
 
 def test_endpoints_to_blame_come_and_go_without_a_write() -> None:

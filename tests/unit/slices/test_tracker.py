@@ -2,7 +2,7 @@
 
 from zonewise.objects import SERVICE_NAME, EndpointSlice, Key, Metadata, key_of
 from zonewise.objects.change import Change
-from zonewise.slices.decide.tracker import Written
+from zonewise.slices.decide.tracker import EndpointSliceTracker
 
 SERVICE = Key("default", "web")
 
@@ -26,7 +26,7 @@ def removed(old: EndpointSlice) -> Change[EndpointSlice]:
 class Site:
     def __init__(self) -> None:
         self.heard = 0
-        self.written = Written(lambda: str(self.heard))
+        self.written = EndpointSliceTracker(lambda: str(self.heard))
 
     def reads(self, *cached: EndpointSlice) -> list[tuple[str, str]]:
         merged = self.written.merge(SERVICE, cached)

@@ -1,5 +1,5 @@
 from zonewise.objects import Condition, Key, Metadata, Pod, PodStatus, Service
-from zonewise.slices.decide.trigger_time import TriggerTimes
+from zonewise.slices.decide.trigger_time import TriggerTimeTracker
 
 SERVICE = Key("default", "web")
 
@@ -18,11 +18,11 @@ def pod(name: str, ready_since: int) -> Pod:
 
 
 def test_the_first_look_tells_the_services_creation() -> None:
-    assert TriggerTimes().since(service(), [pod("a", 5)]) == at(1)
+    assert TriggerTimeTracker().since(service(), [pod("a", 5)]) == at(1)
 
 
 def test_then_the_earliest_of_what_changed() -> None:
-    times = TriggerTimes()
+    times = TriggerTimeTracker()
     times.since(service(), [pod("a", 5), pod("b", 5)])
     times.told(SERVICE)
     assert times.since(service(), [pod("a", 5), pod("b", 9), pod("c", 7)]) == at(7)
@@ -31,7 +31,7 @@ def test_then_the_earliest_of_what_changed() -> None:
 
 
 def test_what_was_not_told_is_told_with_what_follows() -> None:
-    times = TriggerTimes()
+    times = TriggerTimeTracker()
     times.since(service(), [pod("a", 5)])
     times.told(SERVICE)
     assert times.since(service(), [pod("a", 7)]) == at(7)
@@ -39,7 +39,7 @@ def test_what_was_not_told_is_told_with_what_follows() -> None:
 
 
 def test_a_recreated_service_counts_as_a_change_and_a_forgotten_one_as_new() -> None:
-    times = TriggerTimes()
+    times = TriggerTimeTracker()
     times.since(service(), [])
     times.told(SERVICE)
     assert times.since(service(8), [pod("a", 9)]) == at(8)

@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zonewise.ceph.backend.mgr import Manager
-from zonewise.ceph.config import ClusterConfig, Config, Configuration
+from zonewise.ceph.backend.mgr import CephMgr
+from zonewise.ceph.config import ClusterConfig, CsiConfig, CsiConfigFile
 from zonewise.ceph.decide import ids, pool_state
-from zonewise.ceph.decide.errors import Answered, Code, CsiError, from_ceph
-from zonewise.ceph.decide.ids import Id
+from zonewise.ceph.decide.errors import Answered, CsiError, GrpcCode, from_ceph
+from zonewise.ceph.decide.ids import VolumeId
 from zonewise.ceph.decide.model import PoolState
 from zonewise.log import get_logger
 
@@ -42,7 +42,7 @@ _CLOSE_SECONDS = 10.0
 _BROKEN = frozenset({errno.ESHUTDOWN, errno.ENOTCONN, errno.ETIMEDOUT})
 
 
-class Cluster:
+class CephCluster:
     def __init__(self, config: ClusterConfig, user: str, key: str, timeout_seconds: float = OP_TIMEOUT_SECONDS) -> None:
         self.config = config
         self.name = config.cluster
@@ -56,7 +56,7 @@ class Cluster:
         self._states: tuple[float, dict[str, PoolState]] = (float("-inf"), {})
         self._timeout_seconds = timeout_seconds
         self._rados = self._connected()
-        self._manager = Manager(lambda: self._connected(rados_mon_op_timeout="0"), timeout_seconds)
+        self._manager = CephMgr(lambda: self._connected(rados_mon_op_timeout="0"), timeout_seconds)
 
     def _connected(self, **different: str) -> Any:
         import rados  # noqa: PLC0415 - a binding of the system's: only the driver needs it
@@ -88,7 +88,7 @@ class Cluster:
             number = getattr(error, "errno", None)
             if number in {errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOENT}:
                 raise CsiError(
-                    Code.UNAUTHENTICATED,
+                    GrpcCode.UNAUTHENTICATED,
                     f"{doing}: Ceph refuses this user or key; look at the secret's userID and userKey",
                 ) from error
             raise from_ceph(error, doing) from error
@@ -145,7 +145,9 @@ class Cluster:
     def require_pool(self, pool: str, parameter: str) -> int:
         number = self.pool_id(pool)
         if number is None:
-            raise CsiError(Code.INVALID_ARGUMENT, f"parameter {parameter}: cluster {self.name} has no pool {pool!r}")
+            raise CsiError(
+                GrpcCode.INVALID_ARGUMENT, f"parameter {parameter}: cluster {self.name} has no pool {pool!r}"
+            )
         return number
 
     def pools(self) -> list[str]:
@@ -221,11 +223,11 @@ class Cluster:
                 self._fsid = str(self._rados.get_fsid())
         return self._fsid
 
-    def require_own(self, which: Id) -> None:
+    def require_own(self, which: VolumeId) -> None:
         """FAILED_PRECONDITION for what was made while the same name meant another Ceph."""
         if which.fsid and which.fsid != ids.short_fsid(self.fsid):
             raise CsiError(
-                Code.FAILED_PRECONDITION,
+                GrpcCode.FAILED_PRECONDITION,
                 f"{which} was made in the Ceph whose fsid begins with {which.fsid}, and cluster {self.name!r} is now "
                 f"{self.fsid}: look at its monitors in the configuration",
             )
@@ -266,21 +268,21 @@ def _is_key(text: str) -> bool:
     return len(decoded) > 12 and len(decoded) == 12 + int.from_bytes(decoded[10:12], "little")
 
 
-class Clusters:
+class CephClusters:
     """Connections by cluster and credentials, the least recently used given up when there are many."""
 
-    def __init__(self, configuration: Configuration, timeout_seconds: float = OP_TIMEOUT_SECONDS) -> None:
+    def __init__(self, configuration: CsiConfigFile, timeout_seconds: float = OP_TIMEOUT_SECONDS) -> None:
         self._configuration = configuration
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
-        self._open: OrderedDict[tuple[str, ...], Cluster] = OrderedDict()
+        self._open: OrderedDict[tuple[str, ...], CephCluster] = OrderedDict()
         self._opening: dict[tuple[str, ...], threading.Lock] = {}
 
     @property
-    def config(self) -> Config:
+    def config(self) -> CsiConfig:
         return self._configuration.now()
 
-    def connect(self, cluster: str, secrets: Mapping[str, str]) -> Cluster:
+    def connect(self, cluster: str, secrets: Mapping[str, str]) -> CephCluster:
         """With the request's secrets; without any, with the driver's own user."""
         config = self._config_of(cluster)
         user = secrets.get("userID") or secrets.get("adminID") or ""
@@ -288,33 +290,33 @@ class Clusters:
         if not secrets:
             return self.own(cluster)
         if not user or not key:
-            raise CsiError(Code.UNAUTHENTICATED, "the secret must have userID and userKey")
+            raise CsiError(GrpcCode.UNAUTHENTICATED, "the secret must have userID and userKey")
         if not _is_key(key.strip()):
             raise CsiError(
-                Code.UNAUTHENTICATED, "the secret's userKey is no key of Ceph's, as `ceph auth get-key` prints it"
+                GrpcCode.UNAUTHENTICATED, "the secret's userKey is no key of Ceph's, as `ceph auth get-key` prints it"
             )
         return self._get(config, user.removeprefix("client."), key.strip())
 
-    def own(self, cluster: str) -> Cluster:
+    def own(self, cluster: str) -> CephCluster:
         config = self._config_of(cluster)
         if not config.user:
             raise CsiError(
-                Code.UNAUTHENTICATED,
+                GrpcCode.UNAUTHENTICATED,
                 f"the request has no secrets, and the configuration of cluster {cluster!r} no userID and keyFile",
             )
         try:
             key = Path(config.key_file).read_text().strip()
         except OSError as error:
-            raise CsiError(Code.UNAUTHENTICATED, f"{config.key_file}: {error.strerror}") from error
+            raise CsiError(GrpcCode.UNAUTHENTICATED, f"{config.key_file}: {error.strerror}") from error
         return self._get(config, config.user.removeprefix("client."), key)
 
     def _config_of(self, cluster: str) -> ClusterConfig:
         config = self.config.clusters.get(cluster)
         if config is None:
-            raise CsiError(Code.FAILED_PRECONDITION, f"cluster {cluster!r} is in no configuration")
+            raise CsiError(GrpcCode.FAILED_PRECONDITION, f"cluster {cluster!r} is in no configuration")
         return config
 
-    def _get(self, config: ClusterConfig, user: str, key: str) -> Cluster:
+    def _get(self, config: ClusterConfig, user: str, key: str) -> CephCluster:
         hashed = hashlib.sha256(key.encode(errors="replace")).hexdigest()
         options = tuple(f"{name}={value}" for name, value in sorted(config.options.items()))
         which = (config.cluster, user, hashed, *config.monitors, *options)
@@ -324,12 +326,12 @@ class Clusters:
             opening = self._opening.setdefault(which, threading.Lock())
         with opening:
             try:
-                return self._known(which) or self._opened(which, Cluster(config, user, key, self._timeout_seconds))
+                return self._known(which) or self._opened(which, CephCluster(config, user, key, self._timeout_seconds))
             finally:
                 with self._lock:
                     self._opening.pop(which, None)  # keys that are wrong would be remembered for ever
 
-    def _known(self, which: tuple[str, ...]) -> Cluster | None:
+    def _known(self, which: tuple[str, ...]) -> CephCluster | None:
         with self._lock:
             found = self._open.get(which)
             if found is None or found.is_broken:
@@ -337,7 +339,7 @@ class Clusters:
             self._open.move_to_end(which)
             return found
 
-    def _opened(self, which: tuple[str, ...], opened: Cluster) -> Cluster:
+    def _opened(self, which: tuple[str, ...], opened: CephCluster) -> CephCluster:
         with self._lock:
             self._open[which] = opened
             while len(self._open) > _MOST_CONNECTIONS:

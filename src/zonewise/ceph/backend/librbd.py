@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.backend.rbd_fast_create import FENCED, KNOWN, bits_said
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.model import Place
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.model import VolumeLocation
 
 if TYPE_CHECKING:
     import rbd
@@ -25,17 +25,17 @@ def library() -> Any:
     return _RBD
 
 
-def io_of(cluster: Cluster, place: Place) -> Any:
+def io_of(cluster: CephCluster, place: VolumeLocation) -> Any:
     """Of the place's pool, whatever it is called now."""
     return cluster.ioctx(place.pool_id or place.pool)
 
 
-def io_if_there(cluster: Cluster, place: Place) -> Any:
+def io_if_there(cluster: CephCluster, place: VolumeLocation) -> Any:
     """None where the pool was removed, with all that was in it."""
     try:
         return io_of(cluster, place)
     except CsiError as error:
-        if error.code is not Code.NOT_FOUND:
+        if error.code is not GrpcCode.NOT_FOUND:
             raise
         return None
 
@@ -62,7 +62,7 @@ def metadata_of(image: rbd.Image, key: str) -> str | None:
         return None
 
 
-def feature_bits(cluster: Cluster, io: Any, said: tuple[str, ...]) -> int:
+def feature_bits(cluster: CephCluster, io: Any, said: tuple[str, ...]) -> int:
     """Of a class; where it says nothing the default of the pool or the cluster, with the lock by which Ceph shuts out who was cut off."""
     rbd = library()
     if said:

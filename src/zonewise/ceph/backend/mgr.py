@@ -12,14 +12,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from zonewise.ceph.decide.errors import Code, CsiError
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
 
 MOST_WAITING = 64
 
 Answer = tuple[int, bytes, str]
 
 
-class Manager:
+class CephMgr:
     def __init__(self, connect: Callable[[], Any], timeout_seconds: float) -> None:
         self._connect = connect
         self._timeout_seconds = timeout_seconds
@@ -35,7 +35,7 @@ class Manager:
             return future.result(self._timeout_seconds)
         except TimeoutError:
             raise CsiError(
-                Code.UNAVAILABLE, f"Ceph's manager did not answer within {self._timeout_seconds:g} s"
+                GrpcCode.UNAVAILABLE, f"Ceph's manager did not answer within {self._timeout_seconds:g} s"
             ) from None
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Manager:
     def _enter(self) -> Any:
         with self._lock:
             if self._waiting >= MOST_WAITING:
-                raise CsiError(Code.UNAVAILABLE, f"{self._waiting} calls wait for Ceph's manager already")
+                raise CsiError(GrpcCode.UNAVAILABLE, f"{self._waiting} calls wait for Ceph's manager already")
             if self._handle is None:
                 self._handle = self._connect()
             self._waiting += 1

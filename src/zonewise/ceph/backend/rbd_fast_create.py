@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cluster import CephCluster
 
 LAYERING, EXCLUSIVE_LOCK, OBJECT_MAP, FAST_DIFF, DEEP_FLATTEN, JOURNALING = 1, 4, 8, 16, 32, 64
 FENCED = LAYERING | EXCLUSIVE_LOCK
@@ -46,7 +46,7 @@ _VALIDATED = b"overwrite validated"  # what librbd writes when it has tried whet
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class RbdImageDefaults:
     """Of a pool where images may be made this way."""
 
     features: int
@@ -54,7 +54,7 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ClassCall:
     """A method of the class on one object; `exclusive` makes the object, which must not be there."""
 
     target: str
@@ -63,11 +63,11 @@ class Call:
     exclusive: bool = False
 
 
-class PlainImages:
+class FastImageCreator:
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, int], tuple[float, Defaults | None]] = {}
+        self._known: dict[tuple[str, str, int], tuple[float, RbdImageDefaults | None]] = {}
 
-    def create(self, cluster: Cluster, io: Any, name: str, size: int, features: int | None) -> bool:
+    def create(self, cluster: CephCluster, io: Any, name: str, size: int, features: int | None) -> bool:
         """False where librbd must do it. ObjectExists where the name is taken."""
         defaults = self._defaults(cluster, io)
         if defaults is None:
@@ -80,7 +80,7 @@ class PlainImages:
         _perform(io, calls(name, secrets.token_hex(_ID_BYTES), size, defaults.order, bits))
         return True
 
-    def _defaults(self, cluster: Cluster, io: Any) -> Defaults | None:
+    def _defaults(self, cluster: CephCluster, io: Any) -> RbdImageDefaults | None:
         key = (cluster.name, cluster.user, int(io.get_pool_id()))
         taken, known = self._known.get(key, (float("-inf"), None))
         if time.monotonic() - taken > _KNOWN_SECONDS:
@@ -99,17 +99,19 @@ def is_plain(features: int) -> bool:
     )
 
 
-def calls(name: str, number: str, size: int, order: int, features: int) -> list[Call]:
+def calls(name: str, number: str, size: int, order: int, features: int) -> list[ClassCall]:
     """`number` is the id that RBD knows an image by."""
     header = struct.pack("<QBQ", size, order, features) + _text(f"rbd_data.{number}") + struct.pack("<q", _NO_DATA_POOL)
     found = [
-        Call(_DIRECTORY, "dir_add_image", _text(name) + _text(number)),
-        Call(f"rbd_id.{name}", "set_id", _text(number), exclusive=True),
+        ClassCall(_DIRECTORY, "dir_add_image", _text(name) + _text(number)),
+        ClassCall(f"rbd_id.{name}", "set_id", _text(number), exclusive=True),
     ]
     if features & OBJECT_MAP:
         objects = -(-size >> order)
-        found.append(Call(f"rbd_object_map.{number}", "object_map_resize", struct.pack("<QB", objects, _NONEXISTENT)))
-    return [*found, Call(f"rbd_header.{number}", "create", header, exclusive=True)]
+        found.append(
+            ClassCall(f"rbd_object_map.{number}", "object_map_resize", struct.pack("<QB", objects, _NONEXISTENT))
+        )
+    return [*found, ClassCall(f"rbd_header.{number}", "create", header, exclusive=True)]
 
 
 def _text(text: str) -> bytes:
@@ -117,7 +119,7 @@ def _text(text: str) -> bytes:
     return struct.pack("<I", len(encoded)) + encoded
 
 
-def _perform(io: Any, planned: list[Call]) -> None:
+def _perform(io: Any, planned: list[ClassCall]) -> None:
     import rados  # noqa: PLC0415 - a binding of the system's
 
     for position, call in enumerate(planned):
@@ -135,7 +137,7 @@ def _perform(io: Any, planned: list[Call]) -> None:
             raise
 
 
-def _undo(io: Any, begun: list[Call], error: Any) -> None:
+def _undo(io: Any, begun: list[ClassCall], error: Any) -> None:
     """Sent even where nobody answers: an OSD that comes to itself does first what it was sent first. Only not waited for, then.
 
     It may come late, when somebody has made the image anew: of what has the image's name only that goes which has our id in it.
@@ -161,7 +163,7 @@ def _undo(io: Any, begun: list[Call], error: Any) -> None:
             each.wait_for_complete()
 
 
-def _read(cluster: Cluster, io: Any) -> Defaults | None:
+def _read(cluster: CephCluster, io: Any) -> RbdImageDefaults | None:
     import rados  # noqa: PLC0415
     import rbd  # noqa: PLC0415
 
@@ -177,7 +179,7 @@ def _read(cluster: Cluster, io: Any) -> Defaults | None:
         return None
     if validated != _VALIDATED or any(rbd.RBD().pool_metadata_list(io)):
         return None
-    return Defaults(features, int(said["order"]))
+    return RbdImageDefaults(features, int(said["order"]))
 
 
 def bits_said(said: str) -> int | None:

@@ -10,24 +10,24 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.backend.librbd import library, metadata_of, parent_of
-from zonewise.ceph.controller.locks import Busy, Claims
-from zonewise.ceph.crash_points import Step, reach
+from zonewise.ceph.controller.locks import OperationPending, VolumeLocks
+from zonewise.ceph.crash_points import CrashPoint, reach
 from zonewise.ceph.decide import ids
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Thing
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import ObjectType
 
 _KEPT = "zonewise.kept"  # metadata of an image that we put into the trash: what a person put there is that person's
 _REMOVER = "zonewise.remover"  # metadata of one that is being removed from there: the mark of the process that does it
 _IN_HEADER = "metadata_"  # how RBD's class names metadata in the omap of a header
 
 
-class Trash:
+class RbdTrash:
     def __init__(self, patience_seconds: float) -> None:
         """`patience_seconds`: for how long a removal that another process has begun is left to it."""
-        self._claims = Claims(patience_seconds)
-        self._busy = Busy()
+        self._claims = VolumeLocks(patience_seconds)
+        self._busy = OperationPending()
 
     def keep(self, io: Any, name: str) -> None:
         """Fine where it is gone meanwhile."""
@@ -39,7 +39,7 @@ class Trash:
         except rbd.ImageNotFound:
             pass
 
-    def purge(self, cluster: Cluster, pool: str | int, name: str, *, patiently: bool = True) -> None:
+    def purge(self, cluster: CephCluster, pool: str | int, name: str, *, patiently: bool = True) -> None:
         """Remove an image if it was kept for copies and there are none left; then what it was a copy of.
 
         ABORTED while another is at it; who does not wait `patiently` only asks whether anybody has the image open.
@@ -63,7 +63,9 @@ class Trash:
                 continue
         return found
 
-    def _purged(self, cluster: Cluster, pool: str | int, name: str, *, patiently: bool) -> tuple[str | int, str] | None:
+    def _purged(
+        self, cluster: CephCluster, pool: str | int, name: str, *, patiently: bool
+    ) -> tuple[str | int, str] | None:
         """What it was a copy of; None where there is no more to do."""
         rbd = library()
         io = cluster.ioctx(pool)
@@ -76,19 +78,19 @@ class Trash:
                     return None
                 parent, mark = parent_of(image), metadata_of(image, _REMOVER) or ""
                 is_open = bool(list(image.watchers_list()))
-            with self._busy.alone(cluster.name, Thing.VOLUME, number):
+            with self._busy.alone(cluster.name, ObjectType.VOLUME, number):
                 if not self._is_free(number, mark, patiently=patiently, is_open=is_open):
                     raise _being_removed(name)
                 if not _claim(io, number, mark, self._claims.mark):
                     raise _being_removed(name)
-                reach(Step.PURGE_CLAIMED)
+                reach(CrashPoint.PURGE_CLAIMED)
                 rbd.RBD().trash_remove(io, number)
         except rbd.ImageBusy:
             raise _being_removed(name) from None
         except (rbd.ImageHasSnapshots, rbd.ImageNotFound):
             return None
         self._claims.settled(number)
-        reach(Step.PURGE_REMOVED)
+        reach(CrashPoint.PURGE_REMOVED)
         return None if parent is None else (parent[0], parent[2])
 
     def _is_free(self, number: str, mark: str, *, patiently: bool, is_open: bool) -> bool:
@@ -105,7 +107,7 @@ def _is_unneeded(image: Any) -> bool:
 
 def _being_removed(name: str) -> CsiError:
     return CsiError(
-        Code.ABORTED, f"{name}, of which this was a copy, is being removed by another call, or one died at it"
+        GrpcCode.ABORTED, f"{name}, of which this was a copy, is being removed by another call, or one died at it"
     )
 
 

@@ -16,8 +16,8 @@ from prometheus_client import Counter
 from zonewise import log
 from zonewise.ceph.decide import takeover
 from zonewise.ceph.decide.domains import DomainLabels
-from zonewise.ceph.decide.outage import Act, Outages, Patience, Verdict, count
-from zonewise.ceph.decide.takeover import Domain, TakeoverError, TakeoverMap
+from zonewise.ceph.decide.outage import Outages, OutageTiming, OutageVerdict, TakeoverAction, count
+from zonewise.ceph.decide.takeover import TakeoverDomain, TakeoverError, TakeoverMap
 from zonewise.ceph.decide.takeover_edit import AUTOMATIC, automatic, edited
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
@@ -38,17 +38,17 @@ _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class AutoTakeoverConfig:
     """`watched` is the short name of the label whose domains may fail; `writes` else only proposes."""
 
     config_map: Key
     labels: DomainLabels
     watched: str
-    patience: Patience
+    patience: OutageTiming
     writes: bool = False
 
 
-class Automatic:
+class AutoTakeover:
     """Run by the leader; `client` writes only while it leads."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Automatic:
         client: Client,
         caches: Caches,
         recorder: Recorder,
-        settings: Settings,
+        settings: AutoTakeoverConfig,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
         self._client = client
@@ -67,7 +67,7 @@ class Automatic:
         place = settings.config_map
         self._config: Cache[ConfigMap] = caches.of(CONFIG_MAPS, place.namespace, fields=f"metadata.name={place.name}")
         self._outages = Outages(settings.watched, settings.patience)
-        self._said: set[tuple[Act, Domain]] = set()
+        self._said: set[tuple[TakeoverAction, TakeoverDomain]] = set()
         self._map_problem = ""
         self._unknown: frozenset[str] = frozenset()
         self._queue: WorkQueue[str] = WorkQueue("csi-takeover")
@@ -125,7 +125,7 @@ class Automatic:
             self._record(Severity.WARNING, "TakeoverDomainUnknown", note)
         self._unknown = unknown
 
-    async def _act(self, said: TakeoverMap, verdicts: list[Verdict]) -> None:
+    async def _act(self, said: TakeoverMap, verdicts: list[OutageVerdict]) -> None:
         """What we wrote and somebody removed while the domain was down is not written again before it was back."""
         found = self._config.get(self._settings.config_map)
         ours = automatic(found.metadata.annotations) if found else frozenset[str]()
@@ -139,18 +139,18 @@ class Automatic:
                 self._propose(verdict)
         self._said = current
 
-    def _may(self, verdict: Verdict, ours: frozenset[str]) -> bool:
+    def _may(self, verdict: OutageVerdict, ours: frozenset[str]) -> bool:
         match verdict.act:
-            case Act.TAKE_OVER:
+            case TakeoverAction.TAKE_OVER:
                 return self._settings.writes and str(verdict.domain) not in ours
-            case Act.GIVE_BACK:
+            case TakeoverAction.GIVE_BACK:
                 return self._settings.writes and str(verdict.domain) in ours
-            case Act.HOLD:
+            case TakeoverAction.HOLD:
                 return False
 
-    async def _write(self, found: ConfigMap | None, done: list[Verdict], ours: frozenset[str]) -> None:
-        taken = {str(verdict.domain): verdict.targets for verdict in done if verdict.act is Act.TAKE_OVER}
-        given = {str(verdict.domain) for verdict in done if verdict.act is Act.GIVE_BACK}
+    async def _write(self, found: ConfigMap | None, done: list[OutageVerdict], ours: frozenset[str]) -> None:
+        taken = {str(verdict.domain): verdict.targets for verdict in done if verdict.act is TakeoverAction.TAKE_OVER}
+        given = {str(verdict.domain) for verdict in done if verdict.act is TakeoverAction.GIVE_BACK}
         place = self._settings.config_map
         metadata: dict[str, Any] = {"annotations": {AUTOMATIC: json.dumps(sorted((ours - given) | taken.keys()))}}
         data = edited(found.data if found else {}, taken, given)
@@ -164,21 +164,21 @@ class Automatic:
             )
         for verdict in done:
             TAKEOVERS.labels(str(verdict.act)).inc()
-            what = "DomainTakenOver" if verdict.act is Act.TAKE_OVER else "DomainGivenBack"
+            what = "DomainTakenOver" if verdict.act is TakeoverAction.TAKE_OVER else "DomainGivenBack"
             by = f"; {', '.join(verdict.targets)} take it over" if verdict.targets else "; it is given back"
             _log.warning("the takeover map was changed", act=str(verdict.act), domain=str(verdict.domain))
             self._record(Severity.WARNING, what, f"{verdict.reason}{by}")
 
-    def _propose(self, verdict: Verdict) -> None:
+    def _propose(self, verdict: OutageVerdict) -> None:
         _log.warning("a takeover is proposed", act=str(verdict.act), reason=str(verdict.reason))
         match verdict.act:
-            case Act.TAKE_OVER:
+            case TakeoverAction.TAKE_OVER:
                 command = f"zonewise csi takeover {verdict.domain} {' '.join(verdict.targets)}"
                 self._record(Severity.WARNING, "TakeoverProposed", f"{verdict.reason}; to take it over: {command}")
-            case Act.GIVE_BACK:
+            case TakeoverAction.GIVE_BACK:
                 command = f"zonewise csi giveback {verdict.domain}"
                 self._record(Severity.NORMAL, "GivebackProposed", f"{verdict.reason}; to give it back: {command}")
-            case Act.HOLD:
+            case TakeoverAction.HOLD:
                 self._record(Severity.WARNING, "TakeoverHeld", str(verdict.reason))
 
     def _record(self, severity: Severity, reason: str, note: str) -> None:

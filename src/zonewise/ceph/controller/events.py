@@ -24,7 +24,7 @@ _log = log.get_logger(__name__)
 _Said = tuple[str, str, str, str]
 
 
-class Announcements:
+class ClaimEvents:
     """`announce` may be called from any thread once this is made on the event loop; `run` until cancelled."""
 
     def __init__(self, client: Client, recorder: Recorder) -> None:

@@ -14,17 +14,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
-from zonewise.ceph.backend.cluster import Cluster
-from zonewise.ceph.controller.journal import Entry, Journal, State
+from zonewise.ceph.backend.cluster import CephCluster
+from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState
 from zonewise.ceph.controller.journal_pools import APPLICATIONS
 from zonewise.ceph.controller.provisioner import Provisioner
-from zonewise.ceph.decide.errors import Code as Refusal
 from zonewise.ceph.decide.errors import CsiError
-from zonewise.ceph.decide.ids import Id, Kind, Thing
-from zonewise.ceph.decide.model import Backend, Found
+from zonewise.ceph.decide.errors import GrpcCode as Refusal
+from zonewise.ceph.decide.ids import ObjectType, VolumeId, VolumeKind
+from zonewise.ceph.decide.model import Discovered, VolumeBackend
 
 
-class Code(StrEnum):
+class FsckCode(StrEnum):
     """Stable: people write alerts on these."""
 
     UNFINISHED_CREATE = "UnfinishedCreate"
@@ -36,48 +36,48 @@ class Code(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    code: Code
+class FsckFinding:
+    code: FsckCode
     what: str  # the image or subvolume, with its pool
     sentence: str
-    kind: Kind
-    entry: Entry | None = None
+    kind: VolumeKind
+    entry: JournalEntry | None = None
     journal_pool: str = ""
-    found: Found | None = None
+    found: Discovered | None = None
     detail: str = ""
     unseen: str = ""  # pools out of sight that may know better
 
     @property
     def can_be_repaired(self) -> bool:
         """Not what is lost: only a person knows whether somebody still hopes for it. Nor what a pool out of sight may know."""
-        return self.code is not Code.LOST and not self.unseen
+        return self.code is not FsckCode.LOST and not self.unseen
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class FsckRepair:
     """What was done about a finding; or why it was left alone."""
 
     done: str = ""
     left: str = ""
 
 
-class Doctor:
+class Fsck:
     def __init__(
         self,
-        cluster: Cluster,
-        backends: Mapping[Kind, Backend],
+        cluster: CephCluster,
+        backends: Mapping[VolumeKind, VolumeBackend],
         journal_pools: set[str],
-        unseen: Mapping[Kind, AbstractSet[str]] | None = None,
+        unseen: Mapping[VolumeKind, AbstractSet[str]] | None = None,
     ) -> None:
         """`unseen`: pools that may have a journal of a kind, too, for all that this user can see."""
         self._cluster = cluster
-        self._unseen = {kind: set((unseen or {}).get(kind, ())) for kind in Kind}
-        self.forbidden: set[tuple[Kind, str]] = set()  # what this user may not list: nothing is said of it
+        self._unseen = {kind: set((unseen or {}).get(kind, ())) for kind in VolumeKind}
+        self.forbidden: set[tuple[VolumeKind, str]] = set()  # what this user may not list: nothing is said of it
         self.away: dict[str, str] = {}  # pools that can't be looked at in full now, and why
         self._backends = backends
         self._journals = [Journal(cluster, pool) for pool in sorted(journal_pools)]
 
-    def examine(self, now_seconds: float, older_than_seconds: float) -> Iterator[Finding]:
+    def examine(self, now_seconds: float, older_than_seconds: float) -> Iterator[FsckFinding]:
         self._pass_over_what_does_not_serve()
         images = [(kind, each) for kind in self._backends for each in self._images(kind)]
         entries = [(journal, entry) for journal in list(self._journals) for entry in self._all(journal)]
@@ -99,32 +99,34 @@ class Doctor:
                 for name in self._kept(backend, pool):
                     sentence = "was deleted and kept for copies of it, which are all gone"
                     place = f"{pool}/{name}"
-                    yield Finding(Code.KEPT_FOR_NOTHING, place, sentence, kind, journal_pool=pool, detail=name)
+                    yield FsckFinding(FsckCode.KEPT_FOR_NOTHING, place, sentence, kind, journal_pool=pool, detail=name)
 
-    def repair(self, finding: Finding) -> Repair:
+    def repair(self, finding: FsckFinding) -> FsckRepair:
         backend = self._backends[finding.kind]
         provisioner = Provisioner(backend, abandoned_after_seconds=0)  # it was found to be old enough
         match finding:
-            case Finding(code=Code.UNFINISHED_CREATE | Code.UNFINISHED_DELETE, entry=Entry() as entry):
+            case FsckFinding(
+                code=FsckCode.UNFINISHED_CREATE | FsckCode.UNFINISHED_DELETE, entry=JournalEntry() as entry
+            ):
                 journal = Journal(self._cluster, finding.journal_pool)
                 if not provisioner.clear_away(self._cluster, journal, entry):
-                    return Repair(left="somebody went on with it")
-                return Repair("removed, and its name forgotten")
-            case Finding(code=Code.ORPHAN, found=Found() as found):
+                    return FsckRepair(left="somebody went on with it")
+                return FsckRepair("removed, and its name forgotten")
+            case FsckFinding(code=FsckCode.ORPHAN, found=Discovered() as found):
                 if self._known(found.token):
-                    return Repair(left="the journal has it now")
+                    return FsckRepair(left="the journal has it now")
                 backend.remove(self._cluster, found.place)
-                return Repair("removed")
-            case Finding(code=Code.LEFTOVER_SNAPSHOT, found=Found() as found):
+                return FsckRepair("removed")
+            case FsckFinding(code=FsckCode.LEFTOVER_SNAPSHOT, found=Discovered() as found):
                 if self._unfinished(finding.detail.rpartition("-")[2]):
-                    return Repair(left="its copy is being made")
+                    return FsckRepair(left="its copy is being made")
                 backend.clear(self._cluster, found, finding.detail)
-                return Repair("snapshot removed")
-            case Finding(code=Code.KEPT_FOR_NOTHING):
+                return FsckRepair("snapshot removed")
+            case FsckFinding(code=FsckCode.KEPT_FOR_NOTHING):
                 backend.purge(self._cluster, finding.journal_pool, finding.detail)
-                return Repair("removed")
+                return FsckRepair("removed")
             case _:
-                return Repair(left="restore its data, or delete the volume")
+                return FsckRepair(left="restore its data, or delete the volume")
 
     def _pass_over_what_does_not_serve(self) -> None:
         """Asked, each of its images would take as long as Ceph is given for an answer."""
@@ -149,15 +151,15 @@ class Doctor:
         for pools in self._unseen.values():
             pools.add(journal.pool)
 
-    def _all(self, journal: Journal) -> Iterator[Entry]:
+    def _all(self, journal: Journal) -> Iterator[JournalEntry]:
         try:
-            for thing in Thing:
+            for thing in ObjectType:
                 for _, entry in journal.entries(thing):
                     yield entry
         except CsiError as error:
             self._lose_sight(journal, error)
 
-    def _images(self, kind: Kind) -> Iterator[Found]:
+    def _images(self, kind: VolumeKind) -> Iterator[Discovered]:
         for pool in self._pools(kind):
             if pool in self.away:
                 continue
@@ -169,14 +171,14 @@ class Doctor:
                 else:
                     self._pass_over(pool, error)
 
-    def _kept(self, backend: Backend, pool: str) -> list[str]:
+    def _kept(self, backend: VolumeBackend, pool: str) -> list[str]:
         try:
             return backend.kept(self._cluster, pool)
         except CsiError as error:
             self._pass_over(pool, error)
             return []
 
-    def _pools(self, kind: Kind) -> list[str]:
+    def _pools(self, kind: VolumeKind) -> list[str]:
         """Those that Ceph says are for this kind; looking into others would take long and find nothing."""
         application = APPLICATIONS[kind]
         dump = self._cluster.mon("osd dump")
@@ -184,31 +186,35 @@ class Doctor:
             pool["pool_name"] for pool in dump["pools"] if application in pool.get("application_metadata", {})
         )
 
-    def _pool_of(self, entry: Entry) -> str:
+    def _pool_of(self, entry: JournalEntry) -> str:
         """As it is called now."""
         return self._cluster.pool_name(entry.pool_id) or entry.pool
 
-    def _entry(self, journal: Journal, entry: Entry, before_seconds: float) -> Iterator[Finding]:
+    def _entry(self, journal: Journal, entry: JournalEntry, before_seconds: float) -> Iterator[FsckFinding]:
         backend = self._backends[entry.kind]
         what = f"{entry.pool}/{entry.place.image}"
         pool = self._pool_of(entry)
         unseen = pool if pool in self.away else ""
-        if entry.state is not State.READY:
+        if entry.state is not JournalState.READY:
             if max(entry.created_seconds, entry.marked_seconds) > before_seconds:
                 return
-            if not unseen and entry.state is State.RESERVED and backend.is_being_made(self._cluster, entry.place):
+            if (
+                not unseen
+                and entry.state is JournalState.RESERVED
+                and backend.is_being_made(self._cluster, entry.place)
+            ):
                 return
-            code = Code.UNFINISHED_CREATE if entry.state is State.RESERVED else Code.UNFINISHED_DELETE
-            did = "created" if entry.state is State.RESERVED else "deleted"
+            code = FsckCode.UNFINISHED_CREATE if entry.state is JournalState.RESERVED else FsckCode.UNFINISHED_DELETE
+            did = "created" if entry.state is JournalState.RESERVED else "deleted"
             sentence = f"{entry.name!r} was never {did} to the end, and nobody tries again"
             if unseen:
                 sentence += f"; it is left alone while pool {unseen} is away"
-            yield Finding(code, what, sentence, entry.kind, entry, journal.pool, unseen=unseen)
+            yield FsckFinding(code, what, sentence, entry.kind, entry, journal.pool, unseen=unseen)
         elif not unseen and backend.size(self._cluster, entry.place) is None and _again(journal, entry):
             sentence = f"{entry.name!r} is in the journal, and there is nothing"
-            yield Finding(Code.LOST, what, sentence, entry.kind, entry, journal.pool)
+            yield FsckFinding(FsckCode.LOST, what, sentence, entry.kind, entry, journal.pool)
 
-    def _orphans(self, suspects: list[tuple[Kind, Found]]) -> Iterator[Finding]:
+    def _orphans(self, suspects: list[tuple[VolumeKind, Discovered]]) -> Iterator[FsckFinding]:
         """Those that are still there when looked for again, and still in no journal."""
         there = {(kind, image.place) for kind in {kind for kind, _ in suspects} for image in self._images(kind)}
         for kind, image in suspects:
@@ -218,20 +224,24 @@ class Doctor:
                 unseen = self._out_of_sight(kind)
                 if unseen:
                     sentence += f" that can be read now, and is left alone: there may be one in {unseen}"
-                yield Finding(Code.ORPHAN, what, sentence, kind, found=image, unseen=unseen)
+                yield FsckFinding(FsckCode.ORPHAN, what, sentence, kind, found=image, unseen=unseen)
 
-    def _leftovers(self, kind: Kind, image: Found, by_token: Mapping[str, Entry]) -> Iterator[Finding]:
+    def _leftovers(
+        self, kind: VolumeKind, image: Discovered, by_token: Mapping[str, JournalEntry]
+    ) -> Iterator[FsckFinding]:
         for leftover in image.leftovers:
             copy = by_token.get(leftover.rpartition("-")[2])
-            if copy is None or copy.state is State.READY:
+            if copy is None or copy.state is JournalState.READY:
                 what = f"{image.place.pool}/{image.place.image}"
                 sentence = f"has the snapshot {leftover}, whose copy is {'made' if copy else 'gone'}"
                 unseen = "" if copy else self._out_of_sight(kind)
                 if unseen:
                     sentence += f", or in a journal that can't be read now: there may be one in {unseen}"
-                yield Finding(Code.LEFTOVER_SNAPSHOT, what, sentence, kind, found=image, detail=leftover, unseen=unseen)
+                yield FsckFinding(
+                    FsckCode.LEFTOVER_SNAPSHOT, what, sentence, kind, found=image, detail=leftover, unseen=unseen
+                )
 
-    def _out_of_sight(self, kind: Kind) -> str:
+    def _out_of_sight(self, kind: VolumeKind) -> str:
         return ", ".join(sorted(self._unseen[kind]))
 
     def _may_be_known(self, token: str) -> bool:
@@ -247,14 +257,14 @@ class Doctor:
         return any(True for _ in self._entries(token))
 
     def _unfinished(self, token: str) -> bool:
-        return any(entry.state is State.RESERVED for entry in self._entries(token))
+        return any(entry.state is JournalState.RESERVED for entry in self._entries(token))
 
-    def _entries(self, token: str) -> Iterator[Entry]:
+    def _entries(self, token: str) -> Iterator[JournalEntry]:
         """UNAVAILABLE where a journal can't be asked: what it has is not known."""
         for journal in self._journals:
-            for thing in Thing:
+            for thing in ObjectType:
                 try:
-                    entry = journal.by_id(Id(Kind.RBD, thing, self._cluster.name, 0, 0, token))
+                    entry = journal.by_id(VolumeId(VolumeKind.RBD, thing, self._cluster.name, 0, 0, token))
                 except CsiError as error:
                     self._pass_over(journal.pool, error)
                     raise
@@ -262,7 +272,7 @@ class Doctor:
                     yield entry
 
 
-def _again(journal: Journal, entry: Entry) -> bool:
+def _again(journal: Journal, entry: JournalEntry) -> bool:
     """Whether the journal still says so: it may have been deleted while we looked."""
     now = journal.by_name(entry.thing, entry.name)
     return now == entry

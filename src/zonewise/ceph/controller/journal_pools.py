@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from zonewise.ceph.backend.cluster import Cluster
+from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.controller import journal
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import VolumeKind
 
-APPLICATIONS: Mapping[Kind, str] = {Kind.RBD: "rbd", Kind.CEPHFS: "cephfs"}
+APPLICATIONS: Mapping[VolumeKind, str] = {VolumeKind.RBD: "rbd", VolumeKind.CEPHFS: "cephfs"}
 """What Ceph says a pool is for; one that has no word of Ceph's own may be for anything."""
 _OF_CEPH = frozenset({*APPLICATIONS.values(), "rgw", "mgr", "mgr_devicehealth"})
 
@@ -26,18 +26,18 @@ class JournalPools:
     """They were asked, and have none."""
     away: dict[str, str] = field(default_factory=dict)
     """Those that can't answer now, and why."""
-    unseen: dict[Kind, set[str]] = field(default_factory=lambda: {kind: set() for kind in Kind})
+    unseen: dict[VolumeKind, set[str]] = field(default_factory=lambda: {kind: set() for kind in VolumeKind})
     """What is away, and what this user may not look at: which kinds a journal there could be of."""
 
 
-def look(cluster: Cluster, known: AbstractSet[str] = frozenset()) -> JournalPools:
+def look(cluster: CephCluster, known: AbstractSet[str] = frozenset()) -> JournalPools:
     """`known` are pools with a journal that need not be asked again."""
     seen = JournalPools()
     dump = cluster.mon("osd dump")
     states = cluster.states(pool["pool_name"] for pool in dump["pools"])
     for pool in dump["pools"]:
         name, applications = pool["pool_name"], set(pool.get("application_metadata", {}))
-        kinds = [kind for kind in Kind if APPLICATIONS[kind] in applications or not applications & _OF_CEPH]
+        kinds = [kind for kind in VolumeKind if APPLICATIONS[kind] in applications or not applications & _OF_CEPH]
         if not kinds:
             continue
         if name in states and not states[name].is_serving:
@@ -53,17 +53,17 @@ def look(cluster: Cluster, known: AbstractSet[str] = frozenset()) -> JournalPool
     return seen
 
 
-def missing(cluster: Cluster, pool: str, why: str) -> str:
+def missing(cluster: CephCluster, pool: str, why: str) -> str:
     """For people: that what they see may not be all."""
     return f"pool {pool} of cluster {cluster.name} may have a journal and can't be asked: {why}"
 
 
-def _asked(cluster: Cluster, pool: str, away: dict[str, str]) -> bool | None:
+def _asked(cluster: CephCluster, pool: str, away: dict[str, str]) -> bool | None:
     """None also where the pool does not answer, though enough of it seems to be up."""
     try:
         return journal.seen(cluster, pool)
     except CsiError as error:
-        if error.code is not Code.UNAVAILABLE:
+        if error.code is not GrpcCode.UNAVAILABLE:
             raise
         away[pool] = str(error)
         return None

@@ -5,33 +5,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from zonewise.ceph.backend.cluster import Cluster, Clusters
+from zonewise.ceph.backend.cluster import CephCluster, CephClusters
 from zonewise.ceph.controller import journal_pools
-from zonewise.ceph.controller.journal import Entry, Journal, State
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Thing
+from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import ObjectType
 
 LARGEST_PAGE = 5000  # a message may have 4 MiB
 
 
-class Listing:
+class VolumeLister:
     """With the driver's own users, as these requests carry no secrets; clusters that have none are left out."""
 
-    def __init__(self, clusters: Clusters) -> None:
+    def __init__(self, clusters: CephClusters) -> None:
         self._clusters = clusters
         self._lock = threading.Lock()
         self._has_journal: dict[tuple[str, str], dict[str, bool]] = {}
 
     def page(
-        self, thing: Thing, most: int, start: str, wanted: Callable[[Entry], bool] = lambda _entry: True
-    ) -> tuple[list[tuple[Journal, Entry]], str]:
+        self, thing: ObjectType, most: int, start: str, wanted: Callable[[JournalEntry], bool] = lambda _entry: True
+    ) -> tuple[list[tuple[Journal, JournalEntry]], str]:
         if most < 0:
-            raise CsiError(Code.INVALID_ARGUMENT, f"max_entries is {most}")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"max_entries is {most}")
         size = min(most or LARGEST_PAGE, LARGEST_PAGE)
-        page: list[tuple[Journal, Entry]] = []
+        page: list[tuple[Journal, JournalEntry]] = []
         last = ""
         for token, written, entry in self._from(thing, start):
-            if not wanted(entry) or entry.state is not State.READY:
+            if not wanted(entry) or entry.state is not JournalState.READY:
                 continue
             if len(page) == size:
                 return page, last
@@ -39,7 +39,7 @@ class Listing:
             last = token
         return page, ""
 
-    def _from(self, thing: Thing, start: str) -> Iterator[tuple[str, Journal, Entry]]:
+    def _from(self, thing: ObjectType, start: str) -> Iterator[tuple[str, Journal, JournalEntry]]:
         first = _parsed(start)
         for name in sorted(self._clusters.config.clusters):
             if name < first[0] or not self._clusters.config.clusters[name].user:
@@ -53,7 +53,7 @@ class Listing:
                 for key, entry in written.entries(thing, after):
                     yield f"{name}/{pool}/{key}", written, entry
 
-    def pools(self, cluster: Cluster) -> set[str]:
+    def pools(self, cluster: CephCluster) -> set[str]:
         """Pools with a journal; UNAVAILABLE while one can't be asked that may have one: a list without it would be believed.
 
         One that had none when it was asked last is believed to have none while it is away: a zone's pool seldom has a journal.
@@ -64,7 +64,7 @@ class Listing:
         seen = journal_pools.look(cluster, {pool for pool, has in known.items() if has})
         missing = [(pool, why) for pool, why in sorted(seen.away.items()) if known.get(pool, True)]
         if missing:
-            raise CsiError(Code.UNAVAILABLE, "; ".join(journal_pools.missing(cluster, *each) for each in missing))
+            raise CsiError(GrpcCode.UNAVAILABLE, "; ".join(journal_pools.missing(cluster, *each) for each in missing))
         with self._lock:
             self._has_journal.setdefault(key, {}).update(
                 {**dict.fromkeys(seen.none, False), **dict.fromkeys(seen.found, True)}
@@ -78,5 +78,5 @@ def _parsed(token: str) -> tuple[str, str, str]:
     parts = token.split("/")
     shard, dash, key = parts[-1].partition("-")
     if len(parts) != 3 or not dash or len(shard) != 1 or shard not in "0123456789abcdef" or not key:
-        raise CsiError(Code.ABORTED, f"starting_token {token[:80]!r} is none of ours: list from the beginning")
+        raise CsiError(GrpcCode.ABORTED, f"starting_token {token[:80]!r} is none of ours: list from the beginning")
     return parts[0], parts[1], parts[2]

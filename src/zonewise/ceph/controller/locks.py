@@ -13,25 +13,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Thing
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import ObjectType
 
 ABANDONED_AFTER_SECONDS = 20.0
 
 
-class Busy:
+class OperationPending:
     """One call at a time for a name or an id, as the specification asks; the others get ABORTED and come again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: set[tuple[str, Thing, str]] = set()
+        self._held: set[tuple[str, ObjectType, str]] = set()
 
     @contextmanager
-    def alone(self, cluster: str, thing: Thing, name_hash: str) -> Iterator[None]:
+    def alone(self, cluster: str, thing: ObjectType, name_hash: str) -> Iterator[None]:
         key = (cluster, thing, name_hash)
         with self._lock:
             if key in self._held:
-                raise CsiError(Code.ABORTED, "another call for the same volume or snapshot is under way")
+                raise CsiError(GrpcCode.ABORTED, "another call for the same volume or snapshot is under way")
             self._held.add(key)
         try:
             yield
@@ -40,7 +40,7 @@ class Busy:
                 self._held.discard(key)
 
 
-class Claims:
+class VolumeLocks:
     """This process's mark, and since when it has seen marks of others."""
 
     def __init__(self, abandoned_after_seconds: float = ABANDONED_AFTER_SECONDS) -> None:
@@ -77,7 +77,7 @@ class Unfinished:
             first = self._since.setdefault(name, now)
         if now - first < self._patience_seconds:
             raise CsiError(
-                Code.ABORTED, f"image {name} is being made by another controller, or one died while making it"
+                GrpcCode.ABORTED, f"image {name} is being made by another controller, or one died while making it"
             )
         self.done(name)
 

@@ -19,37 +19,37 @@ from dataclasses import replace
 
 import msgspec
 
-from zonewise.ceph.backend.cluster import Cluster
-from zonewise.ceph.controller.journal import Entry, Journal, Origin, State
-from zonewise.ceph.controller.locks import ABANDONED_AFTER_SECONDS, Busy, Claims
-from zonewise.ceph.crash_points import Step, reach
+from zonewise.ceph.backend.cluster import CephCluster
+from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState, VolumeOrigin
+from zonewise.ceph.controller.locks import ABANDONED_AFTER_SECONDS, OperationPending, VolumeLocks
+from zonewise.ceph.crash_points import CrashPoint, reach
 from zonewise.ceph.decide import ids, pool_choice
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Id, Thing
-from zonewise.ceph.decide.model import Backend, PoolState, Source, Wanted
-from zonewise.ceph.decide.parameters import Balance, Class, PoolRule
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import ObjectType, VolumeId
+from zonewise.ceph.decide.model import CloneSource, CreateSpec, PoolState, VolumeBackend
+from zonewise.ceph.decide.parameters import PoolBalance, PoolRule, StorageClassParameters
 from zonewise.ceph.decide.pool_choice import PoolChoice
-from zonewise.ceph.decide.request import Order, check_same, difference, size_of
+from zonewise.ceph.decide.request import VolumeRequest, check_same, difference, size_of
 from zonewise.log import get_logger
 
 log = get_logger(__name__)
 
 _COUNTS_SECONDS = 5.0
-_NOT_FINAL = frozenset({Code.UNAVAILABLE, Code.ABORTED})
+_NOT_FINAL = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.ABORTED})
 """Who is answered so comes again. Whatever else is said may be the last call for a name: then nobody deletes what it has."""
 
 
 class Provisioner:
     """For one backend. All state is in the journal; what is kept here only keeps calls of this process apart."""
 
-    def __init__(self, backend: Backend, abandoned_after_seconds: float = ABANDONED_AFTER_SECONDS) -> None:
+    def __init__(self, backend: VolumeBackend, abandoned_after_seconds: float = ABANDONED_AFTER_SECONDS) -> None:
         self.backend = backend
-        self._busy = Busy()
-        self._claims = Claims(abandoned_after_seconds)
+        self._busy = OperationPending()
+        self._claims = VolumeLocks(abandoned_after_seconds)
         self._counts: dict[tuple[str, str], tuple[float, Counter[str]]] = {}
         self._random = random.SystemRandom()
 
-    def create(self, cluster: Cluster, order: Order) -> tuple[Journal, Entry, PoolChoice | None]:
+    def create(self, cluster: CephCluster, order: VolumeRequest) -> tuple[Journal, JournalEntry, PoolChoice | None]:
         """The entry, ready; and the choice that was made, or None when an earlier call had made it."""
         with self._busy.alone(cluster.name, order.thing, ids.name_hash(order.name)):
             journal = Journal(cluster, self.backend.journal_pool(cluster, order.storage_class))
@@ -66,40 +66,45 @@ class Provisioner:
             if there is not None:
                 there = self._joined(journal, there, entry, order)
             elif entry is None:
-                raise CsiError(Code.ABORTED, f"{order.name!r} was deleted by another call at this moment")
-            reach(Step.CREATE_RESERVED)
-            if there is not None and there.state is State.READY:
+                raise CsiError(GrpcCode.ABORTED, f"{order.name!r} was deleted by another call at this moment")
+            reach(CrashPoint.CREATE_RESERVED)
+            if there is not None and there.state is JournalState.READY:
                 return journal, there, None
             made = self._made(cluster, journal, there or entry_or_bug(entry), order, source, is_new=there is None)
             return journal, made, choice if there is None else None
 
-    def _done(self, journal: Journal, order: Order) -> Entry | None:
+    def _done(self, journal: Journal, order: VolumeRequest) -> JournalEntry | None:
         """A copy that is ready: its source may have grown since, or be gone."""
         there = journal.by_name(order.thing, order.name)
-        if there is None or there.state is not State.READY:
+        if there is None or there.state is not JournalState.READY:
             return None
         check_same(there, order, self.backend)
         return there
 
-    def _sourceless(self, cluster: Cluster, journal: Journal, order: Order, error: CsiError) -> CsiError:
+    def _sourceless(self, cluster: CephCluster, journal: Journal, order: VolumeRequest, error: CsiError) -> CsiError:
         """What to raise where a source can't be copied from; what was begun when it could is given up."""
         if order.source is None or error.code in _NOT_FINAL:
             return error
         there = journal.by_name(order.thing, order.name)
-        if there is None or there.state is not State.RESERVED or difference(there, order, self.backend):
+        if there is None or there.state is not JournalState.RESERVED or difference(there, order, self.backend):
             return error
         return self._undone(cluster, journal, there, error)
 
-    def _source(self, cluster: Cluster, order: Order) -> tuple[Journal, Entry] | None:
+    def _source(self, cluster: CephCluster, order: VolumeRequest) -> tuple[Journal, JournalEntry] | None:
         if order.source is None:
             return None
         found = self.find(cluster, order.source)
-        if found is None or found[1].state is not State.READY:
-            raise CsiError(Code.NOT_FOUND, f"the source {order.source} does not exist")
+        if found is None or found[1].state is not JournalState.READY:
+            raise CsiError(GrpcCode.NOT_FOUND, f"the source {order.source} does not exist")
         return found
 
     def _choice(
-        self, cluster: Cluster, journal: Journal, order: Order, source: tuple[Journal, Entry] | None, size: int
+        self,
+        cluster: CephCluster,
+        journal: Journal,
+        order: VolumeRequest,
+        source: tuple[Journal, JournalEntry] | None,
+        size: int,
     ) -> PoolChoice | None:
         """None where no pool can be chosen now but the name was given a place before: that place stays."""
         try:
@@ -112,13 +117,18 @@ class Provisioner:
             states = self._states(cluster, journal, order.storage_class)
             return pool_choice.choose(order.storage_class, order.requirement, states, size, self._random.random())
         except CsiError as error:
-            if error.code is not Code.RESOURCE_EXHAUSTED or journal.by_name(order.thing, order.name) is None:
+            if error.code is not GrpcCode.RESOURCE_EXHAUSTED or journal.by_name(order.thing, order.name) is None:
                 raise
             return None
 
     def _planned(
-        self, cluster: Cluster, order: Order, choice: PoolChoice, source: tuple[Journal, Entry] | None, size: int
-    ) -> Entry:
+        self,
+        cluster: CephCluster,
+        order: VolumeRequest,
+        choice: PoolChoice,
+        source: tuple[Journal, JournalEntry] | None,
+        size: int,
+    ) -> JournalEntry:
         token = ids.token_of(order.name, secrets.token_bytes(4))
         image = ids.image_name(order.thing, token)
         place = self.backend.place(cluster, order.storage_class, choice.rule.pool, choice.rule.data_pool, image)
@@ -126,13 +136,13 @@ class Provisioner:
         if source is not None:
             entry = source[1]
             elsewhere = (place.pool_id, place.data_pool) != (entry.pool_id, entry.data_pool)
-            origin = Origin(str(order.source), entry.pool, entry.place.image, elsewhere, entry.pool_id)
-        return Entry(
+            origin = VolumeOrigin(str(order.source), entry.pool, entry.place.image, elsewhere, entry.pool_id)
+        return JournalEntry(
             name=order.name,
             token=token,
             kind=self.backend.kind,
             thing=order.thing,
-            state=State.RESERVED,
+            state=JournalState.RESERVED,
             pool=place.pool,
             pool_id=place.pool_id,
             size_bytes=size,
@@ -145,68 +155,70 @@ class Provisioner:
             origin=origin,
         )
 
-    def _joined(self, journal: Journal, there: Entry, planned: Entry | None, order: Order) -> Entry | None:
+    def _joined(
+        self, journal: Journal, there: JournalEntry, planned: JournalEntry | None, order: VolumeRequest
+    ) -> JournalEntry | None:
         """The entry to go on with where the name was taken; None when it was handed over to the plan of this call."""
-        if there.state is State.DELETING:
+        if there.state is JournalState.DELETING:
             if there.kind is self.backend.kind:
                 # Nobody may come again with its id: who wants the name finishes what was left unfinished.
                 with suppress(CsiError):
                     self._finish_delete(journal.cluster, journal, self._marked(journal.cluster, journal, there))
-            raise CsiError(Code.ABORTED, f"{order.name!r} is being deleted")
+            raise CsiError(GrpcCode.ABORTED, f"{order.name!r} is being deleted")
         check_same(there, order, self.backend)
-        if there.state is State.READY or planned is None or there.pool_id == planned.pool_id:
+        if there.state is JournalState.READY or planned is None or there.pool_id == planned.pool_id:
             return there
         state = _state(journal.cluster, there)
         if state is None or (state.is_serving and not state.is_full):
             return there
         if not journal.replace(there, planned):
-            raise CsiError(Code.ABORTED, f"{order.name!r} is being created by another call")
+            raise CsiError(GrpcCode.ABORTED, f"{order.name!r} is being created by another call")
         log.warning("moved an unfinished volume", name=order.name, before=there.pool, now=planned.pool)
         return None
 
     def _made(
         self,
-        cluster: Cluster,
+        cluster: CephCluster,
         journal: Journal,
-        entry: Entry,
-        order: Order,
-        source: tuple[Journal, Entry] | None,
+        entry: JournalEntry,
+        order: VolumeRequest,
+        source: tuple[Journal, JournalEntry] | None,
         *,
         is_new: bool,
-    ) -> Entry:
+    ) -> JournalEntry:
         """`is_new`: it was reserved by this call."""
-        wanted = Wanted(entry.place, entry.thing, entry.size_bytes, features=order.storage_class.features)
+        wanted = CreateSpec(entry.place, entry.thing, entry.size_bytes, features=order.storage_class.features)
         if source is not None and entry.origin is not None:
             of = source[1]
             wanted = replace(
-                wanted, source=Source(of.place, of.thing, of.token, of.size_bytes, detached=entry.origin.detached)
+                wanted, source=CloneSource(of.place, of.thing, of.token, of.size_bytes, detached=entry.origin.detached)
             )
         try:
             size = self.backend.make(cluster, wanted)
         except CsiError as error:
             raise self._undone(cluster, journal, entry, error, is_new=is_new) from error
-        reach(Step.CREATE_MADE)
-        ready = msgspec.structs.replace(entry, state=State.READY, size_bytes=size)
+        reach(CrashPoint.CREATE_MADE)
+        ready = msgspec.structs.replace(entry, state=JournalState.READY, size_bytes=size)
         if not journal.replace(entry, ready):
             ready = self._overtaken(cluster, journal, entry)
-        reach(Step.CREATE_RECORDED)
+        reach(CrashPoint.CREATE_RECORDED)
         return ready
 
     def _undone(
-        self, cluster: Cluster, journal: Journal, entry: Entry, error: CsiError, *, is_new: bool = False
+        self, cluster: CephCluster, journal: Journal, entry: JournalEntry, error: CsiError, *, is_new: bool = False
     ) -> CsiError:
         """What can't succeed here leaves nothing behind, so that a retry may choose another pool. Returns what to raise."""
-        if error.code is Code.UNAVAILABLE:
+        if error.code is GrpcCode.UNAVAILABLE:
             state = _state(cluster, entry)
             if state is not None and state.is_full:
-                error = CsiError(Code.RESOURCE_EXHAUSTED, f"pool {entry.pool} is full: {state.problem}")
+                error = CsiError(GrpcCode.RESOURCE_EXHAUSTED, f"pool {entry.pool} is full: {state.problem}")
         if error.code not in _NOT_FINAL:
             with suppress(CsiError):  # where even that fails the entry stays, for a retry or the doctor
                 if not self._given_up(cluster, journal, entry, is_new=is_new):
-                    return CsiError(Code.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
+                    return CsiError(GrpcCode.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
         return error
 
-    def _given_up(self, cluster: Cluster, journal: Journal, entry: Entry, *, is_new: bool) -> bool:
+    def _given_up(self, cluster: CephCluster, journal: Journal, entry: JournalEntry, *, is_new: bool) -> bool:
         """Marked before anything is removed: another controller may have finished it meanwhile, and then it is somebody's volume."""
         marked = self._claimed(entry)
         if not journal.replace(entry, marked):
@@ -214,27 +226,27 @@ class Provisioner:
         try:
             self._finish_delete(cluster, journal, marked)
         except CsiError as error:
-            if is_new and error.code is Code.PERMISSION_DENIED:
+            if is_new and error.code is GrpcCode.PERMISSION_DENIED:
                 return journal.forget(marked)  # who may not remove it could not make it
             journal.replace(marked, entry)  # a retry goes on from there
             raise
         return True
 
-    def _claimed(self, entry: Entry) -> Entry:
+    def _claimed(self, entry: JournalEntry) -> JournalEntry:
         return msgspec.structs.replace(
-            entry, state=State.DELETING, owner=self._claims.mark, marked_seconds=int(time.time())
+            entry, state=JournalState.DELETING, owner=self._claims.mark, marked_seconds=int(time.time())
         )
 
-    def _overtaken(self, cluster: Cluster, journal: Journal, entry: Entry) -> Entry:
+    def _overtaken(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> JournalEntry:
         """Another call changed the entry while we made the image: fine if it is the same volume."""
         now = journal.by_name(entry.thing, entry.name)
-        if now is not None and now.token == entry.token and now.state is State.READY:
+        if now is not None and now.token == entry.token and now.state is JournalState.READY:
             return now
         if now is None or now.token != entry.token:
             self.backend.remove(cluster, entry.place, entry.origin_place)
-        raise CsiError(Code.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
+        raise CsiError(GrpcCode.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
 
-    def delete(self, cluster: Cluster, which: Id) -> None:
+    def delete(self, cluster: CephCluster, which: VolumeId) -> None:
         """Fine when it is gone."""
         with self._busy.alone(cluster.name, which.thing, which.token[: ids.HASH_DIGITS]):
             found = self.find(cluster, which)
@@ -242,105 +254,114 @@ class Provisioner:
                 return
             journal, entry = found
             marked = self._marked(cluster, journal, entry)
-            reach(Step.DELETE_MARKED)
+            reach(CrashPoint.DELETE_MARKED)
             self._finish_delete(cluster, journal, marked)
 
-    def _marked(self, cluster: Cluster, journal: Journal, entry: Entry) -> Entry:
+    def _marked(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> JournalEntry:
         """The entry, ours to delete; ABORTED while another process is at it."""
-        is_claimed = entry.state is State.DELETING
+        is_claimed = entry.state is JournalState.DELETING
         if is_claimed and entry.owner == self._claims.mark:
             return entry  # an earlier call of this process did not come to the end
         if is_claimed and (
             not self._claims.is_abandoned(entry.token, entry.owner) or self.backend.is_open(cluster, entry.place)
         ):
-            raise CsiError(Code.ABORTED, f"{entry.name!r} is being deleted by another controller, or one died at it")
+            raise CsiError(
+                GrpcCode.ABORTED, f"{entry.name!r} is being deleted by another controller, or one died at it"
+            )
         ours = self._claimed(entry)
         if not journal.replace(entry, ours):
-            raise CsiError(Code.ABORTED, f"{entry.name!r} is being changed by another call")
+            raise CsiError(GrpcCode.ABORTED, f"{entry.name!r} is being changed by another call")
         self._claims.settled(entry.token)
         return ours
 
-    def _finish_delete(self, cluster: Cluster, journal: Journal, entry: Entry) -> None:
+    def _finish_delete(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> None:
         self.backend.remove(cluster, entry.place, entry.origin_place)
-        reach(Step.DELETE_REMOVED)
+        reach(CrashPoint.DELETE_REMOVED)
         journal.forget(entry)
-        reach(Step.DELETE_FORGOTTEN)
+        reach(CrashPoint.DELETE_FORGOTTEN)
 
-    def expand(self, cluster: Cluster, which: Id, required_bytes: int, limit_bytes: int) -> int:
+    def expand(self, cluster: CephCluster, which: VolumeId, required_bytes: int, limit_bytes: int) -> int:
         with self._busy.alone(cluster.name, which.thing, which.token[: ids.HASH_DIGITS]):
             journal, entry = self.require(cluster, which)
             if limit_bytes and required_bytes > limit_bytes:
-                raise CsiError(Code.OUT_OF_RANGE, f"{required_bytes} bytes are required, and {limit_bytes} the limit")
+                raise CsiError(
+                    GrpcCode.OUT_OF_RANGE, f"{required_bytes} bytes are required, and {limit_bytes} the limit"
+                )
             if limit_bytes and entry.size_bytes > limit_bytes:
-                raise CsiError(Code.OUT_OF_RANGE, f"the volume has {entry.size_bytes} bytes, over the limit already")
+                raise CsiError(
+                    GrpcCode.OUT_OF_RANGE, f"the volume has {entry.size_bytes} bytes, over the limit already"
+                )
             if limit_bytes and self.backend.rounded(required_bytes) > limit_bytes:
-                raise CsiError(Code.OUT_OF_RANGE, f"volumes have whole MiB, and {limit_bytes} bytes are the limit")
+                raise CsiError(GrpcCode.OUT_OF_RANGE, f"volumes have whole MiB, and {limit_bytes} bytes are the limit")
             size = self.backend.grow(cluster, entry.place, required_bytes)
-            reach(Step.EXPAND_GROWN)
+            reach(CrashPoint.EXPAND_GROWN)
             while size > entry.size_bytes and not journal.replace(
                 entry, msgspec.structs.replace(entry, size_bytes=size)
             ):
                 journal, entry = self.require(cluster, which)
-            reach(Step.EXPAND_RECORDED)
+            reach(CrashPoint.EXPAND_RECORDED)
             return size
 
-    def clear_away(self, cluster: Cluster, journal: Journal, entry: Entry) -> bool:
+    def clear_away(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> bool:
         """Remove what nobody finishes; False where it is not as it was seen any more, since then somebody does."""
         with self._busy.alone(cluster.name, entry.thing, entry.token[: ids.HASH_DIGITS]):
             now = journal.by_name(entry.thing, entry.name)
             if now is None or now != entry:
                 return False
-            if now.state is State.RESERVED and self.backend.is_being_made(cluster, now.place):
+            if now.state is JournalState.RESERVED and self.backend.is_being_made(cluster, now.place):
                 return False
             self._finish_delete(cluster, journal, self._marked(cluster, journal, now))
             return True
 
-    def find(self, cluster: Cluster, which: Id) -> tuple[Journal, Entry] | None:
+    def find(self, cluster: CephCluster, which: VolumeId) -> tuple[Journal, JournalEntry] | None:
         cluster.require_own(which)
         pool = cluster.pool_name(which.journal_pool_id)
         if pool is None:
             raise CsiError(
-                Code.FAILED_PRECONDITION, f"the journal of {which} was in pool {which.journal_pool_id}, which is gone"
+                GrpcCode.FAILED_PRECONDITION,
+                f"the journal of {which} was in pool {which.journal_pool_id}, which is gone",
             )
         journal = Journal(cluster, pool)
         entry = journal.by_id(which)
         return None if entry is None or entry.kind is not self.backend.kind else (journal, entry)
 
-    def require(self, cluster: Cluster, which: Id) -> tuple[Journal, Entry]:
+    def require(self, cluster: CephCluster, which: VolumeId) -> tuple[Journal, JournalEntry]:
         """NOT_FOUND unless it is ready."""
         found = self.find(cluster, which)
-        if found is None or found[1].state is not State.READY:
-            raise CsiError(Code.NOT_FOUND, f"there is no {which}")
+        if found is None or found[1].state is not JournalState.READY:
+            raise CsiError(GrpcCode.NOT_FOUND, f"there is no {which}")
         return found
 
-    def _states(self, cluster: Cluster, journal: Journal, storage_class: Class) -> Mapping[str, PoolState]:
+    def _states(
+        self, cluster: CephCluster, journal: Journal, storage_class: StorageClassParameters
+    ) -> Mapping[str, PoolState]:
         states = cluster.states(pool_choice.needed(storage_class.rules))
-        if storage_class.balance is not Balance.COUNT:
+        if storage_class.balance is not PoolBalance.COUNT:
             return states
         counts = self._volumes(cluster, journal)
         return {name: replace(state, volumes=counts[name]) for name, state in states.items()}
 
-    def _volumes(self, cluster: Cluster, journal: Journal) -> Counter[str]:
+    def _volumes(self, cluster: CephCluster, journal: Journal) -> Counter[str]:
         """Volumes by pool, a few seconds old."""
         key = (cluster.name, journal.pool)
         taken, counts = self._counts.get(key, (float("-inf"), Counter()))
         if time.monotonic() - taken > _COUNTS_SECONDS:
-            counts = Counter(entry.pool for _, entry in journal.entries(Thing.VOLUME))
+            counts = Counter(entry.pool for _, entry in journal.entries(ObjectType.VOLUME))
             self._counts[key] = (time.monotonic(), counts)
         return counts
 
 
-def _pool_now(cluster: Cluster, entry: Entry) -> str:
+def _pool_now(cluster: CephCluster, entry: JournalEntry) -> str:
     """What an entry's pool is called now; what it was called if it is gone."""
     return cluster.pool_name(entry.pool_id) or entry.pool
 
 
-def _state(cluster: Cluster, entry: Entry) -> PoolState | None:
+def _state(cluster: CephCluster, entry: JournalEntry) -> PoolState | None:
     """Of the pool that an entry's image is in, and that its data is in, whatever they are called now."""
     rule = PoolRule(_pool_now(cluster, entry), entry.data_pool)
     return pool_choice.state_of(rule, cluster.states(pool_choice.needed([rule])))
 
 
-def entry_or_bug(entry: Entry | None) -> Entry:
+def entry_or_bug(entry: JournalEntry | None) -> JournalEntry:
     assert entry is not None, "a name is either taken or planned for"
     return entry

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from zonewise.ceph.backend.cluster import Cluster, Clusters
+from zonewise.ceph.backend.cluster import CephCluster, CephClusters
 from zonewise.ceph.controller import journal
 from zonewise.ceph.controller import list_volumes as listing
-from zonewise.ceph.controller.journal import Entry, Journal
+from zonewise.ceph.controller.journal import Journal, JournalEntry
 from zonewise.ceph.controller.locks import ABANDONED_AFTER_SECONDS
 from zonewise.ceph.controller.provisioner import Provisioner
 from zonewise.ceph.decide import access, domains, ids, parameters, pool_choice
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Id, Kind, Thing
-from zonewise.ceph.decide.model import Backend, Requirement
-from zonewise.ceph.decide.parameters import Class
-from zonewise.ceph.decide.request import Order
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import ObjectType, VolumeId, VolumeKind
+from zonewise.ceph.decide.model import TopologyRequirement, VolumeBackend
+from zonewise.ceph.decide.parameters import StorageClassParameters
+from zonewise.ceph.decide.request import VolumeRequest
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.log import get_logger
 
@@ -43,11 +43,11 @@ _CAN = (
 )
 
 
-class Controller:
+class ControllerService:
     def __init__(
         self,
-        clusters: Clusters,
-        backends: Mapping[Kind, Backend],
+        clusters: CephClusters,
+        backends: Mapping[VolumeKind, VolumeBackend],
         announce: Announce = lambda _parameters, _code, _note: None,
         hierarchy: tuple[str, ...] = parameters.HIERARCHY,
         abandoned_after_seconds: float = ABANDONED_AFTER_SECONDS,
@@ -59,7 +59,7 @@ class Controller:
         self._announce = announce
         self._hierarchy = hierarchy
         self._provisioners = {kind: Provisioner(backend, abandoned_after_seconds) for kind, backend in backends.items()}
-        self._listing = listing.Listing(clusters)
+        self._listing = listing.VolumeLister(clusters)
 
     def controller_get_capabilities(
         self, _request: csi.ControllerGetCapabilitiesRequest
@@ -74,9 +74,9 @@ class Controller:
         self._check_capabilities(storage_class.kind, request.volume_capabilities)
         required, limit = capacity_range(request.capacity_range)
         source = self._source(request.volume_content_source, storage_class)
-        order = Order(
+        order = VolumeRequest(
             name=name,
-            thing=Thing.VOLUME,
+            thing=ObjectType.VOLUME,
             storage_class=storage_class,
             required_bytes=required or (0 if source else min(DEFAULT_BYTES, limit or DEFAULT_BYTES)),
             limit_bytes=limit,
@@ -86,7 +86,7 @@ class Controller:
         provisioner = self._provisioner(storage_class.kind)
         cluster = self._clusters.connect(storage_class.cluster, request.secrets)
         written, entry, choice = provisioner.create(cluster, order)
-        if choice is not None and choice.reason.code == pool_choice.Why.UNKNOWN_DOMAIN:
+        if choice is not None and choice.reason.code == pool_choice.PoolReason.UNKNOWN_DOMAIN:
             self._announce(request.parameters, choice.reason.code, choice.reason.sentence)
         volume = volume_of(written, entry)
         context = {**provisioner.backend.context(cluster, entry.place), **storage_class.for_node}
@@ -97,7 +97,7 @@ class Controller:
         return csi.CreateVolumeResponse(volume=volume)
 
     def delete_volume(self, request: csi.DeleteVolumeRequest) -> csi.DeleteVolumeResponse:
-        which = self._id(request.volume_id, Thing.VOLUME, "volume_id")
+        which = self._id(request.volume_id, ObjectType.VOLUME, "volume_id")
         if which is not None:
             self._provisioner(which.kind).delete(self._clusters.connect(which.cluster, request.secrets), which)
         return csi.DeleteVolumeResponse()
@@ -105,9 +105,9 @@ class Controller:
     def validate_volume_capabilities(
         self, request: csi.ValidateVolumeCapabilitiesRequest
     ) -> csi.ValidateVolumeCapabilitiesResponse:
-        which = self._id(request.volume_id, Thing.VOLUME, "volume_id")
+        which = self._id(request.volume_id, ObjectType.VOLUME, "volume_id")
         if not request.volume_capabilities:
-            raise CsiError(Code.INVALID_ARGUMENT, "volume_capabilities are missing")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, "volume_capabilities are missing")
         if which is None:
             raise _unknown(request.volume_id)
         self._provisioner(which.kind).require(self._clusters.connect(which.cluster, request.secrets), which)
@@ -122,7 +122,7 @@ class Controller:
         return csi.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
 
     def list_volumes(self, request: csi.ListVolumesRequest) -> csi.ListVolumesResponse:
-        page, token = self._listing.page(Thing.VOLUME, request.max_entries, request.starting_token)
+        page, token = self._listing.page(ObjectType.VOLUME, request.max_entries, request.starting_token)
         entries = [csi.ListVolumesResponse.Entry(volume=volume_of(*each)) for each in page]
         return csi.ListVolumesResponse(entries=entries, next_token=token)
 
@@ -144,27 +144,29 @@ class Controller:
     def controller_expand_volume(
         self, request: csi.ControllerExpandVolumeRequest
     ) -> csi.ControllerExpandVolumeResponse:
-        which = self._id(request.volume_id, Thing.VOLUME, "volume_id")
+        which = self._id(request.volume_id, ObjectType.VOLUME, "volume_id")
         if not request.HasField("capacity_range"):
-            raise CsiError(Code.INVALID_ARGUMENT, "capacity_range is missing")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, "capacity_range is missing")
         required, limit = capacity_range(request.capacity_range)
         if which is None:
             raise _unknown(request.volume_id)
         cluster = self._clusters.connect(which.cluster, request.secrets)
         size = self._provisioner(which.kind).expand(cluster, which, required, limit)
-        on_node = which.kind is Kind.RBD  # the device and its file system must follow; a directory's quota need not
+        on_node = (
+            which.kind is VolumeKind.RBD
+        )  # the device and its file system must follow; a directory's quota need not
         return csi.ControllerExpandVolumeResponse(capacity_bytes=size, node_expansion_required=on_node)
 
     def create_snapshot(self, request: csi.CreateSnapshotRequest) -> csi.CreateSnapshotResponse:
         name = ids.check_name(request.name, "the snapshot")
-        source = self._id(request.source_volume_id, Thing.VOLUME, "source_volume_id")
+        source = self._id(request.source_volume_id, ObjectType.VOLUME, "source_volume_id")
         if source is None:
             raise _unknown(request.source_volume_id)
         cluster = self._clusters.connect(source.cluster, request.secrets)
         provisioner = self._provisioner(source.kind)
-        order = Order(
+        order = VolumeRequest(
             name=name,
-            thing=Thing.SNAPSHOT,
+            thing=ObjectType.SNAPSHOT,
             storage_class=self._snapshot_class(request.parameters, source, cluster),
             required_bytes=0,
             requirement=requirement_of(request.accessibility_requirements, self._hierarchy),
@@ -174,7 +176,7 @@ class Controller:
         return csi.CreateSnapshotResponse(snapshot=snapshot_of(written, entry))
 
     def delete_snapshot(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
-        which = self._id(request.snapshot_id, Thing.SNAPSHOT, "snapshot_id")
+        which = self._id(request.snapshot_id, ObjectType.SNAPSHOT, "snapshot_id")
         if which is not None:
             self._provisioner(which.kind).delete(self._clusters.connect(which.cluster, request.secrets), which)
         return csi.DeleteSnapshotResponse()
@@ -187,16 +189,16 @@ class Controller:
             return csi.ListSnapshotsResponse(entries=[csi.ListSnapshotsResponse.Entry(snapshot=found)])
         source = request.source_volume_id
 
-        def wanted(entry: Entry) -> bool:
+        def wanted(entry: JournalEntry) -> bool:
             return not source or (entry.origin is not None and entry.origin.id == source)
 
-        page, token = self._listing.page(Thing.SNAPSHOT, request.max_entries, request.starting_token, wanted)
+        page, token = self._listing.page(ObjectType.SNAPSHOT, request.max_entries, request.starting_token, wanted)
         entries = [csi.ListSnapshotsResponse.Entry(snapshot=snapshot_of(*each)) for each in page]
         return csi.ListSnapshotsResponse(entries=entries, next_token=token)
 
     def get_snapshot(self, request: csi.GetSnapshotRequest) -> csi.GetSnapshotResponse:
         if not request.snapshot_id:
-            raise CsiError(Code.INVALID_ARGUMENT, "snapshot_id is missing")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, "snapshot_id is missing")
         found = self._snapshot(request.snapshot_id, request.secrets)
         if found is None:
             raise _unknown(request.snapshot_id)
@@ -204,64 +206,70 @@ class Controller:
 
     def _snapshot(self, snapshot_id: str, secrets: Mapping[str, str]) -> csi.Snapshot | None:
         which = ids.parse(snapshot_id)
-        if which is None or which.thing is not Thing.SNAPSHOT or which.cluster not in self._clusters.config.clusters:
+        if (
+            which is None
+            or which.thing is not ObjectType.SNAPSHOT
+            or which.cluster not in self._clusters.config.clusters
+        ):
             return None
         found = self._provisioner(which.kind).find(self._clusters.connect(which.cluster, secrets), which)
-        if found is None or found[1].state is not journal.State.READY:
+        if found is None or found[1].state is not journal.JournalState.READY:
             return None
         return snapshot_of(*found)
 
-    def _provisioner(self, kind: Kind) -> Provisioner:
+    def _provisioner(self, kind: VolumeKind) -> Provisioner:
         if kind not in self._provisioners:
-            raise CsiError(Code.UNIMPLEMENTED, f"this driver was started without {kind}")
+            raise CsiError(GrpcCode.UNIMPLEMENTED, f"this driver was started without {kind}")
         return self._provisioners[kind]
 
-    def _check_capabilities(self, kind: Kind, capabilities: Iterable[csi.VolumeCapability]) -> None:
+    def _check_capabilities(self, kind: VolumeKind, capabilities: Iterable[csi.VolumeCapability]) -> None:
         asked = [access.read(each) for each in capabilities]
         if not asked:
-            raise CsiError(Code.INVALID_ARGUMENT, "volume_capabilities are missing")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, "volume_capabilities are missing")
         for each in asked:
             if problem := access.refusal(kind, each):
-                raise CsiError(Code.INVALID_ARGUMENT, problem)
+                raise CsiError(GrpcCode.INVALID_ARGUMENT, problem)
 
-    def _source(self, content: csi.VolumeContentSource, storage_class: Class) -> Id | None:
+    def _source(self, content: csi.VolumeContentSource, storage_class: StorageClassParameters) -> VolumeId | None:
         kind = content.WhichOneof("type")
         if kind is None:
             return None
         is_snapshot = kind == "snapshot"
         text = content.snapshot.snapshot_id if is_snapshot else content.volume.volume_id
         if not text:
-            raise CsiError(Code.INVALID_ARGUMENT, "the content source has no id")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, "the content source has no id")
         which = ids.parse(text)
-        if which is None or which.thing is not (Thing.SNAPSHOT if is_snapshot else Thing.VOLUME):
+        if which is None or which.thing is not (ObjectType.SNAPSHOT if is_snapshot else ObjectType.VOLUME):
             raise _unknown(text)
         if which.kind is not storage_class.kind or which.cluster != storage_class.cluster:
             raise CsiError(
-                Code.INVALID_ARGUMENT, "the content source is of another kind or cluster than the class asks for"
+                GrpcCode.INVALID_ARGUMENT, "the content source is of another kind or cluster than the class asks for"
             )
         return which
 
-    def _id(self, text: str, thing: Thing, field: str) -> Id | None:
+    def _id(self, text: str, thing: ObjectType, field: str) -> VolumeId | None:
         """None for what can't be an id of ours, or of a cluster that nobody has configured for us."""
         if not text:
-            raise CsiError(Code.INVALID_ARGUMENT, f"{field} is missing")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} is missing")
         which = ids.parse(text)
         return which if which is not None and which.thing is thing else None
 
-    def _snapshot_class(self, said: Mapping[str, str], source: Id, cluster: Cluster) -> Class:
+    def _snapshot_class(
+        self, said: Mapping[str, str], source: VolumeId, cluster: CephCluster
+    ) -> StorageClassParameters:
         """A snapshot's class: where the copy goes, and nothing about journals, which is its volume's."""
         known = {key: value for key, value in said.items() if key in {"cloneDomain", "topologyConstrainedPools"}}
         for key, value in said.items():
             if key == "clusterID" and value != source.cluster:
                 raise CsiError(
-                    Code.INVALID_ARGUMENT, f"parameter clusterID: the volume is in cluster {source.cluster!r}"
+                    GrpcCode.INVALID_ARGUMENT, f"parameter clusterID: the volume is in cluster {source.cluster!r}"
                 )
             if key not in known and key not in {"clusterID", "pool", "type", "fsName"} and "/" not in key:
-                raise CsiError(Code.INVALID_ARGUMENT, f"parameter {key[:80]} is none of a snapshot class")
+                raise CsiError(GrpcCode.INVALID_ARGUMENT, f"parameter {key[:80]} is none of a snapshot class")
         cluster.require_own(source)
         base = {
             "clusterID": source.cluster,
-            "type": "rbd" if source.kind is Kind.RBD else "cephfs",
+            "type": "rbd" if source.kind is VolumeKind.RBD else "cephfs",
             **self._provisioner(source.kind).backend.journal_named(cluster, source.journal_pool_id),
         }
         return parameters.read({**base, **known}, self._clusters.config, self._hierarchy)
@@ -270,17 +278,17 @@ class Controller:
 def capacity_range(asked: csi.CapacityRange) -> tuple[int, int]:
     required, limit = asked.required_bytes, asked.limit_bytes
     if required < 0 or limit < 0:
-        raise CsiError(Code.INVALID_ARGUMENT, "a capacity can't be negative")
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, "a capacity can't be negative")
     if limit and required > limit:
-        raise CsiError(Code.OUT_OF_RANGE, f"{required} bytes are required, and {limit} the limit")
+        raise CsiError(GrpcCode.OUT_OF_RANGE, f"{required} bytes are required, and {limit} the limit")
     if required > LARGEST_BYTES:
-        raise CsiError(Code.OUT_OF_RANGE, f"{required} bytes are more than any volume can have")
+        raise CsiError(GrpcCode.OUT_OF_RANGE, f"{required} bytes are more than any volume can have")
     return required, limit
 
 
-def requirement_of(asked: csi.TopologyRequirement, names: Sequence[str]) -> Requirement:
+def requirement_of(asked: csi.TopologyRequirement, names: Sequence[str]) -> TopologyRequirement:
     """`names`: of the domain labels."""
-    return Requirement(tuple(_terms(asked.requisite, names)), tuple(_terms(asked.preferred, names)))
+    return TopologyRequirement(tuple(_terms(asked.requisite, names)), tuple(_terms(asked.preferred, names)))
 
 
 def _terms(topologies: Iterable[csi.Topology], names: Sequence[str]) -> Iterator[domains.Segments]:
@@ -288,12 +296,12 @@ def _terms(topologies: Iterable[csi.Topology], names: Sequence[str]) -> Iterator
         if key := domains.unreadable(topology.segments, names):
             known = ", ".join(f"{domains.PREFIX}{name}" for name in names)
             raise CsiError(
-                Code.INVALID_ARGUMENT, f"topology key {key[:80]!r} is none of this driver's, which are {known}"
+                GrpcCode.INVALID_ARGUMENT, f"topology key {key[:80]!r} is none of this driver's, which are {known}"
             )
         yield domains.segments_of(topology.segments, names)
 
 
-def volume_of(written: Journal, entry: Entry) -> csi.Volume:
+def volume_of(written: Journal, entry: JournalEntry) -> csi.Volume:
     volume = csi.Volume(volume_id=written.id_of(entry), capacity_bytes=entry.size_bytes)
     for segments in domains.accessible(entry.domain):
         volume.accessible_topology.add().segments.update(segments)
@@ -306,7 +314,7 @@ def volume_of(written: Journal, entry: Entry) -> csi.Volume:
     return volume
 
 
-def snapshot_of(written: Journal, entry: Entry) -> csi.Snapshot:
+def snapshot_of(written: Journal, entry: JournalEntry) -> csi.Snapshot:
     snapshot = csi.Snapshot(
         snapshot_id=written.id_of(entry),
         source_volume_id=entry.origin.id if entry.origin is not None else "",
@@ -317,9 +325,9 @@ def snapshot_of(written: Journal, entry: Entry) -> csi.Snapshot:
     return snapshot
 
 
-def _domain_text(entry: Entry) -> str:
+def _domain_text(entry: JournalEntry) -> str:
     return ",".join(f"{name}={value}" for name, value in entry.domain)
 
 
 def _unknown(text: str) -> CsiError:
-    return CsiError(Code.NOT_FOUND, f"there is no {text[:160]!r}")
+    return CsiError(GrpcCode.NOT_FOUND, f"there is no {text[:160]!r}")

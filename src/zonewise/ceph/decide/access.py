@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import VolumeKind
 
 if TYPE_CHECKING:
     from zonewise.ceph.spec import csi_pb2 as csi
@@ -20,7 +20,7 @@ FILESYSTEMS = ("ext4", "xfs")
 """That we make on RBD images; the first is the default."""
 
 
-class Mode(StrEnum):
+class AccessMode(StrEnum):
     """The modes of CSI's VolumeCapability.AccessMode, in their order there."""
 
     UNKNOWN = "UNKNOWN"
@@ -33,12 +33,12 @@ class Mode(StrEnum):
     SINGLE_NODE_MULTI_WRITER = "SINGLE_NODE_MULTI_WRITER"
 
 
-_READERS = frozenset({Mode.SINGLE_NODE_READER_ONLY, Mode.MULTI_NODE_READER_ONLY})
-_WRITERS_ON_NODES = frozenset({Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI_NODE_MULTI_WRITER})
+_READERS = frozenset({AccessMode.SINGLE_NODE_READER_ONLY, AccessMode.MULTI_NODE_READER_ONLY})
+_WRITERS_ON_NODES = frozenset({AccessMode.MULTI_NODE_SINGLE_WRITER, AccessMode.MULTI_NODE_MULTI_WRITER})
 
 
-class Access(msgspec.Struct, frozen=True):
-    mode: Mode
+class VolumeAccess(msgspec.Struct, frozen=True):
+    mode: AccessMode
     is_block: bool = False
     filesystem: str = ""
     flags: tuple[str, ...] = ()
@@ -54,30 +54,30 @@ class Access(msgspec.Struct, frozen=True):
 
     @property
     def is_one_target(self) -> bool:
-        return self.mode is Mode.SINGLE_NODE_SINGLE_WRITER
+        return self.mode is AccessMode.SINGLE_NODE_SINGLE_WRITER
 
 
-def read(capability: csi.VolumeCapability) -> Access:
+def read(capability: csi.VolumeCapability) -> VolumeAccess:
     """Of a request, or INVALID_ARGUMENT."""
     kind = capability.WhichOneof("access_type")
     if kind is None:
-        raise CsiError(Code.INVALID_ARGUMENT, "the volume capability has no access type: it must be mount or block")
-    modes = list(Mode)
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, "the volume capability has no access type: it must be mount or block")
+    modes = list(AccessMode)
     number = capability.access_mode.mode
-    mode = modes[number] if 0 <= number < len(modes) else Mode.UNKNOWN
-    if mode is Mode.UNKNOWN:
-        raise CsiError(Code.INVALID_ARGUMENT, "the volume capability has no access mode that we know")
+    mode = modes[number] if 0 <= number < len(modes) else AccessMode.UNKNOWN
+    if mode is AccessMode.UNKNOWN:
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, "the volume capability has no access mode that we know")
     if kind == "block":
-        return Access(mode, is_block=True)
+        return VolumeAccess(mode, is_block=True)
     flags = tuple(capability.mount.mount_flags)
     if any("\0" in flag or "\n" in flag for flag in (capability.mount.fs_type, *flags)):
-        raise CsiError(Code.INVALID_ARGUMENT, "a mount flag or file system has a character that is none of a word")
-    return Access(mode, is_block=False, filesystem=capability.mount.fs_type, flags=flags)
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, "a mount flag or file system has a character that is none of a word")
+    return VolumeAccess(mode, is_block=False, filesystem=capability.mount.fs_type, flags=flags)
 
 
-def refusal(kind: Kind, access: Access) -> str:
+def refusal(kind: VolumeKind, access: VolumeAccess) -> str:
     """Why such a volume can't be used like that; empty if it can."""
-    if kind is Kind.CEPHFS:
+    if kind is VolumeKind.CEPHFS:
         return "a CephFS volume is a directory and can't be a block device" if access.is_block else ""
     if access.is_block:
         return ""

@@ -25,20 +25,20 @@ REJOINING: Final = f"{DRIVER}/rejoining"
 Json = dict[str, Any]
 
 
-class Step(StrEnum):
+class CsiNodeStep(StrEnum):
     LEAVE = "leave"
     JOIN = "join"
     CLEAR = "clear"
 
 
-class Change(NamedTuple):
+class CsiNodeChange(NamedTuple):
     """One write: the whole object as it should be. A `LEAVE` is followed by a `JOIN`."""
 
-    step: Step
+    step: CsiNodeStep
     body: Json
 
 
-def next_change(found: Json, keys: Iterable[str]) -> Change | None:
+def next_change(found: Json, keys: Iterable[str]) -> CsiNodeChange | None:
     """What to write so that the entry in `found`, a whole CSINode, has these keys; None when nothing is to be done.
 
     Without an entry there is nothing to correct: the kubelet has not registered the driver, or took it off.
@@ -53,7 +53,7 @@ def next_change(found: Json, keys: Iterable[str]) -> Change | None:
             return None if kept is None else _cleared(body)
         body["spec"]["drivers"] = [driver for driver in drivers if driver is not entry]
         body["metadata"].setdefault("annotations", {})[REJOINING] = json.dumps(entry, sort_keys=True)
-        return Change(Step.LEAVE, body)
+        return CsiNodeChange(CsiNodeStep.LEAVE, body)
     if kept is None:
         return None
     try:
@@ -63,9 +63,9 @@ def next_change(found: Json, keys: Iterable[str]) -> Change | None:
         return _cleared(body)
     body.setdefault("spec", {})["drivers"] = [*drivers, entry]
     del body["metadata"]["annotations"][REJOINING]
-    return Change(Step.JOIN, body)
+    return CsiNodeChange(CsiNodeStep.JOIN, body)
 
 
-def _cleared(body: Json) -> Change:
+def _cleared(body: Json) -> CsiNodeChange:
     del body["metadata"]["annotations"][REJOINING]
-    return Change(Step.CLEAR, body)
+    return CsiNodeChange(CsiNodeStep.CLEAR, body)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from zonewise.errors import ZonewiseError
 
 
-class Code(StrEnum):
+class GrpcCode(StrEnum):
     """gRPC status codes that CSI gives a meaning; the names are those of `grpc.StatusCode`."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
@@ -27,39 +27,39 @@ class Code(StrEnum):
 
 
 class CsiError(ZonewiseError):
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: GrpcCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
 _CODES = {
-    errno.EPERM: Code.PERMISSION_DENIED,
-    errno.EACCES: Code.PERMISSION_DENIED,
-    errno.ENOENT: Code.NOT_FOUND,
-    errno.EEXIST: Code.ALREADY_EXISTS,
-    errno.EINVAL: Code.INVALID_ARGUMENT,
-    errno.EDOM: Code.INVALID_ARGUMENT,
-    errno.ERANGE: Code.OUT_OF_RANGE,
-    errno.EFBIG: Code.OUT_OF_RANGE,
-    errno.ENOSPC: Code.RESOURCE_EXHAUSTED,
-    errno.EDQUOT: Code.RESOURCE_EXHAUSTED,
-    errno.EBUSY: Code.FAILED_PRECONDITION,
-    errno.ENOTEMPTY: Code.FAILED_PRECONDITION,
-    errno.EROFS: Code.FAILED_PRECONDITION,
-    errno.EOPNOTSUPP: Code.FAILED_PRECONDITION,
-    errno.ETIMEDOUT: Code.UNAVAILABLE,
-    errno.ESHUTDOWN: Code.UNAVAILABLE,
-    errno.ENOTCONN: Code.UNAVAILABLE,
-    errno.EIO: Code.UNAVAILABLE,
-    errno.EAGAIN: Code.UNAVAILABLE,
-    errno.ECANCELED: Code.ABORTED,
-    errno.ESTALE: Code.ABORTED,  # another process removes the same image
+    errno.EPERM: GrpcCode.PERMISSION_DENIED,
+    errno.EACCES: GrpcCode.PERMISSION_DENIED,
+    errno.ENOENT: GrpcCode.NOT_FOUND,
+    errno.EEXIST: GrpcCode.ALREADY_EXISTS,
+    errno.EINVAL: GrpcCode.INVALID_ARGUMENT,
+    errno.EDOM: GrpcCode.INVALID_ARGUMENT,
+    errno.ERANGE: GrpcCode.OUT_OF_RANGE,
+    errno.EFBIG: GrpcCode.OUT_OF_RANGE,
+    errno.ENOSPC: GrpcCode.RESOURCE_EXHAUSTED,
+    errno.EDQUOT: GrpcCode.RESOURCE_EXHAUSTED,
+    errno.EBUSY: GrpcCode.FAILED_PRECONDITION,
+    errno.ENOTEMPTY: GrpcCode.FAILED_PRECONDITION,
+    errno.EROFS: GrpcCode.FAILED_PRECONDITION,
+    errno.EOPNOTSUPP: GrpcCode.FAILED_PRECONDITION,
+    errno.ETIMEDOUT: GrpcCode.UNAVAILABLE,
+    errno.ESHUTDOWN: GrpcCode.UNAVAILABLE,
+    errno.ENOTCONN: GrpcCode.UNAVAILABLE,
+    errno.EIO: GrpcCode.UNAVAILABLE,
+    errno.EAGAIN: GrpcCode.UNAVAILABLE,
+    errno.ECANCELED: GrpcCode.ABORTED,
+    errno.ESTALE: GrpcCode.ABORTED,  # another process removes the same image
 }
 
 
-def code_of(number: int | None) -> Code:
+def code_of(number: int | None) -> GrpcCode:
     """For an error number of librados, librbd or libcephfs, whichever sign it comes with."""
-    return _CODES.get(abs(number), Code.INTERNAL) if number else Code.INTERNAL
+    return _CODES.get(abs(number), GrpcCode.INTERNAL) if number else GrpcCode.INTERNAL
 
 
 class Answered(Exception):  # noqa: N818 - for `from_ceph`
@@ -75,8 +75,8 @@ def from_ceph(error: Exception, doing: str) -> CsiError:
     number = getattr(error, "errno", None)
     code = code_of(number)
     why = {
-        Code.UNAVAILABLE: "Ceph did not answer in time",
-        Code.PERMISSION_DENIED: "Ceph's user may not do that",
+        GrpcCode.UNAVAILABLE: "Ceph did not answer in time",
+        GrpcCode.PERMISSION_DENIED: "Ceph's user may not do that",
     }.get(code, errno.errorcode.get(abs(number), str(number)) if number else type(error).__name__)
     origin = "" if isinstance(error, Answered) else f"{type(error).__name__}: "
     return CsiError(code, f"{doing}: {why} ({origin}{_plain(error)})")

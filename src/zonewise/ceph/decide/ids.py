@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from zonewise.ceph.decide.errors import Code, CsiError
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
 
 LONGEST = 128  # bytes, of ids and names, by the CSI specification
 HASH_DIGITS = 24
@@ -25,20 +25,20 @@ _ID = re.compile(
 )
 
 
-class Kind(StrEnum):
+class VolumeKind(StrEnum):
     RBD = "rbd"
     CEPHFS = "fs"
 
 
-class Thing(StrEnum):
+class ObjectType(StrEnum):
     VOLUME = "vol"
     SNAPSHOT = "snap"
 
 
 @dataclass(frozen=True, slots=True)
-class Id:
-    kind: Kind
-    thing: Thing
+class VolumeId:
+    kind: VolumeKind
+    thing: ObjectType
     cluster: str
     journal_pool_id: int
     pool_id: int
@@ -55,23 +55,23 @@ class Id:
         return image_name(self.thing, self.token)
 
 
-def image_name(thing: Thing, token: str) -> str:
+def image_name(thing: ObjectType, token: str) -> str:
     return f"csi-{thing}-{token}"
 
 
-def named(image: str) -> tuple[Thing, str] | None:
+def named(image: str) -> tuple[ObjectType, str] | None:
     """What an image or subvolume of ours is, and its token; None for another driver's, whose names begin like ours."""
     found = _IMAGE.fullmatch(image)
-    return (Thing(found[1]), found[2]) if found is not None else None
+    return (ObjectType(found[1]), found[2]) if found is not None else None
 
 
-def parse(text: str) -> Id | None:
+def parse(text: str) -> VolumeId | None:
     """None for what is no id of ours: nothing by that id can exist."""
     found = _ID.fullmatch(text) if len(text) <= LONGEST else None
     if found is None:
         return None
     kind, thing, cluster, journal, pool, fsid, token = found.groups()
-    return Id(Kind(kind), Thing(thing), cluster, int(journal, 16), int(pool, 16), token, fsid or "")
+    return VolumeId(VolumeKind(kind), ObjectType(thing), cluster, int(journal, 16), int(pool, 16), token, fsid or "")
 
 
 def short_fsid(fsid: str) -> str:
@@ -90,12 +90,12 @@ def name_hash(name: str) -> str:
 def check_name(name: str, what: str) -> str:
     """A name of the orchestrator's, or INVALID_ARGUMENT. It only ever becomes part of a hash and of text in the journal."""
     if not name:
-        raise CsiError(Code.INVALID_ARGUMENT, f"{what} has no name")
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{what} has no name")
     size = len(name.encode(errors="replace"))
     if size > LONGEST:
-        raise CsiError(Code.INVALID_ARGUMENT, f"{what}'s name has {size} bytes, and {LONGEST} are allowed")
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{what}'s name has {size} bytes, and {LONGEST} are allowed")
     if any(not character.isprintable() for character in name):
-        raise CsiError(Code.INVALID_ARGUMENT, f"{what}'s name has characters that can't be printed: {name!r}")
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{what}'s name has characters that can't be printed: {name!r}")
     return name
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from zonewise.ceph.controller.journal import Entry, State
-from zonewise.ceph.decide.ids import Kind, Thing
+from zonewise.ceph.controller.journal import JournalEntry, JournalState
+from zonewise.ceph.decide.ids import ObjectType, VolumeKind
 
 
-class Origin(msgspec.Struct, frozen=True, rename="camel"):
+class OriginReport(msgspec.Struct, frozen=True, rename="camel"):
     """What it was copied from; `id` as CSI says it."""
 
     id: str
@@ -21,7 +21,7 @@ class Origin(msgspec.Struct, frozen=True, rename="camel"):
     image: str
 
 
-class EntryAccount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class JournalEntryReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A volume or snapshot, as the journal in pool `journal` has it; `id` as CSI says it, `image` as Ceph does."""
 
     id: str
@@ -29,9 +29,9 @@ class EntryAccount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     image: str
     name: str
     token: str
-    kind: Kind
-    thing: Thing
-    state: State
+    kind: VolumeKind
+    thing: ObjectType
+    state: JournalState
     pool: str
     pool_id: int
     size_bytes: int
@@ -41,10 +41,10 @@ class EntryAccount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     data_pool: str
     filesystem: str
     group: str
-    origin: Origin | None
+    origin: OriginReport | None
 
 
-class FindingAccount(msgspec.Struct, frozen=True, rename="camel"):
+class FsckFindingReport(msgspec.Struct, frozen=True, rename="camel"):
     """`what` is the image or subvolume, `done` what was repaired, empty where nothing was; `left` why it was then left alone."""
 
     code: str
@@ -54,13 +54,13 @@ class FindingAccount(msgspec.Struct, frozen=True, rename="camel"):
     left: str = ""
 
 
-Journals = tuple[EntryAccount, ...]
-Findings = tuple[FindingAccount, ...]
+Journals = tuple[JournalEntryReport, ...]
+Findings = tuple[FsckFindingReport, ...]
 
 
-def of_entry(entry: Entry, journal: str, identity: str) -> EntryAccount:
+def of_entry(entry: JournalEntry, journal: str, identity: str) -> JournalEntryReport:
     origin = entry.origin
-    return EntryAccount(
+    return JournalEntryReport(
         id=identity,
         journal=journal,
         image=entry.place.image,
@@ -78,5 +78,5 @@ def of_entry(entry: Entry, journal: str, identity: str) -> EntryAccount:
         data_pool=entry.data_pool,
         filesystem=entry.filesystem,
         group=entry.group,
-        origin=Origin(origin.id, origin.pool, origin.image) if origin is not None else None,
+        origin=OriginReport(origin.id, origin.pool, origin.image) if origin is not None else None,
     )

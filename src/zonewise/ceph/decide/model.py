@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from zonewise.ceph.decide.domains import Segments
-from zonewise.ceph.decide.ids import Kind, Thing
+from zonewise.ceph.decide.ids import ObjectType, VolumeKind
 
 if TYPE_CHECKING:
-    from zonewise.ceph.backend.cluster import Cluster
-    from zonewise.ceph.decide.parameters import Class
+    from zonewise.ceph.backend.cluster import CephCluster
+    from zonewise.ceph.decide.parameters import StorageClassParameters
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VolumeLocation:
     """Where a volume or snapshot is: an RBD image, or a CephFS subvolume whose file data lies in `pool`."""
 
     pool: str  # RBD: the image's pool. CephFS: the data pool of the layout
@@ -28,33 +28,33 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CreateSpec:
     """What to make at a place."""
 
-    place: Place
-    thing: Thing
+    place: VolumeLocation
+    thing: ObjectType
     size_bytes: int
-    source: Source | None = None
+    source: CloneSource | None = None
     features: tuple[str, ...] = ()  # RBD image features; () for the cluster's default
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CloneSource:
     """What a volume's content comes from (a volume or a snapshot), or what a snapshot is of."""
 
-    place: Place
-    thing: Thing
+    place: VolumeLocation
+    thing: ObjectType
     token: str
     size_bytes: int
     detached: bool  # the copy must not depend on the source: another domain, which may be lost alone
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Discovered:
     """One of ours as Ceph has it, whatever the journal says. For the doctor."""
 
-    place: Place
-    thing: Thing
+    place: VolumeLocation
+    thing: ObjectType
     token: str
     leftovers: tuple[
         str, ...
@@ -62,16 +62,18 @@ class Found:
     is_deleted: bool = False  # CephFS: only its snapshots are left, of which some are somebody's
 
 
-class Backend(Protocol):
+class VolumeBackend(Protocol):
     """RBD or CephFS. Every method may be called again after a crash in its middle, by another process too."""
 
-    kind: Kind
+    kind: VolumeKind
 
-    def place(self, cluster: Cluster, storage_class: Class, pool: str, data_pool: str, image: str) -> Place:
+    def place(
+        self, cluster: CephCluster, storage_class: StorageClassParameters, pool: str, data_pool: str, image: str
+    ) -> VolumeLocation:
         """The place of a new image in a pool, checked to exist: INVALID_ARGUMENT names the parameter that is wrong."""
         ...
 
-    def journal_pool(self, cluster: Cluster, storage_class: Class) -> str:
+    def journal_pool(self, cluster: CephCluster, storage_class: StorageClassParameters) -> str:
         """RBD: the class's `pool`. CephFS: the metadata pool of its `fsName`."""
         ...
 
@@ -79,11 +81,11 @@ class Backend(Protocol):
         """The size that a volume gets for which this much is asked."""
         ...
 
-    def make(self, cluster: Cluster, wanted: Wanted) -> int:
+    def make(self, cluster: CephCluster, wanted: CreateSpec) -> int:
         """Create it, or finish what an earlier call began; when it returns it is ready for use. Returns its size in bytes."""
         ...
 
-    def remove(self, cluster: Cluster, place: Place, origin: Place | None = None) -> None:
+    def remove(self, cluster: CephCluster, place: VolumeLocation, origin: VolumeLocation | None = None) -> None:
         """Fine when it is gone already. FAILED_PRECONDITION while somebody uses it.
 
         `origin` is what it was copied from: if that was deleted before and kept only for this copy, it can go now. What it has of
@@ -91,43 +93,43 @@ class Backend(Protocol):
         """
         ...
 
-    def is_open(self, cluster: Cluster, place: Place) -> bool:
+    def is_open(self, cluster: CephCluster, place: VolumeLocation) -> bool:
         """Whether any process has it open for writing now, so that it can't be taken for abandoned."""
         ...
 
-    def is_being_made(self, cluster: Cluster, place: Place) -> bool:
+    def is_being_made(self, cluster: CephCluster, place: VolumeLocation) -> bool:
         """Whether somebody is at making it now, though the call that began it may be gone: a large copy takes its time."""
         ...
 
-    def size(self, cluster: Cluster, place: Place) -> int | None:
+    def size(self, cluster: CephCluster, place: VolumeLocation) -> int | None:
         """In bytes; None when there is no such thing."""
         ...
 
-    def grow(self, cluster: Cluster, place: Place, size_bytes: int) -> int:
+    def grow(self, cluster: CephCluster, place: VolumeLocation, size_bytes: int) -> int:
         """Returns the size it now has; never less than before."""
         ...
 
-    def context(self, cluster: Cluster, place: Place) -> Mapping[str, str]:
+    def context(self, cluster: CephCluster, place: VolumeLocation) -> Mapping[str, str]:
         """What the node needs to know besides the id: it becomes the volume_context."""
         ...
 
-    def found(self, cluster: Cluster, pool: str) -> Iterator[Found]:
+    def found(self, cluster: CephCluster, pool: str) -> Iterator[Discovered]:
         """Everything of ours in a pool (CephFS: with data in it), also what the journal does not know."""
         ...
 
-    def clear(self, cluster: Cluster, found: Found, leftover: str) -> None:
+    def clear(self, cluster: CephCluster, found: Discovered, leftover: str) -> None:
         """Remove one leftover."""
         ...
 
-    def kept(self, cluster: Cluster, pool: str) -> list[str]:
+    def kept(self, cluster: CephCluster, pool: str) -> list[str]:
         """Names of what was deleted, kept for copies of it, and is needed by none any more."""
         ...
 
-    def purge(self, cluster: Cluster, pool: str, name: str) -> None:
+    def purge(self, cluster: CephCluster, pool: str, name: str) -> None:
         """Remove such a one."""
         ...
 
-    def journal_named(self, cluster: Cluster, journal_pool_id: int) -> Mapping[str, str]:
+    def journal_named(self, cluster: CephCluster, journal_pool_id: int) -> Mapping[str, str]:
         """The parameter by which a class names the journal in this pool; its value is empty where the pool is gone."""
         ...
 
@@ -145,7 +147,7 @@ class PoolState:
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class TopologyRequirement:
     """A TopologyRequirement in plain values."""
 
     requisite: tuple[Segments, ...] = ()

@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from zonewise.ceph.config import ClusterConfig, Config
+from zonewise.ceph.config import ClusterConfig, CsiConfig
 from zonewise.ceph.decide.domains import Segments, short_name
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import VolumeKind
 from zonewise.topology import canonical_key, value_problem
 
 LONGEST_VALUE = 64 << 10
@@ -45,7 +45,7 @@ E = TypeVar("E", bound=StrEnum)
 _POOL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,127}")
 
 
-class Balance(StrEnum):
+class PoolBalance(StrEnum):
     RANDOM = "random"
     SPACE = "space"
     COUNT = "count"
@@ -66,12 +66,12 @@ class PoolRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
-    kind: Kind
+class StorageClassParameters:
+    kind: VolumeKind
     cluster: str
     pool: str = ""  # RBD: of the journal, and of images where no pool has a domain. CephFS: a data pool, likewise
     rules: tuple[PoolRule, ...] = ()
-    balance: Balance = Balance.RANDOM
+    balance: PoolBalance = PoolBalance.RANDOM
     is_immediate: bool = False
     clone_domain: CloneDomain = CloneDomain.SOURCE
     overcommit: float = DEFAULT_OVERCOMMIT
@@ -82,7 +82,9 @@ class Class:
     for_node: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
-def read(parameters: Mapping[str, str], config: Config, hierarchy: tuple[str, ...] = HIERARCHY) -> Class:
+def read(
+    parameters: Mapping[str, str], config: CsiConfig, hierarchy: tuple[str, ...] = HIERARCHY
+) -> StorageClassParameters:
     """The class, or INVALID_ARGUMENT that names the parameter."""
     said = {key: value for key, value in parameters.items() if not key.startswith(_ORCHESTRATOR)}
     for key, value in said.items():
@@ -91,19 +93,19 @@ def read(parameters: Mapping[str, str], config: Config, hierarchy: tuple[str, ..
     cluster = _cluster(said, config)
     kind = _kind(said)
     _check_known(said, kind)
-    section = cluster.rbd if kind is Kind.RBD else cluster.cephfs
+    section = cluster.rbd if kind is VolumeKind.RBD else cluster.cephfs
     pool = _pool_name("pool", said.get("pool") or str(section.get("pool", "")))
     filesystem = said.get("fsName") or str(section.get("fsName", ""))
-    if kind is Kind.RBD and not pool:
+    if kind is VolumeKind.RBD and not pool:
         raise _wrong("pool", "is missing: it names the pool of the journal")
-    if kind is Kind.CEPHFS and not filesystem:
+    if kind is VolumeKind.CEPHFS and not filesystem:
         raise _wrong("fsName", "is missing: it names the file system")
-    return Class(
+    return StorageClassParameters(
         kind=kind,
         cluster=cluster.cluster,
         pool=pool,
         rules=_rules(said, section, kind, pool),
-        balance=_choice("balance", said, Balance, Balance.RANDOM),
+        balance=_choice("balance", said, PoolBalance, PoolBalance.RANDOM),
         is_immediate=_is_immediate(said),
         clone_domain=_choice("cloneDomain", said, CloneDomain, CloneDomain.SOURCE),
         overcommit=_overcommit(said),
@@ -115,7 +117,7 @@ def read(parameters: Mapping[str, str], config: Config, hierarchy: tuple[str, ..
     )
 
 
-def _cluster(said: Mapping[str, str], config: Config) -> ClusterConfig:
+def _cluster(said: Mapping[str, str], config: CsiConfig) -> ClusterConfig:
     name = said.get("clusterID", "")
     if not name and len(config.clusters) == 1:
         return next(iter(config.clusters.values()))
@@ -125,23 +127,25 @@ def _cluster(said: Mapping[str, str], config: Config) -> ClusterConfig:
     return config.clusters[name]
 
 
-def _kind(said: Mapping[str, str]) -> Kind:
+def _kind(said: Mapping[str, str]) -> VolumeKind:
     word = said.get("type", "cephfs" if "fsName" in said else "rbd")
     if word not in {"rbd", "cephfs"}:
         raise _wrong("type", f"is {_cut(word)!r}; write rbd or cephfs")
-    return Kind.CEPHFS if word == "cephfs" else Kind.RBD
+    return VolumeKind.CEPHFS if word == "cephfs" else VolumeKind.RBD
 
 
-def _check_known(said: Mapping[str, str], kind: Kind) -> None:
-    known = _OURS | NODE_PARAMETERS | (_RBD if kind is Kind.RBD else _CEPHFS)
+def _check_known(said: Mapping[str, str], kind: VolumeKind) -> None:
+    known = _OURS | NODE_PARAMETERS | (_RBD if kind is VolumeKind.RBD else _CEPHFS)
     for key in said:
         if key not in known:
             near = difflib.get_close_matches(key, sorted(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            raise _wrong(_cut(key), f"is no parameter of a class for {'RBD' if kind is Kind.RBD else 'CephFS'}; {hint}")
+            raise _wrong(
+                _cut(key), f"is no parameter of a class for {'RBD' if kind is VolumeKind.RBD else 'CephFS'}; {hint}"
+            )
 
 
-def _rules(said: Mapping[str, str], section: Mapping[str, Any], kind: Kind, pool: str) -> tuple[PoolRule, ...]:
+def _rules(said: Mapping[str, str], section: Mapping[str, Any], kind: VolumeKind, pool: str) -> tuple[PoolRule, ...]:
     text = said.get("topologyConstrainedPools", "").strip()
     listed: Any = section.get("topologyConstrainedPools", [])
     if text:
@@ -159,13 +163,13 @@ def _rules(said: Mapping[str, str], section: Mapping[str, Any], kind: Kind, pool
     return (PoolRule(pool, data_pool),)  # CephFS: "" is the file system's own choice
 
 
-def _rule(entry: Any, kind: Kind) -> PoolRule:
+def _rule(entry: Any, kind: VolumeKind) -> PoolRule:
     _object(entry, {"poolName", "dataPool", "domainSegments"}, "a pool")
     name = entry.get("poolName")
     if not isinstance(name, str) or not name:
         raise _wrong("topologyConstrainedPools", f"has a pool without 'poolName': {_cut(str(entry))}")
     data_pool = entry.get("dataPool", "")
-    if not isinstance(data_pool, str) or (data_pool and kind is Kind.CEPHFS):
+    if not isinstance(data_pool, str) or (data_pool and kind is VolumeKind.CEPHFS):
         raise _wrong("topologyConstrainedPools", f"pool {_cut(name)!r}: 'dataPool' is a pool's name, and for RBD only")
     listed = entry.get("domainSegments", [])
     if not isinstance(listed, list):
@@ -252,7 +256,7 @@ def _pool_name(key: str, name: str) -> str:
 
 
 def _wrong(parameter: str, what: str) -> CsiError:
-    return CsiError(Code.INVALID_ARGUMENT, f"parameter {_cut(parameter)} {what}")
+    return CsiError(GrpcCode.INVALID_ARGUMENT, f"parameter {_cut(parameter)} {what}")
 
 
 def _cut(text: str) -> str:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from zonewise.ceph.decide.domains import Segments, describe, lies_in
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.model import PoolState, Requirement
-from zonewise.ceph.decide.parameters import Balance, Class, CloneDomain, PoolRule
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.model import PoolState, TopologyRequirement
+from zonewise.ceph.decide.parameters import CloneDomain, PoolBalance, PoolRule, StorageClassParameters
 from zonewise.topology import Reason
 
 
-class Why(StrEnum):
+class PoolReason(StrEnum):
     """Stable: events and volume contexts carry these."""
 
     ONLY_POOL = "OnlyPool"
@@ -41,8 +41,8 @@ class PoolChoice:
 
 
 def choose(
-    storage_class: Class,
-    requirement: Requirement,
+    storage_class: StorageClassParameters,
+    requirement: TopologyRequirement,
     states: Mapping[str, PoolState],
     size_bytes: int,
     draw: float,
@@ -63,7 +63,9 @@ def choose(
     return PoolChoice(rule, (), _any_reason(rule, candidates, storage_class))
 
 
-def choose_for_copy(storage_class: Class, requirement: Requirement, source: PoolRule) -> PoolChoice | None:
+def choose_for_copy(
+    storage_class: StorageClassParameters, requirement: TopologyRequirement, source: PoolRule
+) -> PoolChoice | None:
     """For a copy of something: its source's own pools and domain; None where the class and request ask for a choice.
 
     RESOURCE_EXHAUSTED where the request leaves that domain out and the class does not say that copies may leave it.
@@ -73,22 +75,24 @@ def choose_for_copy(storage_class: Class, requirement: Requirement, source: Pool
     terms = [term for term in requirement.requisite if term]
     if source.segments and terms and not any(_touches(source.segments, term) for term in terms):
         raise CsiError(
-            Code.RESOURCE_EXHAUSTED,
+            GrpcCode.RESOURCE_EXHAUSTED,
             f"the source lies in {describe(source.segments)}, which the request leaves out, and copies stay there: "
             "a class with the parameter cloneDomain: requested makes independent copies in other domains",
         )
     where = f" ({describe(source.segments)})" if source.segments else ""
     sentence = f"pool {source.pool}, where its source is{where}"
-    return PoolChoice(source, source.segments, Reason(Why.SOURCE_DOMAIN, sentence, {"pool": source.pool}))
+    return PoolChoice(source, source.segments, Reason(PoolReason.SOURCE_DOMAIN, sentence, {"pool": source.pool}))
 
 
-def reachable(domain: Segments, requirement: Requirement) -> bool:
+def reachable(domain: Segments, requirement: TopologyRequirement) -> bool:
     """Whether a volume of this domain is in what was asked for; one without a domain is everywhere."""
     terms = [term for term in requirement.requisite if term]
     return not domain or not terms or any(_touches(domain, term) for term in terms)
 
 
-def capacity(storage_class: Class, topology: Segments, states: Mapping[str, PoolState]) -> tuple[int, int]:
+def capacity(
+    storage_class: StorageClassParameters, topology: Segments, states: Mapping[str, PoolState]
+) -> tuple[int, int]:
     """Free bytes for new volumes in a domain, and the size of the largest volume that would be taken."""
     rules: Sequence[PoolRule] = narrowest(storage_class, topology) if topology else ()
     found = [state_of(rule, states) for rule in rules or storage_class.rules]
@@ -118,7 +122,7 @@ def state_of(rule: PoolRule, states: Mapping[str, PoolState]) -> PoolState | Non
     return replace(data, volumes=own.volumes, problem=problem)
 
 
-def narrowest(storage_class: Class, term: Segments) -> tuple[PoolRule, ...]:
+def narrowest(storage_class: StorageClassParameters, term: Segments) -> tuple[PoolRule, ...]:
     """The pools whose domain the term lies in, of the narrowest such domain; else those that lie in the term; else those for all."""
     around = [rule for rule in storage_class.rules if lies_in(term, rule.segments)]
     with_domain = [rule for rule in around if rule.segments]
@@ -135,13 +139,13 @@ def _depth(rule: PoolRule, hierarchy: Sequence[str]) -> tuple[int, int]:
     return max(ranks), len(ranks)
 
 
-def _first_preferred(storage_class: Class, requirement: Requirement) -> Segments:
+def _first_preferred(storage_class: StorageClassParameters, requirement: TopologyRequirement) -> Segments:
     if storage_class.is_immediate or not requirement.preferred:
         return ()
     return requirement.preferred[0]
 
 
-def _within(storage_class: Class, terms: Sequence[Segments]) -> tuple[PoolRule, ...]:
+def _within(storage_class: StorageClassParameters, terms: Sequence[Segments]) -> tuple[PoolRule, ...]:
     """The pools for at least one of the terms, each once."""
     found = (rule for term in terms if term for rule in narrowest(storage_class, term))
     return tuple(dict.fromkeys(found))
@@ -153,7 +157,7 @@ def _touches(domain: Segments, term: Segments) -> bool:
 
 def _pick(
     rules: Sequence[PoolRule],
-    storage_class: Class,
+    storage_class: StorageClassParameters,
     states: Mapping[str, PoolState],
     size_bytes: int,
     draw: float,
@@ -170,7 +174,7 @@ def _pick(
             left.append(rule)
     if not left:
         said = "; ".join(f"{pool} {refusal}" for pool, refusal in refused.items())
-        raise CsiError(Code.RESOURCE_EXHAUSTED, f"no pool of {where} takes a volume of {size_bytes} bytes: {said}")
+        raise CsiError(GrpcCode.RESOURCE_EXHAUSTED, f"no pool of {where} takes a volume of {size_bytes} bytes: {said}")
     return _weighted(left, [_weight(rule, storage_class.balance, states) for rule in left], draw)
 
 
@@ -184,11 +188,11 @@ def _refusal(state: PoolState, size_bytes: int, overcommit: float) -> str:
     return ""
 
 
-def _weight(rule: PoolRule, balance: Balance, states: Mapping[str, PoolState]) -> float:
+def _weight(rule: PoolRule, balance: PoolBalance, states: Mapping[str, PoolState]) -> float:
     state = state_of(rule, states)
-    if state is None or balance is Balance.RANDOM:
+    if state is None or balance is PoolBalance.RANDOM:
         return 1.0
-    return float(max(state.free_bytes, 1)) if balance is Balance.SPACE else 1.0 / (1 + state.volumes)
+    return float(max(state.free_bytes, 1)) if balance is PoolBalance.SPACE else 1.0 / (1 + state.volumes)
 
 
 def _weighted(rules: Sequence[PoolRule], weights: Sequence[float], draw: float) -> PoolRule:
@@ -203,18 +207,24 @@ def _weighted(rules: Sequence[PoolRule], weights: Sequence[float], draw: float) 
 def _preferred_reason(rule: PoolRule, first: Segments) -> Reason:
     facts = {"pool": rule.pool, "preferred": describe(first), "domain": describe(rule.segments)}
     whose = f"which is for {describe(rule.segments)}" if rule.segments else "which is for every domain"
-    return Reason(Why.PREFERRED_DOMAIN, f"the pod's domain is {describe(first)}: pool {rule.pool}, {whose}", facts)
+    return Reason(
+        PoolReason.PREFERRED_DOMAIN, f"the pod's domain is {describe(first)}: pool {rule.pool}, {whose}", facts
+    )
 
 
 def _unknown_reason(rule: PoolRule, first: Segments) -> Reason:
     sentence = f"no pool is for {describe(first)}, so pool {rule.pool} was chosen as for any domain: name a pool for it"
-    return Reason(Why.UNKNOWN_DOMAIN, sentence, {"pool": rule.pool, "preferred": describe(first)})
+    return Reason(PoolReason.UNKNOWN_DOMAIN, sentence, {"pool": rule.pool, "preferred": describe(first)})
 
 
-def _any_reason(rule: PoolRule, candidates: Sequence[PoolRule], storage_class: Class) -> Reason:
+def _any_reason(rule: PoolRule, candidates: Sequence[PoolRule], storage_class: StorageClassParameters) -> Reason:
     facts = {"pool": rule.pool, "candidates": ", ".join(each.pool for each in candidates)}
     if len(candidates) == 1:
-        return Reason(Why.ONLY_POOL, f"pool {rule.pool} is the only one that may be used", facts)
-    how = {Balance.RANDOM: "at random", Balance.SPACE: "by free space", Balance.COUNT: "by number of volumes"}
+        return Reason(PoolReason.ONLY_POOL, f"pool {rule.pool} is the only one that may be used", facts)
+    how = {
+        PoolBalance.RANDOM: "at random",
+        PoolBalance.SPACE: "by free space",
+        PoolBalance.COUNT: "by number of volumes",
+    }
     sentence = f"no domain is preferred: pool {rule.pool}, chosen {how[storage_class.balance]} of {len(candidates)}"
-    return Reason(Why.ANY_DOMAIN, sentence, facts)
+    return Reason(PoolReason.ANY_DOMAIN, sentence, facts)

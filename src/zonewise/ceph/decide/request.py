@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from zonewise.ceph.controller.journal import Entry
+from zonewise.ceph.controller.journal import JournalEntry
 from zonewise.ceph.decide import pool_choice
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Id, Thing
-from zonewise.ceph.decide.model import Backend, Requirement
-from zonewise.ceph.decide.parameters import Class
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import ObjectType, VolumeId
+from zonewise.ceph.decide.model import TopologyRequirement, VolumeBackend
+from zonewise.ceph.decide.parameters import StorageClassParameters
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class VolumeRequest:
     """What a call asks for. `source` is what the content comes from, or for a snapshot the volume that it is of."""
 
     name: str
-    thing: Thing
-    storage_class: Class
+    thing: ObjectType
+    storage_class: StorageClassParameters
     required_bytes: int
     limit_bytes: int = 0
-    requirement: Requirement = field(default_factory=Requirement)
-    source: Id | None = None
+    requirement: TopologyRequirement = field(default_factory=TopologyRequirement)
+    source: VolumeId | None = None
 
 
-def size_of(order: Order, source: Entry | None, backend: Backend) -> int:
+def size_of(order: VolumeRequest, source: JournalEntry | None, backend: VolumeBackend) -> int:
     """OUT_OF_RANGE where the source is larger than what is asked for, or the limit is smaller."""
     least = source.size_bytes if source is not None else 0
-    wanted = backend.rounded(max(order.required_bytes, least)) if order.thing is Thing.VOLUME else least
-    if order.required_bytes and order.required_bytes < least and order.thing is Thing.VOLUME:
-        raise CsiError(Code.OUT_OF_RANGE, f"{order.required_bytes} bytes are asked for, and the source has {least}")
+    wanted = backend.rounded(max(order.required_bytes, least)) if order.thing is ObjectType.VOLUME else least
+    if order.required_bytes and order.required_bytes < least and order.thing is ObjectType.VOLUME:
+        raise CsiError(GrpcCode.OUT_OF_RANGE, f"{order.required_bytes} bytes are asked for, and the source has {least}")
     if order.limit_bytes and wanted > order.limit_bytes:
-        raise CsiError(Code.OUT_OF_RANGE, f"{wanted} bytes are needed, and {order.limit_bytes} the limit")
+        raise CsiError(GrpcCode.OUT_OF_RANGE, f"{wanted} bytes are needed, and {order.limit_bytes} the limit")
     return wanted
 
 
-def check_same(there: Entry, order: Order, backend: Backend) -> None:
+def check_same(there: JournalEntry, order: VolumeRequest, backend: VolumeBackend) -> None:
     """ALREADY_EXISTS where what has the name is not what is asked for."""
     if found := difference(there, order, backend):
-        raise CsiError(Code.ALREADY_EXISTS, f"{order.name!r} exists, and {found}")
+        raise CsiError(GrpcCode.ALREADY_EXISTS, f"{order.name!r} exists, and {found}")
 
 
-def difference(there: Entry, order: Order, backend: Backend) -> str:
+def difference(there: JournalEntry, order: VolumeRequest, backend: VolumeBackend) -> str:
     """In what an existing entry is not what is asked for; empty when it is."""
     if there.kind is not backend.kind:
         return f"is of another kind, {there.kind}"
@@ -50,7 +50,7 @@ def difference(there: Entry, order: Order, backend: Backend) -> str:
     asked = str(order.source) if order.source is not None else ""
     if source != asked:
         return f"comes from {source or 'nothing'}, not from {asked or 'nothing'}"
-    if order.thing is Thing.SNAPSHOT:
+    if order.thing is ObjectType.SNAPSHOT:
         return ""
     if there.size_bytes < order.required_bytes:
         return f"has {there.size_bytes} bytes, fewer than the {order.required_bytes} required"

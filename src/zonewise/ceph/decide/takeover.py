@@ -32,7 +32,7 @@ class TakeoverError(ZonewiseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
+class TakeoverDomain:
     """As written in the map: `name` is empty where the value alone was said."""
 
     value: str
@@ -53,7 +53,7 @@ class Domain:
 class TakeoverMap:
     """Empty `targets` stand for all other domains."""
 
-    entries: Mapping[Domain, tuple[Domain, ...]] = field(default_factory=dict)
+    entries: Mapping[TakeoverDomain, tuple[TakeoverDomain, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -107,7 +107,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _map(said: Any, names: Sequence[str]) -> TakeoverMap:
     if not isinstance(said, dict):
         raise TakeoverError(f"{MAP} must be an object of a domain and the list of those that take it over")
-    entries: dict[Domain, tuple[Domain, ...]] = {}
+    entries: dict[TakeoverDomain, tuple[TakeoverDomain, ...]] = {}
     for written, targets in said.items():
         source = _domain(written, names, f"a domain to be taken over in {MAP}")
         for other in entries:
@@ -117,7 +117,7 @@ def _map(said: Any, names: Sequence[str]) -> TakeoverMap:
     return TakeoverMap(entries)
 
 
-def _targets(source: Domain, said: Any, names: Sequence[str]) -> tuple[Domain, ...]:
+def _targets(source: TakeoverDomain, said: Any, names: Sequence[str]) -> tuple[TakeoverDomain, ...]:
     if not isinstance(said, list) or not said:
         raise TakeoverError(
             f'{MAP}: {source} needs a list of domains that take it over, or ["{ALL}"], not {_shown(said)}'
@@ -134,7 +134,7 @@ def _targets(source: Domain, said: Any, names: Sequence[str]) -> tuple[Domain, .
     return targets
 
 
-def _domain(written: Any, names: Sequence[str], what: str) -> Domain:
+def _domain(written: Any, names: Sequence[str], what: str) -> TakeoverDomain:
     if not isinstance(written, str) or not written:
         raise TakeoverError(f"{what} must be the name of a domain, not {_shown(written)}")
     label, equals, value = written.rpartition("=")
@@ -147,7 +147,7 @@ def _domain(written: Any, names: Sequence[str], what: str) -> Domain:
     name = short_name(label)
     if equals and name not in names:
         raise TakeoverError(f"{what}: {_shown(label)} is no domain label; write one of {', '.join(names)}")
-    return Domain(value, name)
+    return TakeoverDomain(value, name)
 
 
 def _shown(value: Any) -> str:

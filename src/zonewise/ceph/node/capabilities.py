@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from zonewise.ceph.backend.cluster import Clusters
+from zonewise.ceph.backend.cluster import CephClusters
 from zonewise.ceph.node import cephfs_stage
-from zonewise.ceph.node.cephfs_stage import FileVolumes
+from zonewise.ceph.node.cephfs_stage import CephFsStager
 from zonewise.ceph.node.mappers import probe
-from zonewise.ceph.node.rbd_stage import ImageVolumes
-from zonewise.ceph.node.service import Node
-from zonewise.ceph.node.stage_records import Stages
+from zonewise.ceph.node.rbd_stage import RbdStager
+from zonewise.ceph.node.service import NodeService
+from zonewise.ceph.node.stage_records import StageRecords
 from zonewise.log import get_logger
 
 log = get_logger(__name__)
@@ -21,7 +21,7 @@ STATE_DIRECTORY = Path("/var/lib/kubelet/plugins/ceph.zonewise.dev/node")
 
 
 def make(
-    clusters: Clusters,
+    clusters: CephClusters,
     node_id: str,
     topology: Callable[[], Mapping[str, str]],
     *,
@@ -30,22 +30,22 @@ def make(
     cephfs_client: str = "auto",
     daemon_cgroup: str = "",
     max_volumes: int = 0,
-) -> Node:
+) -> NodeService:
     cgroup = Path(daemon_cgroup) if daemon_cgroup else None
     choice = probe.probe(mapper, cgroup)
     log.info("mapper for RBD images chosen", mapper=choice.mapper.name, reason=choice.reason)
     client, reason = cephfs_stage.choose(cephfs_client)
     log.info("client for CephFS chosen", client=client.value, reason=reason)
-    stages = Stages(state_directory)
+    stages = StageRecords(state_directory)
     staged = list(stages.all())
     if staged:
         log.info("volumes of a predecessor are still staged", volumes=len(staged))
-    return Node(
+    return NodeService(
         node_id,
         clusters,
         stages,
-        ImageVolumes(choice.mapper, probe.known(cgroup)),
-        FileVolumes(client, cgroup),
+        RbdStager(choice.mapper, probe.known(cgroup)),
+        CephFsStager(client, cgroup),
         topology,
         max_volumes,
     )

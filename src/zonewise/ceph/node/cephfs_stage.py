@@ -12,15 +12,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zonewise.ceph.crash_points import Step, reach
-from zonewise.ceph.decide.errors import Code, CsiError
+from zonewise.ceph.crash_points import CrashPoint, reach
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.node import daemons, host_command, keyfiles, mounts
-from zonewise.ceph.node.mappers import Client as Credentials
-from zonewise.ceph.node.stage_records import Stage
+from zonewise.ceph.node.mappers import MapperClient as Credentials
+from zonewise.ceph.node.stage_records import StageRecord
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
-    from zonewise.ceph.backend.cluster import Cluster
+    from zonewise.ceph.backend.cluster import CephCluster
 
 _SEARCHED = host_command.environment()["PATH"]
 _FILESYSTEMS = Path("/proc/filesystems")
@@ -29,63 +29,65 @@ _FUSE = "fuse.ceph-fuse"
 _ENDS_BY_ITSELF_SECONDS, _ENDED_WITHIN_SECONDS = 2.0, 30.0
 
 
-class Client(StrEnum):
+class CephFsClient(StrEnum):
     KERNEL = "kernel"
     FUSE = "fuse"
 
 
-class ClientError(ZonewiseError):
+class CephFsClientError(ZonewiseError):
     pass
 
 
-def choose(wanted: str = "auto") -> tuple[Client, str]:
+def choose(wanted: str = "auto") -> tuple[CephFsClient, str]:
     """The client of this node and why: the kernel's where it has one."""
-    if wanted not in {"auto", *Client}:
-        raise UsageError(f"there is no CephFS client {wanted!r}: choose auto or one of {', '.join(Client)}")
+    if wanted not in {"auto", *CephFsClient}:
+        raise UsageError(f"there is no CephFS client {wanted!r}: choose auto or one of {', '.join(CephFsClient)}")
     lacking = {
-        Client.KERNEL: "" if kernel_knows_ceph(_FILESYSTEMS.read_text()) else "this kernel does not know CephFS",
-        Client.FUSE: "" if shutil.which("ceph-fuse", path=_SEARCHED) else "ceph-fuse is not installed",
+        CephFsClient.KERNEL: "" if kernel_knows_ceph(_FILESYSTEMS.read_text()) else "this kernel does not know CephFS",
+        CephFsClient.FUSE: "" if shutil.which("ceph-fuse", path=_SEARCHED) else "ceph-fuse is not installed",
     }
-    for client in Client:
+    for client in CephFsClient:
         if wanted in {"auto", client} and not lacking[client]:
             others = [f"{other}: {why}" for other, why in lacking.items() if why]
             return client, "; ".join([f"{client} works here", *others])
     said = "; ".join(f"{client}: {why}" for client, why in lacking.items() if wanted in {"auto", client})
-    raise ClientError(f"this node can't mount CephFS: {said}")
+    raise CephFsClientError(f"this node can't mount CephFS: {said}")
 
 
 def kernel_knows_ceph(filesystems: str) -> bool:
     return any(line.split()[-1:] == ["ceph"] for line in filesystems.splitlines())
 
 
-class FileVolumes:
-    def __init__(self, client: Client, cgroup: Path | None = None) -> None:
+class CephFsStager:
+    def __init__(self, client: CephFsClient, cgroup: Path | None = None) -> None:
         self.client = client
         self._cgroup = cgroup
 
-    def stage(self, cluster: Cluster, stage: Stage, directory: Path, context: Mapping[str, str]) -> None:
+    def stage(self, cluster: CephCluster, stage: StageRecord, directory: Path, context: Mapping[str, str]) -> None:
         if self._is_dead(stage, directory):
             mounts.unmount(stage.path, lazily=True)
         if mounts.at(stage.path) is None:
             self._mount(cluster, stage, directory, context)
         keyfiles.remove(directory, _CONFIGURATION, _KEYRING, _KEY)  # of a predecessor that was killed
-        reach(Step.STAGE_MOUNTED)
+        reach(CrashPoint.STAGE_MOUNTED)
 
-    def _mount(self, cluster: Cluster, stage: Stage, directory: Path, context: Mapping[str, str]) -> None:
+    def _mount(self, cluster: CephCluster, stage: StageRecord, directory: Path, context: Mapping[str, str]) -> None:
         filesystem, path = _location(stage, context)
         Path(stage.path).mkdir(parents=True, exist_ok=True)
         options = [*(["ro"] if stage.access.is_read_only else []), *stage.access.flags]
         mounter = context.get("mounter") or self.client
-        if mounter not in set(Client):
-            raise CsiError(Code.INVALID_ARGUMENT, f"parameter mounter: {mounter!r} is none of {', '.join(Client)}")
-        if mounter == Client.KERNEL:
+        if mounter not in set(CephFsClient):
+            raise CsiError(
+                GrpcCode.INVALID_ARGUMENT, f"parameter mounter: {mounter!r} is none of {', '.join(CephFsClient)}"
+            )
+        if mounter == CephFsClient.KERNEL:
             self._mount_by_kernel(cluster, stage, directory, filesystem, path, options)
         else:
             self._mount_by_fuse(cluster, stage, directory, filesystem, path, options)
 
-    def unstage(self, stage: Stage, directory: Path) -> None:
+    def unstage(self, stage: StageRecord, directory: Path) -> None:
         mounts.unmount(stage.path, lazily=self._is_dead(stage, directory))
-        reach(Step.UNSTAGE_UNMOUNTED)
+        reach(CrashPoint.UNSTAGE_UNMOUNTED)
         if daemons.wait(directory, _ENDS_BY_ITSELF_SECONDS):
             return
         # It may be slow, or another mount namespace of this node has a copy of the mount and keeps it going. Asked to end, it
@@ -93,20 +95,26 @@ class FileVolumes:
         daemons.end(directory)
         if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):
             raise CsiError(
-                Code.UNAVAILABLE, "ceph-fuse still writes back what the pod wrote: asked again, it may be done"
+                GrpcCode.UNAVAILABLE, "ceph-fuse still writes back what the pod wrote: asked again, it may be done"
             )
 
-    def trouble(self, stage: Stage, directory: Path) -> str:
+    def trouble(self, stage: StageRecord, directory: Path) -> str:
         if self._is_dead(stage, directory):
             return "ceph-fuse has ended: nothing can be read or written until the volume is unstaged and staged again"
         return ""
 
-    def _is_dead(self, stage: Stage, directory: Path) -> bool:
+    def _is_dead(self, stage: StageRecord, directory: Path) -> bool:
         mount = mounts.at(stage.path)
         return mount is not None and mount.filesystem == _FUSE and not daemons.running(directory)
 
     def _mount_by_fuse(
-        self, cluster: Cluster, stage: Stage, directory: Path, filesystem: str, path: str, options: Sequence[str]
+        self,
+        cluster: CephCluster,
+        stage: StageRecord,
+        directory: Path,
+        filesystem: str,
+        path: str,
+        options: Sequence[str],
     ) -> None:
         who = Credentials.of(cluster)
         conf = f"{who.configuration}\n[client]\nkeyring = {directory / _KEYRING}\n"
@@ -127,10 +135,16 @@ class FileVolumes:
                 # One that was there may hold what a pod wrote before the volume was unstaged. Asked to end, it writes that back;
                 # left alone, it could go on for a copy of its mount elsewhere, and no stage would ever succeed.
                 (daemons.end if one_was_there else daemons.kill)(directory)
-                raise ClientError(f"{path} of {filesystem} could not be mounted: {error}") from error
+                raise CephFsClientError(f"{path} of {filesystem} could not be mounted: {error}") from error
 
     def _mount_by_kernel(
-        self, cluster: Cluster, stage: Stage, directory: Path, filesystem: str, path: str, options: Sequence[str]
+        self,
+        cluster: CephCluster,
+        stage: StageRecord,
+        directory: Path,
+        filesystem: str,
+        path: str,
+        options: Sequence[str],
     ) -> None:
         who = Credentials.of(cluster)
         with (
@@ -141,12 +155,12 @@ class FileVolumes:
             mounts.mount(f":{path}", stage.path, "ceph", [*said, *options])
 
 
-def _location(stage: Stage, context: Mapping[str, str]) -> tuple[str, str]:
+def _location(stage: StageRecord, context: Mapping[str, str]) -> tuple[str, str]:
     """File system and path, as the controller wrote them; a path that is not of this volume is refused."""
     filesystem, path = context.get("fsName", ""), context.get("subvolumePath", "")
     if not filesystem or not path.startswith("/") or stage.image not in path.split("/") or ".." in path.split("/"):
         raise CsiError(
-            Code.INVALID_ARGUMENT,
+            GrpcCode.INVALID_ARGUMENT,
             f"the volume context of {stage.volume} must have fsName, and subvolumePath with {stage.image} in it",
         )
     return filesystem, path

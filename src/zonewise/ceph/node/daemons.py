@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from zonewise.ceph.crash_points import Step, reach
+from zonewise.ceph.crash_points import CrashPoint, reach
 from zonewise.ceph.node import host_command
 from zonewise.errors import ZonewiseError
 
@@ -43,7 +43,7 @@ def start(
     """Have it running and ready; one that runs already is waited for instead."""
     deadline = time.monotonic() + timeout_seconds
     spawned = _spawn(directory, argv, cgroup)
-    reach(Step.STAGE_SPAWNED)
+    reach(CrashPoint.STAGE_SPAWNED)
     while not ready():
         if not running(directory):
             if not spawned:  # what held the lock was on its way out, or only looked

@@ -8,32 +8,32 @@ from pathlib import Path
 
 import msgspec
 
-from zonewise.ceph.crash_points import Step, reach
+from zonewise.ceph.crash_points import CrashPoint, reach
 from zonewise.ceph.decide import ids
-from zonewise.ceph.decide.access import Access
-from zonewise.ceph.decide.errors import Code, CsiError
+from zonewise.ceph.decide.access import VolumeAccess
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.node import host_command, mount_ownership, mounts
-from zonewise.ceph.node.rbd_stage import ImageVolumes
-from zonewise.ceph.node.stage_records import Stage, Stages
+from zonewise.ceph.node.rbd_stage import RbdStager
+from zonewise.ceph.node.stage_records import StageRecord, StageRecords
 
 
-class Targets:
-    def __init__(self, stages: Stages, images: ImageVolumes) -> None:
+class PublishTargets:
+    def __init__(self, stages: StageRecords, images: RbdStager) -> None:
         self._stages = stages
         self._images = images
 
-    def publish(self, stage: Stage, path: str, wanted: Access, *, read_only: bool) -> None:
+    def publish(self, stage: StageRecord, path: str, wanted: VolumeAccess, *, read_only: bool) -> None:
         others = {other: mode for other, mode in stage.targets.items() if other != path and mounts.at(other)}
         if others and (wanted.is_one_target or stage.access.is_one_target):
             raise CsiError(
-                Code.FAILED_PRECONDITION,
+                GrpcCode.FAILED_PRECONDITION,
                 f"volume {stage.volume} is published at {next(iter(others))}, and may be at one path only",
             )
         source = self._source(stage)
         if self._is_there(stage, source, path, read_only=read_only):
             return
         self._stages.put(msgspec.structs.replace(stage, targets={**stage.targets, path: read_only}))
-        reach(Step.PUBLISH_NOTED)
+        reach(CrashPoint.PUBLISH_NOTED)
         if stage.access.is_block:
             self._protect(stage, source, others, read_only=read_only)
             _make_file(path)
@@ -49,7 +49,7 @@ class Targets:
         if not is_noted and not self.has_mount(volume, path):
             return
         mounts.unmount(path)
-        reach(Step.UNPUBLISH_UNMOUNTED)
+        reach(CrashPoint.UNPUBLISH_UNMOUNTED)
         _remove_empty(path)
         if stage is not None and is_noted:
             left = {other: mode for other, mode in stage.targets.items() if other != path}
@@ -62,52 +62,54 @@ class Targets:
             return False
         if ids.parse(volume) is None or mount_ownership.stranger(path, self._stages.root) is not None:
             raise CsiError(
-                Code.FAILED_PRECONDITION,
+                GrpcCode.FAILED_PRECONDITION,
                 f"{mount.source} is mounted at {path}, which is not volume {volume}: it is left alone",
             )
         return True
 
-    def require_none(self, stage: Stage) -> None:
+    def require_none(self, stage: StageRecord) -> None:
         used = [target for target in stage.targets if mounts.at(target) is not None]
         if used:
-            raise CsiError(Code.FAILED_PRECONDITION, f"volume {stage.volume} is still published at {used[0]}")
+            raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is still published at {used[0]}")
 
-    def _source(self, stage: Stage) -> str:
+    def _source(self, stage: StageRecord) -> str:
         if not stage.access.is_block:
             if mounts.at(stage.path) is None:
-                raise CsiError(Code.FAILED_PRECONDITION, f"volume {stage.volume} is not mounted at {stage.path}")
+                raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is not mounted at {stage.path}")
             return stage.path
         device = self._images.device(stage, self._stages.directory(stage.volume))
         if device is None:
-            raise CsiError(Code.FAILED_PRECONDITION, f"volume {stage.volume} is not mapped on this node")
+            raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is not mapped on this node")
         return device
 
-    def _is_there(self, stage: Stage, source: str, path: str, *, read_only: bool) -> bool:
+    def _is_there(self, stage: StageRecord, source: str, path: str, *, read_only: bool) -> bool:
         """Whether the volume is published there already. What was there of an earlier staging is taken away."""
         mount = mounts.at(path)
         if mount is None:
             return False
         if _is_same(stage, source, path, mount):
             if stage.targets.get(path, read_only) != read_only:
-                raise CsiError(Code.ALREADY_EXISTS, f"volume {stage.volume} is at {path} with another read-only flag")
+                raise CsiError(
+                    GrpcCode.ALREADY_EXISTS, f"volume {stage.volume} is at {path} with another read-only flag"
+                )
             return True
         if path not in stage.targets:
-            raise CsiError(Code.ALREADY_EXISTS, f"something else is mounted at {path}: {mount.source}")
+            raise CsiError(GrpcCode.ALREADY_EXISTS, f"something else is mounted at {path}: {mount.source}")
         mounts.unmount(path, lazily=True)
         return False
 
-    def _protect(self, stage: Stage, device: str, others: dict[str, bool], *, read_only: bool) -> None:
+    def _protect(self, stage: StageRecord, device: str, others: dict[str, bool], *, read_only: bool) -> None:
         if stage.access.is_read_only:
             return
         if any(mode != read_only for mode in others.values()):
             raise CsiError(
-                Code.FAILED_PRECONDITION,
+                GrpcCode.FAILED_PRECONDITION,
                 f"block volume {stage.volume} is published writable and read-only at once: not possible",
             )
         host_command.run("blockdev", "--setro" if read_only else "--setrw", device)
 
 
-def _is_same(stage: Stage, source: str, path: str, mount: mounts.Mount) -> bool:
+def _is_same(stage: StageRecord, source: str, path: str, mount: mounts.Mount) -> bool:
     if stage.access.is_block:
         return os.stat(path).st_rdev == os.stat(source).st_rdev  # noqa: PTH116
     staged = mounts.at(stage.path)
@@ -125,7 +127,7 @@ def _remove_empty(path: str) -> None:
     elif stat.S_ISREG(found.st_mode) and not found.st_size:
         target.unlink()
     else:
-        raise CsiError(Code.FAILED_PRECONDITION, f"{path} is no empty file or directory: it is left alone")
+        raise CsiError(GrpcCode.FAILED_PRECONDITION, f"{path} is no empty file or directory: it is left alone")
 
 
 def _make_file(path: str) -> None:

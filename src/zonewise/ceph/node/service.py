@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from zonewise.ceph.crash_points import Step, reach
+from zonewise.ceph.crash_points import CrashPoint, reach
 from zonewise.ceph.decide import access, ids
-from zonewise.ceph.decide.errors import Code, CsiError
-from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
+from zonewise.ceph.decide.ids import VolumeKind
 from zonewise.ceph.node import filesystems, host_command, mounts
-from zonewise.ceph.node.cephfs_stage import FileVolumes
-from zonewise.ceph.node.publish import Targets
-from zonewise.ceph.node.rbd_stage import ImageVolumes
-from zonewise.ceph.node.stage_records import Stage, Stages
-from zonewise.ceph.node.volume_stats import Looks
+from zonewise.ceph.node.cephfs_stage import CephFsStager
+from zonewise.ceph.node.publish import PublishTargets
+from zonewise.ceph.node.rbd_stage import RbdStager
+from zonewise.ceph.node.stage_records import StageRecord, StageRecords
+from zonewise.ceph.node.volume_stats import VolumeStats
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.errors import ZonewiseError
 
 if TYPE_CHECKING:
-    from zonewise.ceph.backend.cluster import Cluster, Clusters
+    from zonewise.ceph.backend.cluster import CephCluster, CephClusters
 
 _CAPABILITIES = (
     csi.NodeServiceCapability.RPC.STAGE_UNSTAGE_VOLUME,
@@ -39,14 +39,14 @@ _CAPABILITIES = (
 _LONGEST_TEXT = 4096  # of a path, by the kernel
 
 
-class Node:
+class NodeService:
     def __init__(
         self,
         node_id: str,
-        clusters: Clusters,
-        stages: Stages,
-        images: ImageVolumes,
-        files: FileVolumes,
+        clusters: CephClusters,
+        stages: StageRecords,
+        images: RbdStager,
+        files: CephFsStager,
         topology: Callable[[], Mapping[str, str]],
         max_volumes: int = 0,
     ) -> None:
@@ -57,8 +57,8 @@ class Node:
         self._files = files
         self._topology = topology
         self._max_volumes = max_volumes
-        self._targets = Targets(stages, images)
-        self._looks = Looks()
+        self._targets = PublishTargets(stages, images)
+        self._looks = VolumeStats()
         self._busy: set[str] = set()
         self._busy_lock = threading.Lock()
 
@@ -90,7 +90,7 @@ class Node:
         wanted = access.read(request.volume_capability)
         identity = _identity(request.volume_id)
         if refusal := access.refusal(identity.kind, wanted):
-            raise CsiError(Code.INVALID_ARGUMENT, refusal)
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, refusal)
         with self._turn(request.volume_id):
             before = self._stages.get(request.volume_id)
             if before is not None and (before.path, before.access) != (request.staging_target_path, wanted):
@@ -100,7 +100,7 @@ class Node:
             context = dict(request.volume_context)
             stage = before or self._intend(cluster, identity, request, wanted, context.get("mounter", ""))
             directory = self._stages.put(stage)
-            reach(Step.STAGE_NOTED)
+            reach(CrashPoint.STAGE_NOTED)
             self._volumes(stage).stage(cluster, stage, directory, context)
         return csi.NodeStageVolumeResponse()
 
@@ -120,14 +120,14 @@ class Node:
         _require(request, "volume_id", "target_path", "volume_capability")
         wanted = access.read(request.volume_capability)
         if not request.staging_target_path:
-            raise CsiError(Code.FAILED_PRECONDITION, "staging_target_path is missing: volumes are staged first")
+            raise CsiError(GrpcCode.FAILED_PRECONDITION, "staging_target_path is missing: volumes are staged first")
         with self._turn(request.volume_id):
             stage = self._staged(request.volume_id)
             if mounts.where(stage.path) != mounts.where(request.staging_target_path):
-                raise CsiError(Code.FAILED_PRECONDITION, f"volume {stage.volume} is staged at {stage.path}")
+                raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is staged at {stage.path}")
             if wanted.is_block != stage.access.is_block:
                 raise CsiError(
-                    Code.INVALID_ARGUMENT, f"volume {stage.volume} was staged as the other of mount and block"
+                    GrpcCode.INVALID_ARGUMENT, f"volume {stage.volume} was staged as the other of mount and block"
                 )
             self._targets.publish(stage, request.target_path, wanted, read_only=request.readonly or wanted.is_read_only)
         return csi.NodePublishVolumeResponse()
@@ -142,7 +142,7 @@ class Node:
         _require(request, "volume_id", "volume_path")
         with self._turn(request.volume_id):
             stage = self._at(request.volume_id, request.volume_path)
-            if stage.kind is Kind.CEPHFS:  # the controller has raised the quota, which is all there is to do
+            if stage.kind is VolumeKind.CEPHFS:  # the controller has raised the quota, which is all there is to do
                 size = request.capacity_range.required_bytes
             else:
                 size = self._images.expand(stage, self._stages.directory(stage.volume))
@@ -166,7 +166,7 @@ class Node:
                 unit=unit.BYTES,
             )
         ]
-        if stage.kind is Kind.RBD:  # CephFS has as many inodes as are asked for
+        if stage.kind is VolumeKind.RBD:  # CephFS has as many inodes as are asked for
             used = found.f_files - found.f_ffree
             usage.append(csi.VolumeUsage(total=found.f_files, available=found.f_ffree, used=used, unit=unit.INODES))
         return csi.NodeGetVolumeStatsResponse(usage=usage)
@@ -175,13 +175,13 @@ class Node:
         _require(request, "volume_id")
         stage = self._stages.get(request.volume_id)
         if stage is None:
-            raise CsiError(Code.NOT_FOUND, f"volume {request.volume_id} is not staged on this node")
+            raise CsiError(GrpcCode.NOT_FOUND, f"volume {request.volume_id} is not staged on this node")
         health = csi.VolumeHealth(volume_id=stage.volume)
         for reason, sentence in self._troubles(stage):
             health.health_statuses.add(status=csi.VolumeHealthErrorType.INACCESSIBLE, reason=reason, message=sentence)
         return csi.NodeGetVolumeHealthResponse(volume_health=health)
 
-    def _troubles(self, stage: Stage) -> Iterator[tuple[str, str]]:
+    def _troubles(self, stage: StageRecord) -> Iterator[tuple[str, str]]:
         carrier = self._volumes(stage).trouble(stage, self._stages.directory(stage.volume))
         if carrier:
             yield "CarrierEnded", carrier
@@ -201,75 +201,75 @@ class Node:
             except OSError as error:
                 yield "Broken", f"its file system answers with an error: {error.strerror}"
 
-    def _unstage(self, stage: Stage) -> None:
+    def _unstage(self, stage: StageRecord) -> None:
         self._volumes(stage).unstage(stage, self._stages.directory(stage.volume))
-        reach(Step.UNSTAGE_UNMAPPED)
+        reach(CrashPoint.UNSTAGE_UNMAPPED)
         self._stages.drop(stage.volume)
 
-    def _give_up(self, stage: Stage) -> None:
+    def _give_up(self, stage: StageRecord) -> None:
         """A stage that came to nothing must not stand in the way of one that asks otherwise: nobody need unstage it."""
         mounted = any(mounts.at(path) is not None for path in (stage.path, *stage.targets))
         if mounted or (
             stage.access.is_block and self._images.device(stage, self._stages.directory(stage.volume)) is not None
         ):
             raise CsiError(
-                Code.ALREADY_EXISTS,
+                GrpcCode.ALREADY_EXISTS,
                 f"volume {stage.volume} is staged at {stage.path} as {stage.access.mode}: unstage it first",
             )
         self._unstage(stage)
 
     def _intend(
         self,
-        cluster: Cluster,
-        identity: ids.Id,
+        cluster: CephCluster,
+        identity: ids.VolumeId,
         request: csi.NodeStageVolumeRequest,
-        wanted: access.Access,
+        wanted: access.VolumeAccess,
         mounter: str,
-    ) -> Stage:
+    ) -> StageRecord:
         cluster.require_own(identity)
         pool = ""
-        if identity.kind is Kind.RBD:
+        if identity.kind is VolumeKind.RBD:
             pool = cluster.pool_name(identity.pool_id) or ""
             if not pool:
-                raise CsiError(Code.NOT_FOUND, f"the pool of volume {request.volume_id} does not exist any more")
-        return Stage(
+                raise CsiError(GrpcCode.NOT_FOUND, f"the pool of volume {request.volume_id} does not exist any more")
+        return StageRecord(
             volume=request.volume_id,
             kind=identity.kind,
             path=request.staging_target_path,
             access=wanted,
             pool=pool,
             image=identity.image,
-            mapper=self._images.mapper_named(mounter).name if identity.kind is Kind.RBD else "",
+            mapper=self._images.mapper_named(mounter).name if identity.kind is VolumeKind.RBD else "",
         )
 
-    def _volumes(self, stage: Stage) -> ImageVolumes | FileVolumes:
-        return self._images if stage.kind is Kind.RBD else self._files
+    def _volumes(self, stage: StageRecord) -> RbdStager | CephFsStager:
+        return self._images if stage.kind is VolumeKind.RBD else self._files
 
-    def _staged(self, volume: str) -> Stage:
+    def _staged(self, volume: str) -> StageRecord:
         stage = self._stages.get(volume)
         if stage is None:
             if ids.parse(volume) is None:
-                raise CsiError(Code.NOT_FOUND, f"there is no volume {volume}")
-            raise CsiError(Code.FAILED_PRECONDITION, f"volume {volume} is not staged on this node")
+                raise CsiError(GrpcCode.NOT_FOUND, f"there is no volume {volume}")
+            raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {volume} is not staged on this node")
         return stage
 
-    def _at(self, volume: str, path: str) -> Stage:
+    def _at(self, volume: str, path: str) -> StageRecord:
         """The stage of a volume that is at this path, or NOT_FOUND."""
         stage = self._stages.get(volume)
         if stage is None:
-            raise CsiError(Code.NOT_FOUND, f"volume {volume} is not staged on this node")
+            raise CsiError(GrpcCode.NOT_FOUND, f"volume {volume} is not staged on this node")
         ours = {mounts.where(each) for each in (stage.path, *stage.targets)}
         here = mounts.where(path)
         is_there = mounts.at(here) is not None or (stage.access.is_block and here == mounts.where(stage.path))
         if here not in ours or not is_there:
-            raise CsiError(Code.NOT_FOUND, f"volume {volume} is not at {path}")
+            raise CsiError(GrpcCode.NOT_FOUND, f"volume {volume} is not at {path}")
         return stage
 
     @contextmanager
     def _turn(self, volume: str) -> Iterator[None]:
         with self._busy_lock:
             if volume in self._busy:
-                raise CsiError(Code.ABORTED, f"another call for volume {volume} is under way: try again")
+                raise CsiError(GrpcCode.ABORTED, f"another call for volume {volume} is under way: try again")
             self._busy.add(volume)
         try:
             with _answering():
@@ -287,20 +287,20 @@ def _answering() -> Iterator[None]:
     except CsiError:
         raise
     except (host_command.CommandTimeoutError, TimeoutError) as error:
-        raise CsiError(Code.UNAVAILABLE, str(error) or "the volume does not answer") from error
+        raise CsiError(GrpcCode.UNAVAILABLE, str(error) or "the volume does not answer") from error
     except filesystems.FilesystemError as error:
-        raise CsiError(Code.FAILED_PRECONDITION, str(error)) from error
+        raise CsiError(GrpcCode.FAILED_PRECONDITION, str(error)) from error
     except ZonewiseError as error:
-        raise CsiError(Code.INTERNAL, str(error)) from error
+        raise CsiError(GrpcCode.INTERNAL, str(error)) from error
     except OSError as error:
         dead = error.errno in {errno.EIO, errno.ENOTCONN, errno.ESHUTDOWN}
-        raise CsiError(Code.UNAVAILABLE if dead else Code.INTERNAL, str(error)) from error
+        raise CsiError(GrpcCode.UNAVAILABLE if dead else GrpcCode.INTERNAL, str(error)) from error
 
 
-def _identity(volume: str) -> ids.Id:
+def _identity(volume: str) -> ids.VolumeId:
     identity = ids.parse(volume)
     if identity is None:
-        raise CsiError(Code.NOT_FOUND, f"there is no volume {volume}")
+        raise CsiError(GrpcCode.NOT_FOUND, f"there is no volume {volume}")
     return identity
 
 
@@ -309,11 +309,13 @@ def _require(request: Any, *fields: str) -> None:
         value = getattr(request, field)
         if not isinstance(value, str):
             if not request.HasField(field):
-                raise CsiError(Code.INVALID_ARGUMENT, f"{field} is missing")
+                raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} is missing")
             continue
         if not value:
-            raise CsiError(Code.INVALID_ARGUMENT, f"{field} is missing")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} is missing")
         if "\0" in value or len(value) > _LONGEST_TEXT:
-            raise CsiError(Code.INVALID_ARGUMENT, f"{field} has a zero in it, or more than {_LONGEST_TEXT} characters")
+            raise CsiError(
+                GrpcCode.INVALID_ARGUMENT, f"{field} has a zero in it, or more than {_LONGEST_TEXT} characters"
+            )
         if field.endswith("target_path") and (not value.startswith("/") or ".." in value.split("/")):
-            raise CsiError(Code.INVALID_ARGUMENT, f"{field} must be an absolute path without '..'")
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} must be an absolute path without '..'")

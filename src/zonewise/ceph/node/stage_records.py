@@ -15,17 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from zonewise.ceph.decide.access import Access
-from zonewise.ceph.decide.ids import Kind
+from zonewise.ceph.decide.access import VolumeAccess
+from zonewise.ceph.decide.ids import VolumeKind
 
 _RECORD, _DRAFT = "stage.json", "stage.json.new"
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class StageRecord(msgspec.Struct, frozen=True, kw_only=True):
     volume: str
-    kind: Kind
+    kind: VolumeKind
     path: str
-    access: Access
+    access: VolumeAccess
     pool: str = ""
     """Of an RBD image."""
     image: str = ""
@@ -35,7 +35,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is published, and whether only for reading."""
 
 
-class Stages:
+class StageRecords:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -45,13 +45,13 @@ class Stages:
         """Of the volume; its name is short, since a socket in it needs room in an address."""
         return self.root / hashlib.sha256(volume.encode()).hexdigest()[:32]
 
-    def get(self, volume: str) -> Stage | None:
+    def get(self, volume: str) -> StageRecord | None:
         try:
-            return msgspec.json.decode((self.directory(volume) / _RECORD).read_bytes(), type=Stage)
+            return msgspec.json.decode((self.directory(volume) / _RECORD).read_bytes(), type=StageRecord)
         except FileNotFoundError:
             return None
 
-    def put(self, stage: Stage) -> Path:
+    def put(self, stage: StageRecord) -> Path:
         """On disk when this returns."""
         directory = self.directory(stage.volume)
         directory.mkdir(exist_ok=True, mode=0o700)
@@ -68,6 +68,6 @@ class Stages:
         (directory / _RECORD).unlink(missing_ok=True)
         shutil.rmtree(directory, ignore_errors=True)
 
-    def all(self) -> Iterator[Stage]:
+    def all(self) -> Iterator[StageRecord]:
         for record in sorted(self.root.glob(f"*/{_RECORD}")):
-            yield msgspec.json.decode(record.read_bytes(), type=Stage)
+            yield msgspec.json.decode(record.read_bytes(), type=StageRecord)

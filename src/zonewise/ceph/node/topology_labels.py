@@ -18,7 +18,7 @@ from zonewise import log
 from zonewise.ceph.decide import takeover
 from zonewise.ceph.decide.csinode import next_change
 from zonewise.ceph.decide.domains import DRIVER, TAKEOVER_PREFIX, DomainLabels
-from zonewise.ceph.decide.errors import Code, CsiError
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.takeover import TakeoverError, TakeoverMap
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
@@ -43,7 +43,7 @@ _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class NodeTopology:
     """Which node this is, which labels make domains, and where the takeover map is."""
 
     node: str
@@ -51,10 +51,10 @@ class Where:
     config_map: Key
 
 
-class Advertising:
+class TopologyLabels:
     """`run` keeps the node's topology advertised until cancelled; `segments` is for gRPC's threads."""
 
-    def __init__(self, client: Client, caches: Caches, recorder: Recorder, where: Where) -> None:
+    def __init__(self, client: Client, caches: Caches, recorder: Recorder, where: NodeTopology) -> None:
         self._client = client
         self._recorder = recorder
         self._where = where
@@ -73,7 +73,7 @@ class Advertising:
     def segments(self) -> Mapping[str, str]:
         """What NodeGetInfo says. Not before it stands in the Node's labels: a kubelet that finds others refuses us."""
         if not self._known.wait(_FIRST_ANSWER_SECONDS):
-            raise CsiError(Code.UNAVAILABLE, f"the labels of node {self._where.node} are not known yet: ask again")
+            raise CsiError(GrpcCode.UNAVAILABLE, f"the labels of node {self._where.node} are not known yet: ask again")
         return self._segments
 
     def trouble(self) -> str | None:

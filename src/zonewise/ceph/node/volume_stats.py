@@ -13,7 +13,7 @@ from concurrent.futures import Future
 TIMEOUT_SECONDS = 5.0
 
 
-class Looks:
+class VolumeStats:
     def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()

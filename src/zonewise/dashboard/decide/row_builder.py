@@ -11,18 +11,18 @@ from typing import Final
 
 import msgspec
 
-from zonewise.dashboard.decide.rows import DrainRow, NodeRow, Part, PartRow, RolloutRow, ServiceRow
+from zonewise.dashboard.decide.rows import Component, ComponentRow, DrainRow, NodeRow, RolloutRow, ServiceRow
 from zonewise.diagnostics.decide.status import storage
-from zonewise.diagnostics.decide.status.assemble import Seen, assemble, state_of
+from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, assemble, state_of
 from zonewise.diagnostics.decide.status.budgets import budget_status
 from zonewise.disruption.decide.old_revisions import UPDATE
 from zonewise.objects import Namespace, Service, key_of
 from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
-from zonewise.planning.data_plane import Carrier
-from zonewise.planning.forecast import Outlook
-from zonewise.planning.snapshot import Situation
+from zonewise.planning.data_plane import DataPlane
+from zonewise.planning.forecast import ClusterForecast
+from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import DRAIN_ZONE
 from zonewise.slices.decide.names import STATE
 from zonewise.slices.decide.service_status import read_state
@@ -34,16 +34,16 @@ Workload = Deployment | StatefulSet | DaemonSet
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class DashboardView:
     """A cluster's objects, from watches or from a dump."""
 
-    situation: Situation
+    situation: Snapshot
     budgets: Iterable[TopologyDisruptionBudget] = ()
     workloads: Iterable[Workload] = ()
     volumes: Iterable[PersistentVolume] = ()
 
 
-def but_services(world: World) -> dict[str, Mapping[str, msgspec.Struct]]:
+def but_services(world: DashboardView) -> dict[str, Mapping[str, msgspec.Struct]]:
     """Every table but the one of Services, which costs most to make."""
     situation = world.situation
     return {
@@ -56,7 +56,7 @@ def but_services(world: World) -> dict[str, Mapping[str, msgspec.Struct]]:
     }
 
 
-def nodes(situation: Situation) -> dict[str, NodeRow]:
+def nodes(situation: Snapshot) -> dict[str, NodeRow]:
     counted: Counter[str] = Counter(
         endpoint.node_name or ""
         for served in situation.services
@@ -77,7 +77,7 @@ def nodes(situation: Situation) -> dict[str, NodeRow]:
     }
 
 
-def service(found: Outlook, written: Service, carrier: Carrier) -> ServiceRow:
+def service(found: ClusterForecast, written: Service, carrier: DataPlane) -> ServiceRow:
     said = read_state(written.metadata.annotations.get(STATE))
     return ServiceRow(
         namespace=found.namespace,
@@ -93,9 +93,11 @@ def service(found: Outlook, written: Service, carrier: Carrier) -> ServiceRow:
         slices=found.slices,
         cut_off=len(found.cut_off),
         headless=written.spec.cluster_ip == "None",
-        our_proxy=carrier is Carrier.ZONEWISE_PROXY,
+        our_proxy=carrier is DataPlane.ZONEWISE_PROXY,
         since=said.since if said and (said.policy, said.active) == (found.policy, found.active) else "",
-        parts=tuple(Part(zone=one.zone, consumers=one.consumers, endpoints=one.endpoints) for one in found.assignment),
+        parts=tuple(
+            Component(zone=one.zone, consumers=one.consumers, endpoints=one.endpoints) for one in found.assignment
+        ),
         losses=found.losses,
         complaints=found.complaints,
     )
@@ -140,7 +142,7 @@ def _progress(workload: Workload) -> tuple[str, int, int, int, bool]:
             return "StatefulSet", wanted, found.updated_replicas, found.ready_replicas, False
 
 
-def drains(situation: Situation, services: Iterable[Service]) -> dict[str, DrainRow]:
+def drains(situation: Snapshot, services: Iterable[Service]) -> dict[str, DrainRow]:
     """By zone, with the first of those who ask for it."""
     asking: dict[str, list[str]] = defaultdict(list)
     for zone, subjects in situation.cluster.node_drains.drain.zones.items():
@@ -154,20 +156,22 @@ def drains(situation: Situation, services: Iterable[Service]) -> dict[str, Drain
     return {zone: DrainRow(zone=zone, by=_first(by)) for zone, by in sorted(asking.items()) if zone}
 
 
-def parts(seen: Seen, now: datetime) -> dict[str, PartRow]:
+def parts(seen: ClusterSnapshot, now: datetime) -> dict[str, ComponentRow]:
     """What of Zonewise runs, and who leads; empty where nothing does."""
     found = assemble(seen, now)
     rows = [
-        PartRow(
+        ComponentRow(
             what=f"{part.kind} {part.name}", sentence=f"{part.ready} of {part.wanted} pods ready", good=part.healthy
         )
         for part in found.components
     ]
     rows += [
-        PartRow(what=f"{lead.holder or 'nobody'} {lead.duty}", sentence=f"lease {lead.lease}", good=lead.alive)
+        ComponentRow(what=f"{lead.holder or 'nobody'} {lead.duty}", sentence=f"lease {lead.lease}", good=lead.alive)
         for lead in found.leaders
     ]
-    rows += [PartRow(what=f"webhook {hook.name}", sentence=hook.target, good=hook.healthy) for hook in found.webhooks]
+    rows += [
+        ComponentRow(what=f"webhook {hook.name}", sentence=hook.target, good=hook.healthy) for hook in found.webhooks
+    ]
     return {row.what: row for row in rows}
 
 

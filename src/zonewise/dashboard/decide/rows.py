@@ -10,11 +10,11 @@ import msgspec
 from zonewise.diagnostics.decide.status.report import ServiceState
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DashboardRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Rows are equal when the page need not hear of them again."""
 
 
-class NodeRow(Row, frozen=True):
+class NodeRow(DashboardRow, frozen=True):
     zone: str = ""
     region: str = ""
     ready: bool = True
@@ -23,7 +23,7 @@ class NodeRow(Row, frozen=True):
     endpoints: int = 0
 
 
-class Part(Row, frozen=True):
+class Component(DashboardRow, frozen=True):
     """So many endpoints of a zone are for the clients of these zones."""
 
     zone: str
@@ -31,7 +31,7 @@ class Part(Row, frozen=True):
     endpoints: int
 
 
-class ServiceRow(Row, frozen=True):
+class ServiceRow(DashboardRow, frozen=True):
     """Shares are of 1 and foreseen; what was measured comes with the traffic. `since` is empty where nobody said it."""
 
     namespace: str
@@ -49,12 +49,12 @@ class ServiceRow(Row, frozen=True):
     headless: bool
     our_proxy: bool
     since: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Component, ...] = ()
     losses: tuple[str, ...] = ()
     complaints: tuple[str, ...] = ()
 
 
-class RolloutRow(Row, frozen=True):
+class RolloutRow(DashboardRow, frozen=True):
     """A workload whose pods are being replaced: not all of them are of its newest template."""
 
     kind: str
@@ -66,21 +66,21 @@ class RolloutRow(Row, frozen=True):
     by_eviction: bool
 
 
-class DrainRow(Row, frozen=True):
+class DrainRow(DashboardRow, frozen=True):
     """A zone that traffic is asked to leave."""
 
     zone: str
     by: tuple[str, ...]
 
 
-class NoticeRow(Row, frozen=True):
+class NoticeRow(DashboardRow, frozen=True):
     """Something that the page can't show as it should, and why."""
 
     what: str
     trouble: str
 
 
-class ProxiesRow(Row, frozen=True):
+class ProxiesRow(DashboardRow, frozen=True):
     """How many nodes were asked for their traffic, and how many answer."""
 
     nodes: int
@@ -88,7 +88,7 @@ class ProxiesRow(Row, frozen=True):
     trouble: str = ""
 
 
-class PartRow(Row, frozen=True):
+class ComponentRow(DashboardRow, frozen=True):
     """Something of Zonewise that runs in the cluster, or should."""
 
     what: str

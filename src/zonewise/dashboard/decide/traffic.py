@@ -1,6 +1,6 @@
 """Measured traffic over time: what came since the proxies were last asked, and the in-zone shares of the last while. Pure.
 
-A proxy's counters only grow, until it starts again. `Meter` takes each proxy's counters as they were read, and gives what
+A proxy's counters only grow, until it starts again. `TrafficHistory` takes each proxy's counters as they were read, and gives what
 came since the last time; `History` keeps it in buckets, for those who come to look later.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from zonewise.diagnostics.decide.status.traffic import Bytes, Flow, Path, by_service, flows
+from zonewise.diagnostics.decide.status.traffic import Bytes, TrafficPath, ZoneFlow, by_service, flows
 
 BUCKET_SECONDS: Final = 20
 BUCKETS: Final = 60
@@ -22,19 +22,19 @@ EVERYTHING: Final = "*"
 """The key of all Services together."""
 
 
-class Traffic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TrafficSample(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What went where in the `seconds` up to `at`, in Unix time; of each Service, bytes in their zone, and across."""
 
     at: float
     seconds: float
-    flows: tuple[Flow, ...]
+    flows: tuple[ZoneFlow, ...]
     services: Mapping[str, tuple[int, int]]
 
 
-class Meter:
+class TrafficHistory:
     def __init__(self) -> None:
         self._last: dict[str, Bytes] = {}
-        self._since: dict[Path, float] = defaultdict(float)
+        self._since: dict[TrafficPath, float] = defaultdict(float)
         self._from = 0.0
 
     def take(self, proxy: str, counted: Bytes) -> None:
@@ -52,12 +52,12 @@ class Meter:
         """All others are gone."""
         self._last = {proxy: counted for proxy, counted in self._last.items() if proxy in proxies}
 
-    def close(self, at: float, zones: Iterable[str]) -> Traffic:
+    def close(self, at: float, zones: Iterable[str]) -> TrafficSample:
         """What came since it was last closed."""
         came, since = dict(self._since), self._from
         self._since.clear()
         self._from = at
-        return Traffic(
+        return TrafficSample(
             at=at,
             seconds=at - since if since else 0.0,
             flows=flows(came),
@@ -72,9 +72,9 @@ class History:
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[str, tuple[int, int]]] = {}
-        self.recent: list[Traffic] = []
+        self.recent: list[TrafficSample] = []
 
-    def add(self, traffic: Traffic) -> None:
+    def add(self, traffic: TrafficSample) -> None:
         number = int(traffic.at) // BUCKET_SECONDS
         bucket = self._buckets.setdefault(number, {})
         for service, (stayed, crossed) in _with_all(traffic.services):

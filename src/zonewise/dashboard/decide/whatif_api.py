@@ -1,6 +1,6 @@
 """What the page asks of `planning`: changes to the cluster, and what would become of every Service. Pure.
 
-The page sends a `Question`, and gets an `Answer` with the command that says the same in a terminal.
+The page sends a `WhatIfQuestion`, and gets an `WhatIfAnswer` with the command that says the same in a terminal.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 from zonewise.errors import UsageError
 from zonewise.objects import Service, key_of
 from zonewise.planning import whatif
-from zonewise.planning.comparison import Row, Total, Traffic, compare
+from zonewise.planning.comparison import ComparisonRow, ComparisonTotal, TrafficDifference, compare
 from zonewise.planning.forecast import PRICE_PER_GB
-from zonewise.planning.snapshot import Situation
+from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
 from zonewise.topology.requirement import SelectorError
 from zonewise.topology.selector_text import parse_selector
@@ -39,16 +39,16 @@ class AddNodes(msgspec.Struct, frozen=True, tag="add-nodes", forbid_unknown_fiel
     number: int
 
 
-class Replicas(msgspec.Struct, frozen=True, tag="replicas", forbid_unknown_fields=True):
+class ScaleService(msgspec.Struct, frozen=True, tag="replicas", forbid_unknown_fields=True):
     service: _Text
     number: int
 
 
-Change = SetPolicy | LoseZone | AddNodes | Replicas
-_ORDER: Final = (SetPolicy, LoseZone, AddNodes, Replicas)
+Change = SetPolicy | LoseZone | AddNodes | ScaleService
+_ORDER: Final = (SetPolicy, LoseZone, AddNodes, ScaleService)
 
 
-class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WhatIfQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Policies are set on the Services that `namespace`, `selector` and `service` choose; those are compared, too."""
 
     changes: Annotated[tuple[Change, ...], msgspec.Meta(max_length=20)] = ()
@@ -59,18 +59,18 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     price: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = PRICE_PER_GB
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`rows` are those that differ, `left_out` how many more there are."""
 
     changes: tuple[str, ...]
-    today: Total
-    planned: Total
-    rows: tuple[Row, ...]
+    today: ComparisonTotal
+    planned: ComparisonTotal
+    rows: tuple[ComparisonRow, ...]
     left_out: int
     command: str
 
 
-def answer(question: Question, today: Situation, hints: HintsForm, file: str = "") -> Answer:
+def answer(question: WhatIfQuestion, today: Snapshot, hints: HintsForm, file: str = "") -> WhatIfAnswer:
     """Of the dump `file`, if there is one. Raises ZonewiseError where the question names what is not there."""
     chosen = _chosen(question)
     planned = today
@@ -78,7 +78,7 @@ def answer(question: Question, today: Situation, hints: HintsForm, file: str = "
         planned = _changed(planned, change, chosen)
     found = compare(today, planned, chosen, _traffic(question), hints)
     differing = sorted((row for row in found.rows if row.differs), key=_weight)
-    return Answer(
+    return WhatIfAnswer(
         changes=found.changes,
         today=found.today,
         planned=found.planned,
@@ -88,7 +88,7 @@ def answer(question: Question, today: Situation, hints: HintsForm, file: str = "
     )
 
 
-def _weight(row: Row) -> tuple[float, int]:
+def _weight(row: ComparisonRow) -> tuple[float, int]:
     """Those that change most come first."""
     today, planned = row.today.outlook, row.planned.outlook
     return -abs(planned.in_zone - today.in_zone) - abs(
@@ -96,7 +96,7 @@ def _weight(row: Row) -> tuple[float, int]:
     ), -planned.endpoints
 
 
-def _chosen(question: Question) -> Callable[[Service], bool]:
+def _chosen(question: WhatIfQuestion) -> Callable[[Service], bool]:
     try:
         labels = parse_selector(question.selector)
     except SelectorError as error:
@@ -108,7 +108,7 @@ def _chosen(question: Question) -> Callable[[Service], bool]:
     )
 
 
-def _changed(situation: Situation, change: Change, chosen: Callable[[Service], bool]) -> Situation:
+def _changed(situation: Snapshot, change: Change, chosen: Callable[[Service], bool]) -> Snapshot:
     match change:
         case SetPolicy(policy, value):
             return whatif.set_policy(situation, policy, value, chosen)
@@ -116,27 +116,27 @@ def _changed(situation: Situation, change: Change, chosen: Callable[[Service], b
             return whatif.lose_zone(situation, zone)
         case AddNodes(zone, number):
             return whatif.add_nodes(situation, zone, number)
-        case Replicas(service, number):
+        case ScaleService(service, number):
             return whatif.scale(situation, service, number)
 
 
-def _traffic(question: Question) -> Traffic | None:
-    return Traffic(question.gb, {}, question.price) if question.gb else None
+def _traffic(question: WhatIfQuestion) -> TrafficDifference | None:
+    return TrafficDifference(question.gb, {}, question.price) if question.gb else None
 
 
-def _in_order(question: Question) -> list[Change]:
+def _in_order(question: WhatIfQuestion) -> list[Change]:
     """As `zonewise plan` makes them, whose options stand in no order: an answer is that of its command."""
     return sorted(question.changes, key=lambda change: _ORDER.index(type(change)))
 
 
-def command(question: Question, hints: HintsForm, file: str = "") -> str:
+def command(question: WhatIfQuestion, hints: HintsForm, file: str = "") -> str:
     """Empty for one Service alone, which only labels could name in a terminal."""
     if question.service:
         return ""
     return shlex.join(["zonewise", "plan", *(["-f", file] if file else []), *_words(question, hints)])
 
 
-def _words(question: Question, hints: HintsForm) -> Iterator[str]:
+def _words(question: WhatIfQuestion, hints: HintsForm) -> Iterator[str]:
     for change in _in_order(question):
         match change:
             case SetPolicy(policy, value):
@@ -145,7 +145,7 @@ def _words(question: Question, hints: HintsForm) -> Iterator[str]:
                 yield from ("--lose-zone", zone)
             case AddNodes(zone, number):
                 yield from ("--add-nodes", f"{zone}={number}")
-            case Replicas(service, number):
+            case ScaleService(service, number):
                 yield from ("--replicas", f"{service}={number}")
     if question.namespace:
         yield from ("-n", question.namespace)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, Seen
-from zonewise.diagnostics.decide.status.traffic import Measured
+from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, ClusterSnapshot
+from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic
 from zonewise.objects import EndpointSlice, Namespace, Node, Service, View
 from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
@@ -32,11 +32,11 @@ KINDS: Final[Mapping[str, type[View]]] = {
 }
 
 
-def seen_in(objects: Mapping[str, Sequence[Any]], source: str) -> Seen:
+def seen_in(objects: Mapping[str, Sequence[Any]], source: str) -> ClusterSnapshot:
     """`objects` by kind, as `dump.read` gives them."""
     require(objects, source, "Node")
     registered = [*objects["MutatingWebhookConfiguration"], *objects["ValidatingWebhookConfiguration"]]
-    return Seen(
+    return ClusterSnapshot(
         server=source,
         nodes=objects["Node"],
         namespaces=objects["Namespace"],
@@ -47,7 +47,7 @@ def seen_in(objects: Mapping[str, Sequence[Any]], source: str) -> Seen:
         webhooks=[each for each in registered if each.metadata.name in CONFIGURATIONS],
         budgets=objects["TopologyDisruptionBudget"],
         volumes=objects["PersistentVolume"],
-        traffic=Measured(problem="a dump has none"),
+        traffic=MeasuredTraffic(problem="a dump has none"),
     )
 
 

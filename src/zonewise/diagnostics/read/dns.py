@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from zonewise.diagnostics.decide.explain.dns import State, explain
-from zonewise.diagnostics.decide.explain.dns_names import Kind, Meaning, candidates, meaning
-from zonewise.diagnostics.decide.explain.dns_report import Account, Client, located, on_node
+from zonewise.diagnostics.decide.explain.dns import DnsState, explain
+from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning, candidates, meaning
+from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport, located, on_node
 from zonewise.dns.decide.handler import LONGEST_CHAIN
-from zonewise.dns.decide.pod_names import PodRecords
-from zonewise.dns.decide.zone import Settings
-from zonewise.dns.wire.message import Rcode, Type
+from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.zone import ZoneConfig
+from zonewise.dns.wire.message import Rcode, RecordType
 from zonewise.dns.wire.names import WrongNameError, packed, to_text
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.kube.client import client as api
@@ -32,19 +32,19 @@ from zonewise.objects import (
     Service,
 )
 
-_USUAL_TYPES = {Kind.REVERSE: Type.PTR}
+_USUAL_TYPES = {NameKind.REVERSE: RecordType.PTR}
 
 
 @dataclass(frozen=True, slots=True)
-class Inquiry:
+class DnsReadings:
     """`pod`, `node` or `address` is who asks, at most one of them; the namespace is the pod's own, and where its
     search path begins. `type` None means the one that such a name is mostly asked for.
     """
 
     name: str
     namespace: str
-    settings: Settings
-    type: Type | None = None
+    settings: ZoneConfig
+    type: RecordType | None = None
     pod: str = ""
     node: str = ""
     address: str = ""
@@ -55,7 +55,7 @@ class Inquiry:
         return to_text(self.settings.domain.wire)
 
 
-async def inquire(client: api.Client, inquiry: Inquiry) -> Account:
+async def inquire(client: api.Client, inquiry: DnsReadings) -> DnsReport:
     """The account of the first name of the search path that exists, or of the last; of a Service's name where only
     other servers may know it, and no Service of a namespace that exists does.
     """
@@ -65,27 +65,27 @@ async def inquire(client: api.Client, inquiry: Inquiry) -> Account:
     asker = await _client(client, inquiry, nodes, _by_address(pods) if inquiry.locate_by_pods else {})
     each = ((pod.metadata.namespace, packed(ip.ip)) for pod in pods for ip in pod.status.pod_ips)
     records = tuple((namespace, address) for namespace, address in each if address)
-    state = State(nodes, namespaces, pods=records)
-    account: Account | None = None
-    meant: Account | None = None
+    state = DnsState(nodes, namespaces, pods=records)
+    account: DnsReport | None = None
+    meant: DnsReport | None = None
     for asked in _meanings(inquiry):
         state = replace(state, services=await _services(client, asked, inquiry.domain))
-        type_ = inquiry.type or _USUAL_TYPES.get(asked.kind, Type.A)
+        type_ = inquiry.type or _USUAL_TYPES.get(asked.kind, RecordType.A)
         account = explain(asked, type_, asker, state, inquiry.settings)
         if account.answer.rcode != Rcode.NXDOMAIN.name:
             break
-        if asked.kind is Kind.SERVICE and asked.service and asked.service.namespace in namespaces:
+        if asked.kind is NameKind.SERVICE and asked.service and asked.service.namespace in namespaces:
             meant = meant or account
     assert account is not None, "a name is a candidate at least once"
     return _then_others(meant, account) if meant and account.passed_on else account
 
 
-def _then_others(meant: Account, last: Account) -> Account:
+def _then_others(meant: DnsReport, last: DnsReport) -> DnsReport:
     verdict = f"{meant.verdict}; other servers are asked for {last.name}"
     return msgspec.structs.replace(meant, verdict=verdict, passed_on=True)
 
 
-def _meanings(inquiry: Inquiry) -> Iterator[Meaning]:
+def _meanings(inquiry: DnsReadings) -> Iterator[NameMeaning]:
     for name in candidates(inquiry.name, inquiry.namespace, inquiry.domain):
         try:
             yield meaning(name, inquiry.domain)
@@ -94,10 +94,10 @@ def _meanings(inquiry: Inquiry) -> Iterator[Meaning]:
 
 
 async def _services(
-    client: api.Client, asked: Meaning, domain: str
+    client: api.Client, asked: NameMeaning, domain: str
 ) -> dict[Key, tuple[Service, tuple[EndpointSlice, ...]]]:
     """The one that the name is of, and those that it points to; all, where any may have the address."""
-    if asked.kind is Kind.REVERSE:
+    if asked.kind is NameKind.REVERSE:
         return await _all_services(client)
     found: dict[Key, tuple[Service, tuple[EndpointSlice, ...]]] = {}
     while asked.service and asked.service not in found and len(found) < LONGEST_CHAIN:
@@ -124,8 +124,8 @@ async def _all_services(client: api.Client) -> dict[Key, tuple[Service, tuple[En
     return {key: (service, tuple(slices.get(key, ()))) for key, service in zip(keys, services, strict=True)}
 
 
-async def _pods(client: api.Client, inquiry: Inquiry) -> list[Pod]:
-    if not inquiry.locate_by_pods and inquiry.settings.pods is not PodRecords.VERIFIED:
+async def _pods(client: api.Client, inquiry: DnsReadings) -> list[Pod]:
+    if not inquiry.locate_by_pods and inquiry.settings.pods is not PodNameRecords.VERIFIED:
         return []
     found = (await client.list(PODS, fields="status.phase!=Succeeded,status.phase!=Failed")).items
     return [pod for pod in found if not pod.spec.host_network]
@@ -136,7 +136,9 @@ def _by_address(pods: list[Pod]) -> dict[bytes, str]:
     return {address: node for address, node in found if address and node}
 
 
-async def _client(client: api.Client, inquiry: Inquiry, nodes: list[Node], pods: Mapping[bytes, str]) -> Client:
+async def _client(
+    client: api.Client, inquiry: DnsReadings, nodes: list[Node], pods: Mapping[bytes, str]
+) -> DnsClientReport:
     if inquiry.pod:
         return await _from_pod(client, inquiry, nodes, pods)
     if inquiry.node:
@@ -148,10 +150,12 @@ async def _client(client: api.Client, inquiry: Inquiry, nodes: list[Node], pods:
         if packed(inquiry.address.partition("%")[0]) is None:
             raise UsageError(f"--from-ip {inquiry.address!r} is no address; write one such as 10.0.0.7")
         return located(inquiry.address, inquiry.address, nodes, pods)
-    return Client("anybody", sentence="no client was named: say --from-pod, --from-node or --from-ip")
+    return DnsClientReport("anybody", sentence="no client was named: say --from-pod, --from-node or --from-ip")
 
 
-async def _from_pod(client: api.Client, inquiry: Inquiry, nodes: list[Node], pods: Mapping[bytes, str]) -> Client:
+async def _from_pod(
+    client: api.Client, inquiry: DnsReadings, nodes: list[Node], pods: Mapping[bytes, str]
+) -> DnsClientReport:
     who = f"pod {inquiry.namespace}/{inquiry.pod}"
     try:
         pod = await client.get(PODS, inquiry.pod, inquiry.namespace)

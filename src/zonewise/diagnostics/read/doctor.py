@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from zonewise.diagnostics.decide.doctor.facts import Facts
-from zonewise.diagnostics.decide.status.assemble import Seen
+from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
+from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
 from zonewise.diagnostics.read import status
 from zonewise.install.components import NAMESPACE
 from zonewise.install.decide.rights import Right, rights_of_programs, rights_to_install
@@ -32,7 +32,7 @@ _AT_ONCE: Final = 8
 _AWAY: Final = frozenset({500, 502, 503, 504})
 
 
-async def examine(client: Client, *, before_install: bool = False) -> Facts:
+async def examine(client: Client, *, before_install: bool = False) -> DoctorFacts:
     seen = await status.read(client, traffic=False)
     installed = bool(seen.deployments or seen.daemon_sets or seen.webhooks)
     ahead, user = await _review_self(client)
@@ -43,7 +43,7 @@ async def examine(client: Client, *, before_install: bool = False) -> Facts:
         _list(client, MUTATING_WEBHOOK_CONFIGURATIONS),
     )
     kube_proxy, cilium = await asyncio.gather(_config(client, "kube-proxy"), _config(client, "cilium-config"))
-    return Facts(
+    return DoctorFacts(
         seen=seen,
         ahead_seconds=ahead,
         user=user,
@@ -118,7 +118,7 @@ async def _allowed(client: Client, rights: Iterable[Right]) -> dict[Right, bool]
     return await _review(client, "SelfSubjectAccessReview", "selfsubjectaccessreviews", {}, rights)
 
 
-async def _running(client: Client, seen: Seen) -> dict[str, dict[Right, bool]]:
+async def _running(client: Client, seen: ClusterSnapshot) -> dict[str, dict[Right, bool]]:
     """What the service accounts of the components that are there may do."""
     found: dict[str, dict[Right, bool]] = {}
     for namespace, name in [*map(key_of, seen.deployments), *map(key_of, seen.daemon_sets)]:
@@ -148,7 +148,7 @@ async def _review(
     return {right: allowed for right, allowed in answers if allowed is not None}
 
 
-async def _reached(client: Client, seen: Seen) -> dict[str, str | None]:
+async def _reached(client: Client, seen: ClusterSnapshot) -> dict[str, str | None]:
     return {
         webhook.name: await (_by_service if webhook.client_config.service else _by_url)(client, webhook)
         for configuration in seen.webhooks

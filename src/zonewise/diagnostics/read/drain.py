@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from zonewise.disruption.decide import status
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.drain import Cluster
+from zonewise.disruption.decide.drain import DrainView
 from zonewise.disruption.decide.pods import PodFacts
-from zonewise.disruption.watch.informers import Sources
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.watch.informers import DisruptionInformers
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.disruption.webhook.guarded_namespaces import is_guarded, read_guarding
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client.client import Client
@@ -43,14 +43,14 @@ _PODS_WITH_VOLUMES: Final = Resource(_PodWithVolumes, PODS.kind, PODS.plural)
 """Read of a few nodes only: no cache need keep the volumes of all pods."""
 
 
-async def survey(client: Client, drained: Iterable[str]) -> Cluster:
+async def survey(client: Client, drained: Iterable[str]) -> DrainView:
     """`drained` are the nodes of which more is asked than of others."""
     await _require_budgets(client)
     empty_dirs = await _with_empty_dirs(client, drained)
     guards = await _guards(client)
     caches = Caches(client)
-    sources = Sources(caches)
-    workloads = WorkloadSources(client, caches, sources)
+    sources = DisruptionInformers(caches)
+    workloads = WorkloadInformers(client, caches, sources)
     async with caches:
         await _synced(caches, sources, workloads)
         pods = [facts for key in sources.pods.keys() if (facts := sources.facts(key)) is not None]  # noqa: SIM118 - no dict
@@ -88,7 +88,7 @@ async def _guards(client: Client) -> Callable[[str], bool]:
     return lambda namespace: is_guarded(guarding, namespace, labels.get(namespace, {}))
 
 
-async def _synced(caches: Caches, sources: Sources, workloads: WorkloadSources) -> None:
+async def _synced(caches: Caches, sources: DisruptionInformers, workloads: WorkloadInformers) -> None:
     try:
         async with asyncio.timeout(_SYNC_SECONDS):
             await caches.wait_synced()
@@ -100,7 +100,7 @@ async def _synced(caches: Caches, sources: Sources, workloads: WorkloadSources) 
         ) from None
 
 
-async def _read_scales(workloads: WorkloadSources, pods: Sequence[PodFacts]) -> None:
+async def _read_scales(workloads: WorkloadInformers, pods: Sequence[PodFacts]) -> None:
     """Of owners that only their scale subresource tells about; one that does not answer in time counts as none."""
     workloads.look_up(pods)
     asked = {pod.controller_uid for pod in pods if pod.controller} - workloads.wanted.keys()
@@ -116,11 +116,11 @@ async def _read_scales(workloads: WorkloadSources, pods: Sequence[PodFacts]) -> 
 
 
 def _cluster(
-    sources: Sources, workloads: WorkloadSources, pods: Sequence[PodFacts], guards: Callable[[str], bool]
-) -> Cluster:
+    sources: DisruptionInformers, workloads: WorkloadInformers, pods: Sequence[PodFacts], guards: Callable[[str], bool]
+) -> DrainView:
     parsed = {key_of(written): (sources.budget(key_of(written)), written) for written in sources.budgets}
     readable = {key: (budget, written) for key, (budget, written) in parsed.items() if isinstance(budget, Budget)}
-    return Cluster(
+    return DrainView(
         pods=pods,
         nodes={node.metadata.name: node.metadata.labels for node in sources.nodes},
         unschedulable=frozenset(node.metadata.name for node in sources.nodes if node.spec.unschedulable),

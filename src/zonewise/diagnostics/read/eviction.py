@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from zonewise.diagnostics.decide.explain.eviction import Account, LeaderAccount, Situation, explain
+from zonewise.diagnostics.decide.explain.eviction import EvictionFacts, EvictionReport, LeaderReport, explain
 from zonewise.disruption.decide import status
 from zonewise.disruption.decide.budget import Budget, BudgetError
-from zonewise.disruption.decide.pods import Controller, Owner, PodFacts
-from zonewise.disruption.decide.verdict import Case
+from zonewise.disruption.decide.pods import ControllerRef, Owner, PodFacts
+from zonewise.disruption.decide.verdict import BudgetCase
 from zonewise.disruption.watch.informers import controller_of, selector_of
 from zonewise.disruption.webhook.guarded_namespaces import is_guarded, read_guarding
 from zonewise.disruption.webhook.leader_monitor import LEASE, SILENT_SECONDS
@@ -32,7 +32,7 @@ LEASE_NAMESPACES: Final = ("kube-system", "zonewise-system")
 _START: Final = "see that `zonewise controller --parts disruption` runs"
 
 
-async def inquire(client: Client, pod: Key, lease_namespaces: Sequence[str], now: datetime) -> Account:
+async def inquire(client: Client, pod: Key, lease_namespaces: Sequence[str], now: datetime) -> EvictionReport:
     """`lease_namespaces`: where the leader's lease may be; that renewed last counts."""
     facts = await _pod(client, pod)
     pods = [PodFacts.of(known) for known in (await client.list(PODS, pod.namespace)).items]
@@ -42,7 +42,7 @@ async def inquire(client: Client, pod: Key, lease_namespaces: Sequence[str], now
     replica_set = await _replica_set(client, pod.namespace, facts.controller)
     owner = _owner(facts.controller, replica_set)
     return explain(
-        Situation(
+        EvictionFacts(
             pod=facts,
             owner=str(owner) if owner else "",
             owner_uid=owner.uid if owner else "",
@@ -74,8 +74,8 @@ async def _budgets(client: Client, namespace: str) -> Iterable[TopologyDisruptio
         ) from None
 
 
-def _cases(pod: PodFacts, written: Iterable[TopologyDisruptionBudget]) -> tuple[list[Case], list[BudgetError]]:
-    cases: list[Case] = []
+def _cases(pod: PodFacts, written: Iterable[TopologyDisruptionBudget]) -> tuple[list[BudgetCase], list[BudgetError]]:
+    cases: list[BudgetCase] = []
     unreadable: list[BudgetError] = []
     for known in written:
         try:
@@ -84,7 +84,7 @@ def _cases(pod: PodFacts, written: Iterable[TopologyDisruptionBudget]) -> tuple[
             unreadable.append(error)
             continue
         if budget.selects(pod.labels):
-            cases.append(Case(budget, status.read(budget, known)))
+            cases.append(BudgetCase(budget, status.read(budget, known)))
     return cases, unreadable
 
 
@@ -92,7 +92,7 @@ def _selects(stock: PodDisruptionBudget, pod: PodFacts) -> bool:
     return selector_of(stock).matches(pod.labels)
 
 
-async def _replica_set(client: Client, namespace: str, controller: Controller | None) -> ReplicaSet | None:
+async def _replica_set(client: Client, namespace: str, controller: ControllerRef | None) -> ReplicaSet | None:
     if controller is None or controller.kind != REPLICA_SETS.kind:
         return None
     try:
@@ -101,7 +101,7 @@ async def _replica_set(client: Client, namespace: str, controller: Controller | 
         return None
 
 
-def _owner(controller: Controller | None, replica_set: ReplicaSet | None) -> Owner | None:
+def _owner(controller: ControllerRef | None, replica_set: ReplicaSet | None) -> Owner | None:
     if controller is None:
         return None
     above = controller_of(replica_set.metadata) if replica_set else None
@@ -110,10 +110,10 @@ def _owner(controller: Controller | None, replica_set: ReplicaSet | None) -> Own
     return Owner(named.kind, named.name, named.uid)
 
 
-async def read_leader(client: Client, lease_namespaces: Sequence[str], now: datetime) -> LeaderAccount:
+async def read_leader(client: Client, lease_namespaces: Sequence[str], now: datetime) -> LeaderReport:
     """Another may be left from before the controller moved. One that may not be read may be the one in use."""
     leases = [Key(namespace, LEASE) for namespace in lease_namespaces]
-    found: list[LeaderAccount] = []
+    found: list[LeaderReport] = []
     hidden: list[Key] = []
     for lease in leases:
         try:
@@ -126,22 +126,22 @@ async def read_leader(client: Client, lease_namespaces: Sequence[str], now: date
         found.append(_account(lease, read, now))
     newest = min(found, key=_silence, default=None)
     if hidden and (newest is None or newest.trouble):
-        return LeaderAccount(str(hidden[0]), "", None, "")
+        return LeaderReport(str(hidden[0]), "", None, "")
     if newest is not None:
         return newest
     places = " or ".join(map(str, leases))
-    return LeaderAccount(places, "", None, f"the budget controller never ran: there is no lease {places}; {_START}")
+    return LeaderReport(places, "", None, f"the budget controller never ran: there is no lease {places}; {_START}")
 
 
-def _account(lease: Key, read: Lease, now: datetime) -> LeaderAccount:
+def _account(lease: Key, read: Lease, now: datetime) -> LeaderReport:
     holder, silent_seconds = read.spec.holder_identity or "", _silent_seconds(read, now)
     trouble = ""
     if not holder or silent_seconds is None or silent_seconds > SILENT_SECONDS:
         trouble = f"the budget controller is not running: nobody renews its lease {lease}; {_START}"
-    return LeaderAccount(str(lease), holder, silent_seconds, trouble)
+    return LeaderReport(str(lease), holder, silent_seconds, trouble)
 
 
-def _silence(leader: LeaderAccount) -> tuple[bool, float]:
+def _silence(leader: LeaderReport) -> tuple[bool, float]:
     """One that was given up a moment ago, to be taken elsewhere, is not the one in use."""
     silent_seconds = float("inf") if leader.silent_seconds is None else leader.silent_seconds
     return bool(leader.trouble), silent_seconds

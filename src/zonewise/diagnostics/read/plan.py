@@ -6,21 +6,21 @@ import asyncio
 from typing import TypeVar
 
 from zonewise.kube.client.client import Client
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, NODES, SERVICES, Resource
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS
-from zonewise.planning.data_plane import CARRYING, UNTOLD, Carriers, Told, carriers_of
-from zonewise.planning.snapshot import Situation, gather
+from zonewise.planning.data_plane import CARRYING, UNTOLD, DataPlanes, Overrides, carriers_of
+from zonewise.planning.snapshot import Snapshot, gather
 
 T = TypeVar("T")
 
 
-def read(access: Access, *, own: bool | None = None, told: Told = UNTOLD) -> Situation:
+def read(access: ClusterAccess, *, own: bool | None = None, told: Overrides = UNTOLD) -> Snapshot:
     return asyncio.run(_read(access, own, told))
 
 
-async def _read(access: Access, own: bool | None, told: Told) -> Situation:
+async def _read(access: ClusterAccess, own: bool | None, told: Overrides) -> Snapshot:
     async with Client(access, wait_for_server=False) as client:
         nodes, services, slices, namespaces, carriers = await asyncio.gather(
             client.list(NODES),
@@ -39,7 +39,7 @@ async def _read(access: Access, own: bool | None, told: Told) -> Situation:
     )
 
 
-async def read_carriers(client: Client) -> Carriers:
+async def read_carriers(client: Client) -> DataPlanes:
     """Who may not read workloads takes none of Zonewise's to be there."""
     daemon_sets, deployments = await asyncio.gather(_ours(client, DAEMON_SETS), _ours(client, DEPLOYMENTS))
     return carriers_of([*daemon_sets, *deployments])

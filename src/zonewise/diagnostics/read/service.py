@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.diagnostics.decide.explain import service as service_
-from zonewise.diagnostics.decide.explain.service_report import ServiceExplanation
+from zonewise.diagnostics.decide.explain.service_report import ServiceReport
 from zonewise.diagnostics.read import plan
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client.client import Client
@@ -29,24 +29,24 @@ from zonewise.objects import (
     Service,
     key_of,
 )
-from zonewise.planning.data_plane import UNTOLD, Carriers, Told, carriers_of
+from zonewise.planning.data_plane import UNTOLD, DataPlanes, Overrides, carriers_of
 from zonewise.planning.snapshot import require
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.names import service_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inquiry:
+class ServiceReadings:
     """`pod` or `node` is where the client is, or neither for all clients."""
 
     service: Key
     pod: Key | None = None
     node: str = ""
-    told: Told = UNTOLD
+    told: Overrides = UNTOLD
     hints: HintsForm = HintsForm.STABLE
 
 
-async def inquire(client: Client, inquiry: Inquiry) -> ServiceExplanation:
+async def inquire(client: Client, inquiry: ServiceReadings) -> ServiceReport:
     key = inquiry.service
     try:
         service = await client.get(SERVICES, key.name, key.namespace)
@@ -81,7 +81,7 @@ async def _home(client: Client, pod: Key | None) -> str:
     return _node_of(found)
 
 
-def from_dump(objects: Mapping[str, Sequence[Any]], source: str, inquiry: Inquiry) -> ServiceExplanation:
+def from_dump(objects: Mapping[str, Sequence[Any]], source: str, inquiry: ServiceReadings) -> ServiceReport:
     """`objects` by kind, as `dump.read` gives them."""
     services: Sequence[Service] = objects["Service"]
     service = next((each for each in services if key_of(each) == inquiry.service), None)
@@ -108,14 +108,14 @@ def _node_of(pod: Pod) -> str:
 
 
 def _explain(
-    inquiry: Inquiry,
+    inquiry: ServiceReadings,
     service: Service,
     slices: Sequence[EndpointSlice],
     nodes: Sequence[Node],
     namespaces: Sequence[Namespace],
     home: str,
-    carriers: Carriers,
-) -> ServiceExplanation:
+    carriers: DataPlanes,
+) -> ServiceReport:
     node = home or inquiry.node
     names = [each.metadata.name for each in nodes]
     if node and node not in names:

@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from zonewise.diagnostics.decide.status import assemble
-from zonewise.diagnostics.decide.status.assemble import COMPONENTS, Seen
-from zonewise.diagnostics.decide.status.report import Status
-from zonewise.diagnostics.decide.status.traffic import METRIC, Bytes, Measured, read_bytes
+from zonewise.diagnostics.decide.status.assemble import COMPONENTS, ClusterSnapshot
+from zonewise.diagnostics.decide.status.report import ClusterStatus
+from zonewise.diagnostics.decide.status.traffic import METRIC, Bytes, MeasuredTraffic, read_bytes
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, Forbidden, NotFound
 from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, PODS, SERVICES, Pod, Resource
@@ -33,11 +33,11 @@ _SCRAPE_SECONDS: Final = 3.0
 _METRICS_PORT: Final = 10356
 
 
-async def survey(client: Client, now: datetime | None = None, *, traffic: bool = True) -> Status:
+async def survey(client: Client, now: datetime | None = None, *, traffic: bool = True) -> ClusterStatus:
     return assemble.assemble(await read(client, traffic=traffic), now or datetime.now(UTC))
 
 
-async def read(client: Client, *, traffic: bool = True) -> Seen:
+async def read(client: Client, *, traffic: bool = True) -> ClusterSnapshot:
     """Nodes, Services and slices are asked for; raises ApiError where even these can't be had."""
     unread: list[str] = []
 
@@ -70,7 +70,7 @@ async def read(client: Client, *, traffic: bool = True) -> Seen:
         named(VALIDATING_WEBHOOK_CONFIGURATIONS, assemble.CONFIGURATIONS),
         measure(client) if traffic else _nothing_measured(),
     )
-    return Seen(
+    return ClusterSnapshot(
         server=client.access.server,
         version=version,
         nodes=nodes.items,
@@ -88,11 +88,11 @@ async def read(client: Client, *, traffic: bool = True) -> Seen:
     )
 
 
-async def _nothing_measured() -> Measured:
-    return Measured(problem="not asked for")
+async def _nothing_measured() -> MeasuredTraffic:
+    return MeasuredTraffic(problem="not asked for")
 
 
-async def measure(client: Client) -> Measured:
+async def measure(client: Client) -> MeasuredTraffic:
     """Asks the proxies' pods through the API server: from anywhere, with rights on pods/proxy where they run and no other.
 
     Few at once and each for a moment only: figures that are late are no figures.
@@ -100,7 +100,7 @@ async def measure(client: Client) -> Measured:
     try:
         pods = (await client.list(PODS, selector=f"{NAME_LABEL}={PROXY}")).items
     except Forbidden as error:
-        return Measured(problem=error.message, forbidden=True)
+        return MeasuredTraffic(problem=error.message, forbidden=True)
     running = [pod for pod in pods if pod.status.phase == "Running"]
     turn = asyncio.Semaphore(_AT_ONCE)
     answers = await asyncio.gather(*(_scrape(client, pod, turn) for pod in running[:MOST_PROXIES]))
@@ -115,7 +115,7 @@ async def measure(client: Client) -> Measured:
     if not problem and len(running) > MOST_PROXIES:
         problem = f"only {MOST_PROXIES} are asked"
     forbidden = any(isinstance(error, Forbidden) for error in silent.values())
-    return Measured(by_node, len(pods), problem, tuple(silent), forbidden)
+    return MeasuredTraffic(by_node, len(pods), problem, tuple(silent), forbidden)
 
 
 async def _scrape(client: Client, pod: Pod, turn: asyncio.Semaphore) -> Bytes | ApiError:

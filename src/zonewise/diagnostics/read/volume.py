@@ -11,7 +11,7 @@ from zonewise.ceph.decide.domains import DRIVER, DomainLabels, describe
 from zonewise.ceph.decide.errors import CsiError
 from zonewise.ceph.decide.takeover import DOCUMENT, NOTHING, TakeoverError, TakeoverMap
 from zonewise.diagnostics.decide.explain import volume as explain_volume
-from zonewise.diagnostics.decide.explain.volume import Account, Facts
+from zonewise.diagnostics.decide.explain.volume import VolumeFacts, VolumeReport
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, NotFound
@@ -23,11 +23,11 @@ STORAGE_CLASSES: Final[Resource[dict[str, Any]]] = Resource(
 )
 
 
-class NotOurs(ZonewiseError):  # noqa: N818 - a fact about a volume
+class ForeignVolume(ZonewiseError):  # noqa: N818 - a fact about a volume
     """The volume is another driver's."""
 
 
-async def inquire(client: Client, claim: Key, labels: DomainLabels, config_map: Key) -> Account:
+async def inquire(client: Client, claim: Key, labels: DomainLabels, config_map: Key) -> VolumeReport:
     try:
         found = await client.get(PERSISTENT_VOLUME_CLAIMS, claim.name, claim.namespace)
     except NotFound:
@@ -38,9 +38,9 @@ async def inquire(client: Client, claim: Key, labels: DomainLabels, config_map: 
         return await _waiting(client, claim, found.spec.storage_class_name or "", nodes, labels, data, problems)
     volume = await client.get(PERSISTENT_VOLUMES.whole(), found.spec.volume_name)
     if volume["spec"].get("csi", {}).get("driver") != DRIVER:
-        raise NotOurs(f"{claim} has volume {found.spec.volume_name}, which {DRIVER} did not make")
+        raise ForeignVolume(f"{claim} has volume {found.spec.volume_name}, which {DRIVER} did not make")
     said, unread = _takeovers(data, labels)
-    return explain_volume.account(Facts(str(claim), volume, nodes, labels, said, (*problems, *unread)))
+    return explain_volume.account(VolumeFacts(str(claim), volume, nodes, labels, said, (*problems, *unread)))
 
 
 async def _config(client: Client, place: Key) -> tuple[Mapping[str, str], tuple[str, ...]]:
@@ -65,11 +65,11 @@ async def _waiting(
     labels: DomainLabels,
     data: Mapping[str, str],
     problems: tuple[str, ...],
-) -> Account:
+) -> VolumeReport:
     try:
         found = await client.get(STORAGE_CLASSES, name) if name else {}
         if found.get("provisioner") != DRIVER:
-            raise NotOurs(f"{claim} is of class {name or 'none'}, which {DRIVER} does not serve")
+            raise ForeignVolume(f"{claim} is of class {name or 'none'}, which {DRIVER} does not serve")
         said = parameters.read(found.get("parameters") or {}, config.parse(data.get(DOCUMENT, "{}")), labels.names)
     except (CsiError, UsageError, NotFound) as error:
         return explain_volume.waiting(str(claim), name, (), (*problems, f"class {name}: {error}"))

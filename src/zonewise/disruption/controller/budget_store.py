@@ -15,8 +15,8 @@ from prometheus_client import Counter
 
 from zonewise.disruption.decide import status
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.status import Published
-from zonewise.disruption.decide.verdict import Case
+from zonewise.disruption.decide.status import PublishedStatus
+from zonewise.disruption.decide.verdict import BudgetCase
 from zonewise.kube.client.client import Client
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.wire.errors import ApiError, Conflict, DeadlineExceeded, NotFound, ServerTimeout, Unreachable
@@ -33,11 +33,11 @@ _READS: Final = Counter("zonewise_budget_reads", "Budgets read from the API serv
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class BudgetVersion:
     """A budget, read and parsed, and the version it was read from."""
 
     written: TopologyDisruptionBudget
-    case: Case
+    case: BudgetCase
 
     @property
     def key(self) -> Key:
@@ -52,18 +52,18 @@ class Page:
         return self.case.budget
 
     @property
-    def status(self) -> Published:
+    def status(self) -> PublishedStatus:
         return self.case.status
 
 
-class Book:
+class BudgetStore:
     def __init__(self, client: Client, cache: Cache[TopologyDisruptionBudget]) -> None:
         self._client = client
         self._cache = cache
-        self._pages: dict[Key, Page] = {}
+        self._pages: dict[Key, BudgetVersion] = {}
         cache.on_change(self._heard)
 
-    def newest(self, key: Key) -> Page | None:
+    def newest(self, key: Key) -> BudgetVersion | None:
         """From memory; raises BudgetError for a spec that can't be read."""
         cached = self._cache.get(key)
         page = self._pages.get(key)
@@ -71,7 +71,7 @@ class Book:
             return page
         return self._turn_to(cached) if cached is not None else None
 
-    async def read(self, key: Key) -> Page | None:
+    async def read(self, key: Key) -> BudgetVersion | None:
         """As the API server has it now; None when it is gone."""
         _READS.inc()
         try:
@@ -83,7 +83,7 @@ class Book:
             return None
         return self._turn_to(written)
 
-    async def write(self, page: Page, after: Published) -> Page:
+    async def write(self, page: BudgetVersion, after: PublishedStatus) -> BudgetVersion:
         """Raises one of LOST when it may not be stored, NotFound when the budget is gone."""
         key = page.key
         try:
@@ -102,14 +102,14 @@ class Book:
         _WRITES.labels("stored").inc()
         return self._turn_to(written, after)
 
-    def _turn_to(self, written: TopologyDisruptionBudget, said: Published | None = None) -> Page:
+    def _turn_to(self, written: TopologyDisruptionBudget, said: PublishedStatus | None = None) -> BudgetVersion:
         """`said` is the status where it is known to be what was written: a long ledger is not read again."""
         key = key_of(written)
         before = self._pages.get(key)
         if before is not None and _version(before.written) >= _version(written):
             return before
         budget = before.budget if before is not None and _same_spec(before.budget, written) else Budget.parse(written)
-        page = self._pages[key] = Page(written, Case(budget, said or status.read(budget, written)))
+        page = self._pages[key] = BudgetVersion(written, BudgetCase(budget, said or status.read(budget, written)))
         return page
 
     def _heard(self, change: Change[TopologyDisruptionBudget]) -> None:

@@ -12,12 +12,12 @@ from typing import Final
 from prometheus_client import Counter, Gauge
 
 from zonewise import log
-from zonewise.disruption.controller.budget_store import Page, status_only
-from zonewise.disruption.decide.allowance import Numbers
+from zonewise.disruption.controller.budget_store import BudgetVersion, status_only
+from zonewise.disruption.decide.allowance import BudgetAllowance
 from zonewise.disruption.decide.budget import Budget, BudgetError
-from zonewise.disruption.decide.ledger import Entry
+from zonewise.disruption.decide.ledger import LedgerEntry
 from zonewise.disruption.decide.pods import Workloads
-from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED, Published
+from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED, PublishedStatus
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import utc_now
 from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
@@ -38,7 +38,7 @@ _CHARGED: Final = Gauge("zonewise_budget_charged", "Pods promised away and not r
 _GIVEN_UP: Final = Counter("zonewise_budget_charges_given_up", "Charged pods that stayed", ("namespace", "budget"))
 
 
-def order_is_fixed(numbers: Numbers, workloads: Workloads) -> tuple[StatusCondition, ...]:
+def order_is_fixed(numbers: BudgetAllowance, workloads: Workloads) -> tuple[StatusCondition, ...]:
     """Said while a StatefulSet scales down: no budget can make it give up other pods than its highest ordinals."""
     owners = [workload.owner for uid in numbers.tally.surplus if (workload := workloads.get(uid)) is not None]
     names = sorted(owner.name for owner in owners if owner.kind == STATEFUL_SETS.kind)
@@ -48,13 +48,13 @@ def order_is_fixed(numbers: Numbers, workloads: Workloads) -> tuple[StatusCondit
     return (StatusCondition(type=ORDER_FIXED, status="True", reason="StatefulSet", message=told),)
 
 
-class Reports:
+class BudgetEvents:
     def __init__(self, client: Client, recorder: Recorder) -> None:
         self._client = client
         self._recorder = recorder
         self._shown: dict[Key, set[str]] = {}
 
-    def show(self, budget: Budget, status: Published) -> None:
+    def show(self, budget: Budget, status: PublishedStatus) -> None:
         """In metrics, as counted, whether or not it is published yet."""
         key, domains = budget.key, status.numbers.domains
         for name, domain in domains.items():
@@ -76,7 +76,7 @@ class Reports:
             for gauge in (_ALLOWED, _HEALTHY, _DESIRED):
                 gauge.remove(key.namespace, key.name, name)
 
-    def published(self, page: Page, after: Published, given_up: Sequence[Entry]) -> None:
+    def published(self, page: BudgetVersion, after: PublishedStatus, given_up: Sequence[LedgerEntry]) -> None:
         reference = reference_to(TOPOLOGY_DISRUPTION_BUDGETS, page.written)
         for severity, reason, note in _news(page.status, after):
             self._recorder.record(reference, severity, reason, note)
@@ -86,7 +86,7 @@ class Reports:
             self._recorder.record(reference, Severity.WARNING, "NotDeleted", note)
         self._log_change(page, after)
 
-    def _log_change(self, page: Page, after: Published) -> None:
+    def _log_change(self, page: BudgetVersion, after: PublishedStatus) -> None:
         was, now = page.status.condition(DISRUPTION_ALLOWED), after.condition(DISRUPTION_ALLOWED)
         if now is not None and (was is None or (was.status, was.reason) != (now.status, now.reason)):
             _log.info("budget changed", budget=str(page.key), reason=now.reason, message=now.message)
@@ -123,7 +123,7 @@ class Reports:
         )
 
 
-def _news(before: Published, after: Published) -> Iterator[tuple[Severity, str, str]]:
+def _news(before: PublishedStatus, after: PublishedStatus) -> Iterator[tuple[Severity, str, str]]:
     unmanaged = after.numbers.tally.unmanaged
     if unmanaged and not before.numbers.tally.unmanaged:
         note = f"{unmanaged} pods have no controller that says how many there should be: they are counted as they are"

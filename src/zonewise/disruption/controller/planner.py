@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from zonewise.disruption.decide.budget import Budget, Enforcement, Reach
-from zonewise.disruption.decide.ledger import Entry, Source
+from zonewise.disruption.decide.budget import Budget, DisruptionKind, Enforcement
+from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry
 from zonewise.disruption.decide.pod_order import Domain
 from zonewise.disruption.decide.pods import PodFacts
-from zonewise.disruption.decide.verdict import Case
-from zonewise.disruption.decide.wave import Candidate, Pick, Wave
-from zonewise.disruption.decide.wave_budget import BudgetPurse, World
-from zonewise.disruption.watch.informers import Sources
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.decide.verdict import BudgetCase
+from zonewise.disruption.decide.wave import Wave, WaveCandidate, WavePick
+from zonewise.disruption.decide.wave_budget import ClusterView, WaveBudget
+from zonewise.disruption.watch.informers import DisruptionInformers
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.controller.elector import utc_now
 from zonewise.kube.wire.errors import Conflict
 from zonewise.objects import Key, micro_time
@@ -29,11 +29,11 @@ UNCOUNTED_SECONDS: Final = 1.0
 class Reservations(Protocol):
     """The leader's books: what every budget has now, and the one way to take from it."""
 
-    def fresh(self, key: Key) -> Case | None:
+    def fresh(self, key: Key) -> BudgetCase | None:
         """Counted now, with every charge this process knows of; None while it can't be."""
         ...
 
-    async def reserve(self, wishes: Mapping[Key, Sequence[Entry]]) -> Collection[str]:
+    async def reserve(self, wishes: Mapping[Key, Sequence[LedgerEntry]]) -> Collection[str]:
         """One write for each budget. The uids that stand in all their budgets' ledgers."""
         ...
 
@@ -49,7 +49,7 @@ class Reservations(Protocol):
 
 
 class Planner:
-    def __init__(self, sources: Sources, reservations: Reservations, workloads: WorkloadSources) -> None:
+    def __init__(self, sources: DisruptionInformers, reservations: Reservations, workloads: WorkloadInformers) -> None:
         self.sources = sources
         self._reservations = reservations
         self._workloads = workloads
@@ -63,16 +63,16 @@ class Planner:
         return any(_guards(budget) for pod in pods for budget in self.sources.budgets_of(pod))
 
     def purse(
-        self, budgets: Iterable[Budget], request: Reach, source: Source, unlimited_left: int | None
-    ) -> BudgetPurse | None:
+        self, budgets: Iterable[Budget], request: DisruptionKind, source: ChargeSource, unlimited_left: int | None
+    ) -> WaveBudget | None:
         """None where a budget has not been counted yet."""
-        cases: dict[Key, Case] = {}
+        cases: dict[Key, BudgetCase] = {}
         for budget in budgets:
             case = self._reservations.fresh(budget.key)
             if case is None:
                 return None
             cases[budget.key] = case
-        world = World(
+        world = ClusterView(
             atlas=self.sources.atlas,
             workloads=self._workloads.wanted,
             selecting=lambda pod: [budget.key for budget in self.sources.budgets_of(pod)],
@@ -80,9 +80,9 @@ class Planner:
             peers=lambda pod: self.sources.pods_of(pod.controller_uid),
             replaced=self.sources.is_replaced,
         )
-        return BudgetPurse(world, cases, request, source, micro_time(utc_now()), unlimited_left)
+        return WaveBudget(world, cases, request, source, micro_time(utc_now()), unlimited_left)
 
-    async def reserve(self, wave: Wave, who: str) -> list[Pick]:
+    async def reserve(self, wave: Wave, who: str) -> list[WavePick]:
         """Those of the wave whose places in all ledgers are taken now: they may go. Conflict where that is none."""
         reserved = await self._reservations.reserve(wave.charges) if wave.charges else ()
         picks = [pick for pick in wave.picks if not pick.payment.charges or pick.candidate.uid in reserved]
@@ -91,12 +91,12 @@ class Planner:
         return picks
 
     def candidate(
-        self, pod: PodFacts, budgets: Sequence[Budget], rank: tuple[int | str, ...], purse: BudgetPurse, turn: int
-    ) -> Candidate:
+        self, pod: PodFacts, budgets: Sequence[Budget], rank: tuple[int | str, ...], purse: WaveBudget, turn: int
+    ) -> WaveCandidate:
         """Its domain is that of the first budget that splits, or its zone."""
         places = tuple(self.sources.atlas.place(budget, pod) for budget in budgets)
         charged = any(pod.uid in case.status.ledger for case in purse.cases.values())
-        return Candidate(pod, self.domain(pod, budgets), rank, places, charged, turn)
+        return WaveCandidate(pod, self.domain(pod, budgets), rank, places, charged, turn)
 
     def domain(self, pod: PodFacts, budgets: Sequence[Budget]) -> Domain:
         for budget in budgets:
@@ -116,4 +116,4 @@ class Planner:
 
 
 def _guards(budget: Budget) -> bool:
-    return budget.enforcement is Enforcement.ENFORCE and Reach.CONTROLLER_DELETES in budget.apply_to
+    return budget.enforcement is Enforcement.ENFORCE and DisruptionKind.CONTROLLER_DELETES in budget.apply_to

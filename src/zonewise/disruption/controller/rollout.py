@@ -17,16 +17,16 @@ from typing import Any, Final
 from prometheus_client import Counter
 
 from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
-from zonewise.disruption.controller.workload_events import Reporter
+from zonewise.disruption.controller.workload_events import WorkloadEvents
 from zonewise.disruption.controller.workqueue import WorkloadQueue
-from zonewise.disruption.decide.backoff import Pace
-from zonewise.disruption.decide.budget import Budget, Reach
-from zonewise.disruption.decide.ledger import RESERVED, Source
+from zonewise.disruption.decide.backoff import RolloutBackoff
+from zonewise.disruption.decide.budget import Budget, DisruptionKind
+from zonewise.disruption.decide.ledger import RESERVED, ChargeSource
 from zonewise.disruption.decide.old_revisions import (
     EVICT,
     UPDATE,
-    Update,
     UpdateError,
+    WorkloadUpdate,
     is_complete,
     is_evicting,
     is_observed,
@@ -36,9 +36,9 @@ from zonewise.disruption.decide.old_revisions import (
     ranks,
     updates_itself,
 )
-from zonewise.disruption.decide.wave import Limits, Pick, Wave, next_wave
-from zonewise.disruption.watch.informers import Sources, WorkloadKey
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.decide.wave import Wave, WaveLimits, WavePick, next_wave
+from zonewise.disruption.watch.informers import DisruptionInformers, WorkloadKey
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.disruption.webhook.registration import EVICTION_WEBHOOK
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
@@ -64,7 +64,7 @@ class _Progress:
     """`gone`: evicted, though the cache may not have heard of it yet."""
 
     uid: str
-    pace: Pace = field(default_factory=Pace)
+    pace: RolloutBackoff = field(default_factory=RolloutBackoff)
     gone: set[str] = field(default_factory=set)
     unsure: bool = False
     """An API server failed at one of the last wave: nobody knows whether it goes, so what was charged has to run out."""
@@ -83,8 +83,8 @@ class RolloutController:
     def __init__(
         self,
         client: Client,
-        sources: Sources,
-        workloads: WorkloadSources,
+        sources: DisruptionInformers,
+        workloads: WorkloadInformers,
         reservations: Reservations,
         recorder: Recorder,
         *,
@@ -94,7 +94,7 @@ class RolloutController:
         self._sources = sources
         self._reservations = reservations
         self._planner = Planner(sources, reservations, workloads)
-        self._reporter = Reporter(recorder)
+        self._reporter = WorkloadEvents(recorder)
         self._clock = clock
         self._progress: dict[WorkloadKey, _Progress] = {}
         caches: dict[str, Cache[Any]] = {
@@ -125,7 +125,7 @@ class RolloutController:
             self._reporter.warn(workload, "InvalidUpdate", str(error))
             return None
         if progress.target != update.revision:
-            progress.target, progress.pace = update.revision, Pace()
+            progress.target, progress.pace = update.revision, RolloutBackoff()
         if not update.old:
             return await self._finish(key, workload, update, progress)
         return await self._go_on(key, workload, update, progress)
@@ -143,7 +143,7 @@ class RolloutController:
             progress = self._progress[key] = _Progress(workload.metadata.uid)
         return progress
 
-    async def _update(self, workload: Evicting, progress: _Progress) -> Update:
+    async def _update(self, workload: Evicting, progress: _Progress) -> WorkloadUpdate:
         pods = self._sources.pods_of(workload.metadata.uid)
         progress.gone &= {pod.uid for pod in pods}
         staying = [pod for pod in pods if pod.uid not in progress.gone]
@@ -159,7 +159,9 @@ class RolloutController:
             progress.generation = workload.metadata.generation
         return progress.revision
 
-    async def _go_on(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:
+    async def _go_on(
+        self, key: WorkloadKey, workload: Evicting, update: WorkloadUpdate, progress: _Progress
+    ) -> float | None:
         budgets = self._planner.budgets(update.old)
         self._queue.hold(key, budgets.keys())
         wave = self._plan(update, budgets, progress)
@@ -180,9 +182,11 @@ class RolloutController:
         domains = {pick.candidate.domain for pick in wave.picks if pick.candidate.uid not in progress.gone}
         return min(progress.pace.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
 
-    def _plan(self, update: Update, budgets: dict[Key, Budget], progress: _Progress) -> Wave | None:
+    def _plan(self, update: WorkloadUpdate, budgets: dict[Key, Budget], progress: _Progress) -> Wave | None:
         splitting = list(budgets.values())
-        purse = self._planner.purse(splitting, Reach.EVICTIONS, Source.ROLLOUT, 1 if update.is_whole else 0)
+        purse = self._planner.purse(
+            splitting, DisruptionKind.EVICTIONS, ChargeSource.ROLLOUT, 1 if update.is_whole else 0
+        )
         if purse is None:
             return None
         pace, now = progress.pace, self._clock()
@@ -191,11 +195,11 @@ class RolloutController:
             self._planner.candidate(pod, splitting, ranked[pod.uid], purse, pace.turn_of_pod(pod.uid))
             for pod in update.old
         ]
-        limits = Limits(update.most, lambda domain: pace.is_closed(domain, now), pace.is_probing, pace.turn)
+        limits = WaveLimits(update.most, lambda domain: pace.is_closed(domain, now), pace.is_probing, pace.turn)
         return next_wave(candidates, purse, limits=limits)
 
     def _wait(
-        self, key: WorkloadKey, workload: Evicting, update: Update, wave: Wave, progress: _Progress
+        self, key: WorkloadKey, workload: Evicting, update: WorkloadUpdate, wave: Wave, progress: _Progress
     ) -> float | None:
         """Something will wake us; only a refusal of others, of which nobody tells, is tried again by the clock."""
         domains = {held.candidate.domain for held in wave.held}
@@ -215,7 +219,7 @@ class RolloutController:
         _WAVES.labels(key.kind).inc()
         await self._evict_all(picks, progress, key.kind)
 
-    async def _evict_all(self, picks: list[Pick], progress: _Progress, kind: str) -> None:
+    async def _evict_all(self, picks: list[WavePick], progress: _Progress, kind: str) -> None:
         """One by one until the first goes, then all others together: who refuses one would refuse them all.
 
         What stays, refused or not tried, leaves its places in the ledgers to others.
@@ -235,10 +239,10 @@ class RolloutController:
         if staying and not progress.unsure:
             self._reservations.give_back(staying)
 
-    def _is_open(self, pick: Pick, progress: _Progress) -> bool:
+    def _is_open(self, pick: WavePick, progress: _Progress) -> bool:
         return not progress.pace.is_closed(pick.candidate.domain, self._clock())
 
-    async def _evict(self, pick: Pick, progress: _Progress, kind: str, *, dry_run: bool = False) -> bool:
+    async def _evict(self, pick: WavePick, progress: _Progress, kind: str, *, dry_run: bool = False) -> bool:
         """A dry run only asks: it costs no write of ours, and says whether one is worth it."""
         pod, shown = pick.candidate.pod, None if dry_run else _reserved(pick)
         try:
@@ -259,7 +263,7 @@ class RolloutController:
             progress.gone.add(pod.uid)
         return True
 
-    def _refused(self, pick: Pick, progress: _Progress, error: ApiError, *, tried: bool) -> None:
+    def _refused(self, pick: WavePick, progress: _Progress, error: ApiError, *, tried: bool) -> None:
         """By a budget, a policy or a webhook; or for one that is away, which says nothing about this pod or domain."""
         fails, pace = isinstance(error, ServerError), progress.pace
         progress.unsure |= fails and tried
@@ -267,7 +271,9 @@ class RolloutController:
         tell(pick.candidate.domain, pick.candidate.uid, self._clock(), error.retry_after_seconds)
         self._reporter.refused(pick.candidate.pod, error)
 
-    async def _finish(self, key: WorkloadKey, workload: Evicting, update: Update, progress: _Progress) -> float | None:
+    async def _finish(
+        self, key: WorkloadKey, workload: Evicting, update: WorkloadUpdate, progress: _Progress
+    ) -> float | None:
         if not update.is_whole:  # the last wave is still on its way
             if progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
                 self._queue.release(key)
@@ -311,7 +317,7 @@ class RolloutController:
         self._progress.pop(key, None)
 
 
-def _reserved(pick: Pick) -> dict[str, str]:
+def _reserved(pick: WavePick) -> dict[str, str]:
     """Shows webhooks that the charge they find is ours, of just now. An older one they renew, lest it runs out meanwhile."""
     times = [entry.time for entry in pick.payment.charges.values()]  # all of one plan, so all the same
     return {RESERVED: times[0]} if times else {}

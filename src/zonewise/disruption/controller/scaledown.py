@@ -18,24 +18,24 @@ from typing import Any, Final
 from prometheus_client import Counter
 
 from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
-from zonewise.disruption.controller.workload_events import Reporter
+from zonewise.disruption.controller.workload_events import WorkloadEvents
 from zonewise.disruption.controller.workqueue import TOGETHER_SECONDS, WorkloadQueue
-from zonewise.disruption.decide.backoff import Pace
-from zonewise.disruption.decide.budget import Budget, Reach
-from zonewise.disruption.decide.ledger import Source
-from zonewise.disruption.decide.pod_order import LEAVES_FIRST, Order
+from zonewise.disruption.decide.backoff import RolloutBackoff
+from zonewise.disruption.decide.budget import Budget, DisruptionKind
+from zonewise.disruption.decide.ledger import ChargeSource
+from zonewise.disruption.decide.pod_order import LEAVES_FIRST, PodOrder
 from zonewise.disruption.decide.pods import DELETION_COST, GRANTED, PodFacts, owner_of
 from zonewise.disruption.decide.scaledown_grants import (
-    Demand,
+    GrantDemand,
     levels,
     of_daemon_set,
     of_replica_set,
     of_stateful_set,
     rank,
 )
-from zonewise.disruption.decide.wave import Limits, Wave, next_wave
-from zonewise.disruption.watch.informers import Sources, WorkloadKey
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.decide.wave import Wave, WaveLimits, next_wave
+from zonewise.disruption.watch.informers import DisruptionInformers, WorkloadKey
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.controller.workqueue import Backoff
@@ -67,7 +67,7 @@ class _Progress:
     """`granted`: by us, and in which version of the pod; the cache may not have heard of it yet."""
 
     uid: str
-    pace: Pace = field(default_factory=Pace)
+    pace: RolloutBackoff = field(default_factory=RolloutBackoff)
     granted: dict[str, int] = field(default_factory=dict)
 
 
@@ -77,8 +77,8 @@ class ScaleDownController:
     def __init__(
         self,
         client: Client,
-        sources: Sources,
-        workloads: WorkloadSources,
+        sources: DisruptionInformers,
+        workloads: WorkloadInformers,
         reservations: Reservations,
         recorder: Recorder,
         *,
@@ -88,7 +88,7 @@ class ScaleDownController:
         self._sources = sources
         self._workloads = workloads
         self._planner = Planner(sources, reservations, workloads)
-        self._reporter = Reporter(recorder)
+        self._reporter = WorkloadEvents(recorder)
         self._clock = clock
         caches: dict[str, Cache[Any]] = {
             REPLICA_SETS.kind: sources.replica_sets,
@@ -144,13 +144,13 @@ class ScaleDownController:
         self._forget(key)
         return None
 
-    def _demand(self, workload: Shrinking, pods: list[PodFacts]) -> Demand:
+    def _demand(self, workload: Shrinking, pods: list[PodFacts]) -> GrantDemand:
         if isinstance(workload, StatefulSet):
             return of_stateful_set(workload, pods)
         if isinstance(workload, DaemonSet):
             return of_daemon_set(workload, pods, self._planner.node_labels(pods))
         if sum(not pod.terminating for pod in pods) <= workload.spec.replicas and not any(pod.granted for pod in pods):
-            return Demand((), Order.FULLEST_FIRST, 0)  # the usual case costs nothing more
+            return GrantDemand((), PodOrder.FULLEST_FIRST, 0)  # the usual case costs nothing more
         return of_replica_set(workload, pods, self._domains(pods, list(self._planner.budgets(pods).values())))
 
     def _domains(self, pods: list[PodFacts], budgets: list[Budget]) -> dict[str, str]:
@@ -160,7 +160,7 @@ class ScaleDownController:
         self,
         key: WorkloadKey,
         workload: Shrinking,
-        demand: Demand,
+        demand: GrantDemand,
         budgets: dict[Key, Budget],
         progress: _Progress,
     ) -> float | None:
@@ -178,9 +178,9 @@ class ScaleDownController:
         await self._act(key, wave, progress)
         return _STUCK_SECONDS
 
-    def _plan(self, demand: Demand, budgets: dict[Key, Budget], pace: Pace) -> Wave | None:
+    def _plan(self, demand: GrantDemand, budgets: dict[Key, Budget], pace: RolloutBackoff) -> Wave | None:
         selecting = list(budgets.values())
-        purse = self._planner.purse(selecting, Reach.CONTROLLER_DELETES, Source.SCALE_DOWN, None)
+        purse = self._planner.purse(selecting, DisruptionKind.CONTROLLER_DELETES, ChargeSource.SCALE_DOWN, None)
         if purse is None:
             return None
         cordoned = self._planner.cordoned(demand.pods)
@@ -196,7 +196,7 @@ class ScaleDownController:
             purse,
             demand.order,
             levels=levels(peers, self._domains(peers, selecting), demand.unasked),
-            limits=Limits(demand.most, lambda domain: pace.is_closed(domain, now), pace.is_probing, pace.turn),
+            limits=WaveLimits(demand.most, lambda domain: pace.is_closed(domain, now), pace.is_probing, pace.turn),
         )
 
     def _peers(self, pod: PodFacts, budgets: list[Budget]) -> list[PodFacts]:
@@ -215,7 +215,9 @@ class ScaleDownController:
         peers = self._peers(pods[0], list(self._planner.budgets(pods[:1]).values()))
         return sum(pod.ready and not pod.terminating and not pod.leaving for pod in peers) >= owner.desired
 
-    def _wait(self, key: WorkloadKey, workload: Shrinking, demand: Demand, wave: Wave, progress: _Progress) -> float:
+    def _wait(
+        self, key: WorkloadKey, workload: Shrinking, demand: GrantDemand, wave: Wave, progress: _Progress
+    ) -> float:
         quiet = not demand.waiting and self._is_whole(workload)
         if quiet or progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
             self._queue.release(key)

@@ -16,18 +16,18 @@ from datetime import datetime
 from typing import Final
 
 from zonewise import log
-from zonewise.disruption.controller.budget_store import LOST, Book, Page
-from zonewise.disruption.controller.events import Reports, order_is_fixed
+from zonewise.disruption.controller.budget_store import LOST, BudgetStore, BudgetVersion
+from zonewise.disruption.controller.events import BudgetEvents, order_is_fixed
 from zonewise.disruption.decide import status
-from zonewise.disruption.decide.budget import Budget, BudgetError, Reach
-from zonewise.disruption.decide.ledger import Entry, Ledger, Sightings, Source, refund, tend
+from zonewise.disruption.decide.budget import Budget, BudgetError, DisruptionKind
+from zonewise.disruption.decide.ledger import ChargeSource, Ledger, LedgerEntry, Sightings, refund, tend
 from zonewise.disruption.decide.pods import PodFacts
-from zonewise.disruption.decide.reason import Code
-from zonewise.disruption.decide.status import Published, Recollection
-from zonewise.disruption.decide.verdict import Case, Verdict, judge
+from zonewise.disruption.decide.reason import DisruptionCode
+from zonewise.disruption.decide.status import PublishedStatus, Recollection
+from zonewise.disruption.decide.verdict import BudgetCase, EvictionVerdict, judge
 from zonewise.disruption.decide.write_urgency import NEVER, Urgency, due_at, urgency
-from zonewise.disruption.watch.informers import Sources
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.watch.informers import DisruptionInformers
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.elector import boot_seconds, utc_now
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
@@ -63,29 +63,29 @@ class _Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class FreshCount:
     """A budget counted just now, and the version it was counted on."""
 
-    page: Page
-    status: Published
-    given_up: tuple[Entry, ...]
+    page: BudgetVersion
+    status: PublishedStatus
+    given_up: tuple[LedgerEntry, ...]
     given_back: frozenset[Charge]
     next_seconds: float | None
 
     @property
-    def case(self) -> Case:
-        return Case(self.page.budget, self.status)
+    def case(self) -> BudgetCase:
+        return BudgetCase(self.page.budget, self.status)
 
 
-class Publisher:
+class StatusWriter:
     """Made before `caches` run; `run` works until cancelled, and may be run again with every new leadership."""
 
     def __init__(
         self,
-        sources: Sources,
-        workloads: WorkloadSources,
-        book: Book,
-        reports: Reports,
+        sources: DisruptionInformers,
+        workloads: WorkloadInformers,
+        book: BudgetStore,
+        reports: BudgetEvents,
         *,
         clock: Callable[[], float] = boot_seconds,
         wall: Callable[[], datetime] = utc_now,
@@ -110,7 +110,7 @@ class Publisher:
 
     # For rollouts and scale-downs.
 
-    def fresh(self, key: Key) -> Case | None:
+    def fresh(self, key: Key) -> BudgetCase | None:
         """Counted now from all that is known here, without a call; None while the budget can't be counted."""
         page = self._newest(key)
         counted = self._count(page) if page is not None else None
@@ -129,9 +129,9 @@ class Publisher:
         for key in self._memories:
             ledger = self._ledger(key)
             found = [ledger[uid] for uid in ledger.keys() & uids]
-            self._give_back(key, [entry for entry in found if entry.source is Source.ROLLOUT])
+            self._give_back(key, [entry for entry in found if entry.source is ChargeSource.ROLLOUT])
 
-    async def reserve(self, wishes: Mapping[Key, Sequence[Entry]]) -> set[str]:
+    async def reserve(self, wishes: Mapping[Key, Sequence[LedgerEntry]]) -> set[str]:
         """Charges the entries; the uids that every budget they were meant for lets go, charged where it must be.
 
         One write per budget. What one budget refuses is not asked of the next, and given back to those before it.
@@ -147,7 +147,7 @@ class Publisher:
                 )
         return held
 
-    async def _reserve_all(self, wishes: Mapping[Key, Sequence[Entry]]) -> set[str]:
+    async def _reserve_all(self, wishes: Mapping[Key, Sequence[LedgerEntry]]) -> set[str]:
         held = {entry.uid for entries in wishes.values() for entry in entries}
         for key in sorted(wishes):
             wanted = [entry for entry in wishes[key] if entry.uid in held]
@@ -155,7 +155,7 @@ class Publisher:
                 held -= {entry.uid for entry in wanted} - await self._reserve(key, wanted)
         return held
 
-    def _give_back(self, key: Key, entries: Collection[Entry]) -> None:
+    def _give_back(self, key: Key, entries: Collection[LedgerEntry]) -> None:
         if entries:
             self._memory(key).given_back |= {(entry.uid, entry.time) for entry in entries}
             self._queue.add(key)
@@ -164,7 +164,7 @@ class Publisher:
         page = self._newest(key)
         return page.status.ledger if page is not None else {}
 
-    async def _reserve(self, key: Key, entries: Sequence[Entry]) -> set[str]:
+    async def _reserve(self, key: Key, entries: Sequence[LedgerEntry]) -> set[str]:
         memory = self._memory(key)
         async with memory.writing:
             page = self._book.newest(key)
@@ -182,7 +182,7 @@ class Publisher:
                     return held
         raise Conflict(f"budget {key} could not be reserved: others wrote first {_RESERVE_ATTEMPTS} times")
 
-    async def _stored(self, counted: Fresh, after: Published) -> bool:
+    async def _stored(self, counted: FreshCount, after: PublishedStatus) -> bool:
         if urgency(counted.page.status, after) is Urgency.NOTHING:
             return True
         try:
@@ -193,25 +193,29 @@ class Publisher:
             return False
         return True
 
-    def _charge(self, case: Case, entries: Sequence[Entry]) -> tuple[set[str], Published]:
+    def _charge(self, case: BudgetCase, entries: Sequence[LedgerEntry]) -> tuple[set[str], PublishedStatus]:
         held = set[str]()
         for entry in entries:
             pod = self._sources.facts_of(entry.uid)
             if pod is None:
                 continue
-            reach = Reach.CONTROLLER_DELETES if entry.source is Source.SCALE_DOWN else Reach.EVICTIONS
+            reach = (
+                DisruptionKind.CONTROLLER_DELETES
+                if entry.source is ChargeSource.SCALE_DOWN
+                else DisruptionKind.EVICTIONS
+            )
             peers = self._sources.pods_of(pod.replica_set) if case.status.numbers.any_surplus else ()
             judgement = judge(case, pod, self._sources.atlas, peers, reach, self._all_cases(case, pod), entry.owner)
-            if judgement.verdict is Verdict.CHARGE:
+            if judgement.verdict is EvictionVerdict.CHARGE:
                 replaced = self._sources.is_replaced(pod, case.status.ledger)
-                case = Case(case.budget, status.charged(case.budget, case.status, [entry], replaced=replaced))
-            elif judgement.reason.code is Code.ALREADY_CHARGED and entry.source is Source.SCALE_DOWN:
-                case = Case(case.budget, status.relied_on(case.status, entry))
-            if judgement.verdict is not Verdict.DENY:
+                case = BudgetCase(case.budget, status.charged(case.budget, case.status, [entry], replaced=replaced))
+            elif judgement.reason.code is DisruptionCode.ALREADY_CHARGED and entry.source is ChargeSource.SCALE_DOWN:
+                case = BudgetCase(case.budget, status.relied_on(case.status, entry))
+            if judgement.verdict is not EvictionVerdict.DENY:
                 held.add(entry.uid)
         return held, status.restated(case.budget, case.status, self._now())
 
-    def _all_cases(self, case: Case, pod: PodFacts) -> list[Case]:
+    def _all_cases(self, case: BudgetCase, pod: PodFacts) -> list[BudgetCase]:
         pages = (self._newest(budget.key) for budget in self._sources.budgets_of(pod))
         return [case, *(page.case for page in pages if page is not None and page.key != case.budget.key)]
 
@@ -260,13 +264,13 @@ class Publisher:
         noticed_at = now if memory.noticed_at is None else memory.noticed_at
         return due_at(urgent, noticed_at=noticed_at, written_at=memory.written_at, held=bool(memory.holders))
 
-    def _seconds_until(self, due: float, counted: Fresh, now: float) -> float:
+    def _seconds_until(self, due: float, counted: FreshCount, now: float) -> float:
         """Until it is due, or an entry ages, or just to look again: a watch may fail in ways nobody thought of."""
         resync = RESYNC_SECONDS * (0.9 + 0.2 * random.random())  # noqa: S311 - no secret
         ages = counted.next_seconds if counted.next_seconds is not None else float("inf")
         return max(0.01, min(due, ages, now + resync) - now)
 
-    async def _store(self, counted: Fresh, after: Published) -> None:
+    async def _store(self, counted: FreshCount, after: PublishedStatus) -> None:
         memory = self._memory(counted.page.key)
         await self._book.write(counted.page, after)
         memory.written_at = self._clock()
@@ -274,13 +278,13 @@ class Publisher:
         memory.given_back -= counted.given_back
         self._reports.published(counted.page, after, counted.given_up)
 
-    def _newest(self, key: Key) -> Page | None:
+    def _newest(self, key: Key) -> BudgetVersion | None:
         try:
             return self._book.newest(key)
         except BudgetError:  # told of when the watch comes to it
             return None
 
-    def _count(self, page: Page) -> Fresh | None:
+    def _count(self, page: BudgetVersion) -> FreshCount | None:
         """None while the watch has not told of the spec that stands, or of anything: its pods are not known then."""
         budget, before = page.budget, page.status
         if self._sources.blind or self._workloads.blind:
@@ -303,7 +307,7 @@ class Publisher:
         after = status.published(
             budget, census, tended.ledger, before.conditions, self._now(), order_is_fixed(census.numbers, wanted)
         )
-        return Fresh(page, after, tended.given_up, given_back, tended.next_seconds)
+        return FreshCount(page, after, tended.given_up, given_back, tended.next_seconds)
 
     def _memory(self, key: Key) -> _Memory:
         return self._memories.setdefault(key, _Memory())

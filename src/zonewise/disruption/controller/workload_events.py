@@ -26,7 +26,7 @@ _SENTENCES: Final = 3
 Workload = StatefulSet | DaemonSet | ReplicaSet
 
 
-class Reporter:
+class WorkloadEvents:
     """An event is written when what it says is new for its workload: a workload that stays held is told once."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from zonewise.disruption.controller.planner import Reservations
-from zonewise.disruption.watch.informers import Sources, WorkloadKey
-from zonewise.disruption.watch.replicas import WorkloadSources
+from zonewise.disruption.watch.informers import DisruptionInformers, WorkloadKey
+from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
 from zonewise.kube.watch.cache import Cache
@@ -42,7 +42,7 @@ class WorkloadQueue(Generic[W]):
         self._queue: WorkQueue[WorkloadKey] = WorkQueue(name, backoff=backoff)
         self._controller = Controller(name, self._queue, reconcile, workers=4)
 
-    def follow(self, sources: Sources, workloads: WorkloadSources) -> None:
+    def follow(self, sources: DisruptionInformers, workloads: WorkloadInformers) -> None:
         workloads.on_workload_dirty(self._workload_changed)
         sources.on_budget_dirty(self._budget_changed)
 

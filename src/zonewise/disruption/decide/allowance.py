@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from zonewise.disruption.decide.budget import Budget, Place
+from zonewise.disruption.decide.budget import Budget, BudgetDomainKey
 
 
-class Filling(NamedTuple):
+class DomainFill(NamedTuple):
     """What a domain holds: `slots` are the pods it ought to have, here or missing; `healthy` those that serve."""
 
     slots: int
@@ -21,7 +21,7 @@ class Filling(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class DomainCount:
     """`expected`: wanted by all owners. `surplus`: pods beyond that, by owner. `unplaced`: missing, nobody knows where.
 
     `outside`: slots of the same owners where the budget does not apply; they share in a scale-down.
@@ -31,15 +31,15 @@ class Tally:
     uncovered: int = 0
     unmanaged: int = 0
     unplaced: int = 0
-    domains: Mapping[str, Filling] = field(default_factory=dict)
+    domains: Mapping[str, DomainFill] = field(default_factory=dict)
     surplus: Mapping[str, int] = field(default_factory=dict)
     outside: Mapping[str, int] = field(default_factory=dict)
 
-    def charged(self, domain: str, owner: str) -> Tally:
+    def charged(self, domain: str, owner: str) -> DomainCount:
         """With one more pod promised away. Where its owner has too many, the pod takes its slot along."""
-        slots, healthy = self.domains.get(domain, Filling(0, 0))
+        slots, healthy = self.domains.get(domain, DomainFill(0, 0))
         left = self.surplus.get(owner, 0)
-        filling = Filling(max(0, slots - 1) if left else slots, max(0, healthy - 1))
+        filling = DomainFill(max(0, slots - 1) if left else slots, max(0, healthy - 1))
         surplus = {known: pods - (known == owner) for known, pods in self.surplus.items()}
         surplus = {known: pods for known, pods in surplus.items() if pods}
         outside = self.outside if surplus else {}
@@ -47,7 +47,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainNumbers:
+class DomainAllowance:
     """`target` is the domain's share once any surplus has left; `desired` how many of it must be healthy."""
 
     name: str
@@ -67,11 +67,11 @@ class DomainNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class BudgetAllowance:
     """What a budget publishes. `outside_surplus` are the domains it does not cover that have pods to give."""
 
-    tally: Tally
-    domains: Mapping[str, DomainNumbers]
+    tally: DomainCount
+    domains: Mapping[str, DomainAllowance]
     outside_surplus: frozenset[str] = frozenset()
 
     @property
@@ -86,7 +86,7 @@ class Numbers:
     def desired(self) -> int:
         return sum(domain.desired for domain in self.domains.values())
 
-    def gives(self, place: Place) -> bool:
+    def gives(self, place: BudgetDomainKey) -> bool:
         """Whether the place has more pods than its share."""
         if not place.covered:
             return place.domain in self.outside_surplus
@@ -99,20 +99,20 @@ class Numbers:
         return bool(self.outside_surplus) or any(domain.surplus for domain in self.domains.values())
 
 
-NO_NUMBERS: Final = Numbers(Tally(), {})
+NO_NUMBERS: Final = BudgetAllowance(DomainCount(), {})
 
 
-def work_out(budget: Budget, tally: Tally) -> Numbers:
+def work_out(budget: Budget, tally: DomainCount) -> BudgetAllowance:
     targets = _targets(budget, tally)
     domains = {
-        name: _domain(budget, tally, name, filling, targets[Place(name, covered=True)])
+        name: _domain(budget, tally, name, filling, targets[BudgetDomainKey(name, covered=True)])
         for name, filling in sorted(tally.domains.items())
     }
-    outside = {name for name, slots in tally.outside.items() if slots > targets[Place(name, covered=False)]}
-    return Numbers(tally, _spare_whole_domains(budget, tally, domains), frozenset(outside))
+    outside = {name for name, slots in tally.outside.items() if slots > targets[BudgetDomainKey(name, covered=False)]}
+    return BudgetAllowance(tally, _spare_whole_domains(budget, tally, domains), frozenset(outside))
 
 
-def charge(budget: Budget, numbers: Numbers, domain: str, owner: str) -> Numbers:
+def charge(budget: Budget, numbers: BudgetAllowance, domain: str, owner: str) -> BudgetAllowance:
     """The numbers once one more pod of a domain is promised away; mostly those of that domain alone change.
 
     A wave over thousands of domains takes as many steps, so a step must not work out all of them.
@@ -125,7 +125,7 @@ def charge(budget: Budget, numbers: Numbers, domain: str, owner: str) -> Numbers
     return replace(numbers, tally=tally, domains={**numbers.domains, domain: own})
 
 
-def _only_change(budget: Budget, numbers: Numbers, tally: Tally, domain: str) -> int | None:
+def _only_change(budget: Budget, numbers: BudgetAllowance, tally: DomainCount, domain: str) -> int | None:
     """The domain's new target where nothing but its own numbers change, otherwise None."""
     before = numbers.domains.get(domain)
     if before is None or not budget.split_keys:
@@ -138,27 +138,27 @@ def _only_change(budget: Budget, numbers: Numbers, tally: Tally, domain: str) ->
     return None if level is None or level != _level(numbers.tally) else min(tally.domains[domain].slots, level)
 
 
-def _domain(budget: Budget, tally: Tally, name: str, filling: Filling, target: int) -> DomainNumbers:
+def _domain(budget: Budget, tally: DomainCount, name: str, filling: DomainFill, target: int) -> DomainAllowance:
     desired = budget.desired(target)
     spare = spared(budget, tally, filling.healthy, desired)
     allowed = 0 if budget.frozen or _without_base(budget, tally) else max(0, spare)
-    return DomainNumbers(name, filling.slots, target, filling.healthy, desired, allowed)
+    return DomainAllowance(name, filling.slots, target, filling.healthy, desired, allowed)
 
 
-def spared(budget: Budget, tally: Tally, healthy: int, desired: int) -> int:
+def spared(budget: Budget, tally: DomainCount, healthy: int, desired: int) -> int:
     """What is missing from nobody knows where may be missing here, unless so many healthy ones are all that is asked."""
     return healthy - desired - (tally.unplaced if budget.maximum is not None else 0)
 
 
-def _without_base(budget: Budget, tally: Tally) -> bool:
+def _without_base(budget: Budget, tally: DomainCount) -> bool:
     """No controller says how many pods there should be, so only a plain number of them for all can be kept."""
     plain = budget.whole and budget.minimum is not None and not budget.minimum.percent
     return tally.expected == 0 and tally.unmanaged > 0 and not plain
 
 
-def _targets(budget: Budget, tally: Tally) -> dict[Place, int]:
-    slots = {Place(name, covered=True): filling.slots for name, filling in tally.domains.items()}
-    slots |= {Place(name, covered=False): count for name, count in tally.outside.items()}
+def _targets(budget: Budget, tally: DomainCount) -> dict[BudgetDomainKey, int]:
+    slots = {BudgetDomainKey(name, covered=True): filling.slots for name, filling in tally.domains.items()}
+    slots |= {BudgetDomainKey(name, covered=False): count for name, count in tally.outside.items()}
     if budget.whole:
         return dict.fromkeys(slots, tally.expected)
     if not budget.split_keys:
@@ -167,12 +167,12 @@ def _targets(budget: Budget, tally: Tally) -> dict[Place, int]:
     return {place: count if level is None else min(count, level) for place, count in slots.items()}
 
 
-def _level(tally: Tally) -> int | None:
+def _level(tally: DomainCount) -> int | None:
     slots = [*(filling.slots for filling in tally.domains.values()), *tally.outside.values()]
     return level_down(slots, sum(slots) - sum(tally.surplus.values()))
 
 
-def _shares(slots: Mapping[Place, int], staying: int) -> dict[Place, int]:
+def _shares(slots: Mapping[BudgetDomainKey, int], staying: int) -> dict[BudgetDomainKey, int]:
     total = sum(slots.values())
     return {place: -(-count * staying // total) if total else 0 for place, count in slots.items()}
 
@@ -191,7 +191,9 @@ def level_down(slots: Iterable[int], staying: int) -> int | None:
     return None
 
 
-def _spare_whole_domains(budget: Budget, tally: Tally, domains: dict[str, DomainNumbers]) -> dict[str, DomainNumbers]:
+def _spare_whole_domains(
+    budget: Budget, tally: DomainCount, domains: dict[str, DomainAllowance]
+) -> dict[str, DomainAllowance]:
     """Where enough domains are disrupted already, those that are whole stay so.
 
     A pod that is missing from nobody knows where may be missing from one more.

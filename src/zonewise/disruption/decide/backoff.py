@@ -1,6 +1,6 @@
 """How fast a workload's rollout goes: when the next wave may start, and when a refused one is tried again; pure.
 
-`rollouts` and `scaledown` keep one `Pace` per workload and tell it what happened; it answers with seconds to wait. A
+`rollouts` and `scaledown` keep one `RolloutBackoff` per workload and tell it what happened; it answers with seconds to wait. A
 refusal closes the pod's domain for 1 s, four times as long with each further one, at most 5 min. A server that fails, as
 when a webhook is away, closes all of them. When several in a row were refused wherever they were tried, the whole workload
 is blocked and asks four times an hour at most: with the first wave's own writes that makes no more than six calls.
@@ -40,7 +40,7 @@ def _recent() -> deque[float]:
 
 
 @dataclass(slots=True)
-class Pace:
+class RolloutBackoff:
     """Times are seconds of one clock that never goes back."""
 
     _wave_since: float | None = None

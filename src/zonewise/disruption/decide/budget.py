@@ -49,7 +49,7 @@ class Enforcement(StrEnum):
     OFF = "Off"
 
 
-class Reach(StrEnum):
+class DisruptionKind(StrEnum):
     """Which requests a budget answers; all others are counted, never refused."""
 
     EVICTIONS = "Evictions"
@@ -88,7 +88,7 @@ class Amount:
         return f"{self.number}%" if self.percent else str(self.number)
 
 
-class Place(NamedTuple):
+class BudgetDomainKey(NamedTuple):
     """Where a budget finds a pod: a domain it covers, or one of the same name that it leaves alone.
 
     The name joins the values of the split keys with slashes; it is empty where a node lacks one of them.
@@ -113,7 +113,7 @@ class Budget:
     max_disrupted_domains: int | None = None
     unhealthy: UnhealthyPolicy = UnhealthyPolicy.IF_HEALTHY_BUDGET
     enforcement: Enforcement = Enforcement.ENFORCE
-    apply_to: frozenset[Reach] = frozenset({Reach.EVICTIONS, Reach.CONTROLLER_DELETES})
+    apply_to: frozenset[DisruptionKind] = frozenset({DisruptionKind.EVICTIONS, DisruptionKind.CONTROLLER_DELETES})
 
     @classmethod
     def parse(cls, written: TopologyDisruptionBudget) -> Budget:
@@ -146,16 +146,16 @@ class Budget:
         assert self.minimum is not None
         return self.minimum.of(target)
 
-    def place(self, node_labels: Mapping[str, str], node_name: str = "") -> Place:
+    def place(self, node_labels: Mapping[str, str], node_name: str = "") -> BudgetDomainKey:
         """Where a pod on this node counts. Old spellings of zone and region are today's, in the term and on nodes."""
         labels = canonical_labels(node_labels)
         covered = self.term is None or self.term.matches(labels, node_name)
         if not self.split_keys:
-            return Place(EVERYWHERE if self.term is None else POOL, covered)
+            return BudgetDomainKey(EVERYWHERE if self.term is None else POOL, covered)
         values = [domain_of(labels, key) for key in self.split_keys]
         if None in values:
-            return Place("", covered=False)
-        return Place("/".join(value or "" for value in values), covered)
+            return BudgetDomainKey("", covered=False)
+        return BudgetDomainKey("/".join(value or "" for value in values), covered)
 
 
 def _parse(written: TopologyDisruptionBudget) -> Budget:
@@ -179,7 +179,7 @@ def _parse(written: TopologyDisruptionBudget) -> Budget:
     unhealthy = _choice(
         UnhealthyPolicy, spec.unhealthy_pod_eviction_policy, "spec.unhealthyPodEvictionPolicy", problems
     )
-    apply_to = frozenset(_choice(Reach, reach, "spec.applyTo", problems) for reach in spec.apply_to)
+    apply_to = frozenset(_choice(DisruptionKind, reach, "spec.applyTo", problems) for reach in spec.apply_to)
     if problems:
         raise BudgetError(key, tuple(problems))
     return Budget(

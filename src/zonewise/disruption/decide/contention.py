@@ -18,7 +18,7 @@ _MOST_STEPS: Final = 16.0
 
 
 @dataclass(slots=True)
-class Pause:
+class ContentionDelay:
     _steps: float = 0.0
     _write_seconds: float = 0.0
 

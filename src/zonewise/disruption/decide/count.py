@@ -13,10 +13,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from zonewise.disruption.decide.allowance import Filling, Numbers, Tally, work_out
-from zonewise.disruption.decide.budget import EVERYWHERE, POOL, Budget, Place
+from zonewise.disruption.decide.allowance import BudgetAllowance, DomainCount, DomainFill, work_out
+from zonewise.disruption.decide.budget import EVERYWHERE, POOL, Budget, BudgetDomainKey
 from zonewise.disruption.decide.ledger import Ledger
-from zonewise.disruption.decide.pods import Atlas, PodFacts, Stage, Workload, Workloads, comes_back, is_beyond
+from zonewise.disruption.decide.pods import (
+    NodeDomains,
+    PodFacts,
+    PodStage,
+    Workload,
+    Workloads,
+    comes_back,
+    is_beyond,
+)
 
 MOST_DEPARTURES: Final = 2000
 
@@ -24,7 +32,7 @@ _UNMANAGED: Final = ""
 _ORDERED: Final = "StatefulSet"
 """The kind whose pods go and come back by their ordinals."""
 
-Places = Mapping[tuple[str, Place], int]
+Places = Mapping[tuple[str, BudgetDomainKey], int]
 """The slots that an owner (by uid) had in a place when last counted; the leader hands each count to the next."""
 
 
@@ -33,14 +41,14 @@ class Departure:
     """`missing` of an owner's `slots` in a place are of pods that are not there; lets the next leader count on."""
 
     owner: str
-    place: Place
+    place: BudgetDomainKey
     missing: int
     slots: int
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
-    numbers: Numbers
+class PodCount:
+    numbers: BudgetAllowance
     places: Places
     departures: tuple[Departure, ...]
 
@@ -53,14 +61,14 @@ def places_of(departures: Iterable[Departure]) -> Places:
 def count(
     budget: Budget,
     pods: Iterable[PodFacts],
-    atlas: Atlas,
+    atlas: NodeDomains,
     workloads: Workloads,
     ledger: Ledger,
     places: Places,
     *,
     ledger_tells: bool = True,
     slots_before: Mapping[str, int] | None = None,
-) -> Census:
+) -> PodCount:
     """`pods` are those the budget selects, in any order; one pass over them. `places` are of the same term and keys.
 
     `ledger_tells`: whether the ledger knows of pods that left and `places` does not, in domains of the same term and keys.
@@ -78,7 +86,7 @@ def count(
         _settle(owner, group, held.get(owner, {}), slots, only_certain=budget.max_disrupted_domains is not None)
     _let_charges_take_surplus(budget, crowd, atlas, workloads, ledger, slots)
     tally = _tally(budget, crowd, slots)
-    return Census(work_out(budget, tally), slots.places, _departures(crowd, slots))
+    return PodCount(work_out(budget, tally), slots.places, _departures(crowd, slots))
 
 
 @dataclass(slots=True)
@@ -90,9 +98,9 @@ class _Group:
 
     desired: int
     ordinals: range | None = None
-    active: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
-    owing: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
-    beyond: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    active: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
+    owing: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
+    beyond: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
 
     @classmethod
     def of(cls, workload: Workload | None) -> _Group:
@@ -118,7 +126,7 @@ class _Crowd:
     """`present` are the charged pods that are there. `excess`: what a controller has beyond what it wants itself."""
 
     groups: dict[str, _Group] = field(default_factory=dict)
-    healthy: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    healthy: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
     present: dict[str, PodFacts] = field(default_factory=dict)
     excess: dict[str, int] = field(default_factory=dict)
     matched: int = 0
@@ -126,18 +134,20 @@ class _Crowd:
 
 @dataclass(slots=True)
 class _Slots:
-    places: dict[tuple[str, Place], int] = field(default_factory=dict)
-    by_place: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    places: dict[tuple[str, BudgetDomainKey], int] = field(default_factory=dict)
+    by_place: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
     surplus: dict[str, int] = field(default_factory=dict)
     unplaced: int = 0
 
 
-def _look_at(budget: Budget, pods: Iterable[PodFacts], atlas: Atlas, workloads: Workloads, ledger: Ledger) -> _Crowd:
+def _look_at(
+    budget: Budget, pods: Iterable[PodFacts], atlas: NodeDomains, workloads: Workloads, ledger: Ledger
+) -> _Crowd:
     """The only pass over the pods. It counts by controller and node, which are few, and looks up the rest for those."""
     crowd = _Crowd()
     heads: dict[tuple[str, str, bool], _Heads] = {}
     for pod in pods:
-        if pod.stage is Stage.ENDED:
+        if pod.stage is PodStage.ENDED:
             continue
         controller = pod.controller
         beyond = (
@@ -162,7 +172,7 @@ def _look_at(budget: Budget, pods: Iterable[PodFacts], atlas: Atlas, workloads: 
     return crowd
 
 
-def _add(crowd: _Crowd, here: _Heads, budget: Budget, atlas: Atlas, workloads: Workloads) -> None:
+def _add(crowd: _Crowd, here: _Heads, budget: Budget, atlas: NodeDomains, workloads: Workloads) -> None:
     workload = workloads.get(here.example.controller_uid)
     owner = workload.owner.uid if workload is not None else _UNMANAGED
     group = crowd.groups.get(owner)
@@ -193,7 +203,7 @@ def _add_owners_without_pods(crowd: _Crowd, workloads: Workloads, places: Places
 def _add_gone_entries(crowd: _Crowd, ledger: Ledger, places: Places) -> None:
     """Charged pods that are gone tell where one is missing, for owners that were not counted there before."""
     for uid, entry in ledger.items():
-        place = Place(entry.domain, covered=True)
+        place = BudgetDomainKey(entry.domain, covered=True)
         group = crowd.groups.get(entry.owner)
         if uid in crowd.present or group is None or is_beyond(entry.name, group.ordinals):
             continue
@@ -205,7 +215,7 @@ def _leave_out_replaced(crowd: _Crowd, slots_before: Mapping[str, int]) -> None:
     """A domain with as many pods as it had owes none, though some are seen leaving: else it would be owed there what
     another domain lost while nobody led.
     """
-    active: dict[Place, int] = defaultdict(int)
+    active: dict[BudgetDomainKey, int] = defaultdict(int)
     for group in crowd.groups.values():
         for pods in (group.active, group.beyond):
             for place, number in pods.items():
@@ -217,14 +227,16 @@ def _leave_out_replaced(crowd: _Crowd, slots_before: Mapping[str, int]) -> None:
                 group.owing[place] = min(owed, max(0, lacking))
 
 
-def _by_owner(places: Places) -> dict[str, dict[Place, int]]:
-    held: dict[str, dict[Place, int]] = defaultdict(dict)
+def _by_owner(places: Places) -> dict[str, dict[BudgetDomainKey, int]]:
+    held: dict[str, dict[BudgetDomainKey, int]] = defaultdict(dict)
     for (owner, place), slots in places.items():
         held[owner][place] = slots
     return held
 
 
-def _settle(owner: str, group: _Group, before: Mapping[Place, int], slots: _Slots, *, only_certain: bool) -> None:
+def _settle(
+    owner: str, group: _Group, before: Mapping[BudgetDomainKey, int], slots: _Slots, *, only_certain: bool
+) -> None:
     """Spreads what the owner is missing over the places that may have lost it, or notes what it has too many.
 
     `only_certain`: one that may be missing from either of two domains makes neither of them a disrupted one, which need
@@ -248,21 +260,21 @@ def _settle(owner: str, group: _Group, before: Mapping[Place, int], slots: _Slot
         slots.by_place[place] += leaving
 
 
-def _gaps(group: _Group, before: Mapping[Place, int], missing: int) -> dict[Place, int]:
+def _gaps(group: _Group, before: Mapping[BudgetDomainKey, int], missing: int) -> dict[BudgetDomainKey, int]:
     """No more than is missing is owed by any one place; between places that may owe it, nobody can tell."""
     lost = {place: slots - group.active.get(place, 0) for place, slots in before.items()}
     lost |= {place: owed for place, owed in group.owing.items() if place not in before}
     return {place: min(gap, missing) for place, gap in lost.items() if gap > 0}
 
 
-def _certain(gaps: Mapping[Place, int], missing: int) -> dict[Place, int]:
+def _certain(gaps: Mapping[BudgetDomainKey, int], missing: int) -> dict[BudgetDomainKey, int]:
     """What is missing from a place even if all the others have lost what they may have lost."""
     total = sum(gaps.values())
     return {place: min(gap, max(0, missing - (total - gap))) for place, gap in gaps.items()}
 
 
 def _let_charges_take_surplus(
-    budget: Budget, crowd: _Crowd, atlas: Atlas, workloads: Workloads, ledger: Ledger, slots: _Slots
+    budget: Budget, crowd: _Crowd, atlas: NodeDomains, workloads: Workloads, ledger: Ledger, slots: _Slots
 ) -> None:
     """A charged pod counts as gone where its owner has too many, unless its controller makes it, or another, again.
 
@@ -284,21 +296,21 @@ def _let_charges_take_surplus(
                 excess[controller] -= 1
 
 
-def _tally(budget: Budget, crowd: _Crowd, slots: _Slots) -> Tally:
+def _tally(budget: Budget, crowd: _Crowd, slots: _Slots) -> DomainCount:
     domains = {
-        place.domain: Filling(count, crowd.healthy.get(place, 0))
+        place.domain: DomainFill(count, crowd.healthy.get(place, 0))
         for place, count in slots.by_place.items()
         if place.covered
     }
     if not budget.split_keys:
-        domains.setdefault(EVERYWHERE if budget.whole else POOL, Filling(0, 0))
+        domains.setdefault(EVERYWHERE if budget.whole else POOL, DomainFill(0, 0))
     unplaced = slots.unplaced
     if len(domains) == 1 and budget.max_disrupted_domains is None:  # else one more domain may be disrupted, unseen
         ((name, filling),) = domains.items()
-        domains, unplaced = {name: Filling(filling.slots + unplaced, filling.healthy)}, 0
+        domains, unplaced = {name: DomainFill(filling.slots + unplaced, filling.healthy)}, 0
     surplus = {owner: pods for owner, pods in slots.surplus.items() if pods}
     unmanaged = crowd.groups.get(_UNMANAGED)
-    return Tally(
+    return DomainCount(
         expected=_expected(budget, crowd),
         uncovered=sum(
             count

@@ -14,13 +14,22 @@ from typing import Final
 import msgspec
 
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.ledger import Ledger, Source
+from zonewise.disruption.decide.ledger import ChargeSource, Ledger
 from zonewise.disruption.decide.pdb import SEVERAL
-from zonewise.disruption.decide.pods import Atlas, PodFacts, Stage, Workloads, comes_back, gives_up, ordinal, staying
-from zonewise.disruption.decide.status import Published, Recollection, published, recollect
-from zonewise.disruption.decide.verdict import Case
-from zonewise.disruption.decide.wave import Candidate, Pick, Wave, next_wave
-from zonewise.disruption.decide.wave_budget import BudgetPurse, World
+from zonewise.disruption.decide.pods import (
+    NodeDomains,
+    PodFacts,
+    PodStage,
+    Workloads,
+    comes_back,
+    gives_up,
+    ordinal,
+    staying,
+)
+from zonewise.disruption.decide.status import PublishedStatus, Recollection, published, recollect
+from zonewise.disruption.decide.verdict import BudgetCase
+from zonewise.disruption.decide.wave import Wave, WaveCandidate, WavePick, next_wave
+from zonewise.disruption.decide.wave_budget import ClusterView, WaveBudget
 from zonewise.objects import Key, key_of
 from zonewise.objects.policy import PodDisruptionBudget
 from zonewise.topology import Reason, zone_of
@@ -40,7 +49,7 @@ BEHIND: Final = Reason("BehindAnotherNode", "kubectl drain never comes to this n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class DrainView:
     """As read from a live cluster. `statuses` are what budgets publish, by their keys.
 
     `guards` says of a namespace whether evictions are asked about there: budgets elsewhere hold nothing.
@@ -51,7 +60,7 @@ class Cluster:
     nodes: Mapping[str, Mapping[str, str]]
     unschedulable: frozenset[str] = frozenset()
     budgets: Sequence[Budget] = ()
-    statuses: Mapping[Key, Published] = field(default_factory=dict)
+    statuses: Mapping[Key, PublishedStatus] = field(default_factory=dict)
     stock: Sequence[PodDisruptionBudget] = ()
     stock_selects: Callable[[PodDisruptionBudget, PodFacts], bool] = lambda _pdb, _pod: False
     workloads: Workloads = field(default_factory=dict)
@@ -60,7 +69,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class LeavingPlan:
     """`held_by`: what kept it from going with an earlier wave. `charges`: the budgets it is charged to, and where.
 
     `remarks`: what kubectl drain wants to be told before it takes it.
@@ -77,12 +86,12 @@ class PlannedWave:
     """`after_others`: it can only go once what is disrupted now is whole again."""
 
     node: str
-    pods: tuple[Leaving, ...]
+    pods: tuple[LeavingPlan, ...]
     after_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Staying:
+class StayingPlan:
     pod: PodFacts
     reasons: tuple[Reason, ...]
 
@@ -90,8 +99,8 @@ class Staying:
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
     waves: tuple[PlannedWave, ...]
-    never: tuple[Staying, ...]
-    passed_over: tuple[Staying, ...]
+    never: tuple[StayingPlan, ...]
+    passed_over: tuple[StayingPlan, ...]
 
     @property
     def charges(self) -> bool:
@@ -99,17 +108,17 @@ class DrainPlan:
         return any(each.charges for wave in self.waves for each in wave.pods)
 
 
-def plan_drain(cluster: Cluster, nodes: Sequence[str]) -> DrainPlan:
+def plan_drain(cluster: DrainView, nodes: Sequence[str]) -> DrainPlan:
     stage = _Stage(cluster, nodes)
     waves: list[PlannedWave] = []
-    never: list[Staying] = []
-    passed_over: list[Staying] = []
+    never: list[StayingPlan] = []
+    passed_over: list[StayingPlan] = []
     for node in nodes:
         here = [pod for pod in cluster.pods if pod.node == node and not pod.terminating]
-        passed_over += [Staying(pod, (reason,)) for pod in here if (reason := _passed_over(pod))]
+        passed_over += [StayingPlan(pod, (reason,)) for pod in here if (reason := _passed_over(pod))]
         leaving = [pod for pod in here if _passed_over(pod) is None]
         if any(_is_asked_for_ever(stays) for stays in never):
-            never += [Staying(pod, (BEHIND,)) for pod in leaving]
+            never += [StayingPlan(pod, (BEHIND,)) for pod in leaving]
         else:
             drained, left = stage.drain(node, leaving)
             waves += drained
@@ -117,7 +126,7 @@ def plan_drain(cluster: Cluster, nodes: Sequence[str]) -> DrainPlan:
     return DrainPlan(tuple(waves), tuple(never), tuple(passed_over))
 
 
-def _is_asked_for_ever(stays: Staying) -> bool:
+def _is_asked_for_ever(stays: StayingPlan) -> bool:
     """After a 429 kubectl drain asks again; any other refusal makes it give the node up and go on to the next."""
     return any(reason.code != SEVERAL for reason in stays.reasons)
 
@@ -129,10 +138,10 @@ def _passed_over(pod: PodFacts) -> Reason | None:
 class _Stage:
     """The copy of the cluster on which the drain is played."""
 
-    def __init__(self, cluster: Cluster, drained: Iterable[str]) -> None:
+    def __init__(self, cluster: DrainView, drained: Iterable[str]) -> None:
         self._cluster = cluster
         self._drained = frozenset(drained)
-        self._atlas = Atlas(cluster.nodes)
+        self._atlas = NodeDomains(cluster.nodes)
         here = [pod for pod in cluster.pods if pod.node in self._drained]
         namespaces = {pod.namespace for pod in here}
         self._pods = {pod.uid: pod for pod in cluster.pods if pod.namespace in namespaces}
@@ -143,7 +152,7 @@ class _Stage:
         self._before: dict[Key, Recollection] = {}
         self._settled = False
 
-    def drain(self, node: str, pods: Sequence[PodFacts]) -> tuple[list[PlannedWave], list[Staying]]:
+    def drain(self, node: str, pods: Sequence[PodFacts]) -> tuple[list[PlannedWave], list[StayingPlan]]:
         waves: list[PlannedWave] = []
         waiting = {pod.uid: pod for pod in pods}
         held_by: dict[str, tuple[Reason, ...]] = {}
@@ -151,7 +160,7 @@ class _Stage:
         while waiting:
             wave = self._plan(waiting.values())
             if not wave.picks and self._settled:
-                return waves, [Staying(held.candidate.pod, held.reasons) for held in wave.held]
+                return waves, [StayingPlan(held.candidate.pod, held.reasons) for held in wave.held]
             for held in wave.held:
                 held_by.setdefault(held.candidate.uid, held.reasons)
             if wave.picks:
@@ -165,7 +174,7 @@ class _Stage:
     def _plan(self, pods: Iterable[PodFacts]) -> Wave:
         self._recounts.clear()
         cases = {budget.key: self._case(budget) for budget in self._budgets}
-        world = World(
+        world = ClusterView(
             atlas=self._atlas,
             workloads=self._cluster.workloads,
             selecting=self._selecting,
@@ -173,23 +182,23 @@ class _Stage:
             peers=self._peers,
             replaced=self._is_replaced,
         )
-        purse = BudgetPurse(world, cases, source=Source.EVICTION)
+        purse = WaveBudget(world, cases, source=ChargeSource.EVICTION)
         return next_wave([self._candidate(pod) for pod in pods], purse)
 
-    def _case(self, budget: Budget) -> Case:
+    def _case(self, budget: Budget) -> BudgetCase:
         """As the next leader would count it: what it goes by stands in the status."""
         key, pods = budget.key, [pod for pod in self._pods.values() if _selects(budget, pod)]
-        ledger, status = self._ledgers.get(key, {}), self._cluster.statuses.get(key, Published())
+        ledger, status = self._ledgers.get(key, {}), self._cluster.statuses.get(key, PublishedStatus())
         before = recollect(budget, status, self._before.get(key, Recollection()))
         census = before.count(budget, pods, self._atlas, self._cluster.workloads, ledger)
         self._before[key] = replace(before, places=census.places)
-        return Case(budget, published(budget, census, ledger, (), ""))
+        return BudgetCase(budget, published(budget, census, ledger, (), ""))
 
-    def _candidate(self, pod: PodFacts) -> Candidate:
+    def _candidate(self, pod: PodFacts) -> WaveCandidate:
         budgets = [budget for budget in self._budgets if _selects(budget, pod)]
         places = tuple(self._atlas.place(budget, pod) for budget in budgets)
         alike = (pod.namespace, pod.controller_uid, places) if pod.controller else None
-        return Candidate(pod, str(pod.namespace), (pod.name,), alike)
+        return WaveCandidate(pod, str(pod.namespace), (pod.name,), alike)
 
     def _peers(self, pod: PodFacts) -> list[PodFacts]:
         return [peer for peer in self._pods.values() if peer.controller_uid == pod.controller_uid]
@@ -234,7 +243,7 @@ class _Stage:
         for pod in pods:
             self._pods.pop(pod.uid, None)
             node = self._elsewhere(pod)
-            if self._is_missed(pod) and pod.stage is not Stage.ENDED and node is not None:
+            if self._is_missed(pod) and pod.stage is not PodStage.ENDED and node is not None:
                 back = msgspec.structs.replace(
                     pod,
                     uid=f"{pod.uid}+",
@@ -243,7 +252,7 @@ class _Stage:
                     terminating=False,
                     granted=False,
                     disruption_target=False,
-                    stage=Stage.RUNNING,
+                    stage=PodStage.RUNNING,
                 )
                 self._pods[back.uid] = back
 
@@ -259,12 +268,12 @@ class _Stage:
         wanted = workload.desired if workload.own is None else workload.own
         return sum(peer.active for peer in self._peers(pod)) < wanted
 
-    def _leaving(self, pick: Pick, held_by: Mapping[str, tuple[Reason, ...]]) -> Leaving:
+    def _leaving(self, pick: WavePick, held_by: Mapping[str, tuple[Reason, ...]]) -> LeavingPlan:
         pod = pick.candidate.pod
         charges = {budget: entry.domain for budget, entry in pick.payment.charges.items()}
-        keeps = pod.uid in self._cluster.empty_dirs and pod.stage is not Stage.ENDED
+        keeps = pod.uid in self._cluster.empty_dirs and pod.stage is not PodStage.ENDED
         remarks = ((UNMANAGED,) if pod.controller is None else ()) + ((EMPTY_DIR,) if keeps else ())
-        return Leaving(pod, charges, held_by.get(pod.uid, ()), remarks)
+        return LeavingPlan(pod, charges, held_by.get(pod.uid, ()), remarks)
 
     def _elsewhere(self, pod: PodFacts) -> str | None:
         zone = zone_of(self._cluster.nodes.get(pod.node, {}))

@@ -23,7 +23,7 @@ GONE_SECONDS: Final = 15.0
 UNCONFIRMED_SECONDS: Final = 120.0
 
 
-class Source(StrEnum):
+class ChargeSource(StrEnum):
     EVICTION = "Eviction"
     DELETE = "Delete"
     ROLLOUT = "Rollout"
@@ -31,7 +31,7 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LedgerEntry:
     """`owner` is the uid of the pod's top-level controller; `time` is for people, as the API writes times."""
 
     uid: str
@@ -39,21 +39,21 @@ class Entry:
     domain: str = ""
     owner: str = ""
     time: str = ""
-    source: Source = Source.EVICTION
+    source: ChargeSource = ChargeSource.EVICTION
     confirmed: bool = False
     text: str = field(default="", init=False, repr=False, compare=False)
     """Its line in the status once somebody has worked it out: a long ledger is written again with every charge."""
 
 
-Ledger = Mapping[str, Entry]
+Ledger = Mapping[str, LedgerEntry]
 """By uid, oldest first."""
 
 
-def ledger_of(entries: Iterable[Entry]) -> Ledger:
+def ledger_of(entries: Iterable[LedgerEntry]) -> Ledger:
     return {entry.uid: entry for entry in entries}
 
 
-def charge(ledger: Ledger, entries: Iterable[Entry]) -> Ledger:
+def charge(ledger: Ledger, entries: Iterable[LedgerEntry]) -> Ledger:
     """With the entries added; one whose pod is charged already stays as it is, in its place."""
     added = {entry.uid: entry for entry in entries if entry.uid not in ledger}
     return {**ledger, **added}
@@ -63,7 +63,7 @@ def refund(ledger: Ledger, uids: Collection[str]) -> Ledger:
     return {uid: entry for uid, entry in ledger.items() if uid not in uids}
 
 
-class Standing(StrEnum):
+class ChargeStanding(StrEnum):
     """What the leader saw of a charged pod."""
 
     WAITING = "Waiting"
@@ -73,76 +73,76 @@ class Standing(StrEnum):
     NEVER_SEEN = "NeverSeen"
 
 
-class Sighting(NamedTuple):
+class PodSighting(NamedTuple):
     """`charged_at` is the time written in the entry: it tells a charge from a later one of the same pod, nothing more."""
 
-    standing: Standing
+    standing: ChargeStanding
     since_seconds: float
     charged_at: str = ""
 
 
-Sightings = Mapping[str, Sighting]
+Sightings = Mapping[str, PodSighting]
 """The leader's memory, by uid. A new leader starts with none: every entry then waits its full time again.
 
 What has ended is remembered as long as it stands in the ledger: not every count is published.
 """
 
 _LASTS_SECONDS: Final = {
-    Standing.WAITING: UNCONFIRMED_SECONDS,
-    Standing.NEVER_SEEN: UNCONFIRMED_SECONDS,
-    Standing.GONE: GONE_SECONDS,
+    ChargeStanding.WAITING: UNCONFIRMED_SECONDS,
+    ChargeStanding.NEVER_SEEN: UNCONFIRMED_SECONDS,
+    ChargeStanding.GONE: GONE_SECONDS,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class UpdatedLedger:
     """`given_up` are pods that stayed though they were charged; look again at `next_seconds` if nothing wakes before."""
 
     ledger: Ledger
     sightings: Sightings
-    given_up: tuple[Entry, ...] = ()
+    given_up: tuple[LedgerEntry, ...] = ()
     next_seconds: float | None = None
 
 
-def tend(ledger: Ledger, sightings: Sightings, pods: Mapping[str, PodFacts], now_seconds: float) -> Tended:
+def tend(ledger: Ledger, sightings: Sightings, pods: Mapping[str, PodFacts], now_seconds: float) -> UpdatedLedger:
     """The ledger after looking at its pods (by uid, only charged ones matter) at a time of a steady clock."""
-    kept: dict[str, Entry] = {}
-    seen: dict[str, Sighting] = {}
-    given_up: list[Entry] = []
+    kept: dict[str, LedgerEntry] = {}
+    seen: dict[str, PodSighting] = {}
+    given_up: list[LedgerEntry] = []
     for uid, entry in ledger.items():
         sighting = seen[uid] = _look(entry, pods.get(uid), sightings.get(uid), now_seconds)
         if now_seconds < _end_seconds(sighting):
             kept[uid] = _with_confirmation(entry, sighting.standing)
-        elif sighting.standing is Standing.WAITING:
+        elif sighting.standing is ChargeStanding.WAITING:
             given_up.append(entry)
     ends = [end for uid in kept if (end := _end_seconds(seen[uid])) != float("inf")]
-    return Tended(kept, seen, tuple(given_up), min(ends, default=None))
+    return UpdatedLedger(kept, seen, tuple(given_up), min(ends, default=None))
 
 
-def _look(entry: Entry, pod: PodFacts | None, sighted: Sighting | None, now_seconds: float) -> Sighting:
+def _look(entry: LedgerEntry, pod: PodFacts | None, sighted: PodSighting | None, now_seconds: float) -> PodSighting:
     before = sighted if sighted is not None and sighted.charged_at == entry.time else None
     standing = _standing(pod, before)
     if before is not None and before.standing is standing:
         return before
-    return Sighting(standing, now_seconds, entry.time)
+    return PodSighting(standing, now_seconds, entry.time)
 
 
-def _standing(pod: PodFacts | None, before: Sighting | None) -> Standing:
+def _standing(pod: PodFacts | None, before: PodSighting | None) -> ChargeStanding:
     if pod is None:
-        never_seen = before is None or before.standing is Standing.NEVER_SEEN
-        return Standing.NEVER_SEEN if never_seen else Standing.GONE
+        never_seen = before is None or before.standing is ChargeStanding.NEVER_SEEN
+        return ChargeStanding.NEVER_SEEN if never_seen else ChargeStanding.GONE
     if pod.terminating or pod.disruption_target:
-        return Standing.LEAVING
+        return ChargeStanding.LEAVING
     # Its controller may use the grant at any time, so the charge stands as long as the grant does.
-    return Standing.GRANTED if pod.granted else Standing.WAITING
+    return ChargeStanding.GRANTED if pod.granted else ChargeStanding.WAITING
 
 
-def _end_seconds(sighting: Sighting) -> float:
+def _end_seconds(sighting: PodSighting) -> float:
     return sighting.since_seconds + _LASTS_SECONDS.get(sighting.standing, float("inf"))
 
 
-def _with_confirmation(entry: Entry, standing: Standing) -> Entry:
+def _with_confirmation(entry: LedgerEntry, standing: ChargeStanding) -> LedgerEntry:
     """What was confirmed stays so once the pod is gone; a pod that is there after all takes it back."""
-    absent = standing in {Standing.GONE, Standing.NEVER_SEEN}
-    confirmed = entry.confirmed if absent else standing is Standing.LEAVING
+    absent = standing in {ChargeStanding.GONE, ChargeStanding.NEVER_SEEN}
+    confirmed = entry.confirmed if absent else standing is ChargeStanding.LEAVING
     return entry if entry.confirmed is confirmed else replace(entry, confirmed=confirmed)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zonewise.disruption.decide.budget import Amount
-from zonewise.disruption.decide.pods import PodFacts, Stage, ordinal
+from zonewise.disruption.decide.pods import PodFacts, PodStage, ordinal
 from zonewise.errors import ZonewiseError
 from zonewise.objects import Metadata
 from zonewise.objects.apps import ControllerRevision, DaemonSet, StatefulSet
@@ -30,7 +30,7 @@ class UpdateError(ZonewiseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class WorkloadUpdate:
     """`old` are the pods to remove; `desired` is how many pods the workload wants, `available` how many it has."""
 
     revision: str
@@ -64,7 +64,7 @@ def is_observed(workload: StatefulSet | DaemonSet) -> bool:
     return workload.status.observed_generation >= workload.metadata.generation
 
 
-def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> Update:
+def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> WorkloadUpdate:
     """Raises UpdateError. Pods beyond the replicas are the scale-down's."""
     first = workload.spec.ordinals.start if workload.spec.ordinals else 0
     end = first + workload.spec.replicas
@@ -73,19 +73,19 @@ def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> Update:
     stale = [pod for pod in members if _is_stale(pod, revision)]
     partition = first + partition_of(workload.metadata)
     old = [pod for pod in stale if ordinal(pod.name) >= partition]
-    return Update(revision, tuple(old), workload.spec.replicas, _available(members), kept=len(stale) - len(old))
+    return WorkloadUpdate(revision, tuple(old), workload.spec.replicas, _available(members), kept=len(stale) - len(old))
 
 
-def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], revision: str) -> Update:
+def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], revision: str) -> WorkloadUpdate:
     members = list(pods)
     stale = tuple(pod for pod in members if _is_stale(pod, revision))
     desired, available = workload.status.desired_number_scheduled, _available(members)
     if not _surges(workload, desired):
-        return Update(revision, stale, desired, available, most=_most(workload, desired, available))
+        return WorkloadUpdate(revision, stale, desired, available, most=_most(workload, desired, available))
     serving = [pod for pod in members if pod.ready and not pod.terminating]
     served = {pod.node for pod in serving if pod.revision == revision}
     old = tuple(pod for pod in stale if pod.node in served)
-    return Update(revision, old, desired, len({pod.node for pod in serving}), early=len(stale) - len(old))
+    return WorkloadUpdate(revision, old, desired, len({pod.node for pod in serving}), early=len(stale) - len(old))
 
 
 def newest_revision(workload: DaemonSet, revisions: Iterable[ControllerRevision]) -> str:
@@ -99,7 +99,7 @@ def newest_revision(workload: DaemonSet, revisions: Iterable[ControllerRevision]
     return newest.metadata.labels.get("controller-revision-hash", "") if newest else ""
 
 
-def is_complete(workload: StatefulSet, update: Update) -> bool:
+def is_complete(workload: StatefulSet, update: WorkloadUpdate) -> bool:
     """All pods are of the new revision and there, but the status still names the old one as current.
 
     Stock of 1.36 and older never says so by itself with OnDelete.
@@ -120,7 +120,7 @@ def partition_of(metadata: Metadata) -> int:
 
 
 def _is_stale(pod: PodFacts, revision: str) -> bool:
-    return bool(revision) and pod.revision != revision and not pod.terminating and pod.stage is not Stage.ENDED
+    return bool(revision) and pod.revision != revision and not pod.terminating and pod.stage is not PodStage.ENDED
 
 
 def _surges(workload: DaemonSet, desired: int) -> bool:

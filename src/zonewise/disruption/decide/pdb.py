@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from zonewise.disruption.decide.pods import PodFacts, Stage
+from zonewise.disruption.decide.pods import PodFacts, PodStage
 from zonewise.objects import Key, key_of
 from zonewise.objects.policy import PodDisruptionBudget
 from zonewise.topology import Reason
@@ -23,7 +23,7 @@ TOO_MANY: Final = "This pod has more than one PodDisruptionBudget, which the evi
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PdbRefusal:
     """As the API server would answer; `reason` says the same in our words, to whoever plans."""
 
     message: str
@@ -35,12 +35,12 @@ class Refusal:
 
 def refusal(
     pod: PodFacts, budgets: Sequence[PodDisruptionBudget], spent: Mapping[Key, int] | None = None
-) -> Refusal | None:
+) -> PdbRefusal | None:
     """`budgets`: those that select the pod; `spent`: of what they allow, what is promised to others already."""
-    if not budgets or pod.terminating or pod.stage is not Stage.RUNNING:
+    if not budgets or pod.terminating or pod.stage is not PodStage.RUNNING:
         return None
     if len(budgets) > 1:
-        return Refusal(TOO_MANY, _several(budgets), code=500)
+        return PdbRefusal(TOO_MANY, _several(budgets), code=500)
     (budget,) = budgets
     status, key, name = budget.status, key_of(budget), budget.metadata.name
     if not pod.ready and _lets_unready_go(budget):
@@ -48,7 +48,7 @@ def refusal(
     if status.observed_generation < budget.metadata.generation:
         told = Reason("StockBudgetNotObserved", f"PodDisruptionBudget {key} was changed and not counted yet")
         cause = f"The disruption budget {name} is still being processed by the server."
-        return Refusal(CANNOT_EVICT, told, cause, _NOT_OBSERVED_SECONDS)
+        return PdbRefusal(CANNOT_EVICT, told, cause, _NOT_OBSERVED_SECONDS)
     if status.disruptions_allowed > (spent or {}).get(key, 0):
         return None
     needs, has = status.desired_healthy, status.current_healthy
@@ -57,7 +57,7 @@ def refusal(
         f"PodDisruptionBudget {key} allows no further disruption: it needs {needs} healthy pods and has {has}",
     )
     cause = f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
-    return Refusal(CANNOT_EVICT, told, cause)
+    return PdbRefusal(CANNOT_EVICT, told, cause)
 
 
 def _several(budgets: Sequence[PodDisruptionBudget]) -> Reason:

@@ -20,14 +20,14 @@ LEAVES_FIRST: Final = -(2**31)
 """The lowest cost there is: whatever others wrote on other pods, a chosen one goes before them."""
 
 
-class Order(StrEnum):
+class PodOrder(StrEnum):
     BY_DOMAIN = "ByDomain"
     FULLEST_FIRST = "FullestFirst"
     AS_GIVEN = "AsGiven"
     """The workload's controller has an order of its own, which can only be followed, not chosen."""
 
 
-class Ranked(Protocol):
+class RankedPod(Protocol):
     @property
     def uid(self) -> str: ...
     @property
@@ -42,16 +42,16 @@ class Ranked(Protocol):
         ...
 
 
-R = TypeVar("R", bound=Ranked)
+R = TypeVar("R", bound=RankedPod)
 
 
-class Queue(Generic[R]):
+class PodQueue(Generic[R]):
     """The pods of one workload that may go, one after the other; `went` says which of them do."""
 
     def __init__(
         self,
         pods: Iterable[R],
-        order: Order,
+        order: PodOrder,
         levels: Mapping[Domain, int] | None = None,
         turn: Callable[[Domain], int] = lambda _domain: 0,
     ) -> None:
@@ -59,7 +59,7 @@ class Queue(Generic[R]):
         self._order = order
         self._levels = Counter(levels or {})
         self._waiting: dict[Domain, deque[R]] = {}
-        if order is Order.AS_GIVEN:
+        if order is PodOrder.AS_GIVEN:
             self._first = deque(pods)
             return
         ranked = sorted(pods, key=lambda pod: (turn(pod.domain), pod.domain, pod.turn, pod.ready, pod.rank))
@@ -87,7 +87,7 @@ class Queue(Generic[R]):
         self._levels[pod.domain] -= 1
 
     def _next_domain(self) -> Domain | None:
-        if self._order is Order.FULLEST_FIRST:
+        if self._order is PodOrder.FULLEST_FIRST:
             return min(
                 self._waiting,
                 key=lambda domain: (-self._levels[domain], -len(self._waiting[domain]), domain),
@@ -96,7 +96,7 @@ class Queue(Generic[R]):
         return next(iter(self._waiting), None)
 
 
-class Shrinking(NamedTuple):
+class ScaleDownOrder(NamedTuple):
     """What is left to do for a ReplicaSet: so many more pods to choose, and those whose choice is to be taken back."""
 
     missing: int
@@ -104,7 +104,7 @@ class Shrinking(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class OrderedPod:
     """A pod of a shrinking ReplicaSet that is neither finished nor on its way out."""
 
     uid: str
@@ -113,7 +113,7 @@ class Member:
     chosen: bool
 
 
-def shrinking(members: Iterable[Member], replicas: int) -> Shrinking:
+def shrinking(members: Iterable[OrderedPod], replicas: int) -> ScaleDownOrder:
     """How many ready pods have to be chosen until the ReplicaSet has `replicas`.
 
     Pods that aren't ready need no choice: its controller takes them first, whatever their cost is. Of the chosen ones
@@ -124,11 +124,11 @@ def shrinking(members: Iterable[Member], replicas: int) -> Shrinking:
     leaving = max(0, len(members) - replicas - (len(members) - len(ready)))
     chosen = [member for member in ready if member.chosen]
     if len(chosen) <= leaving:
-        return Shrinking(leaving - len(chosen), ())
-    return Shrinking(0, tuple(member.uid for member in _emptiest_first(members, chosen)[: len(chosen) - leaving]))
+        return ScaleDownOrder(leaving - len(chosen), ())
+    return ScaleDownOrder(0, tuple(member.uid for member in _emptiest_first(members, chosen)[: len(chosen) - leaving]))
 
 
-def _emptiest_first(members: Iterable[Member], chosen: Iterable[Member]) -> list[Member]:
+def _emptiest_first(members: Iterable[OrderedPod], chosen: Iterable[OrderedPod]) -> list[OrderedPod]:
     staying = Counter(member.domain for member in members if not member.chosen)
     remaining, result = list(chosen), []
     while remaining:

@@ -1,6 +1,6 @@
 """What counting and judging need of pods, their controllers and their nodes, stripped to plain facts. Pure.
 
-Caches turn each Pod into `PodFacts` once; a `Workload` says how many pods a controller's owner wants; the `Atlas` says
+Caches turn each Pod into `PodFacts` once; a `Workload` says how many pods a controller's owner wants; the `NodeDomains` says
 where a pod stands under a budget.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from zonewise.disruption.decide.budget import Budget, Place
+from zonewise.disruption.decide.budget import Budget, BudgetDomainKey
 from zonewise.objects import Key, Pod
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
@@ -26,13 +26,13 @@ _CHOOSING_KINDS: Final = frozenset({"ReplicaSet", "ReplicationController"})
 _INT32: Final = range(-(2**31), 2**31)
 
 
-class Stage(StrEnum):
+class PodStage(StrEnum):
     PENDING = "Pending"
     RUNNING = "Running"
     ENDED = "Ended"
 
 
-class Controller(NamedTuple):
+class ControllerRef(NamedTuple):
     """The direct controller of a pod, from its owner reference."""
 
     kind: str
@@ -86,8 +86,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     name: str = ""
     namespace: str = ""
     node: str = ""
-    controller: Controller | None = None
-    stage: Stage = Stage.RUNNING
+    controller: ControllerRef | None = None
+    stage: PodStage = PodStage.RUNNING
     ready: bool = False
     terminating: bool = False
     disruption_target: bool = False
@@ -138,7 +138,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def pending(self) -> bool:
-        return self.stage is Stage.PENDING
+        return self.stage is PodStage.PENDING
 
     @property
     def active(self) -> bool:
@@ -148,7 +148,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def stays(self) -> bool:
         """One of those that its controller has, wherever it is: neither ended nor on its way out."""
-        return not self.terminating and self.stage is not Stage.ENDED
+        return not self.terminating and self.stage is not PodStage.ENDED
 
     @property
     def leaving(self) -> bool:
@@ -205,7 +205,7 @@ def is_beyond(name: str, ordinals: range | None) -> bool:
     return ordinals is not None and ordinal(name) >= 0 and ordinal(name) not in ordinals
 
 
-class Atlas:
+class NodeDomains:
     """Where pods stand, from the labels of the nodes that exist; remembers what it worked out.
 
     A node that is missing is taken to be gone: who judges a request makes sure of that by reading the Node afresh.
@@ -214,12 +214,12 @@ class Atlas:
 
     def __init__(self, nodes: Mapping[str, Mapping[str, str]]) -> None:
         self._nodes = nodes
-        self._known: dict[Key, tuple[Budget, dict[str, Place]]] = {}
+        self._known: dict[Key, tuple[Budget, dict[str, BudgetDomainKey]]] = {}
 
     def has(self, node: str) -> bool:
         return node in self._nodes
 
-    def place(self, budget: Budget, pod: PodFacts) -> Place:
+    def place(self, budget: Budget, pod: PodFacts) -> BudgetDomainKey:
         """A pod whose node is gone stands where the labels say that stock copied to it when it was bound."""
         labels = self._nodes.get(pod.node)
         if labels is None:
@@ -229,7 +229,7 @@ class Atlas:
             place = known[pod.node] = budget.place(labels, pod.node)
         return place
 
-    def _places(self, budget: Budget) -> dict[str, Place]:
+    def _places(self, budget: Budget) -> dict[str, BudgetDomainKey]:
         held = self._known.get(budget.key)
         if held is None or held[0] is not budget:
             held = self._known[budget.key] = (budget, {})
@@ -241,21 +241,21 @@ def _copied_labels(pod: PodFacts) -> dict[str, str]:
     return {**copied, HOSTNAME: pod.node} if pod.node else copied
 
 
-def _controller(pod: Pod) -> Controller | None:
+def _controller(pod: Pod) -> ControllerRef | None:
     for reference in pod.metadata.owner_references:
         if reference.controller:
-            return Controller(reference.kind, reference.name, reference.uid, reference.api_version)
+            return ControllerRef(reference.kind, reference.name, reference.uid, reference.api_version)
     return None
 
 
-def _stage(phase: str) -> Stage:
+def _stage(phase: str) -> PodStage:
     match phase:
         case "Succeeded" | "Failed":
-            return Stage.ENDED
+            return PodStage.ENDED
         case "Pending" | "":
-            return Stage.PENDING
+            return PodStage.PENDING
         case _:
-            return Stage.RUNNING
+            return PodStage.RUNNING
 
 
 def _holds(pod: Pod, condition_type: str) -> bool:

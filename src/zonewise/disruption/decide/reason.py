@@ -8,7 +8,7 @@ from enum import StrEnum
 from zonewise import topology
 
 
-class Code(StrEnum):
+class DisruptionCode(StrEnum):
     """Stable: users write alerts on these. A code is never given another meaning, only added."""
 
     # Allowed, and nothing is charged.
@@ -36,8 +36,8 @@ class Code(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reason(topology.Reason):
+class DisruptionReason(topology.Reason):
     """`remedy` is what would change the answer; empty where nothing is refused."""
 
-    code: Code
+    code: DisruptionCode
     remedy: str = ""

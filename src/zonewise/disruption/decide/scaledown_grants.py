@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from zonewise.disruption.decide.pod_order import Domain, Member, Order, shrinking
-from zonewise.disruption.decide.pods import PodFacts, Stage, ordinal
+from zonewise.disruption.decide.pod_order import Domain, OrderedPod, PodOrder, shrinking
+from zonewise.disruption.decide.pods import PodFacts, PodStage, ordinal
 from zonewise.objects.apps import DaemonSet, ReplicaSet, StatefulSet
 from zonewise.topology import NodeSelector
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class GrantDemand:
     """`pods` may be granted in `order`, `most` of them now. `revoked` have a grant that nobody needs any more."""
 
     pods: tuple[PodFacts, ...]
-    order: Order
+    order: PodOrder
     most: int
     revoked: tuple[PodFacts, ...] = ()
     waiting: int = 0
@@ -30,20 +30,20 @@ class Demand:
     """Pods that its controller takes before those, and without a grant: they are not ready."""
 
 
-def of_replica_set(workload: ReplicaSet, pods: Iterable[PodFacts], domains: Mapping[str, Domain]) -> Demand:
+def of_replica_set(workload: ReplicaSet, pods: Iterable[PodFacts], domains: Mapping[str, Domain]) -> GrantDemand:
     """`domains` by uid."""
-    active = [pod for pod in pods if not pod.terminating and pod.stage is not Stage.ENDED]
-    members = [Member(pod.uid, domains.get(pod.uid, ""), pod.ready, pod.granted) for pod in active]
+    active = [pod for pod in pods if not pod.terminating and pod.stage is not PodStage.ENDED]
+    members = [OrderedPod(pod.uid, domains.get(pod.uid, ""), pod.ready, pod.granted) for pod in active]
     result = shrinking(members, workload.spec.replicas)
     revoked = tuple(pod for pod in active if pod.uid in result.surplus)
     open_ones = tuple(pod for pod in active if pod.ready and not pod.granted)
     granted = sum(pod.granted for pod in active) - len(revoked)
     unasked = tuple(pod for pod in active if not pod.ready) if result.missing else ()
-    return Demand(open_ones, Order.FULLEST_FIRST, result.missing, revoked, granted, unasked)
+    return GrantDemand(open_ones, PodOrder.FULLEST_FIRST, result.missing, revoked, granted, unasked)
 
 
-def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> Demand:
-    by_ordinal = {ordinal(pod.name): pod for pod in pods if pod.stage is not Stage.ENDED}
+def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> GrantDemand:
+    by_ordinal = {ordinal(pod.name): pod for pod in pods if pod.stage is not PodStage.ENDED}
     first = workload.spec.ordinals.start if workload.spec.ordinals else 0
     end = first + workload.spec.replicas
     beyond = [by_ordinal[number] for number in sorted(by_ordinal, reverse=True) if number >= end]
@@ -52,10 +52,10 @@ def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> Demand:
     granted = [pod for pod in by_ordinal.values() if pod.granted and not pod.terminating]
     revoked = tuple(pod for pod in granted if pod not in beyond and pod not in stale)
     open_ones = tuple(pod for pod in leaving if pod.ready and not pod.granted)
-    return Demand(open_ones, Order.AS_GIVEN, len(open_ones), revoked, len(granted) - len(revoked))
+    return GrantDemand(open_ones, PodOrder.AS_GIVEN, len(open_ones), revoked, len(granted) - len(revoked))
 
 
-def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], nodes: Mapping[str, Mapping[str, str]]) -> Demand:
+def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], nodes: Mapping[str, Mapping[str, str]]) -> GrantDemand:
     """Its pods on nodes where they don't belong any more, by the nodes' labels; its updates are `rollouts`' work."""
     selector, affinity = workload.spec.template.spec.node_selector, workload.spec.template.spec.affinity
     required = affinity.node_affinity.required if affinity and affinity.node_affinity else None
@@ -72,7 +72,7 @@ def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], nodes: Mapping[
     granted = [pod for pod in present if pod.granted]
     revoked = tuple(pod for pod in granted if pod not in leaving)
     open_ones = tuple(pod for pod in leaving if pod.ready and not pod.granted)
-    return Demand(open_ones, Order.BY_DOMAIN, len(open_ones), revoked, len(granted) - len(revoked))
+    return GrantDemand(open_ones, PodOrder.BY_DOMAIN, len(open_ones), revoked, len(granted) - len(revoked))
 
 
 def _allowed_together(workload: StatefulSet, beyond: list[PodFacts]) -> list[PodFacts]:

@@ -14,7 +14,7 @@ from zonewise.topology import LabelSelector
 Labels = Mapping[str, str]
 
 
-class Membership:
+class BudgetSelectors:
     def __init__(self) -> None:
         self._selectors: dict[str, dict[Key, LabelSelector]] = {}
         self._labels: dict[str, dict[Key, Labels]] = {}

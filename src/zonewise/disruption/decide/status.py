@@ -11,12 +11,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from zonewise.disruption.decide.allowance import NO_NUMBERS, DomainNumbers, Filling, Numbers, Tally, charge, work_out
-from zonewise.disruption.decide.budget import Budget, Place
-from zonewise.disruption.decide.count import Census, Departure, Places, count, places_of
-from zonewise.disruption.decide.ledger import MOST_ENTRIES, Entry, Ledger, Source, ledger_of, refund
+from zonewise.disruption.decide.allowance import (
+    NO_NUMBERS,
+    BudgetAllowance,
+    DomainAllowance,
+    DomainCount,
+    DomainFill,
+    charge,
+    work_out,
+)
+from zonewise.disruption.decide.budget import Budget, BudgetDomainKey
+from zonewise.disruption.decide.count import Departure, Places, PodCount, count, places_of
+from zonewise.disruption.decide.ledger import MOST_ENTRIES, ChargeSource, Ledger, LedgerEntry, ledger_of, refund
 from zonewise.disruption.decide.ledger import charge as add
-from zonewise.disruption.decide.pods import Atlas, PodFacts, Workloads
+from zonewise.disruption.decide.pods import NodeDomains, PodFacts, Workloads
 from zonewise.objects.policy import (
     BudgetCharge,
     StatusCondition,
@@ -31,11 +39,11 @@ _DOMAINS_NAMED: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedStatus:
     """`observed_generation` is that of the spec the numbers were counted by; 0 before the first count."""
 
     observed_generation: int = 0
-    numbers: Numbers = NO_NUMBERS
+    numbers: BudgetAllowance = NO_NUMBERS
     ledger: Ledger = field(default_factory=dict)
     departures: tuple[Departure, ...] = ()
     conditions: tuple[StatusCondition, ...] = ()
@@ -52,15 +60,15 @@ class Published:
 
 def published(
     budget: Budget,
-    census: Census,
+    census: PodCount,
     ledger: Ledger,
     before: Sequence[StatusCondition],
     now: str,
     others: Iterable[StatusCondition] = (),
-) -> Published:
+) -> PublishedStatus:
     """What the leader says after a count. `others` are further conditions; a time changes only with its status."""
     stated = (_disruption_allowed(budget, census.numbers), *others)
-    return Published(
+    return PublishedStatus(
         observed_generation=budget.generation,
         numbers=census.numbers,
         ledger=ledger,
@@ -79,13 +87,13 @@ class Recollection:
     slots: Mapping[str, int] | None = None
 
     def count(
-        self, budget: Budget, pods: Iterable[PodFacts], atlas: Atlas, workloads: Workloads, ledger: Ledger
-    ) -> Census:
+        self, budget: Budget, pods: Iterable[PodFacts], atlas: NodeDomains, workloads: Workloads, ledger: Ledger
+    ) -> PodCount:
         tells, slots = self.ledger_tells, self.slots
         return count(budget, pods, atlas, workloads, ledger, self.places, ledger_tells=tells, slots_before=slots)
 
 
-def recollect(budget: Budget, status: Published, known: Recollection) -> Recollection:
+def recollect(budget: Budget, status: PublishedStatus, known: Recollection) -> Recollection:
     """What holds for this spec of what is `known`; at first sight, of what stands in the status.
 
     Places are those of one rule. A status of another spec may name other domains, in departures and ledger: what is
@@ -100,7 +108,9 @@ def recollect(budget: Budget, status: Published, known: Recollection) -> Recolle
     return Recollection(rule)
 
 
-def charged(budget: Budget, status: Published, entries: Iterable[Entry], *, replaced: bool = False) -> Published:
+def charged(
+    budget: Budget, status: PublishedStatus, entries: Iterable[LedgerEntry], *, replaced: bool = False
+) -> PublishedStatus:
     """The status after charging: own domain less, others too where that follows. Charged pods are not charged twice.
 
     `replaced`: their controllers give up none, so none of them is one of those that an owner has too many.
@@ -112,53 +122,53 @@ def charged(budget: Budget, status: Published, entries: Iterable[Entry], *, repl
     return replace(status, numbers=numbers, ledger=add(status.ledger, new)) if new else status
 
 
-def restated(budget: Budget, status: Published, now: str) -> Published:
+def restated(budget: Budget, status: PublishedStatus, now: str) -> PublishedStatus:
     """After charges, with a condition that says what the numbers say: else that would take the leader a write more."""
     others = [known for known in status.conditions if known.type != DISRUPTION_ALLOWED]
     stated = (_disruption_allowed(budget, status.numbers), *others)
     return replace(status, conditions=_dated(stated, status.conditions, budget.generation, now))
 
 
-def relied_on(status: Published, entry: Entry) -> Published:
+def relied_on(status: PublishedStatus, entry: LedgerEntry) -> PublishedStatus:
     """Somebody else charged its pod, and can't take that back any more now that its time is another: it can only run out."""
     renewed = replace(status.ledger[entry.uid], time=entry.time)
     return replace(status, ledger={**status.ledger, entry.uid: renewed})
 
 
-def noted(status: Published, entry: Entry) -> Published:
+def noted(status: PublishedStatus, entry: LedgerEntry) -> PublishedStatus:
     """In the ledger alone: who is not healthy takes nothing from the numbers, but must not be counted if it becomes so."""
     return status if entry.uid in status.ledger else replace(status, ledger=add(status.ledger, [entry]))
 
 
-def refunded(status: Published, uids: Collection[str]) -> Published:
+def refunded(status: PublishedStatus, uids: Collection[str]) -> PublishedStatus:
     """The status without these charges. The numbers stay low until the leader counts again: only it may raise them."""
     return replace(status, ledger=refund(status.ledger, uids))
 
 
-def read(budget: Budget, written: TopologyDisruptionBudget) -> Published:
+def read(budget: Budget, written: TopologyDisruptionBudget) -> PublishedStatus:
     """What stands in the object. Numbers are taken as published, not worked out again."""
     status = written.status
     tally = _tally(status)
     domains = {
-        domain.name: DomainNumbers(
+        domain.name: DomainAllowance(
             domain.name, domain.slots, domain.target, domain.healthy, domain.desired, domain.allowed
         )
         for domain in status.domains
     }
-    numbers = Numbers(tally, domains, work_out(budget, tally).outside_surplus if tally.outside else frozenset())
-    return Published(
+    numbers = BudgetAllowance(tally, domains, work_out(budget, tally).outside_surplus if tally.outside else frozenset())
+    return PublishedStatus(
         observed_generation=status.observed_generation,
         numbers=numbers,
         ledger=ledger_of(_entry(line) for line in status.charges.splitlines() if line),
         departures=tuple(
-            Departure(line.owner, Place(line.domain, not line.outside), line.missing, line.slots)
+            Departure(line.owner, BudgetDomainKey(line.domain, not line.outside), line.missing, line.slots)
             for line in status.departures
         ),
         conditions=status.conditions,
     )
 
 
-def document(status: Published) -> dict[str, Any]:
+def document(status: PublishedStatus) -> dict[str, Any]:
     """For the API: always with every field, so that it may be sent whole or as a merge patch."""
     numbers, tally = status.numbers, status.numbers.tally
     return {
@@ -180,7 +190,7 @@ def document(status: Published) -> dict[str, Any]:
     }
 
 
-def allowed_by_domain(numbers: Numbers) -> str:
+def allowed_by_domain(numbers: BudgetAllowance) -> str:
     """For a column: `eu-1a=1 eu-1b=0 eu-1c=1`, or a summary where the domains are many."""
     domains = numbers.domains.values()
     if len(domains) <= _DOMAINS_NAMED:
@@ -189,7 +199,7 @@ def allowed_by_domain(numbers: Numbers) -> str:
     return f"{numbers.allowed} in {open_domains} of {len(domains)} domains"
 
 
-def _disruption_allowed(budget: Budget, numbers: Numbers) -> StatusCondition:
+def _disruption_allowed(budget: Budget, numbers: BudgetAllowance) -> StatusCondition:
     if numbers.allowed:
         return StatusCondition(
             type=DISRUPTION_ALLOWED, status="True", reason="SufficientPods", message=allowed_by_domain(numbers)
@@ -215,24 +225,24 @@ def _dated(
     )
 
 
-def _tally(status: TopologyDisruptionBudgetStatus) -> Tally:
-    return Tally(
+def _tally(status: TopologyDisruptionBudgetStatus) -> DomainCount:
+    return DomainCount(
         expected=status.expected_pods,
         uncovered=status.uncovered_pods,
         unmanaged=status.unmanaged_pods,
         unplaced=status.unplaced_pods,
-        domains={domain.name: Filling(domain.slots, domain.healthy) for domain in status.domains},
+        domains={domain.name: DomainFill(domain.slots, domain.healthy) for domain in status.domains},
         surplus={line.owner: line.pods for line in status.surplus},
         outside={line.domain: line.slots for line in status.outside},
     )
 
 
 @lru_cache(maxsize=2 * MOST_ENTRIES)
-def _entry(text: str) -> Entry:
+def _entry(text: str) -> LedgerEntry:
     """Most lines of a ledger stood in the version before."""
     line = BudgetCharge.parse(text)
-    source = Source(line.source) if line.source in list(Source) else Source.EVICTION
-    return Entry(
+    source = ChargeSource(line.source) if line.source in list(ChargeSource) else ChargeSource.EVICTION
+    return LedgerEntry(
         uid=line.uid,
         name=line.name,
         domain=line.domain,
@@ -243,7 +253,7 @@ def _entry(text: str) -> Entry:
     )
 
 
-def _domain_line(domain: DomainNumbers) -> dict[str, Any]:
+def _domain_line(domain: DomainAllowance) -> dict[str, Any]:
     return {
         "name": domain.name,
         "slots": domain.slots,
@@ -254,7 +264,7 @@ def _domain_line(domain: DomainNumbers) -> dict[str, Any]:
     }
 
 
-def _text(entry: Entry) -> str:
+def _text(entry: LedgerEntry) -> str:
     line = BudgetCharge(
         entry.uid, entry.name, entry.domain, entry.owner, entry.time, str(entry.source), entry.confirmed
     )

@@ -1,6 +1,6 @@
 """The next wave of a rollout, a scale-down or a drain: the pods that may go together now, and what holds the others. Pure.
 
-Pods are taken one after the other in `steering`'s order. Each is paid for from a `Purse`, a working copy of what every
+Pods are taken one after the other in `steering`'s order. Each is paid for from a `WaveAccount`, a working copy of what every
 budget and stock PDB has left, by the same judgement that a webhook gives: what is planned here is not refused there.
 """
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from zonewise.disruption.decide.ledger import Entry
-from zonewise.disruption.decide.pod_order import Domain, Order, Queue
+from zonewise.disruption.decide.ledger import LedgerEntry
+from zonewise.disruption.decide.pod_order import Domain, PodOrder, PodQueue
 from zonewise.disruption.decide.pods import PodFacts
 from zonewise.objects import Key
 from zonewise.topology import Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class WaveCandidate:
     """A pod that is to go; `rank` orders those of a domain. Where one is held, so are all ready ones that are `alike`."""
 
     pod: PodFacts
@@ -40,53 +40,53 @@ class Candidate:
         return self.pod.ready and not self.first
 
 
-class Outcome(StrEnum):
+class ChargeOutcome(StrEnum):
     FREE = "Free"
     CHARGED = "Charged"
     HELD = "Held"
 
 
 @dataclass(frozen=True, slots=True)
-class Payment:
+class WaveCharge:
     """What a pod's leaving costs: a line in the ledger of each of these budgets."""
 
-    outcome: Outcome
-    charges: Mapping[Key, Entry]
+    outcome: ChargeOutcome
+    charges: Mapping[Key, LedgerEntry]
     reasons: tuple[Reason, ...] = ()
 
 
-class Purse(Protocol):
-    def pay(self, pod: PodFacts) -> Payment:
+class WaveAccount(Protocol):
+    def pay(self, pod: PodFacts) -> WaveCharge:
         """What is charged is gone from the purse; a pod that is held costs nothing."""
         ...
 
 
-class Pick(NamedTuple):
-    candidate: Candidate
-    payment: Payment
+class WavePick(NamedTuple):
+    candidate: WaveCandidate
+    payment: WaveCharge
 
 
-class Held(NamedTuple):
-    candidate: Candidate
+class HeldPod(NamedTuple):
+    candidate: WaveCandidate
     reasons: tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    picks: tuple[Pick, ...]
-    held: tuple[Held, ...]
+    picks: tuple[WavePick, ...]
+    held: tuple[HeldPod, ...]
 
     @property
-    def charges(self) -> dict[Key, list[Entry]]:
+    def charges(self) -> dict[Key, list[LedgerEntry]]:
         """What is written to each budget before the first pod goes."""
-        collected: dict[Key, list[Entry]] = {}
+        collected: dict[Key, list[LedgerEntry]] = {}
         for pick in self.picks:
             for budget, entry in pick.payment.charges.items():
                 collected.setdefault(budget, []).append(entry)
         return collected
 
 
-class Limits(NamedTuple):
+class WaveLimits(NamedTuple):
     """`most`: pods at once. `closed`: a domain that is left alone now. `single`: one from which only one is tried.
 
     `turn`: domains that refused come after the others, the higher the later.
@@ -100,21 +100,21 @@ class Limits(NamedTuple):
 
 BACKING_OFF: Final = Reason("BackingOff", "its domain refused a pod a moment ago: it is tried again later")
 ENOUGH: Final = Reason("EnoughAtOnce", "enough pods of this workload leave now")
-_NO_LIMITS: Final = Limits()
+_NO_LIMITS: Final = WaveLimits()
 
 
 def next_wave(
-    candidates: Iterable[Candidate],
-    purse: Purse,
-    order: Order = Order.BY_DOMAIN,
+    candidates: Iterable[WaveCandidate],
+    purse: WaveAccount,
+    order: PodOrder = PodOrder.BY_DOMAIN,
     *,
     levels: Mapping[Domain, int] | None = None,
-    limits: Limits = _NO_LIMITS,
+    limits: WaveLimits = _NO_LIMITS,
 ) -> Wave:
     """In a fixed order the first that is held holds all behind it."""
-    queue = Queue(candidates, order, levels, limits.turn)
-    picks: list[Pick] = []
-    held: list[Held] = []
+    queue = PodQueue(candidates, order, levels, limits.turn)
+    picks: list[WavePick] = []
+    held: list[HeldPod] = []
     why_not: dict[Hashable, tuple[Reason, ...]] = {}
     tried: set[Domain] = set()
     while (candidate := queue.next()) is not None:
@@ -124,20 +124,20 @@ def next_wave(
         if not reasons:
             payment = purse.pay(candidate.pod)
             reasons = payment.reasons
-            if payment.outcome is not Outcome.HELD:
+            if payment.outcome is not ChargeOutcome.HELD:
                 queue.went(candidate)
                 tried.add(candidate.domain)
-                picks.append(Pick(candidate, payment))
+                picks.append(WavePick(candidate, payment))
                 continue
-            if order is Order.AS_GIVEN:
+            if order is PodOrder.AS_GIVEN:
                 limits = limits._replace(most=len(picks))
             elif candidate.ready and candidate.alike is not None:
                 why_not[candidate.alike] = reasons
-        held.append(Held(candidate, reasons))
+        held.append(HeldPod(candidate, reasons))
     return Wave(tuple(picks), tuple(held))
 
 
-def _withheld(candidate: Candidate, limits: Limits, taken: int, tried: set[Domain]) -> tuple[Reason, ...]:
+def _withheld(candidate: WaveCandidate, limits: WaveLimits, taken: int, tried: set[Domain]) -> tuple[Reason, ...]:
     domain = candidate.domain
     if limits.most is not None and taken >= limits.most:
         return (ENOUGH,)

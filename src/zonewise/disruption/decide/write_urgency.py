@@ -11,14 +11,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from zonewise.disruption.decide.allowance import DomainNumbers
-from zonewise.disruption.decide.status import Published
+from zonewise.disruption.decide.allowance import DomainAllowance
+from zonewise.disruption.decide.status import PublishedStatus
 
 SOON_SECONDS: Final = 1.0
 LAZY_SECONDS: Final = 5.0
 HELD_SECONDS: Final = 60.0
 NEVER: Final = float("-inf")
-_GONE: Final = DomainNumbers("", 0, 0, 0, 0, 0)
+_GONE: Final = DomainAllowance("", 0, 0, 0, 0, 0)
 
 
 class Urgency(Enum):
@@ -29,7 +29,7 @@ class Urgency(Enum):
     NOW = "a promise is wrong"
 
 
-def urgency(before: Published, after: Published) -> Urgency:
+def urgency(before: PublishedStatus, after: PublishedStatus) -> Urgency:
     if before == after:
         return Urgency.NOTHING
     if before.observed_generation != after.observed_generation or _promises_less(before, after):
@@ -56,12 +56,12 @@ def due_at(urgent: Urgency, *, noticed_at: float, written_at: float, held: bool)
             return max(noticed_at, written_at) + LAZY_SECONDS
 
 
-def _promises_less(before: Published, after: Published) -> bool:
+def _promises_less(before: PublishedStatus, after: PublishedStatus) -> bool:
     now = after.numbers.domains
     return any(was.allowed > now.get(name, _GONE).allowed for name, was in before.numbers.domains.items())
 
 
-def _lacks(before: Published, after: Published) -> bool:
+def _lacks(before: PublishedStatus, after: PublishedStatus) -> bool:
     """Pods that are not ready go uncharged while enough others are healthy, also where nothing else may leave.
 
     Whether what is missing from nobody knows where counts for that is the budget's matter: either way is looked at.
@@ -75,5 +75,5 @@ def _lacks(before: Published, after: Published) -> bool:
     )
 
 
-def _spare(status: Published) -> dict[str, int]:
+def _spare(status: PublishedStatus) -> dict[str, int]:
     return {name: domain.healthy - domain.desired for name, domain in status.numbers.domains.items()}

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from zonewise import log
 from zonewise.disruption.decide.budget import Budget, BudgetError
 from zonewise.disruption.decide.ledger import Ledger
-from zonewise.disruption.decide.pods import Atlas, PodFacts, comes_back, gives_up
-from zonewise.disruption.decide.selectors import Membership
+from zonewise.disruption.decide.pods import NodeDomains, PodFacts, comes_back, gives_up
+from zonewise.disruption.decide.selectors import BudgetSelectors
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import NODES, PODS, Key, Metadata, Node, OwnerReference, Pod
@@ -49,7 +49,7 @@ ControllerHandler = Callable[[PodFacts], None]
 _NONE: Final[dict[Key, None]] = {}
 
 
-class Sources:
+class DisruptionInformers:
     """Registered with `caches` before these run. Reading is right once `caches` are synced."""
 
     def __init__(self, caches: Caches) -> None:
@@ -65,10 +65,10 @@ class Sources:
         self._staying: dict[str, int] = {}
         self._by_node: dict[str, dict[Key, None]] = {}
         self._parsed: dict[Key, Budget | BudgetError] = {}
-        self._selected = Membership()
-        self._stock_selected = Membership()
+        self._selected = BudgetSelectors()
+        self._stock_selected = BudgetSelectors()
         self._node_labels: dict[str, Mapping[str, str]] = {}
-        self._atlas = Atlas(self._node_labels)
+        self._atlas = NodeDomains(self._node_labels)
         self._replica_sets: dict[str, Key] = {}
         self._budget_handlers: list[BudgetHandler] = []
         self._workload_handlers: list[WorkloadHandler] = []
@@ -160,13 +160,13 @@ class Sources:
         return self.replica_sets.get(key) if key else None
 
     @property
-    def atlas(self) -> Atlas:
+    def atlas(self) -> NodeDomains:
         """Another one whenever a node comes, goes or is labelled anew."""
         return self._atlas
 
-    def atlas_with(self, node: Node) -> Atlas:
+    def atlas_with(self, node: Node) -> NodeDomains:
         """With one more node, which the watch has not told of yet."""
-        return Atlas(ChainMap({node.metadata.name: node.metadata.labels}, self._node_labels))
+        return NodeDomains(ChainMap({node.metadata.name: node.metadata.labels}, self._node_labels))
 
     # Changes.
 
@@ -215,7 +215,7 @@ class Sources:
             self._node_labels.pop(name, None)
             if labels is not None:
                 self._node_labels[name] = labels
-            self._atlas = Atlas(self._node_labels)
+            self._atlas = NodeDomains(self._node_labels)
             on_node = self._by_node.get(name, _NONE)
             self._touch_budgets(key for pod in tuple(on_node) for key in self._selected.selecting(pod))
         elif _unschedulable(change.old) == _unschedulable(change.new):
@@ -258,7 +258,7 @@ class Sources:
         if pod is not None and self._workload_handlers:
             self._touch_workloads(set(self._workloads_of(pod)))
 
-    def _touched_by(self, membership: Membership, key: Key) -> set[WorkloadKey]:
+    def _touched_by(self, membership: BudgetSelectors, key: Key) -> set[WorkloadKey]:
         if not self._workload_handlers:
             return set()
         pods = {pod.controller_uid: pod for pod in map(self._facts.__getitem__, membership.members(key))}
@@ -281,7 +281,7 @@ class Sources:
                 handler(workload)
 
 
-def owner_uid_of(pod: PodFacts, sources: Sources) -> str:
+def owner_uid_of(pod: PodFacts, sources: DisruptionInformers) -> str:
     """The uid of the pod's top-level controller: the Deployment of its ReplicaSet, or its direct controller."""
     replica_set = sources.replica_set(pod.controller_uid)
     above = controller_of(replica_set.metadata) if replica_set else None

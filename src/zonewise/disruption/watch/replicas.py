@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from zonewise.disruption.decide.pods import Owner, PodFacts, Workload, Workloads
-from zonewise.disruption.watch.informers import Sources, WorkloadHandler, WorkloadKey, controller_of, ordinals_of
-from zonewise.disruption.watch.scale_client import Scaled, Scales
+from zonewise.disruption.watch.informers import (
+    DisruptionInformers,
+    WorkloadHandler,
+    WorkloadKey,
+    controller_of,
+    ordinals_of,
+)
+from zonewise.disruption.watch.scale_client import ScaleClient, ScaledOwner
 from zonewise.kube.client.client import Client
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
@@ -33,10 +39,10 @@ from zonewise.objects.change import Change
 W = TypeVar("W", Deployment, ReplicaSet, StatefulSet, DaemonSet)
 
 
-class WorkloadSources:
+class WorkloadInformers:
     """Registered with `caches` before these run; `run` reads scales until cancelled."""
 
-    def __init__(self, client: Client, caches: Caches, sources: Sources) -> None:
+    def __init__(self, client: Client, caches: Caches, sources: DisruptionInformers) -> None:
         self.deployments: Cache[Deployment] = caches.of(DEPLOYMENTS)
         self.stateful_sets: Cache[StatefulSet] = caches.of(STATEFUL_SETS)
         self.daemon_sets: Cache[DaemonSet] = caches.of(DAEMON_SETS)
@@ -44,9 +50,9 @@ class WorkloadSources:
         self._sources = sources
         self._wanted: dict[str, Workload] = {}
         self._sets_of: dict[str, dict[str, Key]] = {}
-        self._scaled: dict[str, Scaled] = {}
+        self._scaled: dict[str, ScaledOwner] = {}
         self._handlers: list[WorkloadHandler] = []
-        self._scales = Scales(client, caches, self._scale_changed)
+        self._scales = ScaleClient(client, caches, self._scale_changed)
         self._follow()
 
     def _follow(self) -> None:

@@ -59,7 +59,7 @@ class _Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScaledOwner:
     """An owner as its pods name it."""
 
     kind: _Kind
@@ -67,25 +67,25 @@ class Scaled:
     uid: str
 
     @classmethod
-    def of(cls, reference: OwnerReference, namespace: str) -> Scaled:
+    def of(cls, reference: OwnerReference, namespace: str) -> ScaledOwner:
         return cls(_Kind(reference.api_version, reference.kind), Key(namespace, reference.name), reference.uid)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key}"
 
 
-class Scales:
+class ScaleClient:
     """`changed` is called with the uid of an owner whose number became known or another."""
 
     def __init__(self, client: Client, caches: Caches, changed: Callable[[str], None]) -> None:
         self._client = client
         self._caches = caches
         self._changed = changed
-        self._followed: dict[_Kind, dict[Key, Scaled]] = {}
+        self._followed: dict[_Kind, dict[Key, ScaledOwner]] = {}
         self._resources: dict[_Kind, Resource[_Owner] | None] = {}
         self._desired: dict[str, int] = {}
         self._refused: set[_Kind] = set()
-        self._queue: WorkQueue[Scaled] = WorkQueue("scales", backoff=_BACKOFF)
+        self._queue: WorkQueue[ScaledOwner] = WorkQueue("scales", backoff=_BACKOFF)
         self._controller = Controller("scales", self._queue, self._read, workers=2)
 
     async def run(self) -> None:
@@ -94,9 +94,9 @@ class Scales:
     def desired(self, uid: str) -> int | None:
         return self._desired.get(uid)
 
-    def follow(self, reference: OwnerReference, namespace: str) -> Scaled:
+    def follow(self, reference: OwnerReference, namespace: str) -> ScaledOwner:
         """Until `forget`, or until another of its name is followed."""
-        owner = Scaled.of(reference, namespace)
+        owner = ScaledOwner.of(reference, namespace)
         followed = self._followed.setdefault(owner.kind, {})
         former = followed.get(owner.key)
         if former != owner:
@@ -106,15 +106,15 @@ class Scales:
                 self._note(former, None)
         return owner
 
-    def forget(self, owner: Scaled) -> None:
+    def forget(self, owner: ScaledOwner) -> None:
         if self._follows(owner):
             del self._followed[owner.kind][owner.key]
         self._desired.pop(owner.uid, None)
 
-    def _follows(self, owner: Scaled) -> bool:
+    def _follows(self, owner: ScaledOwner) -> bool:
         return self._followed.get(owner.kind, {}).get(owner.key) == owner
 
-    async def _read(self, owner: Scaled) -> None:
+    async def _read(self, owner: ScaledOwner) -> None:
         if not self._follows(owner):
             return
         try:
@@ -125,7 +125,7 @@ class Scales:
             self._explain(owner.kind, error)
             raise
 
-    async def _replicas(self, owner: Scaled) -> int | None:
+    async def _replicas(self, owner: ScaledOwner) -> int | None:
         resource = await self._resource(owner.kind)
         if resource is None:
             return None
@@ -136,7 +136,7 @@ class Scales:
             return None
         return msgspec.json.decode(body, type=_Scale).spec.replicas
 
-    def _note(self, owner: Scaled, replicas: int | None) -> None:
+    def _note(self, owner: ScaledOwner, replicas: int | None) -> None:
         if replicas == self._desired.get(owner.uid):
             return
         if replicas is None:

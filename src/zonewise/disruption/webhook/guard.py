@@ -16,24 +16,24 @@ from typing import Any, Final
 from prometheus_client import Counter
 
 from zonewise import log
-from zonewise.disruption.controller.budget_store import Book
+from zonewise.disruption.controller.budget_store import BudgetStore
 from zonewise.disruption.decide import verdict as judging
-from zonewise.disruption.decide.budget import Budget, Enforcement, Reach
-from zonewise.disruption.decide.ledger import RESERVED, Source
-from zonewise.disruption.decide.pdb import CANNOT_EVICT, Refusal, refusal
-from zonewise.disruption.decide.pods import Atlas, PodFacts
-from zonewise.disruption.decide.reason import Code
-from zonewise.disruption.decide.verdict import Judgement, Judgements, judge_all
-from zonewise.disruption.watch.informers import Sources, owner_uid_of, selector_of
-from zonewise.disruption.webhook.charger import Answer, Charges, Outcome, Request
-from zonewise.disruption.webhook.leader_monitor import LeaderWatch
-from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, Deleter, deleter
+from zonewise.disruption.decide.budget import Budget, DisruptionKind, Enforcement
+from zonewise.disruption.decide.ledger import RESERVED, ChargeSource
+from zonewise.disruption.decide.pdb import CANNOT_EVICT, PdbRefusal, refusal
+from zonewise.disruption.decide.pods import NodeDomains, PodFacts
+from zonewise.disruption.decide.reason import DisruptionCode
+from zonewise.disruption.decide.verdict import BudgetVerdict, PodVerdict, judge_all
+from zonewise.disruption.watch.informers import DisruptionInformers, owner_uid_of, selector_of
+from zonewise.disruption.webhook.charger import ChargeAnswer, Charger, ChargeRequest, ChargeResult
+from zonewise.disruption.webhook.leader_monitor import LeaderMonitor
+from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, PodDeleter, deleter
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import utc_now
 from zonewise.kube.server.admission import Webhook
 from zonewise.kube.watch.cache import trouble_of
-from zonewise.kube.wire.admission_review import Review, Verdict
-from zonewise.kube.wire.errors import Cause, NotFound
+from zonewise.kube.wire.admission_review import AdmissionVerdict, Review
+from zonewise.kube.wire.errors import ErrorCause, NotFound
 from zonewise.objects import NODES, PODS, Key, Pod, micro_time
 from zonewise.objects.change import Change
 from zonewise.objects.policy import POD_DISRUPTION_BUDGETS, Eviction, TopologyDisruptionBudget
@@ -48,15 +48,15 @@ _IN_BETWEEN_SECONDS: Final = 1
 _LOOKS: Final = 3
 _CAUSE: Final = "DisruptionBudget"
 
-_SAID_BY_SPEC: Final = frozenset({Code.NOT_ENFORCED, Code.NOT_APPLIED, Code.NOT_COVERED})
+_SAID_BY_SPEC: Final = frozenset({DisruptionCode.NOT_ENFORCED, DisruptionCode.NOT_APPLIED, DisruptionCode.NOT_COVERED})
 """What lets pods go uncharged until somebody edits the budget or labels the node, of which we may not have heard yet."""
-_PASSING: Final = {Code.NOT_OBSERVED: _BUSY_SECONDS, Code.DOMAIN_NOT_COUNTED: _BUSY_SECONDS}
+_PASSING: Final = {DisruptionCode.NOT_OBSERVED: _BUSY_SECONDS, DisruptionCode.DOMAIN_NOT_COUNTED: _BUSY_SECONDS}
 """What ends by itself in a moment; the other refusals last, and clients should say so to people at once."""
 
-_NOT_DECIDED: Final = Verdict.deny(
+_NOT_DECIDED: Final = AdmissionVerdict.deny(
     f"{CANNOT_EVICT} It could not be decided in time: retry, and see the log of `zonewise webhook`",
     code=429,
-    causes=[Cause(reason=_CAUSE, message="The disruption budgets could not be asked in time")],
+    causes=[ErrorCause(reason=_CAUSE, message="The disruption budgets could not be asked in time")],
     retry_after_seconds=_BUSY_SECONDS,
 )
 _BUSY: Final = "Its disruption budgets are being charged by many at once, or the API server does not answer: retry"
@@ -68,35 +68,35 @@ _WOULD: Final = Counter(
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class DisruptionRequest:
     """Somebody's request for a pod, as far as judging goes."""
 
     pod: PodFacts
-    reach: Reach
-    source: Source
+    reach: DisruptionKind
+    source: ChargeSource
     dry_run: bool
     reservation: str = ""
 
 
-class Guard:
+class EvictionGuard:
     """Its answers are right once the caches of `sources` are synced."""
 
     def __init__(
         self,
         client: Client,
-        sources: Sources,
-        book: Book,
-        leader: LeaderWatch,
+        sources: DisruptionInformers,
+        book: BudgetStore,
+        leader: LeaderMonitor,
         *,
         wall: Callable[[], datetime] = utc_now,
     ) -> None:
         self._client = client
         self._sources = sources
         self._book = book
-        self._charges = Charges(book)
+        self._charges = Charger(book)
         self._leader = leader
         self._wall = wall
-        self._held: dict[Key, dict[str, Code]] = {}
+        self._held: dict[Key, dict[str, DisruptionCode]] = {}
         sources.budgets.on_change(self._budget_changed)
 
     def trouble(self) -> str | None:
@@ -107,10 +107,10 @@ class Guard:
     def webhooks(self) -> list[Webhook[Any]]:
         return [
             Webhook(EVICTIONS, Eviction, self.review_eviction, _NOT_DECIDED, DEADLINE_SECONDS),
-            Webhook(DELETES, Pod, self.review_delete, Verdict.allow(), DEADLINE_SECONDS),
+            Webhook(DELETES, Pod, self.review_delete, AdmissionVerdict.allow(), DEADLINE_SECONDS),
         ]
 
-    async def review_eviction(self, asked: Review[Eviction]) -> Verdict:
+    async def review_eviction(self, asked: Review[Eviction]) -> AdmissionVerdict:
         body = asked.object or Eviction()
         options = body.delete_options
         uid = (options.preconditions.uid or "") if options and options.preconditions else ""
@@ -123,32 +123,34 @@ class Guard:
             if pod is None:
                 return _not_there(key)
             if uid not in {"", pod.uid}:
-                return Verdict.allow()  # the API server will say what is to be said of another pod of this name
+                return (
+                    AdmissionVerdict.allow()
+                )  # the API server will say what is to be said of another pod of this name
             if pod.in_between and not uid and self._guarding(pod):
                 return _come_again(pod)
         reservation = body.metadata.annotations.get(RESERVED, "")
-        wish = _Wish(pod, Reach.EVICTIONS, Source.EVICTION, dry_run, reservation)
+        wish = DisruptionRequest(pod, DisruptionKind.EVICTIONS, ChargeSource.EVICTION, dry_run, reservation)
         return await (self._decide(wish) if certain else self._decide_on_name(wish))
 
-    async def review_delete(self, asked: Review[Pod]) -> Verdict:
+    async def review_delete(self, asked: Review[Pod]) -> AdmissionVerdict:
         """The pod comes with the request, as it is stored. Without a retry-after: it would stall a whole controller."""
         by = deleter(asked.user_info)
-        if by is Deleter.SYSTEM or asked.old_object is None:
-            return Verdict.allow()
+        if by is PodDeleter.SYSTEM or asked.old_object is None:
+            return AdmissionVerdict.allow()
         pod = PodFacts.of(asked.old_object)
-        if not pod.ready or pod.terminating or (by is Deleter.WORKLOAD and pod.granted):
-            return Verdict.allow()
-        reach = Reach.CONTROLLER_DELETES if by is Deleter.WORKLOAD else Reach.DELETES
-        verdict = await self._decide(_Wish(pod, reach, Source.DELETE, asked.dry_run))
-        return verdict if verdict.allowed else Verdict.deny(verdict.message, code=403, causes=verdict.causes)
+        if not pod.ready or pod.terminating or (by is PodDeleter.WORKLOAD and pod.granted):
+            return AdmissionVerdict.allow()
+        reach = DisruptionKind.CONTROLLER_DELETES if by is PodDeleter.WORKLOAD else DisruptionKind.DELETES
+        verdict = await self._decide(DisruptionRequest(pod, reach, ChargeSource.DELETE, asked.dry_run))
+        return verdict if verdict.allowed else AdmissionVerdict.deny(verdict.message, code=403, causes=verdict.causes)
 
-    async def _decide_on_name(self, wish: _Wish) -> Verdict:
+    async def _decide_on_name(self, wish: DisruptionRequest) -> AdmissionVerdict:
         """Meanwhile we look whether the name is another pod's by now: then all was for nothing, and that one is judged.
 
         What was charged for a pod that is gone holds others up until the next count, which finds nothing missing for it.
         """
         if not self._guarding(wish.pod):
-            return Verdict.allow()
+            return AdmissionVerdict.allow()
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read_pod(wish.pod.key))
             verdict = await self._decide(wish)
@@ -168,10 +170,10 @@ class Guard:
     def _guarding(self, pod: PodFacts) -> list[Budget]:
         return [budget for budget in self._sources.budgets_of(pod) if budget.enforcement is not Enforcement.OFF]
 
-    async def _decide(self, wish: _Wish, *, looked: bool = False) -> Verdict:
+    async def _decide(self, wish: DisruptionRequest, *, looked: bool = False) -> AdmissionVerdict:
         budgets = [budget for budget in self._guarding(wish.pod) if wish.reach in budget.apply_to]
         if not budgets:
-            return Verdict.allow()
+            return AdmissionVerdict.allow()
         atlas = await self._atlas(wish.pod, anew=looked)
         request = self._request(wish, budgets, atlas)
         peers = next(filter(None, (request.others_to_take(case.status) for case in request.others)), ())
@@ -179,25 +181,27 @@ class Guard:
         if not looked and (in_doubt := _said_by_spec(first.each)):
             await asyncio.gather(*map(self._book.read, in_doubt))
             return await self._decide(wish, looked=True)
-        may_become_ready = wish.pod.pending and wish.pod.node and wish.reach is Reach.EVICTIONS and not wish.dry_run
+        may_become_ready = (
+            wish.pod.pending and wish.pod.node and wish.reach is DisruptionKind.EVICTIONS and not wish.dry_run
+        )
         if not may_become_ready and all(_settled(judgement) for judgement in first.each):
-            return self._conclude(wish, [Answer(Outcome.ALLOWED, judgement) for judgement in first.each])
+            return self._conclude(wish, [ChargeAnswer(ChargeResult.ALLOWED, judgement) for judgement in first.each])
         if judging.hangs_on_numbers(first.each, budgets) and (trouble := self._leader.trouble()):
             return _refuse(trouble, [trouble], _BUSY_SECONDS if self._leader.undecided else _NO_LEADER_SECONDS)
-        if wish.reach is Reach.EVICTIONS and _rests_on_a_charge(first) and not wish.dry_run:
+        if wish.reach is DisruptionKind.EVICTIONS and _rests_on_a_charge(first) and not wish.dry_run:
             refused = await self._refused_by_stock(wish.pod)
             if refused is not None:
                 return _as_stock(refused)
-        if wish.reach is Reach.EVICTIONS and wish.pod.stays and not wish.pod.ready and not wish.dry_run:
+        if wish.reach is DisruptionKind.EVICTIONS and wish.pod.stays and not wish.pod.ready and not wish.dry_run:
             return await self._let_unready_go(wish, budgets)
         answers = await self._charges.ask(request, [budget.key for budget in budgets])
         if not looked and _said_by_spec(answer.judgement for answer in answers):
             return await self._decide(wish, looked=True)
         return self._conclude(wish, answers)
 
-    async def _let_unready_go(self, wish: _Wish, budgets: Sequence[Budget]) -> Verdict:
+    async def _let_unready_go(self, wish: DisruptionRequest, budgets: Sequence[Budget]) -> AdmissionVerdict:
         """What goes for not being ready must be seen so after the count it is judged by: that may have found it ready."""
-        answers: Sequence[Answer] = ()
+        answers: Sequence[ChargeAnswer] = ()
         for _ in range(_LOOKS):
             pages = await asyncio.gather(*(self._book.read(budget.key) for budget in budgets))
             pod = await self._read_pod(wish.pod.key)
@@ -212,11 +216,11 @@ class Guard:
             atlas = await self._atlas(pod, anew=True)
             request = replace(self._request(wish, budgets, atlas), versions=versions)
             answers = await self._charges.ask(request, [budget.key for budget in budgets])
-            if all(answer.outcome is not Outcome.BUSY for answer in answers):
+            if all(answer.outcome is not ChargeResult.BUSY for answer in answers):
                 break
         return self._conclude(wish, answers)
 
-    async def _refused_by_stock(self, pod: PodFacts) -> Refusal | None:
+    async def _refused_by_stock(self, pod: PodFacts) -> PdbRefusal | None:
         """From the watch where that allows; a refusal is looked at twice, and then said by us in its place.
 
         To let the request through uncharged, hoping that the API server refuses it, would be a way past our budgets
@@ -227,9 +231,9 @@ class Guard:
         listed = await self._client.list(POD_DISRUPTION_BUDGETS, pod.namespace, deadline_seconds=_READ_SECONDS)
         return refusal(pod, [found for found in listed.items if selector_of(found).matches(pod.labels)])
 
-    def _request(self, wish: _Wish, budgets: Sequence[Budget], atlas: Atlas) -> Request:
+    def _request(self, wish: DisruptionRequest, budgets: Sequence[Budget], atlas: NodeDomains) -> ChargeRequest:
         pages = [page for budget in budgets if (page := self._book.newest(budget.key)) is not None]
-        return Request(
+        return ChargeRequest(
             pod=wish.pod,
             atlas=atlas,
             owner=owner_uid_of(wish.pod, self._sources),
@@ -243,7 +247,7 @@ class Guard:
             peers=lambda: self._sources.pods_of(wish.pod.replica_set),
         )
 
-    async def _atlas(self, pod: PodFacts, *, anew: bool) -> Atlas:
+    async def _atlas(self, pod: PodFacts, *, anew: bool) -> NodeDomains:
         """A node we have not heard of may be new, or gone: that makes a difference to its pods. So may labels: `anew`."""
         atlas = self._sources.atlas
         if not pod.node or (atlas.has(pod.node) and not anew):
@@ -254,31 +258,31 @@ class Guard:
             return atlas
         return self._sources.atlas_with(node)
 
-    def _conclude(self, wish: _Wish, answers: Sequence[Answer]) -> Verdict:
+    def _conclude(self, wish: DisruptionRequest, answers: Sequence[ChargeAnswer]) -> AdmissionVerdict:
         for answer in answers:
             self._note(wish, answer)
-        denied = [answer.judgement for answer in answers if answer.outcome is Outcome.DENIED and answer.judgement]
+        denied = [answer.judgement for answer in answers if answer.outcome is ChargeResult.DENIED and answer.judgement]
         if denied:
             seconds = max(_PASSING.get(judgement.reason.code, 0) for judgement in denied)
             advice = "; ".join(f"{judgement.reason.sentence}: {judgement.reason.remedy}" for judgement in denied)
             return _refuse(advice, [judgement.reason.sentence for judgement in denied], seconds)
-        if any(answer.outcome is Outcome.BUSY for answer in answers):
+        if any(answer.outcome is ChargeResult.BUSY for answer in answers):
             return _refuse(_BUSY, [_BUSY], _BUSY_SECONDS)
-        return Verdict.allow()
+        return AdmissionVerdict.allow()
 
-    def _note(self, wish: _Wish, answer: Answer) -> None:
+    def _note(self, wish: DisruptionRequest, answer: ChargeAnswer) -> None:
         said = answer.judgement
         _JUDGED.labels(wish.reach, said.reason.code if said else answer.outcome).inc()
         if said is None:
             return
         held = self._held.setdefault(said.budget, {})
-        if said.would is judging.Verdict.DENY:
-            if said.verdict is not judging.Verdict.DENY:
+        if said.would is judging.EvictionVerdict.DENY:
+            if said.verdict is not judging.EvictionVerdict.DENY:
                 _WOULD.labels(said.budget.namespace, said.budget.name).inc()
             if held.get(said.domain) is not said.reason.code:
                 held[said.domain] = said.reason.code
                 _log_refusal(wish, said)
-        elif answer.outcome is Outcome.CHARGED and held.pop(said.domain, None) is not None:
+        elif answer.outcome is ChargeResult.CHARGED and held.pop(said.domain, None) is not None:
             _log.info("budget lets pods go again", budget=str(said.budget), domain=said.domain, pod=str(wish.pod.key))
 
     def _budget_changed(self, change: Change[TopologyDisruptionBudget]) -> None:
@@ -296,52 +300,56 @@ def _doubtful(pod: PodFacts, uid: str) -> bool:
     return uid not in {"", pod.uid} or not pod.ready or pod.pending or not pod.active
 
 
-def _said_by_spec(judgements: Iterable[Judgement | None]) -> list[Key]:
+def _said_by_spec(judgements: Iterable[BudgetVerdict | None]) -> list[Key]:
     """The budgets that have no say for what is written in them and on the node."""
     return [said.budget for said in judgements if said is not None and said.reason.code in _SAID_BY_SPEC]
 
 
-def _settled(judgement: Judgement) -> bool:
+def _settled(judgement: BudgetVerdict) -> bool:
     """Allowed for what the pod and its node are, whatever the budget's numbers and ledger say."""
     return judgement.reason.code in {
-        Code.NOT_ENFORCED,
-        Code.NOT_APPLIED,
-        Code.NOT_RUNNING,
-        Code.NOT_COVERED,
-        Code.NODE_GONE,
+        DisruptionCode.NOT_ENFORCED,
+        DisruptionCode.NOT_APPLIED,
+        DisruptionCode.NOT_RUNNING,
+        DisruptionCode.NOT_COVERED,
+        DisruptionCode.NODE_GONE,
     }
 
 
-def _rests_on_a_charge(first: Judgements) -> bool:
+def _rests_on_a_charge(first: PodVerdict) -> bool:
     """One that is made now, or one that was: who asks again while others refuse must not keep it alive."""
-    charged = any(judgement.reason.code is Code.ALREADY_CHARGED for judgement in first.each)
-    return first.verdict is judging.Verdict.CHARGE or (first.verdict is judging.Verdict.ALLOW and charged)
+    charged = any(judgement.reason.code is DisruptionCode.ALREADY_CHARGED for judgement in first.each)
+    return first.verdict is judging.EvictionVerdict.CHARGE or (
+        first.verdict is judging.EvictionVerdict.ALLOW and charged
+    )
 
 
-def _not_there(key: Key) -> Verdict:
+def _not_there(key: Key) -> AdmissionVerdict:
     """As the API server says it. If it had to find out by itself it would take the next pod of that name, which nobody asked us for."""
-    return Verdict.deny(f'pods "{key.name}" not found', code=404)
+    return AdmissionVerdict.deny(f'pods "{key.name}" not found', code=404)
 
 
-def _come_again(pod: PodFacts) -> Verdict:
+def _come_again(pod: PodFacts) -> AdmissionVerdict:
     return _refuse(f"{pod.in_between}: ask again in a moment", [pod.in_between], _IN_BETWEEN_SECONDS)
 
 
-def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Verdict:
-    return Verdict.deny(
+def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> AdmissionVerdict:
+    return AdmissionVerdict.deny(
         f"{CANNOT_EVICT} {advice[:1].upper()}{advice[1:]}",
         code=429,
-        causes=[Cause(reason=_CAUSE, message=cause) for cause in causes],
+        causes=[ErrorCause(reason=_CAUSE, message=cause) for cause in causes],
         retry_after_seconds=retry_after_seconds,
     )
 
 
-def _as_stock(said: Refusal) -> Verdict:
-    causes = [Cause(reason=_CAUSE, message=said.cause)] if said.cause else []
-    return Verdict.deny(said.message, code=said.code, causes=causes, retry_after_seconds=said.retry_after_seconds)
+def _as_stock(said: PdbRefusal) -> AdmissionVerdict:
+    causes = [ErrorCause(reason=_CAUSE, message=said.cause)] if said.cause else []
+    return AdmissionVerdict.deny(
+        said.message, code=said.code, causes=causes, retry_after_seconds=said.retry_after_seconds
+    )
 
 
-def _log_refusal(wish: _Wish, said: Judgement) -> None:
+def _log_refusal(wish: DisruptionRequest, said: BudgetVerdict) -> None:
     _log.info(
         "budget holds pods" if said.verdict is said.would else "budget in a dry run would hold pods",
         budget=str(said.budget),

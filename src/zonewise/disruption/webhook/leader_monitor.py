@@ -21,7 +21,7 @@ SILENT_SECONDS: Final = 30.0
 """So long may numbers be trusted that nobody is seen to keep: twice a lease's duration, a change of leader included."""
 
 
-class LeaderWatch:
+class LeaderMonitor:
     """`lease` is where the leader holds it."""
 
     def __init__(

@@ -214,7 +214,7 @@ def webhook_configuration(
     }
 
 
-class Deleter(StrEnum):
+class PodDeleter(StrEnum):
     """Who asks for a pod to be deleted."""
 
     WORKLOAD = "workload controller"
@@ -222,10 +222,10 @@ class Deleter(StrEnum):
     PERSON = "person"
 
 
-def deleter(user: UserInfo) -> Deleter:
+def deleter(user: UserInfo) -> PodDeleter:
     """Kubelets, garbage collection, node lifecycle, namespaces, jobs and the scheduler are the system: never held up."""
     if user.username in WORKLOAD_CONTROLLERS:
-        return Deleter.WORKLOAD
+        return PodDeleter.WORKLOAD
     if _NODES in user.groups or user.username.startswith(_SYSTEM_USERS):
-        return Deleter.SYSTEM
-    return Deleter.PERSON
+        return PodDeleter.SYSTEM
+    return PodDeleter.PERSON

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from zonewise.objects import Endpoint, Service
-from zonewise.routing import EVERYONE, NO_DRAIN, Cluster, Decision, Drain, choose, decide, recall
+from zonewise.routing import EVERYONE, NO_DRAIN, Decision, Drain, RoutingNodes, choose, decide, recall
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ClientProfile:
     id: int
     groups: Mapping[str, int]
     """Of each node, by its name; from 1 on."""
@@ -24,38 +24,38 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClientGroupView:
     """By group, group 0 being of clients on no node we know: `keys` of 1 and up, `near` of all.
 
     `near` means that a rule or preference was kept: not all endpoints for want of nearer ones.
     """
 
-    profile: Profile
+    profile: ClientProfile
     keys: tuple[frozenset[str], ...]
     near: tuple[bool, ...]
 
 
 @dataclass(slots=True)
-class Profiles:
+class ClientProfiles:
     """The profiles of the nodes as they are now. One whose groups are as before keeps its number; others get new ones."""
 
-    cluster: Cluster
-    _current: dict[tuple[str, ...], Profile] = field(default_factory=dict)
-    _last: dict[tuple[str, ...], Profile] = field(default_factory=dict)
+    cluster: RoutingNodes
+    _current: dict[tuple[str, ...], ClientProfile] = field(default_factory=dict)
+    _last: dict[tuple[str, ...], ClientProfile] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def renew(self, cluster: Cluster) -> None:
+    def renew(self, cluster: RoutingNodes) -> None:
         self.cluster = cluster
         self._last |= self._current
         self._current = {}
 
-    def forget(self, profile: Profile) -> None:
+    def forget(self, profile: ClientProfile) -> None:
         """Nobody has it any more: rules come and go, and each may name other labels."""
         for known in (self._current, self._last):
             for keys in [keys for keys, found in known.items() if found.id == profile.id]:
                 del known[keys]
 
-    def of(self, keys: tuple[str, ...]) -> Profile:
+    def of(self, keys: tuple[str, ...]) -> ClientProfile:
         if keys not in self._current:
             made = self._make(keys)
             last = self._last.get(keys)
@@ -63,7 +63,7 @@ class Profiles:
             self._current[keys] = last if last and same else replace(made, id=next(self._numbers))
         return self._current[keys]
 
-    def _make(self, keys: tuple[str, ...]) -> Profile:
+    def _make(self, keys: tuple[str, ...]) -> ClientProfile:
         domains = [self.cluster.domains(key) for key in keys]
         numbers: dict[tuple[str | None, ...], int] = {}
         examples: list[str] = []
@@ -74,11 +74,11 @@ class Profiles:
                 numbers[place] = len(numbers) + 1
                 examples.append(node)
             groups[node] = numbers[place]
-        return Profile(0, groups, tuple(examples))
+        return ClientProfile(0, groups, tuple(examples))
 
 
 def decisions(
-    service: Service, families: Iterable[list[Endpoint]], cluster: Cluster, drained: Drain = NO_DRAIN
+    service: Service, families: Iterable[list[Endpoint]], cluster: RoutingNodes, drained: Drain = NO_DRAIN
 ) -> list[Decision]:
     """One per address family. What slices recall is the only memory, so that all replicas answer alike."""
     return [
@@ -88,14 +88,14 @@ def decisions(
     ]
 
 
-def view(made: list[Decision], profiles: Profiles) -> View | None:
+def view(made: list[Decision], profiles: ClientProfiles) -> ClientGroupView | None:
     """None where every client gets every endpoint."""
     keys = tuple(sorted({key for decision in made for key in _keys(decision)}))
     if not keys:
         return None
     profile = profiles.of(keys)
     seen = [_seen(made, profiles.cluster, node) for node in profile.examples]
-    return View(profile, tuple(keys for keys, _ in seen), (False, *(near for _, near in seen)))
+    return ClientGroupView(profile, tuple(keys for keys, _ in seen), (False, *(near for _, near in seen)))
 
 
 def _keys(decision: Decision) -> Iterable[str]:
@@ -104,7 +104,7 @@ def _keys(decision: Decision) -> Iterable[str]:
         yield decision.walls.key
 
 
-def _seen(made: list[Decision], cluster: Cluster, node: str) -> tuple[frozenset[str], bool]:
+def _seen(made: list[Decision], cluster: RoutingNodes, node: str) -> tuple[frozenset[str], bool]:
     choices = [choose(decision, cluster, node) for decision in made]
     near = all(
         choice.tier is not EVERYONE or bool(decision.walls) for choice, decision in zip(choices, made, strict=True)

@@ -18,7 +18,7 @@ Ranges = Mapping[int, Mapping[int, Mapping[int, str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ClientLocations:
     exact: Mapping[bytes, str]
     """Nodes' own addresses."""
     ranges: Ranges

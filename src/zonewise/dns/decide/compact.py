@@ -22,7 +22,7 @@ _decode_service: Final = msgspec.msgpack.Decoder(Service).decode
 _decode_slice: Final = msgspec.msgpack.Decoder(EndpointSlice).decode
 
 
-class Packed(View, frozen=True):
+class CompactService(View, frozen=True):
     """`metadata` has the name alone; `owner` is the Service of a slice."""
 
     metadata: Metadata
@@ -30,34 +30,34 @@ class Packed(View, frozen=True):
     owner: str = ""
 
 
-def pack_service(found: Service) -> Packed:
+def pack_service(found: Service) -> CompactService:
     said = {name: value for name, value in found.metadata.annotations.items() if name != _LAST_APPLIED}
     name = _name_alone(found.metadata)
     kept = Service(metadata=replace(name, annotations=said), spec=replace(found.spec, selector=None))
-    return Packed(metadata=name, content=zlib.compress(_encode(kept), _FAST))
+    return CompactService(metadata=name, content=zlib.compress(_encode(kept), _FAST))
 
 
-def open_service(packed: Packed) -> Service:
+def open_service(packed: CompactService) -> Service:
     return _decode_service(zlib.decompress(packed.content))
 
 
-def pack_slice(found: EndpointSlice) -> Packed:
+def pack_slice(found: EndpointSlice) -> CompactService:
     return _pack_slice(found, with_pods=False)
 
 
-def pack_slice_with_pods(found: EndpointSlice) -> Packed:
+def pack_slice_with_pods(found: EndpointSlice) -> CompactService:
     """For servers that name endpoints after their pods."""
     return _pack_slice(found, with_pods=True)
 
 
-def _pack_slice(found: EndpointSlice, *, with_pods: bool) -> Packed:
+def _pack_slice(found: EndpointSlice, *, with_pods: bool) -> CompactService:
     name, owner = _name_alone(found.metadata), found.metadata.labels.get(SERVICE_NAME, "")
     endpoints = tuple(_endpoint(each, with_pods=with_pods) for each in found.endpoints or ())
     kept = EndpointSlice(metadata=name, address_type=found.address_type, endpoints=endpoints, ports=found.ports)
-    return Packed(metadata=name, content=zlib.compress(_encode(kept), _FAST), owner=owner)
+    return CompactService(metadata=name, content=zlib.compress(_encode(kept), _FAST), owner=owner)
 
 
-def open_slice(packed: Packed) -> EndpointSlice:
+def open_slice(packed: CompactService) -> EndpointSlice:
     return _decode_slice(zlib.decompress(packed.content))
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from zonewise.dns.decide.handler import OPT_HEAD, OUR_UDP_BYTES, Sender, opt_record, respond, truncated
-from zonewise.dns.decide.table import MOST_REPLIES, QUESTIONS, Choices, Headers, Reply, Table
+from zonewise.dns.decide.handler import OPT_HEAD, OUR_UDP_BYTES, QuerySender, opt_record, respond, truncated
+from zonewise.dns.decide.table import MOST_REPLIES, QUESTIONS, AnswerChoices, Headers, RecordTable, Reply
 from zonewise.dns.wire.message import PLAIN_UDP_BYTES, Rcode
 from zonewise.dns.wire.names import LONGEST_LABEL, LONGEST_NAME
 
@@ -32,7 +32,7 @@ _OPTS: Final = {struct.pack(">BBHH", 0, 0, flags, 0): opt_record(bool(flags)) + 
 _KEPT: Final = frozenset(QUESTIONS.values())
 
 
-class Kind(IntEnum):
+class QueryKind(IntEnum):
     """As what a reply counts, beside the queries themselves, which the loop counts by client."""
 
     PLAIN = 0
@@ -44,25 +44,25 @@ class Kind(IntEnum):
     ELSEWHERE = 6
 
 
-_PLAIN, _NEAR, _FAR, _NODATA, _NXDOMAIN = map(int, list(Kind)[:5])
+_PLAIN, _NEAR, _FAR, _NODATA, _NXDOMAIN = map(int, list(QueryKind)[:5])
 
 
 @dataclass(slots=True)
-class Tally:
-    counts: list[int] = field(default_factory=lambda: [0] * len(Kind))
+class QueryCounters:
+    counts: list[int] = field(default_factory=lambda: [0] * len(QueryKind))
 
     def taken(self) -> dict[str, int]:
         """By name, and from now on from nothing."""
-        found = {kind.name.lower(): self.counts[kind] for kind in Kind}
-        self.counts[:] = [0] * len(Kind)
+        found = {kind.name.lower(): self.counts[kind] for kind in QueryKind}
+        self.counts[:] = [0] * len(QueryKind)
         return found
 
 
-QuickResponder = Callable[[bytes, Sender], bytes | None]
+QuickResponder = Callable[[bytes, QuerySender], bytes | None]
 """The reply, empty for silence, or None for what is somebody else's."""
 
 
-def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) -> QuickResponder:  # noqa: PLR0915
+def quick_responder(table: RecordTable, tally: QueryCounters, largest: int = OUR_UDP_BYTES) -> QuickResponder:  # noqa: PLR0915
     """One flat function and what it seldom needs: a call costs more here than most of what it would do."""
     answers_get, forms_get, opts_get = table.answers.get, _FORMS.get, _OPTS.get
     no_data, no_name = table.headers(Rcode.NOERROR, 0, 1), table.headers(Rcode.NXDOMAIN, 0, 1)
@@ -71,17 +71,17 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
     counts = tally.counts
     turn = 0
 
-    def keep(packet: bytes, sender: Sender, reply: Reply) -> None:
+    def keep(packet: bytes, sender: QuerySender, reply: Reply) -> None:
         if len(replies) >= MOST_REPLIES:
             replies.clear()
         replies[sender.mark + packet[2:]] = reply
 
-    def careful(packet: bytes, sender: Sender) -> bytes | None:
-        counts[Kind.CAREFUL] += 1
+    def careful(packet: bytes, sender: QuerySender) -> bytes | None:
+        counts[QueryKind.CAREFUL] += 1
         found = respond(table, packet, sender, largest, turn)
         if isinstance(found, bytes):
             return found
-        counts[Kind.ELSEWHERE] += 1
+        counts[QueryKind.ELSEWHERE] += 1
         return None
 
     def deny(packet: bytes, form: int, end: int, room: int, opt: bytes, headers: Headers) -> bytes:
@@ -90,7 +90,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
             headers, authority = _without_authority(headers), b""
         return packet[:2] + headers[form] + packet[12:end] + authority + opt
 
-    def new(packet: bytes, sender: Sender, question: bytes) -> bytes | None:
+    def new(packet: bytes, sender: QuerySender, question: bytes) -> bytes | None:
         """Asked for the first time. What is no name of ours, or not kept, is read with care whenever it is asked for."""
         at, begin = 0, len(question) - 4 - len(domain)
         while at < begin:
@@ -115,7 +115,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         head = truncated(table.headers(Rcode.NOERROR, fits)[form])
         return packet[:2] + head + packet[12:end] + records[: fits * stride] + opt
 
-    def respond_quickly(packet: bytes, sender: Sender) -> bytes | None:
+    def respond_quickly(packet: bytes, sender: QuerySender) -> bytes | None:
         nonlocal turn
         known = replies_get(sender.mark + packet[2:])
         if known is None:
@@ -128,7 +128,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         cut = turn * stride % len(records)
         return packet[:2] + head + records[cut:] + records[:cut] + rest
 
-    def respond_anew(packet: bytes, sender: Sender) -> bytes | None:
+    def respond_anew(packet: bytes, sender: QuerySender) -> bytes | None:
         nonlocal turn
         form = forms_get(packet[2:12])
         if form is None:
@@ -154,7 +154,7 @@ def quick_responder(table: Table, tally: Tally, largest: int = OUR_UDP_BYTES) ->
         headers, records, stride, glue, further = slot
         kind = _PLAIN
         if further is not None:
-            if type(further) is not Choices:
+            if type(further) is not AnswerChoices:
                 return careful(packet, sender)
             group = further.groups.get(sender.node, 0)
             slot = further.slots[group]

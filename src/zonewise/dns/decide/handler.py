@@ -10,8 +10,18 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-from zonewise.dns.decide.table import NO_DATA, Absence, Choices, Slot, Table
-from zonewise.dns.wire.message import HEADER_BYTES, IN, PLAIN_UDP_BYTES, Query, Rcode, Refusal, Subnet, Type, read
+from zonewise.dns.decide.table import NO_DATA, AnswerChoices, NegativeAnswer, RecordTable, Slot
+from zonewise.dns.wire.message import (
+    HEADER_BYTES,
+    IN,
+    PLAIN_UDP_BYTES,
+    Query,
+    QueryRefusal,
+    Rcode,
+    RecordType,
+    Subnet,
+    read,
+)
 
 OUR_UDP_BYTES: Final = 1232
 """What passes every network unfragmented (DNS flag day 2020); more goes over TCP."""
@@ -26,7 +36,7 @@ _TRUNCATED: Final = 0x02
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class ForwardQuery:
     """The rest of the answer is not ours: ask others for `name`, and put it behind the `count` records we have."""
 
     query: Query
@@ -37,7 +47,7 @@ class Elsewhere:
 
 
 @dataclass(slots=True)
-class Sender:
+class QuerySender:
     """Who sent a query: its node, if known, and whether it may speak for others by their subnet (RFC 7871).
 
     `queries` counts those of the running second; `mark` tells clients of one node from those of others.
@@ -52,31 +62,33 @@ class Sender:
         self.mark = self.node.encode() + b"\0"
 
 
-def respond(table: Table, packet: bytes, sender: Sender, largest: int, turn: int = 0) -> bytes | Elsewhere:
+def respond(
+    table: RecordTable, packet: bytes, sender: QuerySender, largest: int, turn: int = 0
+) -> bytes | ForwardQuery:
     """`largest` is what the transport takes, `turn` which of several records comes first. Empty means silence."""
     match read(packet):
         case None:
             return SILENCE
-        case Refusal() as refusal:
+        case QueryRefusal() as refusal:
             return refuse(refusal)
         case query:
             return answer(table, query, sender, _room(query, largest), turn)
 
 
-def answer(table: Table, query: Query, sender: Sender, room: int, turn: int = 0) -> bytes | Elsewhere:
+def answer(table: RecordTable, query: Query, sender: QuerySender, room: int, turn: int = 0) -> bytes | ForwardQuery:
     name = query.name.lower()
-    if query.class_ != IN or query.type in {Type.AXFR, Type.IXFR}:
+    if query.class_ != IN or query.type in {RecordType.AXFR, RecordType.IXFR}:
         return failure(query, Rcode.REFUSED)
     found = table.find(name, query.type)
-    if found is Absence.NOT_OURS:
-        return Elsewhere(query, query.name, room)
-    if found is Absence.NO_NAME:
+    if found is NegativeAnswer.NOT_OURS:
+        return ForwardQuery(query, query.name, room)
+    if found is NegativeAnswer.NO_NAME:
         return _denied(table, query, Rcode.NXDOMAIN if table.loaded else Rcode.SERVFAIL, room)
     assert isinstance(found, tuple)
     return _Chase(table, query, _client(table, query, sender), room, turn).follow(found)
 
 
-def _client(table: Table, query: Query, sender: Sender) -> str:
+def _client(table: RecordTable, query: Query, sender: QuerySender) -> str:
     subnet = query.edns.subnet if query.edns else None
     return table.places.node(subnet.address) if subnet and subnet.prefix and sender.forwards else sender.node
 
@@ -85,20 +97,20 @@ def _client(table: Table, query: Query, sender: Sender) -> str:
 class _Chase:
     """Follows aliases within the cluster; most answers are there at once."""
 
-    table: Table
+    table: RecordTable
     query: Query
     node: str
     room: int
     turn: int
 
-    def follow(self, slot: Slot) -> bytes | Elsewhere:
+    def follow(self, slot: Slot) -> bytes | ForwardQuery:
         count, written = 0, b""
         at = HEADER_BYTES + len(self.query.question)
         name = self.query.name.lower()
         seen = {name}
         varied = False
         while True:
-            if isinstance(slot[4], Choices):
+            if isinstance(slot[4], AnswerChoices):
                 slot, varied = self.choose(name, slot[4]), True
             headers, records, stride, glue, further = slot
             if headers is None:
@@ -113,15 +125,15 @@ class _Chase:
             at = HEADER_BYTES + len(self.query.question) + len(written) + len(owned) - len(further)
             count, written = count + 1, written + owned
             if not self.table.is_ours(further):
-                return Elsewhere(self.query, further, self.room, count, written)
+                return ForwardQuery(self.query, further, self.room, count, written)
             name = further
             found = self.table.find(name, self.query.type)
-            if isinstance(found, Absence) or found is NO_DATA or name in seen or count > LONGEST_CHAIN:
+            if isinstance(found, NegativeAnswer) or found is NO_DATA or name in seen or count > LONGEST_CHAIN:
                 return _denied(self.table, self.query, Rcode.NOERROR, self.room)
             seen.add(name)
             slot = found
 
-    def choose(self, name: bytes, choices: Choices) -> Slot:
+    def choose(self, name: bytes, choices: AnswerChoices) -> Slot:
         group = choices.groups.get(self.node, 0)
         return choices.slots[group] or self.table.choose(name, self.query.type, choices, group)
 
@@ -155,7 +167,7 @@ def _owned(records: bytes, at: int, depth: int) -> bytes:
     return b"".join(written)
 
 
-def _whole(table: Table, query: Query, parts: _Parts, room: int, *, varied: bool = False) -> bytes:
+def _whole(table: RecordTable, query: Query, parts: _Parts, room: int, *, varied: bool = False) -> bytes:
     """Glue is left out where it has no room; records only with the mark that says so."""
     opt = opt_of(query, scope=varied)
     question = query.question
@@ -175,7 +187,7 @@ def truncated(header: bytes) -> bytes:
     return bytes((header[0] | _TRUNCATED,)) + header[1:]
 
 
-def _denied(table: Table, query: Query, rcode: Rcode, room: int, *, varied: bool = False) -> bytes:
+def _denied(table: RecordTable, query: Query, rcode: Rcode, room: int, *, varied: bool = False) -> bytes:
     opt = opt_of(query, scope=varied)
     question, index = query.question, _header_index(query)
     authority = table.authority if rcode is not Rcode.SERVFAIL else b""
@@ -191,14 +203,14 @@ def failure(query: Query, rcode: Rcode) -> bytes:
     return query.id + struct.pack(">HHHHH", flags, 1, 0, 0, bool(opt)) + query.question + opt
 
 
-def refuse(refusal: Refusal) -> bytes:
+def refuse(refusal: QueryRefusal) -> bytes:
     flags = 0x8000 | refusal.opcode << 11 | (0x0100 if refusal.recursion_desired else 0) | refusal.rcode & 15
     opt = OPT_HEAD + struct.pack(">HBBHH", OUR_UDP_BYTES, refusal.rcode >> 4, 0, 0, 0) if refusal.rcode > 15 else b""
     counts = struct.pack(">HHHHH", flags, bool(refusal.question), 0, 0, bool(opt))
     return refusal.id + counts + refusal.question + opt
 
 
-def with_others(elsewhere: Elsewhere, count: int, records: bytes, rcode: int) -> bytes:
+def with_others(elsewhere: ForwardQuery, count: int, records: bytes, rcode: int) -> bytes:
     """Our alias and what its target's owners answered for it."""
     query = elsewhere.query
     opt = opt_of(query)

@@ -7,14 +7,14 @@ from ipaddress import ip_network
 from types import MappingProxyType
 from typing import Final
 
-from zonewise.dns.decide.client_location import Places
+from zonewise.dns.decide.client_location import ClientLocations
 from zonewise.dns.wire.names import packed
 from zonewise.objects import Node
 
 NO_PODS: Final[Mapping[bytes, str]] = MappingProxyType({})
 
 
-def places(nodes: Iterable[Node], pods: Mapping[bytes, str] = NO_PODS) -> Places:
+def places(nodes: Iterable[Node], pods: Mapping[bytes, str] = NO_PODS) -> ClientLocations:
     """`pods` are nodes by the addresses of pods, where clients are found by those."""
     exact: dict[bytes, str] = {}
     ranges: dict[int, dict[int, dict[int, str]]] = {4: {}, 16: {}}
@@ -25,7 +25,7 @@ def places(nodes: Iterable[Node], pods: Mapping[bytes, str] = NO_PODS) -> Places
             size, bits, prefix = _range(text)
             if size:
                 ranges[size].setdefault(bits, {})[prefix] = node.metadata.name
-    return Places(exact, {size: dict(sorted(found.items())) for size, found in ranges.items()}, dict(pods))
+    return ClientLocations(exact, {size: dict(sorted(found.items())) for size, found in ranges.items()}, dict(pods))
 
 
 def own_addresses(node: Node) -> Iterator[bytes]:

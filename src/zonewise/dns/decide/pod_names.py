@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from zonewise.dns.wire import records
-from zonewise.dns.wire.message import Type
+from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import undashed
-from zonewise.dns.wire.records import Answer
+from zonewise.dns.wire.records import WireAnswer
 
 
-class PodRecords(StrEnum):
+class PodNameRecords(StrEnum):
     """CoreDNS' words. Insecure ones tell nothing of the cluster: any address is answered with itself."""
 
     DISABLED = "disabled"
@@ -19,9 +19,9 @@ class PodRecords(StrEnum):
     VERIFIED = "verified"
 
 
-def pod_answer(label: bytes, ttl: int) -> Mapping[int, Answer] | None:
+def pod_answer(label: bytes, ttl: int) -> Mapping[int, WireAnswer] | None:
     """The only record of a pod's name; None for a label that stands for no address."""
     address = undashed(label.decode("ascii", "replace"))
     if address is None:
         return None
-    return {Type.A if address.version == 4 else Type.AAAA: records.addresses([address.packed], ttl)}
+    return {RecordType.A if address.version == 4 else RecordType.AAAA: records.addresses([address.packed], ttl)}

@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 from zonewise.objects import Key
 
 
-class Held(NamedTuple):
+class PodHolder(NamedTuple):
     """The addresses of one pod, and its node."""
 
     addresses: tuple[bytes, ...]
     node: str
 
 
-class Taken(NamedTuple):
+class AddressChange(NamedTuple):
     """An address that a pod has now; the node is empty where nobody has it any more. `loser` is who had it before."""
 
     address: bytes
@@ -26,42 +26,42 @@ class Taken(NamedTuple):
     loser: Key | None = None
 
 
-NOTHING: Final = Held((), "")
+NOTHING: Final = PodHolder((), "")
 
 
 class PodAddresses:
     """An address belongs to who got it last: a pod that ended may be listed a while longer than its address is its own."""
 
     def __init__(self) -> None:
-        self._held: dict[Key, Held] = {}
+        self._held: dict[Key, PodHolder] = {}
         self._owners: dict[bytes, Key] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def set(self, pod: Key, addresses: Sequence[bytes], node: str) -> list[Taken]:
+    def set(self, pod: Key, addresses: Sequence[bytes], node: str) -> list[AddressChange]:
         """A pod without addresses is one that is gone. What it gives back comes first."""
         old = self._held.pop(pod, NOTHING)
-        new = Held(tuple(addresses), node)
+        new = PodHolder(tuple(addresses), node)
         if new.addresses:
             self._held[pod] = new
         given_back = [self._give_back(address) for address in old.addresses if self._is_left(pod, address, new)]
         return [*given_back, *self._take(pod, new, old)]
 
-    def all(self) -> Iterator[tuple[Key, Taken]]:
+    def all(self) -> Iterator[tuple[Key, AddressChange]]:
         for address, pod in self._owners.items():
-            yield pod, Taken(address, self._held[pod].node)
+            yield pod, AddressChange(address, self._held[pod].node)
 
-    def _is_left(self, pod: Key, address: bytes, new: Held) -> bool:
+    def _is_left(self, pod: Key, address: bytes, new: PodHolder) -> bool:
         return address not in new.addresses and self._owners.get(address) == pod
 
-    def _give_back(self, address: bytes) -> Taken:
+    def _give_back(self, address: bytes) -> AddressChange:
         del self._owners[address]
-        return Taken(address, "")
+        return AddressChange(address, "")
 
-    def _take(self, pod: Key, new: Held, old: Held) -> Iterator[Taken]:
+    def _take(self, pod: Key, new: PodHolder, old: PodHolder) -> Iterator[AddressChange]:
         for address in new.addresses:
             if address not in old.addresses or new.node != old.node:
                 loser = self._owners.get(address)
                 self._owners[address] = pod
-                yield Taken(address, new.node, loser)
+                yield AddressChange(address, new.node, loser)

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from zonewise.dns.decide.client_groups import View
-from zonewise.dns.decide.service_records import NO_PORT, PORTLESS, Port, Row, Sheet, host_label
+from zonewise.dns.decide.client_groups import ClientGroupView
+from zonewise.dns.decide.service_records import NO_PORT, PORTLESS, EndpointRecord, Port, ServiceRecords, host_label
 from zonewise.dns.wire.names import LONGEST_LABEL, LONGEST_NAME, WrongNameError, below, dashed, packed, to_wire
-from zonewise.dns.wire.records import Target
+from zonewise.dns.wire.records import SrvTarget
 from zonewise.objects import Endpoint, EndpointSlice, Key, Service
 from zonewise.routing.endpoints import is_ready
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
+class ClusterDomain:
     """What all records share: the cluster's domain, and how they are written."""
 
     wire: bytes
@@ -31,7 +31,7 @@ class Domain:
         return b"\x03svc" + self.wire
 
 
-class Place(NamedTuple):
+class EndpointLocation(NamedTuple):
     """One address of one ready endpoint, with the ports of its slice. `key` is what routing calls the endpoint.
 
     `host` is its label, empty if that follows from the address.
@@ -48,17 +48,17 @@ def is_headless(service: Service) -> bool:
     return (service.spec.cluster_ips or (service.spec.cluster_ip,))[0] == "None"
 
 
-def name_of(key: Key, domain: Domain) -> bytes | None:
+def name_of(key: Key, domain: ClusterDomain) -> bytes | None:
     """None where no packet could carry it."""
     return below(domain.services, key.name, key.namespace)
 
 
-def places_of(slices: Iterable[EndpointSlice], domain: Domain) -> list[Place]:
+def places_of(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[EndpointLocation]:
     """By address, so that the same cluster gives the same bytes whatever came first."""
     return sorted(place for each in slices if each.address_type != "FQDN" for place in _slice_places(each, domain))
 
 
-class Pointer(NamedTuple):
+class PointerRecord(NamedTuple):
     """A ready endpoint of a slice of type FQDN: a name in the place of an address."""
 
     host: str
@@ -67,10 +67,10 @@ class Pointer(NamedTuple):
     zone: str
 
 
-def pointers_of(slices: Iterable[EndpointSlice], domain: Domain) -> list[Pointer]:
+def pointers_of(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[PointerRecord]:
     named = (each for each in slices if each.address_type == "FQDN")
     return sorted(
-        Pointer(_host(endpoint, address, domain) or dashed(address), target, _ports(each), endpoint.zone or "")
+        PointerRecord(_host(endpoint, address, domain) or dashed(address), target, _ports(each), endpoint.zone or "")
         for each in named
         for endpoint in each.endpoints or ()
         for address in endpoint.addresses
@@ -78,25 +78,28 @@ def pointers_of(slices: Iterable[EndpointSlice], domain: Domain) -> list[Pointer
     )
 
 
-def pointing(pointers: Sequence[Pointer]) -> Sheet:
+def pointing(pointers: Sequence[PointerRecord]) -> ServiceRecords:
     """Of a headless Service that has no endpoint with an address: its names are aliases, as CoreDNS has it."""
     ports = {found: number for number, found in enumerate(dict.fromkeys(each.ports for each in pointers))}
     aliases = tuple(
         (each.host.lower().encode(), each.target, ports[each.ports], each.zone.lower().encode()) for each in pointers
     )
-    return Sheet(ports=tuple(ports), aliases=aliases)
+    return ServiceRecords(ports=tuple(ports), aliases=aliases)
 
 
 def sheet_of(
-    service: Service, places: Sequence[Place], view: View | None, drained: frozenset[str] = frozenset()
-) -> Sheet | None:
+    service: Service,
+    places: Sequence[EndpointLocation],
+    view: ClientGroupView | None,
+    drained: frozenset[str] = frozenset(),
+) -> ServiceRecords | None:
     """`view` says who gets which endpoints of a headless Service; without one everybody gets all but the `drained`."""
     if service.spec.type == "ExternalName":
         return _external(service.spec.external_name)
     ports = {found: number for number, found in enumerate(dict.fromkeys(each.ports for each in places))}
     zones = {found: number for number, found in enumerate(dict.fromkeys(each.zone for each in places))}
-    rows = tuple(Row(each.address, _label(each), zones[each.zone], ports[each.ports]) for each in places)
-    sheet = Sheet(rows, tuple(ports), tuple(zone.lower().encode() for zone in zones))
+    rows = tuple(EndpointRecord(each.address, _label(each), zones[each.zone], ports[each.ports]) for each in places)
+    sheet = ServiceRecords(rows, tuple(ports), tuple(zone.lower().encode() for zone in zones))
     if not is_headless(service):
         own = tuple((port.name, port.protocol, port.port) for port in service.spec.ports) or PORTLESS
         return sheet._replace(virtual=tuple(cluster_ips(service)), own_ports=own)
@@ -108,34 +111,36 @@ def sheet_of(
     return sheet
 
 
-def how_many_names(sheet: Sheet) -> int:
+def how_many_names(sheet: ServiceRecords) -> int:
     """Of endpoints and of ports, and the Service's own."""
     ports = {port[:2] for found in (*sheet.ports, sheet.own_ports) for port in found if port[0]}
     return 1 + len(sheet.rows) + len(sheet.aliases) + len(ports) + len({protocol for _, protocol in ports})
 
 
-def name_servers(key: Key, service: Service, places: Sequence[Place], domain: Domain) -> Iterator[Target]:
+def name_servers(
+    key: Key, service: Service, places: Sequence[EndpointLocation], domain: ClusterDomain
+) -> Iterator[SrvTarget]:
     """The names and addresses of a Service, where these are a name server's."""
     name = name_of(key, domain)
     if name is None:
         return
     if not is_headless(service):
-        yield from (Target(name, 53, ip) for ip in cluster_ips(service))
+        yield from (SrvTarget(name, 53, ip) for ip in cluster_ips(service))
         return
     for place in places:
         if host := below(name, place.host or dashed(str(ip_address(place.address)))):
-            yield Target(host, 53, place.address)
+            yield SrvTarget(host, 53, place.address)
 
 
 def cluster_ips(service: Service) -> list[bytes]:
     return [ip for text in service.spec.cluster_ips or (service.spec.cluster_ip,) if (ip := packed(text))]
 
 
-def _bits(places: Sequence[Place], keys: Container[str]) -> int:
+def _bits(places: Sequence[EndpointLocation], keys: Container[str]) -> int:
     return int("".join("01"[place.key in keys] for place in reversed(places)) or "0", 2)
 
 
-def _slice_places(each: EndpointSlice, domain: Domain) -> Iterator[Place]:
+def _slice_places(each: EndpointSlice, domain: ClusterDomain) -> Iterator[EndpointLocation]:
     ports = _ports(each)
     for endpoint in each.endpoints or ():
         if not is_ready(endpoint):
@@ -143,10 +148,10 @@ def _slice_places(each: EndpointSlice, domain: Domain) -> Iterator[Place]:
         for address in endpoint.addresses:
             if (bytes_ := packed(address)) is not None:
                 host = _host(endpoint, address, domain)
-                yield Place(bytes_, host, ports, endpoint.zone or "", endpoint.addresses[0])
+                yield EndpointLocation(bytes_, host, ports, endpoint.zone or "", endpoint.addresses[0])
 
 
-def _host(endpoint: Endpoint, address: str, domain: Domain) -> str:
+def _host(endpoint: Endpoint, address: str, domain: ClusterDomain) -> str:
     if endpoint.hostname:
         return endpoint.hostname
     pod = endpoint.target_ref.name if endpoint.target_ref and domain.name_endpoints_by_pod else ""
@@ -157,13 +162,13 @@ def _host(endpoint: Endpoint, address: str, domain: Domain) -> str:
     )
 
 
-def _label(place: Place) -> bytes | None:
+def _label(place: EndpointLocation) -> bytes | None:
     return place.host.lower().encode() if place.host else None
 
 
-def _external(name: str) -> Sheet | None:
+def _external(name: str) -> ServiceRecords | None:
     target = _target(name)
-    return Sheet(alias=target) if target else None
+    return ServiceRecords(alias=target) if target else None
 
 
 def _target(name: str) -> bytes | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from zonewise.dns.decide.service_records import Sheet
+from zonewise.dns.decide.service_records import ServiceRecords
 from zonewise.dns.wire.names import labels_of, to_wire
 
 _V4: Final = b"\x07in-addr\x04arpa\0"
@@ -31,7 +31,7 @@ def address_of(name: bytes) -> bytes | None:
     return found.packed if to_wire(found.reverse_pointer) == name else None
 
 
-class Owners(dict[bytes, bytes | tuple[bytes, ...]]):
+class AddressOwners(dict[bytes, bytes | tuple[bytes, ...]]):
     """Names of Services by address; nearly always it is one."""
 
     def of(self, address: bytes) -> tuple[bytes, ...]:
@@ -53,12 +53,12 @@ class Owners(dict[bytes, bytes | tuple[bytes, ...]]):
 
 
 @dataclass(slots=True)
-class Pointers:
-    virtual: Owners = field(default_factory=Owners)
+class ReverseRecords:
+    virtual: AddressOwners = field(default_factory=AddressOwners)
     """By cluster IP, which is named after the Service alone, whatever endpoints have the same address."""
-    endpoints: Owners = field(default_factory=Owners)
+    endpoints: AddressOwners = field(default_factory=AddressOwners)
 
-    def replace(self, name: bytes, old: Sheet | None, new: Sheet | None) -> None:
+    def replace(self, name: bytes, old: ServiceRecords | None, new: ServiceRecords | None) -> None:
         """A Service's sheet has changed."""
         self.virtual.replace(name, *(set(sheet.virtual or ()) if sheet else set() for sheet in (old, new)))
         self.endpoints.replace(name, *({row.address for row in sheet.rows} if sheet else set() for sheet in (old, new)))

@@ -16,13 +16,13 @@ from sys import intern
 from typing import Any, Final
 
 from zonewise.dns.decide import service_records
-from zonewise.dns.decide.client_location import Places
-from zonewise.dns.decide.reverse import Pointers, address_of, is_reverse
-from zonewise.dns.decide.service_records import Alias, Found, Page
+from zonewise.dns.decide.client_location import ClientLocations
+from zonewise.dns.decide.reverse import ReverseRecords, address_of, is_reverse
+from zonewise.dns.decide.service_records import AliasRecord, RecordReader, RecordsFound
 from zonewise.dns.wire import ipc, records
-from zonewise.dns.wire.message import IN, Rcode, Type
+from zonewise.dns.wire.message import IN, Rcode, RecordType
 from zonewise.dns.wire.names import labels_of
-from zonewise.dns.wire.records import Answer
+from zonewise.dns.wire.records import WireAnswer
 
 Update = tuple[Any, ...]
 """What `feed` makes: a kind and its values, of plain types only."""
@@ -31,7 +31,7 @@ Headers = tuple[bytes, bytes, bytes, bytes]
 """The header after the id: without and with recursion desired, then the same for a reply with an OPT record."""
 
 Slot = tuple[Headers | None, bytes, int, bytes, Any]
-"""Headers, records, stride, glue; then None, or what has to be asked further: `Choices`, or the target of an alias."""
+"""Headers, records, stride, glue; then None, or what has to be asked further: `AnswerChoices`, or the target of an alias."""
 
 Reply = tuple[int, bytes, bytes, int, bytes]
 """As `quick` has it: as what it counts, what stands behind the id, and of records that take turns these, the size of
@@ -44,7 +44,7 @@ NO_NAME: Final[Slot] = (None, b"", -1, b"", None)
 """Kept, too: search paths ask for the same names that don't exist again and again."""
 
 QUESTIONS: Final[Mapping[int, bytes]] = {
-    type_: struct.pack(">HH", type_, IN) for type_ in (Type.A, Type.AAAA, Type.SRV)
+    type_: struct.pack(">HH", type_, IN) for type_ in (RecordType.A, RecordType.AAAA, RecordType.SRV)
 }
 """The types whose answers are kept, as a question has them behind the name. None of these bytes is a letter, so that a
 whole question can be put in lower case to look it up."""
@@ -59,13 +59,13 @@ _MOST_PAGES: Final = 8
 _MOST_NEAR: Final = 64
 
 
-class Absence(Enum):
+class NegativeAnswer(Enum):
     NO_NAME = "no such name"
     NOT_OURS = "the name, or the type, is somebody else's"
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class AnswerChoices:
     """What the client's group gets, by the groups of nodes; groups that nobody asked for yet have None."""
 
     groups: Mapping[str, int]
@@ -74,7 +74,7 @@ class Choices:
 
 
 @dataclass(slots=True)
-class Table:
+class RecordTable:
     domain: bytes
     recursive: bool = False
     """Whether names of others are looked up for the client; said in every header."""
@@ -92,20 +92,20 @@ class Table:
     """Where every pod address is taken to be a pod: the names that stand for `namespace.pod.domain`."""
     ttl: int = 5
     authority: bytes = b""
-    places: Places = field(default_factory=lambda: Places({}, {}))
+    places: ClientLocations = field(default_factory=lambda: ClientLocations({}, {}))
     loaded: bool = False
     """False until the cluster was read once: until then nothing can be denied."""
     changes: int = 0
     """Counts what clears memories of clients: where nodes and their addresses are."""
     lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Given where one thread applies updates and another one reads."""
-    _pointers: Pointers = field(default_factory=Pointers)
+    _pointers: ReverseRecords = field(default_factory=ReverseRecords)
     _asked: dict[bytes, list[bytes]] = field(default_factory=dict)
     """Questions with an answer, by Service."""
     _denied: dict[bytes, list[bytes]] = field(default_factory=dict)
     """Questions for names that don't exist, by the Service whose they would be; by nothing where they would be nobody's."""
     _denials: int = 0
-    _pages: dict[bytes, Page] = field(default_factory=dict)
+    _pages: dict[bytes, RecordReader] = field(default_factory=dict)
     _groups: dict[int, Mapping[str, int]] = field(default_factory=dict)
     _near: dict[tuple[bool, ...], tuple[bool, ...]] = field(default_factory=dict)
     """Equal ones once: by zones there are few, by nodes any number, each as long as there are nodes."""
@@ -145,7 +145,7 @@ class Table:
             case ("forget", number):
                 self._groups.pop(number, None)
             case ("places", exact, ranges):
-                self.places = Places(exact, ranges, self.places.pods)
+                self.places = ClientLocations(exact, ranges, self.places.pods)
                 self.changes += 1
             case ("pod places", changes):
                 _place_pods(self.places.pods, changes)
@@ -180,21 +180,21 @@ class Table:
         else:
             self.names[name] = written
 
-    def find(self, name: bytes, type_: int) -> Slot | Absence:
+    def find(self, name: bytes, type_: int) -> Slot | NegativeAnswer:
         """What a name in lower case says for a type."""
         tail = QUESTIONS.get(type_)
         kept = self.answers.get(name + tail) if tail else None
         if kept is not None:
-            return kept if kept is not NO_NAME else Absence.NO_NAME
+            return kept if kept is not NO_NAME else NegativeAnswer.NO_NAME
         if self.partial and is_reverse(name):
-            return Absence.NOT_OURS
+            return NegativeAnswer.NOT_OURS
         with self.lock:  # what is written here must not replace what comes meanwhile
             found = self._find(name, type_)
-            if found is Absence.NO_NAME and tail and self.loaded and not self.namespaces_of_pods:
+            if found is NegativeAnswer.NO_NAME and tail and self.loaded and not self.namespaces_of_pods:
                 self._keep_denial(name, type_)
             return found
 
-    def choose(self, name: bytes, type_: int, choices: Choices, group: int) -> Slot:
+    def choose(self, name: bytes, type_: int, choices: AnswerChoices, group: int) -> Slot:
         """What a group gets that has not asked yet."""
         with self.lock:
             at = self._service_at(name)
@@ -207,36 +207,38 @@ class Table:
             slot = choices.slots[group] = self._slot(found.content) if found and found.content else NO_DATA
             return slot
 
-    def _find(self, name: bytes, type_: int) -> Slot | Absence:
+    def _find(self, name: bytes, type_: int) -> Slot | NegativeAnswer:
         if (written := self.names.get(name)) is not None:
-            found = Found(ipc.read(written).get(type_))
+            found = RecordsFound(ipc.read(written).get(type_))
             return self._keep(b"", name, type_, self._slot(found.content) if found.content else NO_DATA)
         at = self._service_at(name)
         if name[at:] in self.services:
             return self._of_service(name, at, type_)
         if not self.partial and is_reverse(name) and (targets := self._targets(name)):
-            return self._slot(records.pointers(targets, self.ttl)) if type_ == Type.PTR else Absence.NOT_OURS
+            return (
+                self._slot(records.pointers(targets, self.ttl)) if type_ == RecordType.PTR else NegativeAnswer.NOT_OURS
+            )
         if not self.is_ours(name):
-            return Absence.NOT_OURS
-        return self._pod(name, type_) if self.namespaces_of_pods else Absence.NO_NAME
+            return NegativeAnswer.NOT_OURS
+        return self._pod(name, type_) if self.namespaces_of_pods else NegativeAnswer.NO_NAME
 
-    def _of_service(self, name: bytes, at: int, type_: int) -> Slot | Absence:
+    def _of_service(self, name: bytes, at: int, type_: int) -> Slot | NegativeAnswer:
         """What stands below `_zone` is not kept: there are as many such names as people make up."""
         owner, labels = name[at:], labels_of(name[:at] + b"\0")
         written = self.services[owner]
         zonal = bool(labels) and labels[-1] == b"_zone"
         if not zonal and (len(labels) > 2 or (len(labels) == 1 and not service_records.may_have(written, labels[0]))):
-            return Absence.NO_NAME
+            return NegativeAnswer.NO_NAME
         page = self._opened(owner)
         found = page.find(labels, type_)
         if found is None:
-            return Absence.NO_NAME
+            return NegativeAnswer.NO_NAME
         slot = self._slot(found.content) if found.content and not found.varies else NO_DATA
         if found.varies:
             if len(self._near) >= _MOST_NEAR:
                 self._near.clear()
             near = self._near.setdefault(page.sheet.near, page.sheet.near)
-            slot = (None, b"", 0, b"", Choices(self._groups[page.sheet.profile], near, [None] * len(near)))
+            slot = (None, b"", 0, b"", AnswerChoices(self._groups[page.sheet.profile], near, [None] * len(near)))
         return slot if zonal else self._keep(owner, name, type_, slot)
 
     def _keep(self, owner: bytes, name: bytes, type_: int, slot: Slot) -> Slot:
@@ -270,16 +272,16 @@ class Table:
         self.answers.clear()
         self._asked.clear()
 
-    def _opened(self, name: bytes) -> Page:
+    def _opened(self, name: bytes) -> RecordReader:
         """The last few stay open: several of their names, types and groups may be asked for."""
-        page = self._pages.pop(name, None) or Page(name, service_records.read(self.services[name]), self.ttl)
+        page = self._pages.pop(name, None) or RecordReader(name, service_records.read(self.services[name]), self.ttl)
         self._pages[name] = page
         if len(self._pages) > _MOST_PAGES:
             del self._pages[next(iter(self._pages))]
         return page
 
-    def _slot(self, content: Answer | Alias) -> Slot:
-        if isinstance(content, Alias):
+    def _slot(self, content: WireAnswer | AliasRecord) -> Slot:
+        if isinstance(content, AliasRecord):
             headers, written, *_ = self._slot(content.answer)
             return headers, written, 0, b"", content.target
         headers = self.headers(Rcode.NOERROR, content.how_many, 0, content.glue_count)
@@ -305,13 +307,13 @@ class Table:
             dict.fromkeys(host for owner in owners for ip, host in self._opened(owner).hosts() if ip == address)
         )
 
-    def _pod(self, name: bytes, type_: int) -> Slot | Absence:
+    def _pod(self, name: bytes, type_: int) -> Slot | NegativeAnswer:
         from zonewise.dns.decide.pod_names import pod_answer  # noqa: PLC0415 - few servers answer for pods so
 
         label, parent = name[1 : name[0] + 1], name[name[0] + 1 :]
         content = pod_answer(label, self.ttl) if parent in self.namespaces_of_pods else None
         if content is None:
-            return Absence.NO_NAME
+            return NegativeAnswer.NO_NAME
         return self._slot(content[type_]) if type_ in content else NO_DATA
 
     def is_ours(self, name: bytes) -> bool:

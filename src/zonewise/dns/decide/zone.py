@@ -12,14 +12,14 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from zonewise.dns.decide import service_records
-from zonewise.dns.decide.client_groups import Profile, Profiles, View, decisions, view
-from zonewise.dns.decide.client_location import Places
+from zonewise.dns.decide.client_groups import ClientGroupView, ClientProfile, ClientProfiles, decisions, view
+from zonewise.dns.decide.client_location import ClientLocations
 from zonewise.dns.decide.node_ranges import places
-from zonewise.dns.decide.pod_names import PodRecords
-from zonewise.dns.decide.pod_records import PodAddresses, Taken
+from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import AddressChange, PodAddresses
 from zonewise.dns.decide.record_builder import (
-    Domain,
-    Place,
+    ClusterDomain,
+    EndpointLocation,
     how_many_names,
     is_headless,
     name_of,
@@ -32,14 +32,14 @@ from zonewise.dns.decide.record_builder import (
 from zonewise.dns.decide.table import Update
 from zonewise.dns.wire import ipc, records
 from zonewise.dns.wire.ipc import Records, Written
-from zonewise.dns.wire.message import Type
+from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import below, dashed, is_v4, to_wire
-from zonewise.dns.wire.records import Target
+from zonewise.dns.wire.records import SrvTarget
 from zonewise.objects import Endpoint, EndpointSlice, Key, Node, Service
-from zonewise.routing import Cluster, Drain, drained_zones
+from zonewise.routing import Drain, RoutingNodes, drained_zones
 from zonewise.routing.endpoints import is_ready
 
-NOT_SEEN: Final[tuple[View | None, frozenset[str]]] = (None, frozenset())
+NOT_SEEN: Final[tuple[ClientGroupView | None, frozenset[str]]] = (None, frozenset())
 """Everybody gets everything, and no zone is drained."""
 
 
@@ -51,27 +51,27 @@ class _Sent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    domain: Domain
-    pods: PodRecords = PodRecords.DISABLED
+class ZoneConfig:
+    domain: ClusterDomain
+    pods: PodNameRecords = PodNameRecords.DISABLED
     servers: tuple[bytes, ...] = ()
     """Addresses of this server, for the name server's record."""
     locate_by_pods: bool = False
     """Find clients by the addresses of all pods, for networks whose nodes have no ranges of their own."""
 
 
-class Catalog:
-    def __init__(self, settings: Settings) -> None:
+class ClusterZone:
+    def __init__(self, settings: ZoneConfig) -> None:
         self.settings = settings
-        self.viewed: dict[Key, Profile] = {}
+        self.viewed: dict[Key, ClientProfile] = {}
         """Services whose answers depend on where nodes are: to be set again when nodes change."""
         self._sent: dict[Key, _Sent] = {}
-        self._profiles = Profiles(Cluster.of(()))
+        self._profiles = ClientProfiles(RoutingNodes.of(()))
         self._used: Counter[int] = Counter()
-        self._places = Places({}, {})
+        self._places = ClientLocations({}, {})
         self._namespaces: Mapping[str, Mapping[str, str]] = {}
         self._pods = PodAddresses()
-        self._name_servers: dict[Key, tuple[Target, ...]] = {}
+        self._name_servers: dict[Key, tuple[SrvTarget, ...]] = {}
         """Services that lead to this server, with the names and addresses that they give it."""
         self._serial = 0
 
@@ -100,7 +100,7 @@ class Catalog:
         changed = [] if old == new else self._service_updates({key: new})
         return [*before, *changed, *after, *self._serve_names(key, service, places)]
 
-    def _serve_names(self, key: Key, service: Service | None, places: Sequence[Place]) -> Iterator[Update]:
+    def _serve_names(self, key: Key, service: Service | None, places: Sequence[EndpointLocation]) -> Iterator[Update]:
         """A Service that leads to this server gives it its name and addresses, as CoreDNS has it."""
         leads_here = any(place.address in self.settings.servers for place in places)
         found = tuple(name_servers(key, service, places, self.settings.domain)) if service and leads_here else ()
@@ -113,7 +113,7 @@ class Catalog:
 
     def set_nodes(self, nodes: Sequence[Node]) -> list[Update]:
         """`viewed` Services have to be set again."""
-        self._profiles.renew(Cluster.of(nodes))
+        self._profiles.renew(RoutingNodes.of(nodes))
         found = places(nodes)
         if found == self._places:
             return []
@@ -133,19 +133,19 @@ class Catalog:
         names = [(pod.namespace, each.address, bool(each.node)) for each in taken]
         return [*self._pod_places(taken), *self._pod_names([*lost, *names])]
 
-    def _pod_places(self, taken: Iterable[Taken]) -> Iterator[Update]:
+    def _pod_places(self, taken: Iterable[AddressChange]) -> Iterator[Update]:
         return ipc.pod_places(each[:2] for each in taken) if self.settings.locate_by_pods else iter(())
 
     def _pod_names(self, names: Iterable[tuple[str, bytes, bool]]) -> Iterator[Update]:
         """Namespace, address, and whether a pod has it."""
-        if self.settings.pods is not PodRecords.VERIFIED:
+        if self.settings.pods is not PodNameRecords.VERIFIED:
             return
         under = self._under("pod")
         found = ((below(under, dashed(str(ip_address(ip))), space), ip, there) for space, ip, there in names)
         yield from ipc.updates("names", ((name, self._pod_written(ip, there)) for name, ip, there in found if name))
 
     def _pod_written(self, address: bytes, there: bool) -> Written | None:
-        type_ = Type.A if is_v4(address) else Type.AAAA
+        type_ = RecordType.A if is_v4(address) else RecordType.AAAA
         return ipc.write({type_: records.addresses([address], self.settings.domain.ttl)}) if there else None
 
     def set_serial(self, serial: int) -> list[Update]:
@@ -172,14 +172,14 @@ class Catalog:
         named = ((name_of(key, self.settings.domain), found) for key, found in sent.items())
         return list(ipc.updates("services", ((name, found and found.written) for name, found in named if name)))
 
-    def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> tuple[View | None, frozenset[str]]:
+    def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> tuple[ClientGroupView | None, frozenset[str]]:
         """Who sees what, and which endpoints are in a zone that traffic is asked to leave."""
         cluster = self._profiles.cluster
         drain = drained_zones(service, self._namespaces.get(service.metadata.namespace, {}), cluster.node_drains)
         made = decisions(service, ready_by_family(slices), cluster, drain)
         return view(made, self._profiles), frozenset(address for decision in made for address in decision.drained)
 
-    def _use(self, key: Key, seen: View | None) -> tuple[list[Update], list[Update]]:
+    def _use(self, key: Key, seen: ClientGroupView | None) -> tuple[list[Update], list[Update]]:
         """A profile is told before the first name that needs it, and forgotten after the last."""
         before: list[Update] = []
         old = self.viewed.pop(key, None)
@@ -203,33 +203,36 @@ class Catalog:
         domain = self.settings.domain
         targets = self._targets()
         servers = list(dict.fromkeys(target.address for target in targets))
-        families = {Type.A: [ip for ip in servers if is_v4(ip)], Type.AAAA: [ip for ip in servers if not is_v4(ip)]}
+        families = {
+            RecordType.A: [ip for ip in servers if is_v4(ip)],
+            RecordType.AAAA: [ip for ip in servers if not is_v4(ip)],
+        }
         found: dict[bytes, Records] = {
             domain.wire: {
-                Type.SOA: records.start_of_authority(domain.wire, self._serial, domain.ttl),
-                Type.NS: records.name_servers(domain.wire, domain.ttl, targets),
+                RecordType.SOA: records.start_of_authority(domain.wire, self._serial, domain.ttl),
+                RecordType.NS: records.name_servers(domain.wire, domain.ttl, targets),
             },
             self._under("svc"): {},
             self._under("pod"): {},
             self._under("dns"): {},
             self._under("ns.dns"): {kind: records.addresses(ips, domain.ttl) for kind, ips in families.items() if ips},
-            self._under("dns-version"): {Type.TXT: records.schema_version()},
+            self._under("dns-version"): {RecordType.TXT: records.schema_version()},
         }
         return {name: ipc.write(each) for name, each in found.items()}
 
-    def _targets(self) -> list[Target]:
+    def _targets(self) -> list[SrvTarget]:
         """Where this server is asked: by Services that lead to it, or else at its own addresses."""
         found = [target for key in sorted(self._name_servers) for target in self._name_servers[key]]
-        return found or [Target(self._under("ns.dns"), 53, address) for address in self.settings.servers]
+        return found or [SrvTarget(self._under("ns.dns"), 53, address) for address in self.settings.servers]
 
     def _namespace_names(self) -> dict[bytes, Written]:
         """They exist, though nothing but names below them is to be had."""
-        kinds = ("svc",) if self.settings.pods is PodRecords.DISABLED else ("svc", "pod")
+        kinds = ("svc",) if self.settings.pods is PodNameRecords.DISABLED else ("svc", "pod")
         found = (below(self._under(kind), namespace) for kind in kinds for namespace in sorted(self._namespaces))
         return {name: ipc.write({}) for name in found if name}
 
     def _pods_update(self) -> Update:
-        insecure = self.settings.pods is PodRecords.INSECURE
+        insecure = self.settings.pods is PodNameRecords.INSECURE
         found = [below(self._under("pod"), namespace) for namespace in sorted(self._namespaces)] if insecure else []
         return ("pods", [name for name in found if name])
 

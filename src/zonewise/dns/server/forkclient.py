@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from zonewise.dns.server.forkserver import Born
+from zonewise.dns.server.forkserver import ForkedProcess
 
 UNKNOWN_CODE: Final = -1
 _LARGEST_WORD: Final = 1 << 12
@@ -21,8 +21,8 @@ Sockets = Mapping[str, Sequence[int]]
 """Descriptors by what the process has them for."""
 
 
-class Parent:
-    def __init__(self, born: Born | None = None) -> None:
+class ForkClient:
+    def __init__(self, born: ForkedProcess | None = None) -> None:
         self._born = born
         self._hears = False
         self._waiting: dict[str, asyncio.Future[int]] = {}
@@ -89,11 +89,11 @@ class Parent:
             self._ended(name, UNKNOWN_CODE)
 
 
-def _start() -> Born:
+def _start() -> ForkedProcess:
     """By now we are too large, and not alone enough, to fork one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "zonewise.dns.server.forkserver", str(theirs.fileno())]
         started = subprocess.Popen(command, pass_fds=(theirs.fileno(),), start_new_session=True)
         started.returncode = 0  # waited for by its number, as the one that was forked
-    return Born(ours, started.pid)
+    return ForkedProcess(ours, started.pid)

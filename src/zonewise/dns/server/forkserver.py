@@ -38,14 +38,14 @@ def _serve_streams(settings: dict[str, Any]) -> None:
 ROLES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {"udp": udp.serve, "streams": _serve_streams}
 
 
-class Born(NamedTuple):
+class ForkedProcess(NamedTuple):
     """A nursery, as its parent has it."""
 
     control: socket.socket
     pid: int
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._poll = select.poll()
@@ -114,7 +114,7 @@ def _call_ourselves(name: str) -> None:
         Path("/proc/self/comm").write_text(name)
 
 
-def fork() -> Born:
+def fork() -> ForkedProcess:
     """To be called before there are threads; what was loaded by then is shared."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     gc.collect()
@@ -126,7 +126,7 @@ def fork() -> Born:
         _call_ourselves("dns-nursery")
         run(theirs)
     theirs.close()
-    return Born(ours, pid)
+    return ForkedProcess(ours, pid)
 
 
 def run(control: socket.socket) -> NoReturn:
@@ -135,7 +135,7 @@ def run(control: socket.socket) -> NoReturn:
     gc.freeze()
     gc.disable()  # nothing here makes cycles
     try:
-        Nursery(control).run()
+        ForkServer(control).run()
     except BaseException:  # noqa: BLE001 - as above
         traceback.print_exc()
         sys.stderr.flush()

@@ -12,28 +12,28 @@ import struct
 import time
 from typing import Final
 
-from zonewise.dns.decide.forward_cache import Cache, Found, Question
+from zonewise.dns.decide.forward_cache import CacheHit, ForwardCache, ForwardQuestion
 from zonewise.dns.decide.handler import OPT_HEAD, OUR_UDP_BYTES
 from zonewise.dns.decide.upstreams import Upstream, Upstreams
-from zonewise.dns.wire.message import IN, Type
+from zonewise.dns.wire.message import IN, RecordType
 from zonewise.dns.wire.names import ROOT
-from zonewise.dns.wire.upstream_message import Response, read_response
+from zonewise.dns.wire.upstream_message import UpstreamResponse, read_response
 
 ANSWER_SECONDS: Final = 2.0
 PROBE_SECONDS: Final = 0.5
 MOST_AT_ONCE: Final = 1000
 
-_PROBE: Final = Question(ROOT + struct.pack(">HH", Type.NS, IN), dnssec_ok=False)
+_PROBE: Final = ForwardQuestion(ROOT + struct.pack(">HH", RecordType.NS, IN), dnssec_ok=False)
 _UNREACHABLE: Final = (OSError, TimeoutError, asyncio.IncompleteReadError)
 
 
 class Forwarder:
-    def __init__(self, upstreams: Upstreams, cache: Cache) -> None:
+    def __init__(self, upstreams: Upstreams, cache: ForwardCache) -> None:
         self._upstreams = upstreams
         self._cache = cache
-        self._asked: dict[Question, asyncio.Task[Found | None]] = {}
+        self._asked: dict[ForwardQuestion, asyncio.Task[CacheHit | None]] = {}
 
-    async def ask(self, question: Question) -> Found | None:
+    async def ask(self, question: ForwardQuestion) -> CacheHit | None:
         """None when nobody answers, or when too much is asked already."""
         if found := self._cache.get(question, time.monotonic()):
             return found
@@ -52,18 +52,18 @@ class Forwarder:
             for upstream in self._upstreams.sick:
                 await self._exchange(upstream, _PROBE)
 
-    async def _ask(self, question: Question) -> Found | None:
+    async def _ask(self, question: ForwardQuestion) -> CacheHit | None:
         """A failure is passed on only if all fail; an old answer is better than one."""
-        failure: Response | None = None
+        failure: UpstreamResponse | None = None
         for upstream in self._upstreams.order(random.random()):  # noqa: S311 - spreads load, hides nothing
             response = await self._exchange(upstream, question)
             if response and not response.failed:
                 self._cache.put(question, response, time.monotonic())
-                return Found(response, 0)
+                return CacheHit(response, 0)
             failure = response or failure
-        return self._cache.stale(question, time.monotonic()) or (Found(failure, 0) if failure else None)
+        return self._cache.stale(question, time.monotonic()) or (CacheHit(failure, 0) if failure else None)
 
-    async def _exchange(self, upstream: Upstream, question: Question) -> Response | None:
+    async def _exchange(self, upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse | None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 response = await _over_udp(upstream, question)
@@ -76,7 +76,7 @@ class Forwarder:
         return response
 
 
-def _query(question: Question) -> bytes:
+def _query(question: ForwardQuestion) -> bytes:
     """With an id that nobody can guess (RFC 5452)."""
     opt = OPT_HEAD + struct.pack(">HIH", OUR_UDP_BYTES, 0x8000 if question.dnssec_ok else 0, 0)
     return secrets.token_bytes(2) + struct.pack(">HHHHH", 0x0100, 1, 0, 0, 1) + question.question + opt
@@ -87,7 +87,7 @@ class _Waiting(asyncio.DatagramProtocol):
 
     def __init__(self, query: bytes, question: bytes) -> None:
         self._id, self._question = query[:2], question
-        self.answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[UpstreamResponse] = asyncio.get_running_loop().create_future()
 
     def datagram_received(self, data: bytes, addr: object) -> None:  # noqa: ARG002 - asyncio's signature
         response = read_response(data, self._id, self._question)
@@ -99,7 +99,7 @@ class _Waiting(asyncio.DatagramProtocol):
             self.answer.set_exception(exc)
 
 
-async def _over_udp(upstream: Upstream, question: Question) -> Response:
+async def _over_udp(upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse:
     query = _query(question)
     loop = asyncio.get_running_loop()
     transport, waiting = await loop.create_datagram_endpoint(
@@ -112,7 +112,7 @@ async def _over_udp(upstream: Upstream, question: Question) -> Response:
         transport.close()
 
 
-async def _over_tcp(upstream: Upstream, question: Question) -> Response:
+async def _over_tcp(upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse:
     query = _query(question)
     reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
     try:

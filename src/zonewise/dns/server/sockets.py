@@ -16,7 +16,7 @@ _TRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class ListenSockets:
     """`udp` by process, then by address; `tcp` by address."""
 
     port: int
@@ -32,7 +32,7 @@ class Doors:
             each.close()
 
 
-def open_doors(addresses: tuple[str, ...], port: int, processes: int) -> Doors:
+def open_sockets(addresses: tuple[str, ...], port: int, processes: int) -> ListenSockets:
     """Without addresses all of them, IPv4 and IPv6. Port 0 is any that is free for UDP and TCP alike."""
     tries = _TRIES if port == 0 else 1
     while True:
@@ -45,7 +45,7 @@ def open_doors(addresses: tuple[str, ...], port: int, processes: int) -> Doors:
                 raise ZonewiseError(f"port {port} can't be opened: {error.strerror}; {advice}") from error
 
 
-def _open(addresses: tuple[str, ...], port: int, processes: int) -> Doors:
+def _open(addresses: tuple[str, ...], port: int, processes: int) -> ListenSockets:
     opened: list[socket.socket] = []
 
     def bound(address: str, kind: socket.SocketKind) -> socket.socket:
@@ -62,7 +62,7 @@ def _open(addresses: tuple[str, ...], port: int, processes: int) -> Doors:
         for each in opened:
             each.close()
         raise
-    return Doors(port, udp, tcp)
+    return ListenSockets(port, udp, tcp)
 
 
 def _socket(address: str, kind: socket.SocketKind) -> socket.socket:

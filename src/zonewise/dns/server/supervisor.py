@@ -15,9 +15,9 @@ from typing import Any, Final
 from zonewise import log
 from zonewise.dns import metrics
 from zonewise.dns.decide.table import Update
-from zonewise.dns.server.forkclient import Parent, Sockets
-from zonewise.dns.server.forkserver import Born
-from zonewise.dns.server.sockets import Doors
+from zonewise.dns.server.forkclient import ForkClient, Sockets
+from zonewise.dns.server.forkserver import ForkedProcess
+from zonewise.dns.server.sockets import ListenSockets
 from zonewise.dns.wire import framing
 
 DRAIN_SECONDS: Final = 10.0
@@ -59,7 +59,7 @@ class Orders:
 
 
 @dataclass(slots=True)
-class Member:
+class WorkerSlot:
     """A place in the fleet; the process in it may change."""
 
     name: str
@@ -72,14 +72,14 @@ class Member:
     serves: bool = False
 
 
-class Fleet:
+class Supervisor:
     def __init__(
         self,
-        doors: Doors,
+        doors: ListenSockets,
         orders: Orders,
         snapshot: Snapshot,
         take_report: Callable[[Any], None],
-        born: Born | None = None,
+        born: ForkedProcess | None = None,
     ) -> None:
         """`born` is the nursery to begin with."""
         self._snapshot = snapshot
@@ -90,19 +90,19 @@ class Fleet:
         self._handover[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.members = [self._udp(orders, index, each) for index, each in enumerate(doors.udp)]
         self.members.append(self._streams(orders, doors))
-        self._parent = Parent(born)
+        self._parent = ForkClient(born)
 
-    def _udp(self, orders: Orders, index: int, sockets: tuple[socket.socket, ...]) -> Member:
+    def _udp(self, orders: Orders, index: int, sockets: tuple[socket.socket, ...]) -> WorkerSlot:
         given = {"sockets": _numbers(sockets), "handover": _numbers(self._handover[:1])}
-        return Member(f"udp-{index + 1}", "udp", {**orders.settings(), "partial": True}, given)
+        return WorkerSlot(f"udp-{index + 1}", "udp", {**orders.settings(), "partial": True}, given)
 
-    def _streams(self, orders: Orders, doors: Doors) -> Member:
+    def _streams(self, orders: Orders, doors: ListenSockets) -> WorkerSlot:
         given = {
             "sockets": _numbers(doors.udp[0]),
             "listeners": _numbers(doors.tcp),
             "handover": _numbers(self._handover[1:]),
         }
-        return Member("streams", "streams", {**orders.settings(), "partial": False}, given)
+        return WorkerSlot("streams", "streams", {**orders.settings(), "partial": False}, given)
 
     @property
     def trouble(self) -> str | None:
@@ -136,7 +136,7 @@ class Fleet:
                     _log.error("a serving process does not read what it is told and is replaced", process=member.name)
                     self._end(member)
 
-    async def _keep(self, member: Member) -> None:
+    async def _keep(self, member: WorkerSlot) -> None:
         while not self._draining:
             try:
                 await self._live(member)
@@ -147,7 +147,7 @@ class Fleet:
                 _log.warning("a serving process ended and is started again", process=member.name, code=_code(member))
                 await asyncio.sleep(RESTART_SECONDS)
 
-    async def _live(self, member: Member) -> None:
+    async def _live(self, member: WorkerSlot) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             sockets = {**member.sockets, "feed": [theirs.fileno()]}
@@ -159,7 +159,7 @@ class Fleet:
             writer.write(framing.encode(update))
         writer.write(framing.encode(("begin",)))
         member.writer = writer
-        decoder = framing.Decoder()
+        decoder = framing.UpdateDecoder()
         try:
             while data := await self._said(member, reader):
                 for message in decoder.feed(data):
@@ -171,7 +171,7 @@ class Fleet:
             self._end(member)
         await asyncio.shield(member.ended)
 
-    async def _said(self, member: Member, reader: asyncio.StreamReader) -> bytes:
+    async def _said(self, member: WorkerSlot, reader: asyncio.StreamReader) -> bytes:
         """What the process says next. Silence counts once however long it was: it may have been us who hung."""
         silences = 0
         while True:
@@ -183,7 +183,7 @@ class Fleet:
                 if silences >= MOST_SILENCES:
                     raise
 
-    def _hear(self, member: Member, message: tuple[Any, ...]) -> None:
+    def _hear(self, member: WorkerSlot, message: tuple[Any, ...]) -> None:
         match message:
             case ("report", report):
                 self._take_report(report)
@@ -192,7 +192,7 @@ class Fleet:
             case _:
                 raise ValueError(f"{member.name} said {message!r}")
 
-    def _end(self, member: Member) -> None:
+    def _end(self, member: WorkerSlot) -> None:
         if member.ended is not None and not member.ended.done():
             self._parent.kill(member.name)
         if member.writer is not None:
@@ -226,5 +226,5 @@ def _close_when(ended: asyncio.Future[int], writer: asyncio.StreamWriter) -> Non
     ended.add_done_callback(lambda _: loop.call_later(RESTART_SECONDS, writer.close))
 
 
-def _code(member: Member) -> int | None:
+def _code(member: WorkerSlot) -> int | None:
     return member.ended.result() if member.ended and member.ended.done() else None

@@ -15,12 +15,20 @@ import struct
 import time
 from typing import Any, Final
 
-from zonewise.dns.decide.forward_cache import Cache, Found, Question
-from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, Elsewhere, Sender, failure, respond, with_others
+from zonewise.dns.decide.forward_cache import CacheHit, ForwardCache, ForwardQuestion
+from zonewise.dns.decide.handler import (
+    LARGEST,
+    OUR_UDP_BYTES,
+    ForwardQuery,
+    QuerySender,
+    failure,
+    respond,
+    with_others,
+)
 from zonewise.dns.decide.upstreams import Upstreams, read_upstream
 from zonewise.dns.server import priority
 from zonewise.dns.server.forwarder import MOST_AT_ONCE, Forwarder
-from zonewise.dns.server.worker import Office, desk_from
+from zonewise.dns.server.worker import Worker, desk_from
 from zonewise.dns.wire.message import IN, Rcode
 from zonewise.dns.wire.upstream_message import answers_in_full, written
 
@@ -38,16 +46,16 @@ DRAIN_SECONDS: Final = 5.0
 _BACKLOG: Final = 1024
 
 
-class Streams:
+class TcpWorker:
     def __init__(self, settings: dict[str, Any], most_connections: int = MOST_CONNECTIONS) -> None:
         self.most_connections = most_connections
         self.loop = asyncio.get_running_loop()
-        self.office = Office(
+        self.office = Worker(
             desk_from(settings),
             socket.socket(fileno=settings["feed"][0]),
             self._drain_soon,
         )
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[TcpConnection, None] = {}
         self.draining = asyncio.Event()
         self.turns = itertools.count()
         self._answers: set[asyncio.Task[None]] = set()
@@ -55,7 +63,7 @@ class Streams:
         self._senders = [socket.socket(fileno=descriptor) for descriptor in settings["sockets"]]
         self._handover = socket.socket(fileno=settings["handover"][0])
         upstreams = tuple(map(read_upstream, settings["upstreams"]))
-        cache = Cache(settings["cache_seconds"], settings["stale_seconds"])
+        cache = ForwardCache(settings["cache_seconds"], settings["stale_seconds"])
         self._forwarder = Forwarder(Upstreams(upstreams), cache) if upstreams else None
 
     async def serve(self) -> None:
@@ -64,7 +72,7 @@ class Streams:
         self._handover.setblocking(False)
         self.loop.add_reader(self._handover, self._take_over)
         for listener in self._listeners:
-            await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=_BACKLOG)
+            await self.loop.create_server(lambda: TcpConnection(self), sock=listener, backlog=_BACKLOG)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_order())
             if self._forwarder:
@@ -83,26 +91,26 @@ class Streams:
             listener.close()
         self.draining.set()
 
-    def sender(self, address: str) -> Sender:
+    def sender(self, address: str) -> QuerySender:
         sender = self.office.clients.get(address) or self.office.sender(address)
         sender.queries += 1
         return sender
 
-    def answer(self, packet: bytes, address: str, largest: int) -> bytes | Elsewhere:
+    def answer(self, packet: bytes, address: str, largest: int) -> bytes | ForwardQuery:
         return respond(self.office.table, packet, self.sender(address), largest, next(self.turns))
 
-    async def ask_others(self, elsewhere: Elsewhere) -> bytes:
+    async def ask_others(self, elsewhere: ForwardQuery) -> bytes:
         query = elsewhere.query
         if self._forwarder is None:
             return with_others(elsewhere, 0, b"", 0) if elsewhere.count else failure(query, Rcode.REFUSED)
         dnssec_ok = bool(query.edns and query.edns.dnssec_ok)
         question = elsewhere.name.lower() + struct.pack(">HH", query.type, IN)
-        found = await self._forwarder.ask(Question(question, dnssec_ok))
+        found = await self._forwarder.ask(ForwardQuestion(question, dnssec_ok))
         if found is None:
             return failure(query, Rcode.SERVFAIL)
         return _for_client(elsewhere, found)
 
-    def begin_answer(self, elsewhere: Elsewhere, send: Any) -> None:
+    def begin_answer(self, elsewhere: ForwardQuery, send: Any) -> None:
         if len(self._answers) >= MOST_WAITING:
             send(failure(elsewhere.query, Rcode.SERVFAIL))
             return
@@ -128,7 +136,7 @@ class Streams:
                 return
             index, address, packet = marshal.loads(data)  # noqa: S302 - from our own processes only
             found = self.answer(packet, address[0], OUR_UDP_BYTES)
-            if isinstance(found, Elsewhere):
+            if isinstance(found, ForwardQuery):
                 self.begin_answer(found, lambda reply, i=index, to=address: self._send(i, reply, to))
             elif found:
                 self._send(index, found, address)
@@ -147,7 +155,7 @@ class Streams:
             for connection in (*self._idle(time.monotonic() - IDLE_SECONDS), *self._greedy(MOST_HELD_BYTES)):
                 connection.close()
 
-    def _greedy(self, most: int) -> list[Connection]:
+    def _greedy(self, most: int) -> list[TcpConnection]:
         """Those that were used least lately of who holds memory, as many as it takes to have no more than `most` held."""
         held = {each: size for each in self.connections if (size := each.held_bytes)}
         over, found = sum(held.values()) - most, []
@@ -158,23 +166,23 @@ class Streams:
             over -= size
         return found
 
-    def _idle(self, since: float) -> list[Connection]:
+    def _idle(self, since: float) -> list[TcpConnection]:
         return list(itertools.takewhile(lambda each: each.used_at < since, self.connections))
 
 
-def _for_client(elsewhere: Elsewhere, found: Found) -> bytes:
+def _for_client(elsewhere: ForwardQuery, found: CacheHit) -> bytes:
     if not elsewhere.count:
         return written(found.response, elsewhere.query, elsewhere.room, found.age)
     count, records = answers_in_full(found.response, found.age)
     return with_others(elsewhere, count, records, found.response.rcode)
 
 
-class Connection(asyncio.Protocol):
+class TcpConnection(asyncio.Protocol):
     """A TCP client: messages with two bytes of length before each (RFC 7766), several at once if it likes."""
 
     __slots__ = ("_address", "_streams", "_transport", "_waiting", "used_at")
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: TcpWorker) -> None:
         self._streams = streams
         self._waiting = b""
         self._address = ""
@@ -223,7 +231,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, packet: bytes) -> bool:
         found = self._streams.answer(packet, self._address, LARGEST)
-        if isinstance(found, Elsewhere):
+        if isinstance(found, ForwardQuery):
             self._streams.begin_answer(found, self.send)
         elif found:
             self.send(found)
@@ -251,7 +259,7 @@ class Connection(asyncio.Protocol):
 async def serve(settings: dict[str, Any]) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    await Streams(settings, most_connections(most)).serve()
+    await TcpWorker(settings, most_connections(most)).serve()
 
 
 def most_connections(descriptors: int) -> int:

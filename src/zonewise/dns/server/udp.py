@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from zonewise.dns.decide.fast_path import ask_over_tcp, quick_responder
 from zonewise.dns.server import priority
-from zonewise.dns.server.worker import Office, desk_from
+from zonewise.dns.server.worker import Worker, desk_from
 
 LARGEST_QUERY: Final = 4096
 TURN_SECONDS: Final = 0.005
@@ -28,11 +28,11 @@ _DISCARD_PORT: Final = 9
 _DO_NOT_WAIT: Final = socket.MSG_DONTWAIT  # not for the socket as a whole: others use it, too
 
 
-class _Doors:
+class _UdpSockets:
     """The sockets of one process; mostly there is one."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.office = Office(desk_from(settings), socket.socket(fileno=settings["feed"][0]), self.drain)
+        self.office = Worker(desk_from(settings), socket.socket(fileno=settings["feed"][0]), self.drain)
         self.sockets = [socket.socket(fileno=descriptor) for descriptor in settings["sockets"]]
         self.handover = socket.socket(fileno=settings["handover"][0])
         self.handover.setblocking(False)
@@ -147,4 +147,4 @@ def _loopback(sock: socket.socket) -> str:
 
 
 def serve(settings: dict[str, Any]) -> None:
-    _Doors(settings).serve()
+    _UdpSockets(settings).serve()

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from zonewise.dns.decide.client_location import is_within
-from zonewise.dns.decide.fast_path import Tally
-from zonewise.dns.decide.handler import Sender
-from zonewise.dns.decide.table import Table
+from zonewise.dns.decide.fast_path import QueryCounters
+from zonewise.dns.decide.handler import QuerySender
+from zonewise.dns.decide.table import RecordTable
 from zonewise.dns.wire import framing
 
 REPORT_SECONDS: Final = 1.0
@@ -43,7 +43,7 @@ LATENCY_BUCKETS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class WorkerConfig:
     """Given by the watcher when it has a process forked."""
 
     domain: bytes
@@ -54,14 +54,14 @@ class Desk:
     logs_queries: bool
 
 
-class Office:
+class Worker:
     """The table and the clients of one process."""
 
-    def __init__(self, desk: Desk, feed: socket.socket, on_drain: Callable[[], None]) -> None:
+    def __init__(self, desk: WorkerConfig, feed: socket.socket, on_drain: Callable[[], None]) -> None:
         self.desk = desk
-        self.table = Table(desk.domain, desk.recursive, desk.partial)
-        self.tally = Tally()
-        self.clients: dict[str, Sender] = {}
+        self.table = RecordTable(desk.domain, desk.recursive, desk.partial)
+        self.tally = QueryCounters()
+        self.clients: dict[str, QuerySender] = {}
         self.latency = [0] * LATENCY_BUCKETS
         self.samples: list[tuple[str, bytes, bytes]] = []
         self.limited = 0
@@ -74,7 +74,7 @@ class Office:
         self._on_drain = on_drain
         self._places_seen = 0
         self._told = threading.Event()
-        self._decoder = framing.Decoder()
+        self._decoder = framing.UpdateDecoder()
         self._room = select.poll()
         self._room.register(feed, select.POLLOUT)
         self._due = 0.0
@@ -127,12 +127,12 @@ class Office:
         else:
             self.turn_page()
 
-    def sender(self, address: str) -> Sender:
+    def sender(self, address: str) -> QuerySender:
         """A client's first query of the second."""
         if len(self.clients) >= MOST_CLIENTS:
             self.turn_page()
         forwards = bool(self.desk.forwarders) and is_within(address, self.desk.forwarders)
-        found = self.clients[address] = Sender(self.table.places.node(address), forwards)
+        found = self.clients[address] = QuerySender(self.table.places.node(address), forwards)
         return found
 
     def sample(self, address: str, packet: bytes, reply: bytes | None, nanoseconds: int) -> None:
@@ -200,8 +200,8 @@ class Office:
             os._exit(0)
 
 
-def desk_from(settings: Mapping[str, Any]) -> Desk:
-    return Desk(
+def desk_from(settings: Mapping[str, Any]) -> WorkerConfig:
+    return WorkerConfig(
         bytes.fromhex(settings["domain"]),
         settings["recursive"],
         tuple(settings["forwarders"]),

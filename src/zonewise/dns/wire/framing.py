@@ -19,7 +19,7 @@ def encode(update: tuple[Any, ...]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Decoder:
+class UpdateDecoder:
     """Bytes as they come, updates as they are whole."""
 
     def __init__(self) -> None:

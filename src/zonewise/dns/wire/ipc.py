@@ -6,11 +6,11 @@ import marshal
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from zonewise.dns.decide.client_location import Places
-from zonewise.dns.wire.records import Answer
+from zonewise.dns.decide.client_location import ClientLocations
+from zonewise.dns.wire.records import WireAnswer
 
 if TYPE_CHECKING:
-    from zonewise.dns.decide.client_groups import Profile
+    from zonewise.dns.decide.client_groups import ClientProfile
 
 CHANGES_PER_UPDATE: Final = 64
 """Few enough that a process which applies one is back at its queries at once."""
@@ -24,7 +24,7 @@ Written = bytes
 Change = tuple[bytes, Written | None]
 """A name and what is written of it; None when it is gone."""
 
-Records = Mapping[int, Answer]
+Records = Mapping[int, WireAnswer]
 """By type; a name without any exists all the same."""
 
 
@@ -35,7 +35,7 @@ def write(found: Records) -> Written:
 def read(written: Written) -> Records:
     if not written:
         return {}
-    return {type_: Answer(*plain) for type_, plain in marshal.loads(written).items()}  # noqa: S302 - our own watcher's
+    return {type_: WireAnswer(*plain) for type_, plain in marshal.loads(written).items()}  # noqa: S302 - our own watcher's
 
 
 def updates(kind: str, changes: Iterable[Change]) -> Iterator[tuple[Any, ...]]:
@@ -45,7 +45,7 @@ def updates(kind: str, changes: Iterable[Change]) -> Iterator[tuple[Any, ...]]:
         yield (kind, listed[begin : begin + CHANGES_PER_UPDATE])
 
 
-def profile_update(profile: Profile) -> tuple[Any, ...]:
+def profile_update(profile: ClientProfile) -> tuple[Any, ...]:
     return ("profile", profile.id, dict(profile.groups))
 
 
@@ -54,6 +54,6 @@ def pod_places(taken: Iterable[tuple[bytes, str]]) -> Iterator[tuple[Any, ...]]:
     return updates("pod places", ((address, node.encode()) for address, node in taken))
 
 
-def places_update(places: Places) -> tuple[Any, ...]:
+def places_update(places: ClientLocations) -> tuple[Any, ...]:
     ranges = {size: {bits: dict(nodes) for bits, nodes in found.items()} for size, found in places.ranges.items()}
     return ("places", dict(places.exact), ranges)

@@ -27,7 +27,7 @@ _SUBNET_OPTION: Final = 8
 _FAMILY_BYTES: Final = {1: 4, 2: 16}
 
 
-class Type(IntEnum):
+class RecordType(IntEnum):
     __hash__ = int.__hash__  # an enum's own is written in Python, and these are looked up all the time
 
     A = 1
@@ -92,7 +92,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class QueryRefusal:
     """How to answer what is no query for us; `question` where it could be read."""
 
     id: bytes
@@ -106,7 +106,7 @@ class MalformedError(ValueError):
     """Not what RFC 1035, 6891 or 7871 allow."""
 
 
-def read(packet: bytes) -> Query | Refusal | None:
+def read(packet: bytes) -> Query | QueryRefusal | None:
     """None where silence is the only right answer."""
     if len(packet) < HEADER_BYTES or packet[2] & _RESPONSE:
         return None
@@ -132,9 +132,9 @@ class _Refuser:
     def __init__(self, packet: bytes) -> None:
         self._packet = packet
 
-    def __call__(self, rcode: Rcode, question: bytes = b"") -> Refusal:
+    def __call__(self, rcode: Rcode, question: bytes = b"") -> QueryRefusal:
         first = self._packet[2]
-        return Refusal(self._packet[:2], (first & _OPCODE) >> 3, bool(first & _RECURSION_DESIRED), rcode, question)
+        return QueryRefusal(self._packet[:2], (first & _OPCODE) >> 3, bool(first & _RECURSION_DESIRED), rcode, question)
 
 
 def _name(packet: bytes, at: int) -> tuple[bytes, int]:
@@ -160,7 +160,7 @@ def _read_additional(packet: bytes, at: int, count: int) -> Edns | Rcode | None:
         data = at + 10
         if data + length > len(packet):
             raise MalformedError
-        if type_ == Type.OPT:
+        if type_ == RecordType.OPT:
             if found is not None or at != owner + 1:  # twice, or not the root's
                 raise MalformedError
             found = _read_options(packet, at, packet[data : data + length])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from zonewise.dns.wire.message import IN, Type
+from zonewise.dns.wire.message import IN, RecordType
 from zonewise.dns.wire.names import is_v4, to_wire
 
 SCHEMA_VERSION: Final = "1.1.0"
@@ -25,7 +25,7 @@ _SRV: Final = struct.Struct(">HHH")
 _SRV_BYTES: Final = 12 + _SRV.size
 
 
-class Answer(NamedTuple):
+class WireAnswer(NamedTuple):
     """`stride` is the length of each record where they are alike and in no order; 0 where they are not to be turned.
 
     `glue` goes into the additional section if there is room.
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     glue: bytes = b""
 
 
-class Target(NamedTuple):
+class SrvTarget(NamedTuple):
     """One endpoint port of an SRV answer."""
 
     name: bytes
@@ -47,23 +47,23 @@ class Target(NamedTuple):
 
 
 @lru_cache(4096)
-def _head(owner: bytes, type_: Type, ttl: int, length: int) -> bytes:
+def _head(owner: bytes, type_: RecordType, ttl: int, length: int) -> bytes:
     return owner + struct.pack(">HHIH", type_, IN, ttl, length)
 
 
-def record(type_: Type, ttl: int, data: bytes, owner: bytes = _QUESTION) -> bytes:
+def record(type_: RecordType, ttl: int, data: bytes, owner: bytes = _QUESTION) -> bytes:
     return _head(owner, type_, ttl, len(data)) + data
 
 
-def addresses(found: Iterable[bytes], ttl: int) -> Answer:
+def addresses(found: Iterable[bytes], ttl: int) -> WireAnswer:
     """A or AAAA: all of one family."""
     listed = list(found)
-    head = _head(_QUESTION, Type.A if is_v4(listed[0]) else Type.AAAA, ttl, len(listed[0]))
+    head = _head(_QUESTION, RecordType.A if is_v4(listed[0]) else RecordType.AAAA, ttl, len(listed[0]))
     stride = len(head) + len(listed[0]) if len(listed) > 1 else 0
-    return Answer(len(listed), head + head.join(listed), stride)
+    return WireAnswer(len(listed), head + head.join(listed), stride)
 
 
-def services(owner: bytes | None, targets: Sequence[Target], entries: int, ttl: int) -> Answer:
+def services(owner: bytes | None, targets: Sequence[SrvTarget], entries: int, ttl: int) -> WireAnswer:
     """SRV, with the targets' addresses as glue. Weights share 100 among all `entries`, as CoreDNS has it.
 
     A target's glue points at the name inside its record (RFC 2782 forbids compression within), which stands at a known
@@ -76,48 +76,48 @@ def services(owner: bytes | None, targets: Sequence[Target], entries: int, ttl: 
     for name, port in dict.fromkeys((name, port) for name, port, _ in targets):
         at += _SRV_BYTES + len(name)
         places.setdefault(name, at - len(name))
-        written.append(_head(_QUESTION, Type.SRV, ttl, 6 + len(name)) + _SRV.pack(0, weight, port) + name)
+        written.append(_head(_QUESTION, RecordType.SRV, ttl, 6 + len(name)) + _SRV.pack(0, weight, port) + name)
     glue = [_glue(places, *pair, ttl) for pair in dict.fromkeys((name, address) for name, _, address in targets)]
-    return Answer(len(written), b"".join(written), 0, len(glue), b"".join(glue))
+    return WireAnswer(len(written), b"".join(written), 0, len(glue), b"".join(glue))
 
 
 def _glue(places: dict[bytes, int], name: bytes, address: bytes, ttl: int) -> bytes:
     place = places[name]
     owner = struct.pack(">H", 0xC000 | place) if place <= _LAST_POINTER else name
-    return record(Type.A if is_v4(address) else Type.AAAA, ttl, address, owner)
+    return record(RecordType.A if is_v4(address) else RecordType.AAAA, ttl, address, owner)
 
 
-def pointers(targets: Sequence[bytes], ttl: int) -> Answer:
-    return Answer(len(targets), b"".join(record(Type.PTR, ttl, target) for target in targets))
+def pointers(targets: Sequence[bytes], ttl: int) -> WireAnswer:
+    return WireAnswer(len(targets), b"".join(record(RecordType.PTR, ttl, target) for target in targets))
 
 
-def alias(target: bytes, ttl: int) -> Answer:
-    return Answer(1, record(Type.CNAME, ttl, target))
+def alias(target: bytes, ttl: int) -> WireAnswer:
+    return WireAnswer(1, record(RecordType.CNAME, ttl, target))
 
 
-def schema_version() -> Answer:
+def schema_version() -> WireAnswer:
     text = SCHEMA_VERSION.encode()
-    return Answer(1, record(Type.TXT, SCHEMA_TTL, bytes((len(text),)) + text))
+    return WireAnswer(1, record(RecordType.TXT, SCHEMA_TTL, bytes((len(text),)) + text))
 
 
-def name_servers(domain: bytes, ttl: int, targets: Sequence[Target]) -> Answer:
+def name_servers(domain: bytes, ttl: int, targets: Sequence[SrvTarget]) -> WireAnswer:
     """NS of the domain itself; each server's name is written once and pointed at by its glue."""
     at = len(domain) + _HEADER_AND_TAIL
     written, places = b"", {}
     for name in dict.fromkeys(target.name for target in targets) or (to_wire("ns.dns")[:-1] + domain,):
-        written += record(Type.NS, ttl, name)
+        written += record(RecordType.NS, ttl, name)
         places[name] = at + len(written) - len(name)
     extra = [_glue(places, target.name, target.address, ttl) for target in dict.fromkeys(targets)]
-    return Answer(max(1, len(places)), written, 0, len(extra), b"".join(extra))
+    return WireAnswer(max(1, len(places)), written, 0, len(extra), b"".join(extra))
 
 
 def authority(domain: bytes, serial: int, ttl: int) -> bytes:
     """The SOA record that negative answers carry: what says how long they may be remembered (RFC 2308)."""
-    return record(Type.SOA, ttl, _authority_data(domain, serial, ttl), domain)
+    return record(RecordType.SOA, ttl, _authority_data(domain, serial, ttl), domain)
 
 
-def start_of_authority(domain: bytes, serial: int, ttl: int) -> Answer:
-    return Answer(1, record(Type.SOA, ttl, _authority_data(domain, serial, ttl)))
+def start_of_authority(domain: bytes, serial: int, ttl: int) -> WireAnswer:
+    return WireAnswer(1, record(RecordType.SOA, ttl, _authority_data(domain, serial, ttl)))
 
 
 def _authority_data(domain: bytes, serial: int, ttl: int) -> bytes:

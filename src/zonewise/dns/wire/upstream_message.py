@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zonewise.dns.decide.handler import opt_of
-from zonewise.dns.wire.message import HEADER_BYTES, MalformedError, Query, Rcode, Type, skip_name
+from zonewise.dns.wire.message import HEADER_BYTES, MalformedError, Query, Rcode, RecordType, skip_name
 from zonewise.dns.wire.names import LONGEST_LABEL, LONGEST_NAME
 
 _FIXED: Final = struct.Struct(">HHIH")
@@ -25,7 +25,7 @@ _AUTHORITATIVE: Final = 0x04
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class UpstreamResponse:
     """`body` is everything behind the question; `ttl_places` are within it. `ttl` is how long it may be kept."""
 
     question: bytes
@@ -47,7 +47,7 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPosition:
     """Where the parts of a record stand in a packet; `section` 0 has answers, 1 authorities, 2 what is additional."""
 
     owner: int
@@ -59,7 +59,7 @@ class Place:
     section: int
 
 
-def read_response(packet: bytes, id_: bytes, question: bytes) -> Response | None:
+def read_response(packet: bytes, id_: bytes, question: bytes) -> UpstreamResponse | None:
     """None for what is no answer to this question."""
     end = HEADER_BYTES + len(question)
     if packet[:2] != id_ or len(packet) < end or not packet[2] & 0x80 or packet[4:6] != b"\0\1":
@@ -73,7 +73,7 @@ def read_response(packet: bytes, id_: bytes, question: bytes) -> Response | None
     return _assemble(packet, question, found)
 
 
-def records_in(packet: bytes, at: int) -> Iterator[Place]:
+def records_in(packet: bytes, at: int) -> Iterator[RecordPosition]:
     for section, count in enumerate(struct.unpack_from(">HHH", packet, 6)):
         for _ in range(count):
             head = skip_name(packet, at)
@@ -81,14 +81,14 @@ def records_in(packet: bytes, at: int) -> Iterator[Place]:
             data = head + _FIXED.size
             if data + length > len(packet):
                 raise MalformedError
-            yield Place(at, head, type_, ttl if ttl < 1 << 31 else 0, data, data + length, section)
+            yield RecordPosition(at, head, type_, ttl if ttl < 1 << 31 else 0, data, data + length, section)
             at = data + length
 
 
-def _assemble(packet: bytes, question: bytes, found: list[Place]) -> Response:
+def _assemble(packet: bytes, question: bytes, found: list[RecordPosition]) -> UpstreamResponse:
     """The OPT record stands last, as a rule; where it does not, the whole additional section goes with it."""
     rcode = packet[3] & 15
-    opt = next((each for each in found if each.type == Type.OPT), None)
+    opt = next((each for each in found if each.type == RecordType.OPT), None)
     kept = found
     if opt:
         rcode |= packet[opt.head + 4] << 4
@@ -97,23 +97,23 @@ def _assemble(packet: bytes, question: bytes, found: list[Place]) -> Response:
     body = packet[begin : kept[-1].end] if kept else b""
     counts = tuple(sum(each.section == section for each in kept) for section in range(3))
     places = tuple(each.head + 4 - begin for each in kept)
-    return Response(question, packet[2:4], rcode, counts, body, places, _ttl(packet, kept, rcode))  # type: ignore[arg-type]
+    return UpstreamResponse(question, packet[2:4], rcode, counts, body, places, _ttl(packet, kept, rcode))  # type: ignore[arg-type]
 
 
-def _ttl(packet: bytes, found: list[Place], rcode: int) -> int:
+def _ttl(packet: bytes, found: list[RecordPosition], rcode: int) -> int:
     """RFC 2308: a denial is kept as long as its SOA record says; without one not at all. Nor is a failure."""
     answers = [each.ttl for each in found if each.section == 0]
     if packet[2] & _TRUNCATED or rcode not in {Rcode.NOERROR, Rcode.NXDOMAIN}:
         return 0
     if answers and rcode == Rcode.NOERROR:
         return min(answers)
-    authority = next((each for each in found if each.section == 1 and each.type == Type.SOA), None)
+    authority = next((each for each in found if each.section == 1 and each.type == RecordType.SOA), None)
     if authority is None or authority.end - authority.data < 22:
         return 0
     return int(min(authority.ttl, int.from_bytes(packet[authority.end - 4 : authority.end])))
 
 
-def written(response: Response, query: Query, room: int, age: int) -> bytes:
+def written(response: UpstreamResponse, query: Query, room: int, age: int) -> bytes:
     """The reply to a client, in its own spelling; `age` is how long ago it came."""
     opt = opt_of(query)
     head = 0x80 | response.flags[0] & _AUTHORITATIVE | query.recursion_desired
@@ -126,7 +126,7 @@ def written(response: Response, query: Query, room: int, age: int) -> bytes:
     return query.id + bytes((head | _TRUNCATED, low)) + struct.pack(">HHHH", 1, 0, 0, bool(opt)) + query.question + opt
 
 
-def aged(response: Response, age: int) -> bytes:
+def aged(response: UpstreamResponse, age: int) -> bytes:
     if not age:
         return response.body
     body = bytearray(response.body)
@@ -136,7 +136,7 @@ def aged(response: Response, age: int) -> bytes:
     return bytes(body)
 
 
-def answers_in_full(response: Response, age: int) -> tuple[int, bytes]:
+def answers_in_full(response: UpstreamResponse, age: int) -> tuple[int, bytes]:
     """The answers with all names written out, to stand in another message; how many, and their bytes."""
     packet = bytes(HEADER_BYTES) + response.question + aged(response, age)
     at, parts = HEADER_BYTES + len(response.question), []
@@ -145,7 +145,7 @@ def answers_in_full(response: Response, age: int) -> tuple[int, bytes]:
             owner, head = name_at(packet, at)
             type_, class_, ttl, length = _FIXED.unpack_from(packet, head)
             data = packet[head + _FIXED.size : head + _FIXED.size + length]
-            if type_ == Type.CNAME:
+            if type_ == RecordType.CNAME:
                 data, _ = name_at(packet, head + _FIXED.size)
             parts.append(owner + _FIXED.pack(type_, class_, ttl, len(data)) + data)
             at = head + _FIXED.size + length

@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from zonewise.install.components import (
-    Component,
     Document,
-    Mode,
-    Values,
+    InstallComponent,
+    InstallMode,
+    ManifestValues,
     choose,
     documents,
     identity,
@@ -45,9 +45,9 @@ class Right(NamedTuple):
 def rights_of_programs(namespace: str) -> dict[str, frozenset[Right]]:
     """By the name of its workload. Of one that comes in several forms, what all of them need."""
     found: dict[str, frozenset[Right]] = {}
-    for component in Component:
-        for mode in Mode:
-            made = documents([component], mode, Values(image="", namespace=namespace))
+    for component in InstallComponent:
+        for mode in InstallMode:
+            made = documents([component], mode, ManifestValues(image="", namespace=namespace))
             for workload in made:
                 if workload["kind"] in _WORKLOADS:
                     account = workload["spec"]["template"]["spec"].get("serviceAccountName", "")
@@ -62,8 +62,8 @@ def rights_to_install(namespace: str) -> tuple[Right, ...]:
     creates, roles grant what whoever applies them need not have, what only the other mode has is deleted, and who makes a
     policy must be allowed to read what it is parameterized by.
     """
-    chosen, values = choose(()), Values(image="", namespace=namespace)
-    made, gone = documents(chosen, Mode.OVERLAY, values), superseded(chosen, Mode.OVERLAY, values)
+    chosen, values = choose(()), ManifestValues(image="", namespace=namespace)
+    made, gone = documents(chosen, InstallMode.OVERLAY, values), superseded(chosen, InstallMode.OVERLAY, values)
     needed = [(each, verb) for each in made for verb in ("get", "create", "patch")]
     needed += [(each, verb) for each in made if each["kind"].endswith("Role") for verb in _GRANTING]
     needed += [(each, "delete") for each in gone]

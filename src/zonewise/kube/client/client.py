@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zonewise.kube.client import kubeconfig
-from zonewise.kube.client.executor import Caller, Guard
+from zonewise.kube.client.executor import CallExecutor, RetryGuard
 from zonewise.kube.client.transport import Transport
 from zonewise.kube.wire import requests
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.codec import (
     EventType,
-    Lines,
-    Listing,
-    Page,
+    ListDecoder,
+    ListPage,
     WatchEvent,
+    WatchLines,
     event_decoder,
     read_event,
     read_object,
@@ -34,10 +34,10 @@ from zonewise.kube.wire.codec import (
 )
 from zonewise.kube.wire.errors import Gone, Unreachable
 from zonewise.kube.wire.patch import Patch
-from zonewise.kube.wire.requests import Call, Propagation, Selection
+from zonewise.kube.wire.requests import ApiRequest, Propagation, Selection
 from zonewise.objects import Resource
 
-__all__ = ["Client", "EventType", "Guard", "Listing", "Page", "Propagation", "WatchEvent"]
+__all__ = ["Client", "EventType", "ListDecoder", "ListPage", "Propagation", "RetryGuard", "WatchEvent"]
 
 T = TypeVar("T")
 
@@ -52,12 +52,14 @@ SILENCE_SECONDS = 150.0
 class Client:
     """`async with Client(kubeconfig.default()) as client: ...`"""
 
-    def __init__(self, access: Access, *, field_manager: str = FIELD_MANAGER, wait_for_server: bool = True) -> None:
+    def __init__(
+        self, access: ClusterAccess, *, field_manager: str = FIELD_MANAGER, wait_for_server: bool = True
+    ) -> None:
         """`wait_for_server`: calls wait, within their deadline, for a server that refuses connections."""
         self.access = access
         self.field_manager = field_manager
         self._transport = Transport(access)
-        self._caller = Caller(transport=self._transport, wait_for_server=wait_for_server)
+        self._caller = CallExecutor(transport=self._transport, wait_for_server=wait_for_server)
 
     @classmethod
     async def connect(cls, path: Path | str | None = None, context: str | None = None) -> Self:
@@ -78,7 +80,7 @@ class Client:
         """The same pool under a rate limit and a metrics label of its own."""
         return self._calling(self._caller.limited(purpose, qps, burst))
 
-    def guarded(self, guard: Guard) -> Self:
+    def guarded(self, guard: RetryGuard) -> Self:
         """The same pool, writing only while `guard` allows it; it is asked right before each write is sent."""
         return self._calling(self._caller.guarded(guard))
 
@@ -88,7 +90,7 @@ class Client:
         other.field_manager = field_manager
         return other
 
-    def _calling(self, caller: Caller) -> Self:
+    def _calling(self, caller: CallExecutor) -> Self:
         other = copy.copy(self)
         other._caller = caller  # noqa: SLF001 - our own copy
         return other
@@ -115,7 +117,7 @@ class Client:
         resource_version: str | None = None,
         page_size: int = PAGE_SIZE,
         deadline_seconds: float = DEADLINE_SECONDS,
-    ) -> Listing[T]:
+    ) -> ListDecoder[T]:
         """All pages; the deadline is each page's. When the snapshot expires on the way, all again in one answer."""
         selection = Selection(namespace, selector, fields)
         try:
@@ -130,14 +132,14 @@ class Client:
         resource_version: str | None,
         page_size: int,
         deadline_seconds: float,
-    ) -> Listing[T]:
+    ) -> ListDecoder[T]:
         items = []
         version = ""
         async with aclosing(self._pages(resource, selection, resource_version, page_size, deadline_seconds)) as pages:
             async for page in pages:
                 items += page.items
                 version = page.resource_version
-        return Listing(items, version)
+        return ListDecoder(items, version)
 
     def pages(
         self,
@@ -149,7 +151,7 @@ class Client:
         resource_version: str | None = None,
         page_size: int = PAGE_SIZE,
         deadline_seconds: float = DEADLINE_SECONDS,
-    ) -> AsyncGenerator[Page[T], None]:
+    ) -> AsyncGenerator[ListPage[T], None]:
         """One page at a time, so that all need not be held; raises Gone when the snapshot expires on the way."""
         selection = Selection(namespace, selector, fields)
         return self._pages(resource, selection, resource_version, page_size, deadline_seconds)
@@ -161,7 +163,7 @@ class Client:
         resource_version: str | None,
         page_size: int,
         deadline_seconds: float,
-    ) -> AsyncGenerator[Page[T], None]:
+    ) -> AsyncGenerator[ListPage[T], None]:
         after = ""
         while True:
             call = requests.list_page(
@@ -204,7 +206,7 @@ class Client:
             timeout_seconds=timeout_seconds,
         )
         decoder = event_decoder(resource.view)
-        lines = Lines()
+        lines = WatchLines()
         async with await self._caller.open(call, deadline_seconds) as response:
             on_open()
             try:
@@ -329,7 +331,7 @@ class Client:
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> bytes:
         """Any path, for what has no verb here."""
-        call = Call(
+        call = ApiRequest(
             verb=method.lower(), method=method, path=path, query=params or {}, body=body, content_type=content_type
         )
         return await self._caller.perform(call, deadline_seconds)
@@ -339,7 +341,7 @@ class Client:
         body = await self.request("GET", "/version")
         return read_object(body, dict[str, str], "get of /version")["gitVersion"]
 
-    async def _object(self, resource: Resource[T], call: Call, deadline_seconds: float) -> T:
+    async def _object(self, resource: Resource[T], call: ApiRequest, deadline_seconds: float) -> T:
         return read_object(await self._caller.perform(call, deadline_seconds), resource.view, call.action)
 
     def _options(self, dry_run: bool) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Annotated, Protocol
 import msgspec
 
 from zonewise.kube.client.tls import make_context
-from zonewise.kube.client.watched_file import RotatedFile, content_of, source_of
+from zonewise.kube.client.watched_file import WatchedFile, content_of, source_of
 from zonewise.kube.wire.access import BasicAuth, Credential, ExecPlugin, Interaction, StaticToken, TokenFile
 from zonewise.kube.wire.errors import ConfigError, Unauthorized
 
@@ -40,19 +40,19 @@ class Credentials(Protocol):
 def credentials_of(credential: Credential | None) -> Credentials:
     match credential:
         case None:
-            return Fixed(Identity())
+            return FixedCredentials(Identity())
         case StaticToken(token):
-            return Fixed(Identity(f"Bearer {token}"))
+            return FixedCredentials(Identity(f"Bearer {token}"))
         case BasicAuth(username, password):
             encoded = base64.b64encode(f"{username}:{password}".encode()).decode()
-            return Fixed(Identity(f"Basic {encoded}"))
+            return FixedCredentials(Identity(f"Basic {encoded}"))
         case TokenFile():
-            return FromFile(credential)
+            return FileCredentials(credential)
         case ExecPlugin():
-            return FromPlugin(credential)
+            return PluginCredentials(credential)
 
 
-class Fixed:
+class FixedCredentials:
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
 
@@ -63,11 +63,11 @@ class Fixed:
         return identity != self._identity
 
 
-class FromFile:
+class FileCredentials:
     """The last good token serves while the file is away, or half written."""
 
     def __init__(self, credential: TokenFile) -> None:
-        self._file = RotatedFile(credential.path)
+        self._file = WatchedFile(credential.path)
         self._last_good = credential.fallback
 
     async def current(self) -> Identity:
@@ -105,7 +105,7 @@ class _PluginOutput(msgspec.Struct, frozen=True, rename="camel"):
     status: _PluginStatus | None = None
 
 
-class FromPlugin:
+class PluginCredentials:
     """Runs the command when there is nothing valid yet; callers that come meanwhile wait for the same run."""
 
     def __init__(self, plugin: ExecPlugin) -> None:

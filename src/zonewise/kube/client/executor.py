@@ -19,7 +19,7 @@ from zonewise.kube.client.ratelimit import Limiter
 from zonewise.kube.client.transport import Transport
 from zonewise.kube.decide.retry import delay_before_retry
 from zonewise.kube.wire.errors import ApiError, DeadlineExceeded, from_answer
-from zonewise.kube.wire.requests import Call
+from zonewise.kube.wire.requests import ApiRequest
 
 REQUESTS = Counter(
     "zonewise_kube_requests",
@@ -35,7 +35,7 @@ CONCURRENT_CALLS = 64
 """Per purpose: each needs a connection of its own. Watches do not count."""
 
 
-class Guard(Protocol):
+class RetryGuard(Protocol):
     """Says whether we may still write: a leader's lease."""
 
     def remaining_seconds(self) -> float:
@@ -48,21 +48,21 @@ def _slots() -> asyncio.Semaphore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class CallExecutor:
     transport: Transport
     purpose: str = "default"
     limiter: Limiter | None = None
     slots: asyncio.Semaphore = field(default_factory=_slots)
-    guard: Guard | None = None
+    guard: RetryGuard | None = None
     wait_for_server: bool = True
 
     def limited(self, purpose: str, qps: float, burst: int) -> Self:
         return replace(self, purpose=purpose, limiter=Limiter(qps, burst), slots=_slots())
 
-    def guarded(self, guard: Guard) -> Self:
+    def guarded(self, guard: RetryGuard) -> Self:
         return replace(self, guard=guard)
 
-    async def perform(self, call: Call, deadline_seconds: float) -> bytes:
+    async def perform(self, call: ApiRequest, deadline_seconds: float) -> bytes:
         failed: list[ApiError] = []
         try:
             async with asyncio.timeout(deadline_seconds) as deadline:
@@ -73,7 +73,7 @@ class Caller:
             last = f"; last {failed[-1].kind}: {failed[-1].message}" if failed else ""
             raise DeadlineExceeded(f"no answer within {deadline_seconds:g} s{last}", action=call.action) from error
 
-    async def _try_until(self, ends: float, call: Call, failed: list[ApiError]) -> bytes:
+    async def _try_until(self, ends: float, call: ApiRequest, failed: list[ApiError]) -> bytes:
         clock = asyncio.get_running_loop().time
         while True:
             try:
@@ -85,7 +85,7 @@ class Caller:
                 failed.append(error)
             await asyncio.sleep(delay)
 
-    def _delay(self, call: Call, error: ApiError, attempt: int, remaining: float) -> float | None:
+    def _delay(self, call: ApiRequest, error: ApiError, attempt: int, remaining: float) -> float | None:
         if not call.repeatable:
             return None
         return delay_before_retry(
@@ -97,14 +97,14 @@ class Caller:
             jitter=random.random(),  # noqa: S311 - spreads retries, keeps no secret
         )
 
-    async def _once(self, call: Call) -> bytes:
+    async def _once(self, call: ApiRequest) -> bytes:
         await self._wait_for_limit()
         async with self.slots:
             if self.guard is None or call.is_read:
                 return await self._exchange(call)
             return await self._guarded(call, self.guard)
 
-    async def _guarded(self, call: Call, guard: Guard) -> bytes:
+    async def _guarded(self, call: ApiRequest, guard: RetryGuard) -> bytes:
         """The server is told the bound too, so that it does not store what we no longer may."""
         remaining = guard.remaining_seconds()
         bounded = replace(call, query={**call.query, "timeout": f"{remaining:.3f}s"})
@@ -118,7 +118,7 @@ class Caller:
         if self.limiter is not None:
             WAITED.labels(self.purpose).observe(await self.limiter.wait())
 
-    async def _exchange(self, call: Call, guard: Guard | None = None) -> bytes:
+    async def _exchange(self, call: ApiRequest, guard: RetryGuard | None = None) -> bytes:
         started = time.perf_counter()
         code = "none"
         try:
@@ -129,16 +129,16 @@ class Caller:
             LATENCY.labels(call.verb, call.resource, self.purpose).observe(time.perf_counter() - started)
             self._count(call, code)
 
-    async def _answer(self, call: Call, response: aiohttp.ClientResponse) -> bytes:
+    async def _answer(self, call: ApiRequest, response: aiohttp.ClientResponse) -> bytes:
         body = await self.transport.read(response, call)
         if response.status >= 300:
             raise from_answer(response.status, body, call.action, response.headers.get("Retry-After", ""))
         return body
 
-    def _count(self, call: Call, code: str) -> None:
+    def _count(self, call: ApiRequest, code: str) -> None:
         REQUESTS.labels(call.verb, call.resource, self.purpose, code).inc()
 
-    async def open(self, call: Call, deadline_seconds: float) -> aiohttp.ClientResponse:
+    async def open(self, call: ApiRequest, deadline_seconds: float) -> aiohttp.ClientResponse:
         """For streams: the answer with its body still to come. Not retried: who watches has its own pace."""
         code = "none"
         try:

@@ -1,4 +1,4 @@
-"""Reads kubeconfig files, or what a pod finds in itself, into an `Access`: the start of every connection.
+"""Reads kubeconfig files, or what a pod finds in itself, into an `ClusterAccess`: the start of every connection.
 
 The rules are kubectl's (client-go's `clientcmd`): files of KUBECONFIG are merged, the first to name a cluster, user or
 context wins whole, missing files are skipped, relative paths start at the file that holds them. `merge` and
@@ -18,9 +18,9 @@ from urllib.parse import quote, urlsplit
 from yarl import URL
 
 from zonewise.kube.wire.access import (
-    Access,
     BasicAuth,
     ClientCertificate,
+    ClusterAccess,
     Credential,
     ExecPlugin,
     Interaction,
@@ -30,7 +30,14 @@ from zonewise.kube.wire.access import (
 )
 from zonewise.kube.wire.errors import ConfigError
 from zonewise.kube.wire.http_proxy import environment_proxy, proxy_of, without_userinfo
-from zonewise.kube.wire.kubeconfig_file import Cluster, Context, Exec, File, User, parse
+from zonewise.kube.wire.kubeconfig_file import (
+    ClusterSection,
+    ContextSection,
+    ExecSection,
+    KubeconfigFile,
+    UserSection,
+    parse,
+)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -42,31 +49,31 @@ E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed(Generic[E]):
+class PlacedFile(Generic[E]):
     """An entry of a file and the directory its relative paths start from."""
 
     entry: E
     folder: Path
 
 
-_ANONYMOUS = Placed(User(), Path())
+_ANONYMOUS = PlacedFile(UserSection(), Path())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubeconfig:
     """One or more files merged."""
 
-    clusters: Mapping[str, Placed[Cluster]]
-    users: Mapping[str, Placed[User]]
-    contexts: Mapping[str, Placed[Context]]
+    clusters: Mapping[str, PlacedFile[ClusterSection]]
+    users: Mapping[str, PlacedFile[UserSection]]
+    contexts: Mapping[str, PlacedFile[ContextSection]]
     current_context: str
     origin: str
 
 
-def merge(files: Sequence[tuple[Path, File]]) -> Kubeconfig:
-    clusters: dict[str, Placed[Cluster]] = {}
-    users: dict[str, Placed[User]] = {}
-    contexts: dict[str, Placed[Context]] = {}
+def merge(files: Sequence[tuple[Path, KubeconfigFile]]) -> Kubeconfig:
+    clusters: dict[str, PlacedFile[ClusterSection]] = {}
+    users: dict[str, PlacedFile[UserSection]] = {}
+    contexts: dict[str, PlacedFile[ContextSection]] = {}
     for path, file in files:
         _add(clusters, {item.name: item.cluster for item in file.clusters}, path)
         _add(users, {item.name: item.user for item in file.users}, path)
@@ -80,12 +87,12 @@ def merge(files: Sequence[tuple[Path, File]]) -> Kubeconfig:
     )
 
 
-def _add(merged: dict[str, Placed[E]], entries: Mapping[str, E], path: Path) -> None:
+def _add(merged: dict[str, PlacedFile[E]], entries: Mapping[str, E], path: Path) -> None:
     for name, entry in entries.items():
-        merged.setdefault(name, Placed(entry, path.parent))
+        merged.setdefault(name, PlacedFile(entry, path.parent))
 
 
-def interpret(config: Kubeconfig, context: str | None, environment: Mapping[str, str]) -> Access:
+def interpret(config: Kubeconfig, context: str | None, environment: Mapping[str, str]) -> ClusterAccess:
     """What a context means; without one, the file's own current-context."""
     name = context or config.current_context
     if not name:
@@ -99,7 +106,7 @@ def interpret(config: Kubeconfig, context: str | None, environment: Mapping[str,
     server = _server(cluster.entry.server, origin)
     # As kubectl does, nothing secret is sent over plain HTTP.
     is_secure = server.startswith("https://")
-    return Access(
+    return ClusterAccess(
         server=server,
         namespace=chosen.namespace or "default",
         authority=_material(cluster, "certificate_authority", origin),
@@ -114,13 +121,13 @@ def interpret(config: Kubeconfig, context: str | None, environment: Mapping[str,
     )
 
 
-def _named(entries: Mapping[str, Placed[E]], name: str, what: str, origin: str) -> Placed[E]:
+def _named(entries: Mapping[str, PlacedFile[E]], name: str, what: str, origin: str) -> PlacedFile[E]:
     if name not in entries:
         raise ConfigError(f"kubeconfig {origin}: there is no {what} named {name!r}{_choice(entries)}")
     return entries[name]
 
 
-def _choice(entries: Mapping[str, Placed[Any]]) -> str:
+def _choice(entries: Mapping[str, PlacedFile[Any]]) -> str:
     return f"; it has {', '.join(sorted(entries))}" if entries else "; it has none"
 
 
@@ -142,7 +149,7 @@ def _proxy(url: str, origin: str) -> str:
     return url
 
 
-def _verifies(cluster: Cluster, origin: str) -> bool:
+def _verifies(cluster: ClusterSection, origin: str) -> bool:
     if not cluster.insecure_skip_tls_verify:
         return True
     if cluster.certificate_authority or cluster.certificate_authority_data:
@@ -150,7 +157,7 @@ def _verifies(cluster: Cluster, origin: str) -> bool:
     return False
 
 
-def _material(placed: Placed[Cluster] | Placed[User], field: str, origin: str) -> Material | None:
+def _material(placed: PlacedFile[ClusterSection] | PlacedFile[UserSection], field: str, origin: str) -> Material | None:
     """Inline data wins over the file."""
     data: str = getattr(placed.entry, f"{field}_data")
     path: str = getattr(placed.entry, field)
@@ -166,7 +173,7 @@ def _decoded(data: str, field: str, origin: str) -> bytes:
         raise ConfigError(f"{origin}: {field} is not base64: {error}") from error
 
 
-def _certificate(user: Placed[User], origin: str) -> ClientCertificate | None:
+def _certificate(user: PlacedFile[UserSection], origin: str) -> ClientCertificate | None:
     certificate = _material(user, "client_certificate", origin)
     if certificate is None:
         return None
@@ -178,7 +185,7 @@ def _certificate(user: Placed[User], origin: str) -> ClientCertificate | None:
     return ClientCertificate(certificate, key)
 
 
-def _credential(placed: Placed[User], cluster: Placed[Cluster], origin: str) -> Credential | None:
+def _credential(placed: PlacedFile[UserSection], cluster: PlacedFile[ClusterSection], origin: str) -> Credential | None:
     user = placed.entry
     if user.auth_provider is not None:
         provider = user.auth_provider.get("name", "")
@@ -196,7 +203,7 @@ def _credential(placed: Placed[User], cluster: Placed[Cluster], origin: str) -> 
     return None
 
 
-def _exec(plugin: Exec, folder: Path, cluster: Placed[Cluster], origin: str) -> ExecPlugin:
+def _exec(plugin: ExecSection, folder: Path, cluster: PlacedFile[ClusterSection], origin: str) -> ExecPlugin:
     if not plugin.command:
         raise ConfigError(f"{origin}: the exec plugin has no command")
     if plugin.api_version not in EXEC_API_VERSIONS:
@@ -221,7 +228,7 @@ def _exec(plugin: Exec, folder: Path, cluster: Placed[Cluster], origin: str) -> 
     )
 
 
-def _cluster_for_plugin(cluster: Cluster) -> dict[str, object]:
+def _cluster_for_plugin(cluster: ClusterSection) -> dict[str, object]:
     extension = next((item.extension for item in cluster.extensions if item.name == _EXEC_CLUSTER_EXTENSION), None)
     known: dict[str, object] = {
         "server": cluster.server,
@@ -234,7 +241,7 @@ def _cluster_for_plugin(cluster: Cluster) -> dict[str, object]:
     return {name: value for name, value in known.items() if value}
 
 
-def _impersonation(user: User, origin: str) -> tuple[tuple[str, str], ...]:
+def _impersonation(user: UserSection, origin: str) -> tuple[tuple[str, str], ...]:
     if not user.impersonate:
         if user.impersonate_uid or user.impersonate_groups or user.impersonate_extra:
             raise ConfigError(
@@ -252,13 +259,13 @@ def _impersonation(user: User, origin: str) -> tuple[tuple[str, str], ...]:
 
 def load(
     path: Path | str | None = None, context: str | None = None, environment: Mapping[str, str] | None = None
-) -> Access:
+) -> ClusterAccess:
     """From `path`, else the files of KUBECONFIG, else ~/.kube/config."""
     environment = os.environ if environment is None else environment
     return interpret(merge(_read(path, environment)), context, environment)
 
 
-def _read(path: Path | str | None, environment: Mapping[str, str]) -> list[tuple[Path, File]]:
+def _read(path: Path | str | None, environment: Mapping[str, str]) -> list[tuple[Path, KubeconfigFile]]:
     paths = [Path(path)] if path else _paths(environment)
     found = [(item.absolute(), parse(_text(item), item)) for item in paths if path or item.exists()]
     if not found:
@@ -282,7 +289,7 @@ def _text(path: Path) -> str:
         raise ConfigError(f"kubeconfig {path} cannot be read: {_one_line(error)}") from error
 
 
-def in_cluster(root: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] | None = None) -> Access:
+def in_cluster(root: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] | None = None) -> ClusterAccess:
     """What every pod with a service account finds in itself; the token file is replaced before it expires."""
     environment = os.environ if environment is None else environment
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
@@ -294,7 +301,7 @@ def in_cluster(root: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] | No
     namespace = root / "namespace"
     origin = f"service account {root}"
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(
+    return ClusterAccess(
         server=server,
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         authority=root / "ca.crt",
@@ -304,12 +311,12 @@ def in_cluster(root: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] | No
     )
 
 
-def find(path: Path | str | None, context: str | None) -> Access:
+def find(path: Path | str | None, context: str | None) -> ClusterAccess:
     """What somebody chose, else `default`. Raises ConfigError where there is none."""
     return load(path, context) if path or context else default()
 
 
-def default(environment: Mapping[str, str] | None = None) -> Access:
+def default(environment: Mapping[str, str] | None = None) -> ClusterAccess:
     """A kubeconfig where there is one, else the pod's own service account."""
     environment = os.environ if environment is None else environment
     inside = "KUBERNETES_SERVICE_HOST" in environment

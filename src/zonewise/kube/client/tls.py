@@ -6,7 +6,7 @@ import ssl
 import tempfile
 
 from zonewise.kube.client.watched_file import content_of, source_of
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.errors import ConfigError
 from zonewise.log import get_logger
 
@@ -16,7 +16,7 @@ log = get_logger(__name__)
 class TlsContexts:
     """The newest context that could be made. New connections use it; open ones go on with theirs."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self._verify = access.verify
         self._origin = access.origin
         self._authority = source_of(access.authority)

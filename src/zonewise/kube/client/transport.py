@@ -20,10 +20,10 @@ from zonewise import __version__
 from zonewise.kube.client.credentials import Identity, credentials_of
 from zonewise.kube.client.http import aiohttp
 from zonewise.kube.client.tls import TlsContexts
-from zonewise.kube.wire.access import Access
+from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.errors import Unreachable, Untrusted
 from zonewise.kube.wire.http_proxy import proxy_of
-from zonewise.kube.wire.requests import Call
+from zonewise.kube.wire.requests import ApiRequest
 from zonewise.log import get_logger
 
 log = get_logger(__name__)
@@ -49,7 +49,7 @@ _TLS_FAILED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorS
 
 
 class Transport:
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self.access = access
         self._credentials = credentials_of(access.credential)
         self._tls = TlsContexts(access) if access.server.startswith("https://") else None
@@ -67,7 +67,7 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def send(self, call: Call, check: Check | None = None) -> aiohttp.ClientResponse:
+    async def send(self, call: ApiRequest, check: Check | None = None) -> aiohttp.ClientResponse:
         """The answer with its body unread; the caller closes it. A 401 refreshes the identity once.
 
         `check` is called when the connection stands, right before the request is written to it.
@@ -80,7 +80,7 @@ class Transport:
         self._log_warnings(call, response)
         return response
 
-    async def _exchange(self, call: Call, identity: Identity, check: Check | None) -> aiohttp.ClientResponse:
+    async def _exchange(self, call: ApiRequest, identity: Identity, check: Check | None) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("the client is not connected: use `async with Client(...)`")
         _last_check.set(check)
@@ -101,7 +101,7 @@ class Transport:
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(error, call.action) from error
 
-    def _headers(self, call: Call, identity: Identity) -> CIMultiDict[str]:
+    def _headers(self, call: ApiRequest, identity: Identity) -> CIMultiDict[str]:
         headers = CIMultiDict(self.access.impersonation)
         if self._tls is None:  # then the proxy reads the request itself, else only a CONNECT before it
             headers.update(self._proxy_headers)
@@ -115,7 +115,7 @@ class Transport:
             headers["Content-Type"] = call.content_type
         return headers
 
-    def _log_warnings(self, call: Call, response: aiohttp.ClientResponse) -> None:
+    def _log_warnings(self, call: ApiRequest, response: aiohttp.ClientResponse) -> None:
         """The server warns of deprecated kinds and unknown fields on each request; once is enough."""
         for warning in response.headers.getall("Warning", ()):
             if warning not in self._warnings and len(self._warnings) < _MOST_WARNINGS_REMEMBERED:
@@ -123,11 +123,11 @@ class Transport:
                 log.warning("the API server warns", action=call.action, warning=warning)
 
     @staticmethod
-    async def read(response: aiohttp.ClientResponse, call: Call) -> bytes:
+    async def read(response: aiohttp.ClientResponse, call: ApiRequest) -> bytes:
         return await _received(response.read(), call)
 
     @staticmethod
-    async def read_some(response: aiohttp.ClientResponse, call: Call, silence_seconds: float) -> bytes:
+    async def read_some(response: aiohttp.ClientResponse, call: ApiRequest, silence_seconds: float) -> bytes:
         """What has come of a stream; nothing at its end."""
         try:
             async with asyncio.timeout(silence_seconds):
@@ -155,7 +155,7 @@ class Transport:
             response.connection.transport.abort()
 
 
-async def _received(reading: Awaitable[bytes], call: Call) -> bytes:
+async def _received(reading: Awaitable[bytes], call: ApiRequest) -> bytes:
     try:
         return await reading
     except (aiohttp.ClientError, OSError) as error:

@@ -8,7 +8,7 @@ from zonewise.kube.wire.access import Material
 from zonewise.kube.wire.errors import ConfigError
 
 
-class RotatedFile:
+class WatchedFile:
     """The newest readable content. A file that is away in the middle of a replacement keeps its last content."""
 
     def __init__(self, path: Path) -> None:
@@ -37,13 +37,13 @@ class RotatedFile:
             self._fingerprint = fingerprint
 
 
-def source_of(material: Material | None) -> RotatedFile | bytes:
+def source_of(material: Material | None) -> WatchedFile | bytes:
     match material:
         case Path():
-            return RotatedFile(material)
+            return WatchedFile(material)
         case _:
             return material or b""
 
 
-def content_of(source: RotatedFile | bytes) -> bytes:
-    return source.content() if isinstance(source, RotatedFile) else source
+def content_of(source: WatchedFile | bytes) -> bytes:
+    return source.content() if isinstance(source, WatchedFile) else source

@@ -1,6 +1,6 @@
 """Leadership by a Lease object: performs what `zonewise.kube.decide.election` decides, and runs the work of the leader.
 
-`Leadership` is also the guard for `Client.guarded`: right before a write leaves the process it asks how long the lease
+`LeaderElector` is also the guard for `Client.guarded`: right before a write leaves the process it asks how long the lease
 may still be relied on. A process that was stopped past its lease finds that out before it writes, not after.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 from zonewise import log
 from zonewise.kube import metrics
 from zonewise.kube.client.client import Client
-from zonewise.kube.decide.election import Create, Election, NotLeader, Read, Replace, Timing, Wait
+from zonewise.kube.decide.election import Create, Election, ElectionWait, NotLeader, Read, Replace, Timing
 from zonewise.kube.wire.errors import ApiError, Conflict, NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import LEASES, Lease, LeaseSpec
@@ -37,7 +37,7 @@ _LEASE_CALLS_PER_SECOND = 5
 _LEASE_CALLS_AT_ONCE = 10
 
 
-class Change(StrEnum):
+class LeadershipChange(StrEnum):
     GAINED = "gained"
     LOST = "lost"
     RELEASED = "released"
@@ -57,7 +57,7 @@ def unique_identity() -> str:
     return f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
 
 
-class Leadership:
+class LeaderElector:
     """A candidate for the lease `namespace/name`. `run` works while it leads; it may lead many times, or never."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Leadership:
     async def _campaign(self) -> None:
         while not self.leads:
             await self._take_step()
-        self._changed(Change.GAINED)
+        self._changed(LeadershipChange.GAINED)
         self._log.info("leadership gained")
 
     async def _lead_once(self, lead: Lead) -> bool:
@@ -133,7 +133,7 @@ class Leadership:
             if not _tells_loss(error, term):
                 raise
         self._election.resign()
-        self._changed(Change.LOST)
+        self._changed(LeadershipChange.LOST)
         self._log.warning("leadership lost", holder=self.holder, trouble=self._trouble)
         return False
 
@@ -159,7 +159,7 @@ class Leadership:
     async def _take_step(self) -> None:
         now = self._clock()
         step = self._election.next_step(now, self._wall())
-        if isinstance(step, Wait):
+        if isinstance(step, ElectionWait):
             await asyncio.sleep(step.seconds)
             return
         try:
@@ -225,11 +225,11 @@ class Leadership:
         if step is None:
             return
         await self._replace(step.version, step.spec)
-        self._changed(Change.RELEASED)
+        self._changed(LeadershipChange.RELEASED)
         self._log.info("leadership released")
 
-    def _changed(self, change: Change) -> None:
-        metrics.LEADING.labels(self._name).set(change is Change.GAINED)
+    def _changed(self, change: LeadershipChange) -> None:
+        metrics.LEADING.labels(self._name).set(change is LeadershipChange.GAINED)
         metrics.LEADERSHIP_CHANGES.labels(self._name, change).inc()
 
     def _note_holder(self) -> None:

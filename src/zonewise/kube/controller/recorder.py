@@ -21,7 +21,7 @@ from zonewise import log
 from zonewise.kube import metrics
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
-from zonewise.kube.decide.event_correlator import Correlator, Dropped, Limits, Series, SeriesKey, Subject
+from zonewise.kube.decide.event_correlator import Correlator, Dropped, EventLimits, EventSubject, Series, SeriesKey
 from zonewise.kube.wire.errors import (
     AlreadyExists,
     ApiError,
@@ -36,7 +36,7 @@ from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import EVENTS, HasMetadata, ObjectReference, Resource, micro_time
 from zonewise.objects.events import Severity
 
-__all__ = ["Limits", "Recorder", "Severity", "reference_to"]
+__all__ = ["EventLimits", "Recorder", "Severity", "reference_to"]
 
 _log = log.get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Recorder:
         controller: str,
         instance: str,
         *,
-        limits: Limits | None = None,
+        limits: EventLimits | None = None,
         repeat_seconds: float = 5.0,
         drain_seconds: float = 5.0,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -92,7 +92,7 @@ class Recorder:
         self, regarding: ObjectReference, severity: Severity, reason: str, note: str, *, action: str = ""
     ) -> None:
         """`reason` says why, in CamelCase and for machines; `note` says it to people; `action` is what was tried."""
-        subject = Subject(regarding, severity, _cut(reason, _LONGEST_WORD), _cut(action or reason, _LONGEST_WORD))
+        subject = EventSubject(regarding, severity, _cut(reason, _LONGEST_WORD), _cut(action or reason, _LONGEST_WORD))
         match self._correlator.observe(subject, note, time.monotonic(), self._wall()):
             case Dropped() as reason_dropped:
                 metrics.EVENTS.labels(reason_dropped).inc()

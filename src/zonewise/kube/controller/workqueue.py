@@ -39,7 +39,7 @@ class Backoff:
         return float(min(self.first_seconds * 2.0**doublings, self.longest_seconds))
 
 
-class Taken(NamedTuple, Generic[K]):
+class QueuedKey(NamedTuple, Generic[K]):
     """A key in a worker's hands, and how long it had waited for one."""
 
     key: K
@@ -109,13 +109,13 @@ class Backlog(Generic[K]):
         """When the next delayed add comes due; an alarm that an earlier one replaced may ring for nothing."""
         return self._alarms[0][0] if self._alarms else None
 
-    def take(self, now: float) -> Taken[K] | None:
+    def take(self, now: float) -> QueuedKey[K] | None:
         if not self._ready:
             return None
         key = self._ready.popleft()
         waited = now - self._dirty.pop(key)
         self._processing[key] = now
-        return Taken(key, waited)
+        return QueuedKey(key, waited)
 
     def done(self, key: K, now: float) -> float:
         """The worker gives the key back; how long it held it."""

@@ -48,7 +48,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class ElectionWait:
     seconds: float
 
 
@@ -70,7 +70,7 @@ class Replace:
     spec: LeaseSpec
 
 
-Step = Wait | Read | Create | Replace
+Step = ElectionWait | Read | Create | Replace
 
 
 class Election:
@@ -109,7 +109,7 @@ class Election:
 
     def next_step(self, now: float, wall: datetime) -> Step:
         if self.rests(now):
-            return Wait(self._resting_until - now)
+            return ElectionWait(self._resting_until - now)
         if not self._up_to_date:
             return Read()
         if self._lease is None:

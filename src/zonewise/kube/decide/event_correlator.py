@@ -29,7 +29,7 @@ class Dropped(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class EventSubject:
     """What an event is about, apart from its words."""
 
     regarding: ObjectReference
@@ -39,7 +39,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EventLimits:
     notes: int = 10
     """How many different notes a subject may have before further ones are combined."""
     burst: int = 25
@@ -54,7 +54,7 @@ class Limits:
     """For how many objects the budget is remembered."""
 
 
-SeriesKey = tuple[Subject, str | None]
+SeriesKey = tuple[EventSubject, str | None]
 """A subject with a note, or without one for the series that combines its further notes."""
 
 
@@ -72,18 +72,18 @@ class Series:
     written: int = 0
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> EventSubject:
         return self.key[0]
 
 
 class Correlator:
     """`unique` is part of every event's name: no two processes may share it."""
 
-    def __init__(self, unique: str, limits: Limits | None = None) -> None:
+    def __init__(self, unique: str, limits: EventLimits | None = None) -> None:
         self._unique = unique
-        self._limits = limits or Limits()
+        self._limits = limits or EventLimits()
         self._series: OrderedDict[SeriesKey, Series] = OrderedDict()
-        self._notes: Counter[Subject] = Counter()
+        self._notes: Counter[EventSubject] = Counter()
         self._budgets: OrderedDict[ObjectReference, TokenBucket] = OrderedDict()
         self._named = 0
 
@@ -93,7 +93,7 @@ class Correlator:
     def get(self, key: SeriesKey) -> Series | None:
         return self._series.get(key)
 
-    def observe(self, subject: Subject, note: str, now: float, wall: datetime) -> Series | Dropped:
+    def observe(self, subject: EventSubject, note: str, now: float, wall: datetime) -> Series | Dropped:
         """The series that the occurrence belongs to, now to be written, or why there is none."""
         self._forget_ended(now)
         key = self._key(subject, note)
@@ -120,7 +120,7 @@ class Correlator:
             if not self._notes[subject]:
                 del self._notes[subject]
 
-    def _key(self, subject: Subject, note: str) -> SeriesKey:
+    def _key(self, subject: EventSubject, note: str) -> SeriesKey:
         exact = (subject, note)
         if exact in self._series or self._notes[subject] < self._limits.notes:
             return exact
@@ -144,7 +144,7 @@ class Correlator:
         self._series[key] = series
         return series
 
-    def _next_name(self, subject: Subject) -> str:
+    def _next_name(self, subject: EventSubject) -> str:
         """Where the object's own name is no valid name for an event, such as "system:node", what is not is replaced."""
         self._named += 1
         readable = re.sub(r"[^a-z0-9.]+", "-", subject.regarding.name.lower())[:_LONGEST_OBJECT_NAME]

@@ -11,7 +11,7 @@ from typing import Final
 SHORTEST_SECONDS: Final = 0.04
 
 
-class Pace:
+class ReadBatching:
     def __init__(self, longest_seconds: float) -> None:
         """0 for never any rest."""
         self._longest_seconds = longest_seconds

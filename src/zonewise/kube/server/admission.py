@@ -21,7 +21,7 @@ from prometheus_client import Counter, Histogram
 from zonewise.errors import ZonewiseError
 from zonewise.kube.server.listening import listen
 from zonewise.kube.wire import admission_review
-from zonewise.kube.wire.admission_review import Review, ReviewError, Verdict
+from zonewise.kube.wire.admission_review import AdmissionVerdict, Review, ReviewError
 from zonewise.log import get_logger
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _SECONDS: Final = Histogram(
 )
 
 
-class Outcome(StrEnum):
+class AdmissionOutcome(StrEnum):
     ALLOWED = "allowed"
     DENIED = "denied"
     LATE = "late"
@@ -55,8 +55,8 @@ class Webhook(Generic[T]):
 
     name: str
     view: type[T]
-    decide: Callable[[Review[T]], Awaitable[Verdict]]
-    on_failure: Verdict
+    decide: Callable[[Review[T]], Awaitable[AdmissionVerdict]]
+    on_failure: AdmissionVerdict
     deadline_seconds: float = 5.0
 
 
@@ -121,7 +121,7 @@ class _Endpoint(Generic[T]):
         try:
             asked = await self._read(request, deadline)
         except web.HTTPException as error:
-            self._count(Outcome.UNREADABLE, started)
+            self._count(AdmissionOutcome.UNREADABLE, started)
             log.warning("review refused", webhook=self._webhook.name, status=error.status, problem=error.text)
             raise
         answer, outcome = await self._judge(asked, deadline)
@@ -139,7 +139,7 @@ class _Endpoint(Generic[T]):
         except TimeoutError as error:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time") from error
 
-    async def _judge(self, asked: Review[T], deadline: float) -> tuple[bytes, Outcome]:
+    async def _judge(self, asked: Review[T], deadline: float) -> tuple[bytes, AdmissionOutcome]:
         """A verdict counts once it is encoded: a patch may hold what JSON can't say."""
         patience = asyncio.timeout_at(deadline)
         try:
@@ -147,13 +147,13 @@ class _Endpoint(Generic[T]):
                 verdict = await self._webhook.decide(asked)
             answer = admission_review.answer(asked.uid, verdict)
         except Exception as error:  # whatever it is, the API server waits for an answer
-            outcome = Outcome.LATE if patience.expired() else Outcome.FAILED
-            failed = error if outcome is Outcome.FAILED else None
+            outcome = AdmissionOutcome.LATE if patience.expired() else AdmissionOutcome.FAILED
+            failed = error if outcome is AdmissionOutcome.FAILED else None
             log.warning("review not decided", webhook=self._webhook.name, outcome=outcome, exc_info=failed)
             return admission_review.answer(asked.uid, self._webhook.on_failure), outcome
-        return answer, Outcome.ALLOWED if verdict.allowed else Outcome.DENIED
+        return answer, AdmissionOutcome.ALLOWED if verdict.allowed else AdmissionOutcome.DENIED
 
-    def _count(self, outcome: Outcome, started: float) -> None:
+    def _count(self, outcome: AdmissionOutcome, started: float) -> None:
         _REVIEWS.labels(self._webhook.name, outcome).inc()
         _SECONDS.labels(self._webhook.name).observe(asyncio.get_running_loop().time() - started)
 

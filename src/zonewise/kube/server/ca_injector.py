@@ -1,6 +1,6 @@
 """Tells API servers to trust our webhooks: keeps `caBundle` in the webhook configurations we are responsible for.
 
-`missing_trust` decides from a cached configuration; `TrustInjector` sends what it says. The patch names webhooks and
+`missing_trust` decides from a cached configuration; `CaInjector` sends what it says. The patch names webhooks and
 their bundle only, so whatever else others write there stays.
 """
 
@@ -38,7 +38,7 @@ def missing_trust(configuration: WebhookConfiguration, bundle_pem: bytes) -> Str
     return StrategicPatch({"webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in lacking]})
 
 
-class TrustInjector:
+class CaInjector:
     """Responsible for the configurations that a label selector or a field selector (`metadata.name=x`) picks."""
 
     def __init__(self, client: Client, caches: Caches, *, selector: str = "", fields: str = "") -> None:

@@ -113,7 +113,7 @@ class SharedAuthorities:
         return authorities
 
 
-class ServingCertificate:
+class CertManager:
     """`context` always holds a certificate that API servers trust, from the first `renew` on."""
 
     def __init__(

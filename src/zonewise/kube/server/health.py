@@ -35,7 +35,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     check: str
     trouble: str | None
 
@@ -44,11 +44,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """The answer to one probe."""
 
     probe: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> bool:
@@ -85,15 +85,17 @@ class Health:
     def stopping(self) -> None:
         self._phase = Phase.STOPPING
 
-    def live(self, exclude: Collection[str] = ()) -> Report:
+    def live(self, exclude: Collection[str] = ()) -> HealthReport:
         return _report("livez", self._live, exclude)
 
-    def ready(self, exclude: Collection[str] = ()) -> Report:
+    def ready(self, exclude: Collection[str] = ()) -> HealthReport:
         return _report("readyz", self._ready, exclude)
 
 
-def _report(probe: str, checks: Mapping[str, Check], exclude: Collection[str]) -> Report:
-    return Report(probe, tuple(Finding(name, check()) for name, check in checks.items() if name not in exclude))
+def _report(probe: str, checks: Mapping[str, Check], exclude: Collection[str]) -> HealthReport:
+    return HealthReport(
+        probe, tuple(CheckResult(name, check()) for name, check in checks.items() if name not in exclude)
+    )
 
 
 @asynccontextmanager

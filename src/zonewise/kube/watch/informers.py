@@ -18,7 +18,7 @@ from prometheus_client import Counter, Gauge
 
 from zonewise import log
 from zonewise.kube.client.client import SILENCE_SECONDS, Client
-from zonewise.kube.decide.read_batching import Pace
+from zonewise.kube.decide.read_batching import ReadBatching
 from zonewise.kube.decide.reflector import List, Reflector, T, Wait, Watch
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.wire.codec import EventType
@@ -115,7 +115,11 @@ class Caches:
         informer = self._informers.get(selection)
         if informer is None:
             informer = self._informers[selection] = _Informer(
-                self._client, selection, self._silence_seconds, self._page_size, Pace(self._longest_rest_seconds)
+                self._client,
+                selection,
+                self._silence_seconds,
+                self._page_size,
+                ReadBatching(self._longest_rest_seconds),
             )
             self._start(informer)
         return informer.cache
@@ -156,7 +160,12 @@ class Caches:
 
 class _Informer(Generic[T]):
     def __init__(
-        self, client: Client, selection: _Selection[T], silence_seconds: float, page_size: int | None, pace: Pace
+        self,
+        client: Client,
+        selection: _Selection[T],
+        silence_seconds: float,
+        page_size: int | None,
+        pace: ReadBatching,
     ) -> None:
         labels = selection.labels
         self.selection = selection

@@ -66,7 +66,7 @@ Credential = StaticToken | TokenFile | BasicAuth | ExecPlugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ClusterAccess:
     server: str
     namespace: str = "default"
     authority: Material | None = None

@@ -1,7 +1,7 @@
 """AdmissionReview v1 on the wire: what an API server asks, and the verdicts we answer with; pure.
 
 `zonewise.kube.server.admission` serves it. A handler gets a `Review` whose objects are read through the view it asked for, and
-returns a `Verdict`; nothing else of the protocol concerns it.
+returns a `AdmissionVerdict`; nothing else of the protocol concerns it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from zonewise.kube.wire.codec import UNREADABLE
-from zonewise.kube.wire.errors import Cause
+from zonewise.kube.wire.errors import ErrorCause
 from zonewise.objects import View
 
 T = TypeVar("T")
@@ -91,19 +91,19 @@ class AdmissionReview(View, Generic[T], frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionVerdict:
     """Made by `allow` or `deny`."""
 
     allowed: bool
     message: str = ""
     code: int = 0
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[ErrorCause, ...] = ()
     retry_after_seconds: int = 0
     warnings: tuple[str, ...] = ()
     patch: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
-    def allow(cls, *, patch: Sequence[Mapping[str, Any]] = (), warnings: Sequence[str] = ()) -> Verdict:
+    def allow(cls, *, patch: Sequence[Mapping[str, Any]] = (), warnings: Sequence[str] = ()) -> AdmissionVerdict:
         """`patch` holds JSON patch operations, for mutating webhooks only."""
         return cls(allowed=True, patch=tuple(patch), warnings=tuple(warnings))
 
@@ -113,10 +113,10 @@ class Verdict:
         message: str,
         *,
         code: int = 403,
-        causes: Sequence[Cause] = (),
+        causes: Sequence[ErrorCause] = (),
         retry_after_seconds: int = 0,
         warnings: Sequence[str] = (),
-    ) -> Verdict:
+    ) -> AdmissionVerdict:
         """`retry_after_seconds` makes clients wait inside the call: for evictions good, for controllers' deletes not."""
         if code not in _REASONS:
             raise ValueError(f"{code} is not a code to deny with; use one of {', '.join(map(str, _REASONS))}")
@@ -149,7 +149,7 @@ def read(body: bytes, decoder: msgspec.json.Decoder[AdmissionReview[T]]) -> Revi
     return review.request
 
 
-def answer(uid: str, verdict: Verdict) -> bytes:
+def answer(uid: str, verdict: AdmissionVerdict) -> bytes:
     response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed}
     if not verdict.allowed:
         response["status"] = _status(verdict)
@@ -160,7 +160,7 @@ def answer(uid: str, verdict: Verdict) -> bytes:
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 
 
-def _status(verdict: Verdict) -> dict[str, Any]:
+def _status(verdict: AdmissionVerdict) -> dict[str, Any]:
     status: dict[str, Any] = {"code": verdict.code, "reason": _REASONS[verdict.code], "message": verdict.message}
     details: dict[str, Any] = {}
     if verdict.causes:

@@ -1,6 +1,6 @@
 """Bytes to typed values; pure. Each view type gets one decoder of each sort, made once.
 
-A watch is a stream of JSON lines cut anywhere by the network: `Lines` puts them together, `read_event` decodes each in
+A watch is a stream of JSON lines cut anywhere by the network: `WatchLines` puts them together, `read_event` decodes each in
 one typed pass. An ERROR event carries a Status instead of the object, so it is decoded again as one and raised.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from zonewise.kube.wire.errors import ApiError, Status, Undecodable, from_status
+from zonewise.kube.wire.errors import ApiError, ErrorStatus, Undecodable, from_status
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class _ListBody(msgspec.Struct, Generic[T], frozen=True):
     items: list[T] | None = None
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True):
+class ListPage(msgspec.Struct, Generic[T], frozen=True):
     """One answer of a list. `next` is empty on the last page."""
 
     items: list[T]
@@ -53,7 +53,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     remaining: int | None = None
 
 
-class Listing(msgspec.Struct, Generic[T], frozen=True):
+class ListDecoder(msgspec.Struct, Generic[T], frozen=True):
     """All items as of one resource version."""
 
     items: list[T]
@@ -62,7 +62,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
 
 class _ErrorEvent(msgspec.Struct, frozen=True):
     type: str
-    object: Status
+    object: ErrorStatus
 
 
 class _BookmarkMeta(msgspec.Struct, frozen=True):
@@ -112,13 +112,13 @@ def read_object(body: bytes, view: type[T], action: str) -> T:
     return read
 
 
-def read_page(body: bytes, view: type[T], action: str) -> Page[T]:
+def read_page(body: bytes, view: type[T], action: str) -> ListPage[T]:
     try:
         page: _ListBody[T] = _decoder(_ListBody[view]).decode(body)  # type: ignore[valid-type]
     except UNREADABLE as error:
         raise _undecodable(error, view, action) from error
     meta = page.metadata
-    return Page(page.items or [], meta.resource_version, meta.continue_, meta.remaining_item_count)
+    return ListPage(page.items or [], meta.resource_version, meta.continue_, meta.remaining_item_count)
 
 
 def read_event(line: bytes, decoder: msgspec.json.Decoder[WatchEvent[T]], action: str) -> WatchEvent[T]:
@@ -160,7 +160,7 @@ def _undecodable(error: Exception, view: Any, action: str) -> Undecodable:
     return Undecodable(f"does not fit {getattr(view, '__name__', view)}: {error}", action=action)
 
 
-class Lines:
+class WatchLines:
     """Whole lines out of chunks. A long line in many chunks is joined once, not chunk by chunk."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ class ConfigError(UsageError):
     """The user's configuration is wrong; the message is one line that says what, where and what to do."""
 
 
-class Cause(msgspec.Struct, frozen=True):
+class ErrorCause(msgspec.Struct, frozen=True):
     """One reason of several that the server gives, such as one invalid field."""
 
     reason: str = ""
@@ -28,21 +28,21 @@ class Cause(msgspec.Struct, frozen=True):
     field: str = ""
 
 
-class Details(msgspec.Struct, frozen=True, rename="camel"):
+class ErrorDetails(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     kind: str = ""
-    causes: tuple[Cause, ...] | None = ()
+    causes: tuple[ErrorCause, ...] | None = ()
     retry_after_seconds: int = 0
 
 
-class Status(msgspec.Struct, frozen=True):
+class ErrorStatus(msgspec.Struct, frozen=True):
     """The API server's own account of a failure: meta/v1 Status."""
 
     kind: str = ""
     code: int = 0
     reason: str = ""
     message: str = ""
-    details: Details | None = None
+    details: ErrorDetails | None = None
 
 
 class ApiError(ZonewiseError):
@@ -51,17 +51,17 @@ class ApiError(ZonewiseError):
     kind: ClassVar[str] = "error"
 
     def __init__(
-        self, message: str, *, action: str = "", status: int = 0, reason: str = "", details: Details | None = None
+        self, message: str, *, action: str = "", status: int = 0, reason: str = "", details: ErrorDetails | None = None
     ) -> None:
         super().__init__(": ".join(part for part in (self.kind, action, message) if part))
         self.message = message
         self.action = action
         self.status = status
         self.reason = reason
-        self.details = details or Details()
+        self.details = details or ErrorDetails()
 
     @property
-    def causes(self) -> tuple[Cause, ...]:
+    def causes(self) -> tuple[ErrorCause, ...]:
         return self.details.causes or ()
 
     @property
@@ -179,7 +179,7 @@ _BY_REASON: Mapping[str, type[ApiError]] = {
 _LONGEST_PLAIN_TEXT = 500
 
 
-def from_status(status: Status, action: str, http_status: int = 0) -> ApiError:
+def from_status(status: ErrorStatus, action: str, http_status: int = 0) -> ApiError:
     code = http_status or status.code
     fallback = ServerError if code >= 500 else ApiError
     kind = _BY_REASON.get(status.reason) or _BY_STATUS.get(code, fallback)
@@ -192,17 +192,17 @@ def from_answer(http_status: int, body: bytes, action: str, retry_after: str = "
     status = read_status(body)
     if status is None:
         text = body[:_LONGEST_PLAIN_TEXT].decode(errors="replace").strip()
-        status = Status(code=http_status, message=text)
+        status = ErrorStatus(code=http_status, message=text)
     if retry_after.isdecimal():
-        details = status.details or Details()
+        details = status.details or ErrorDetails()
         waiting = msgspec.structs.replace(details, retry_after_seconds=int(retry_after))
         status = msgspec.structs.replace(status, details=waiting)
     return from_status(status, action, http_status)
 
 
-def read_status(body: bytes) -> Status | None:
+def read_status(body: bytes) -> ErrorStatus | None:
     try:
-        status = msgspec.json.decode(body, type=Status)
+        status = msgspec.json.decode(body, type=ErrorStatus)
     except ValueError:  # of msgspec, or of text that is not UTF-8
         return None
     return status if status.kind == "Status" else None

@@ -23,7 +23,7 @@ class Extension(Section, frozen=True):
     extension: Any = None
 
 
-class Cluster(Section, frozen=True):
+class ClusterSection(Section, frozen=True):
     server: str = ""
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
@@ -39,7 +39,7 @@ class Variable(Section, frozen=True):
     value: str = ""
 
 
-class Exec(Section, frozen=True, rename="camel"):
+class ExecSection(Section, frozen=True, rename="camel"):
     command: str = ""
     args: tuple[str, ...] = ()
     env: tuple[Variable, ...] = ()
@@ -49,7 +49,7 @@ class Exec(Section, frozen=True, rename="camel"):
     interactive_mode: Interaction | None = None
 
 
-class User(Section, frozen=True):
+class UserSection(Section, frozen=True):
     client_certificate: str = ""
     client_certificate_data: str = ""
     client_key: str = ""
@@ -63,10 +63,10 @@ class User(Section, frozen=True):
     impersonate_groups: tuple[str, ...] = msgspec.field(default=(), name="as-groups")
     impersonate_extra: dict[str, tuple[str, ...]] = msgspec.field(default={}, name="as-user-extra")
     auth_provider: dict[str, Any] | None = None
-    exec: Exec | None = None
+    exec: ExecSection | None = None
 
 
-class Context(Section, frozen=True):
+class ContextSection(Section, frozen=True):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -74,30 +74,30 @@ class Context(Section, frozen=True):
 
 class NamedCluster(Section, frozen=True):
     name: str = ""
-    cluster: Cluster = Cluster()
+    cluster: ClusterSection = ClusterSection()
 
 
 class NamedUser(Section, frozen=True):
     name: str = ""
-    user: User = User()
+    user: UserSection = UserSection()
 
 
 class NamedContext(Section, frozen=True):
     name: str = ""
-    context: Context = Context()
+    context: ContextSection = ContextSection()
 
 
-class File(Section, frozen=True):
+class KubeconfigFile(Section, frozen=True):
     clusters: tuple[NamedCluster, ...] = ()
     users: tuple[NamedUser, ...] = ()
     contexts: tuple[NamedContext, ...] = ()
     current_context: str = ""
 
 
-def parse(text: str, path: Path) -> File:
+def parse(text: str, path: Path) -> KubeconfigFile:
     document = _read(text, path)
     try:
-        file = msgspec.convert({} if document is None else _without_nulls(document), File)
+        file = msgspec.convert({} if document is None else _without_nulls(document), KubeconfigFile)
     except msgspec.ValidationError as error:
         raise ConfigError(f"kubeconfig {path}: {error}; correct that field") from error
     for what, named in (("cluster", file.clusters), ("user", file.users), ("context", file.contexts)):

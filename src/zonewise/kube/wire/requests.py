@@ -1,4 +1,4 @@
-"""What each verb sends: method, path, query and body as one `Call`; pure. `client` makes them, `calls` performs them.
+"""What each verb sends: method, path, query and body as one `ApiRequest`; pure. `client` makes them, `calls` performs them.
 
 Views never go into a body: `update` refuses one anywhere inside, since it would drop the fields the view does not know.
 """
@@ -27,7 +27,7 @@ class Propagation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ApiRequest:
     verb: str
     method: str
     path: str
@@ -63,14 +63,14 @@ class Selection:
         return {name: value for name, value in chosen.items() if value}
 
 
-def get(resource: AnyResource, name: str, namespace: str, resource_version: str | None) -> Call:
+def get(resource: AnyResource, name: str, namespace: str, resource_version: str | None) -> ApiRequest:
     query = {} if resource_version is None else {"resourceVersion": resource_version}
     return _one("get", "GET", resource, namespace, name, query=query)
 
 
 def list_page(
     resource: AnyResource, selection: Selection, *, page_size: int, resource_version: str | None, after: str
-) -> Call:
+) -> ApiRequest:
     """`after` is the token of the page before; it carries the version, and the server refuses both together."""
     query = selection.query()
     if page_size:
@@ -87,7 +87,7 @@ def list_page(
 
 def watch(
     resource: AnyResource, selection: Selection, *, resource_version: str, initial_events: bool, timeout_seconds: int
-) -> Call:
+) -> ApiRequest:
     query = {
         **selection.query(),
         "watch": "true",
@@ -100,13 +100,13 @@ def watch(
     return _many("watch", "GET", resource, selection.namespace, query)
 
 
-def create(resource: AnyResource, body: Mapping[str, Any], namespace: str, options: Mapping[str, str]) -> Call:
+def create(resource: AnyResource, body: Mapping[str, Any], namespace: str, options: Mapping[str, str]) -> ApiRequest:
     whole = _typed(resource, body)
     metadata = whole.get("metadata") or {}
     namespace = namespace or metadata.get("namespace", "")
     name = metadata.get("name") or metadata.get("generateName", "")
     _require_namespace("create", resource, namespace, name)
-    return Call(
+    return ApiRequest(
         verb="create",
         method="POST",
         path=resource.path(namespace),
@@ -119,7 +119,7 @@ def create(resource: AnyResource, body: Mapping[str, Any], namespace: str, optio
 
 def update(
     resource: AnyResource, body: Mapping[str, Any], namespace: str, subresource: str, options: Mapping[str, str]
-) -> Call:
+) -> ApiRequest:
     _refuse_views(body)
     whole = _typed(resource, body)
     metadata = whole.get("metadata") or {}
@@ -133,7 +133,7 @@ def update(
 
 def patch(
     resource: AnyResource, name: str, change: Patch, namespace: str, subresource: str, options: Mapping[str, str]
-) -> Call:
+) -> ApiRequest:
     query = dict(options)
     match change:
         case Apply(body, manager, force):
@@ -157,11 +157,11 @@ def patch(
     )
 
 
-def delete(resource: AnyResource, name: str, namespace: str, options: Mapping[str, Any]) -> Call:
+def delete(resource: AnyResource, name: str, namespace: str, options: Mapping[str, Any]) -> ApiRequest:
     return _one("delete", "DELETE", resource, namespace, name, body=msgspec.json.encode(options))
 
 
-def delete_collection(resource: AnyResource, selection: Selection, options: Mapping[str, Any]) -> Call:
+def delete_collection(resource: AnyResource, selection: Selection, options: Mapping[str, Any]) -> ApiRequest:
     content = msgspec.json.encode(options)
     return _many("deletecollection", "DELETE", resource, selection.namespace, selection.query(), content)
 
@@ -173,7 +173,7 @@ def evict(
     *,
     annotations: Mapping[str, str] | None = None,
     dry_run: bool,
-) -> Call:
+) -> ApiRequest:
     """Not repeated by itself: a 429 is the budget's answer."""
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     eviction = {
@@ -216,11 +216,11 @@ def delete_options(
 
 def _one(
     verb: str, method: str, resource: AnyResource, namespace: str, name: str, subresource: str = "", **rest: Any
-) -> Call:
+) -> ApiRequest:
     if not name:
         raise ValueError(f"{verb} of {resource}: a name is needed")
     _require_namespace(verb, resource, namespace, name)
-    return Call(
+    return ApiRequest(
         verb=verb,
         method=method,
         path=resource.path(namespace, name, subresource),
@@ -237,8 +237,8 @@ def _many(
     namespace: str,
     query: Mapping[str, str],
     body: bytes | None = None,
-) -> Call:
-    return Call(
+) -> ApiRequest:
+    return ApiRequest(
         verb=verb,
         method=method,
         path=resource.path(namespace),

@@ -18,7 +18,7 @@ from typing import IO
 
 from zonewise.lab.build import binaries, gomod
 from zonewise.lab.build.binaries import BINARY, DEFAULT_VERSION, PROGRAMS, SOURCES, STAGES, Binaries, BinariesError
-from zonewise.lab.progress import Estimate, Reporter, duration
+from zonewise.lab.progress import Estimate, ProgressReporter, duration
 
 _STAGE_FILES = (
     "node/fast/node-initialize.yaml",
@@ -33,7 +33,7 @@ _INSTALL_GO = "install it from https://go.dev/dl/ and put it into PATH"
 _ENVIRONMENT = {"CGO_ENABLED": "0", "GOWORK": "off"}
 
 
-def ensure(version: str, reporter: Reporter, sources: Path = SOURCES) -> Binaries:
+def ensure(version: str, reporter: ProgressReporter, sources: Path = SOURCES) -> Binaries:
     """The build of this version, made now unless it is there."""
     directory = binaries.build_directory(version, sources)
     if directory.is_dir():
@@ -45,13 +45,13 @@ def ensure(version: str, reporter: Reporter, sources: Path = SOURCES) -> Binarie
     return Binaries(directory)
 
 
-def _build(version: str, sources: Path, directory: Path, reporter: Reporter) -> None:
+def _build(version: str, sources: Path, directory: Path, reporter: ProgressReporter) -> None:
     _remove_abandoned(directory)
     with tempfile.TemporaryDirectory(prefix=_scratch_prefix(directory), dir=directory.parent) as scratch:
         module, result = Path(scratch, "module"), Path(scratch, "result")
         result.mkdir()
         shutil.copytree(sources, module)
-        go = Go(module)
+        go = GoToolchain(module)
         reporter.step(f"building Kubernetes {version} with {go.version()}: some minutes, once")
         if version != DEFAULT_VERSION:
             gomod.select(module, version, go.run)
@@ -83,7 +83,7 @@ def _remove_abandoned(directory: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-class Go:
+class GoToolchain:
     """The Go command, run inside one module."""
 
     def __init__(self, module: Path) -> None:
@@ -138,7 +138,7 @@ def _wanted(module: Path) -> str:
     return found[1] if found else ""
 
 
-def _compile(go: Go, version: str, binary: Path, reporter: Reporter) -> None:
+def _compile(go: GoToolchain, version: str, binary: Path, reporter: ProgressReporter) -> None:
     weights = _stale_packages(go, reporter)
     estimate = Estimate(weights, linking=int(sum(weights.values()) * _LINKING_WEIGHT) + 1)
     begin = time.monotonic()
@@ -152,7 +152,7 @@ def _compile(go: Go, version: str, binary: Path, reporter: Reporter) -> None:
     go.run(["build", "-v", "-trimpath", f"-ldflags={linker_flags(version)}", "-o", str(binary), "."], show)
 
 
-def _stale_packages(go: Go, reporter: Reporter) -> dict[str, int]:
+def _stale_packages(go: GoToolchain, reporter: ProgressReporter) -> dict[str, int]:
     """Which packages Go will compile, with the size of their sources; asking makes Go fetch the modules."""
     expected = len(gomod.required((go.module / "go.mod").read_text()))
     fetched = 0
@@ -187,14 +187,14 @@ def linker_flags(version: str) -> str:
     return " ".join(["-s", "-w", *(f"-X {name}.{key}={value}" for name in names for key, value in facts.items())])
 
 
-def _write_stages(go: Go, path: Path) -> None:
+def _write_stages(go: GoToolchain, path: Path) -> None:
     """kwok learns how nodes and pods come to life from these; they ship in its module."""
     root = Path(go.run(["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"]).strip(), "kustomize", "stage")
     path.write_text("".join(f"---\n{(root / file).read_text()}" for file in _STAGE_FILES))
 
 
 @contextmanager
-def _locked(path: Path, reporter: Reporter) -> Iterator[None]:
+def _locked(path: Path, reporter: ProgressReporter) -> Iterator[None]:
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ from pathlib import Path
 from zonewise.errors import ZonewiseError
 from zonewise.lab.build import build
 from zonewise.lab.build.binaries import DEFAULT_VERSION
-from zonewise.lab.progress import Reporter
+from zonewise.lab.progress import ProgressReporter
 
 # Commands that namespace nodes, kube-proxy, the storage driver and the tests of the page call, and the Debian package of each.
 PACKAGES = {
@@ -71,7 +71,7 @@ def link_bindings(site: Path, system: Path = Path("/usr/lib/python3/dist-package
     return linked
 
 
-def run(version: str, reporter: Reporter) -> None:
+def run(version: str, reporter: ProgressReporter) -> None:
     missing = sorted({*missing_packages(), *missing_libraries()})
     if missing:
         _install(missing, reporter)
@@ -79,7 +79,7 @@ def run(version: str, reporter: Reporter) -> None:
     build.ensure(version, reporter)
 
 
-def _install(packages: list[str], reporter: Reporter) -> None:
+def _install(packages: list[str], reporter: ProgressReporter) -> None:
     """Only namespace nodes and storage need them: what can't be installed is said, and setup goes on."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     if shutil.which("apt-get") is None:
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument(
         "--kube-version", default=DEFAULT_VERSION, help="the Kubernetes to build (default: %(default)s)"
     )
-    reporter = Reporter(sys.stderr)
+    reporter = ProgressReporter(sys.stderr)
     try:
         run(parser.parse_args().kube_version, reporter)
     except ZonewiseError as error:

@@ -40,7 +40,7 @@ class CephError(ZonewiseError):
     pass
 
 
-class Ceph(msgspec.Struct, frozen=True, kw_only=True):
+class LabCeph(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster's record, and what can be done with it."""
 
     directory: Path
@@ -179,14 +179,14 @@ def start(
     store: Store = Store.MEMORY,
     osd_bytes: int = 4 << 30,
     address: str = "127.0.0.1",
-) -> Ceph:
+) -> LabCeph:
     """A new cluster, serving when this returns. When it fails, only its logs stay."""
     missing = missing_commands()
     if missing:
         raise CephError(f"no {', '.join(missing)} here: `zonewise lab setup` installs Ceph, as root")
     if directory.exists():
         raise CephError(f"{directory} is there already")
-    cluster = Ceph(
+    cluster = LabCeph(
         directory=directory,
         zones=tuple(zones),
         store=store,
@@ -214,9 +214,9 @@ def available() -> bool:
     return not missing_commands() and importlib.util.find_spec("rados") is not None
 
 
-def attach(directory: Path) -> Ceph:
+def attach(directory: Path) -> LabCeph:
     try:
-        return records.read(directory / _RECORD, Ceph)
+        return records.read(directory / _RECORD, LabCeph)
     except FileNotFoundError:
         raise CephError(f"no Ceph cluster was started in {directory}") from None
 
@@ -236,7 +236,7 @@ def _free_port(address: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def _make(cluster: Ceph, osd_bytes: int) -> None:
+def _make(cluster: LabCeph, osd_bytes: int) -> None:
     """Everything that needs no running daemon; the stores are made side by side."""
     directory = cluster.directory
     osds = range(len(cluster.zones))
@@ -294,7 +294,7 @@ def _daemon(directory: Path, name: str, program: str, number: str) -> None:
     processes.spawn(directory, name, [program, "-c", str(directory / "ceph.conf"), "-i", number, "-f"])
 
 
-def _bring_up(cluster: Ceph) -> None:
+def _bring_up(cluster: LabCeph) -> None:
     directory = cluster.directory
     _daemon(directory, "mon", "ceph-mon", "m")
     handle = cluster.connect()
@@ -317,7 +317,7 @@ def _bring_up(cluster: Ceph) -> None:
         handle.shutdown()
 
 
-def _lay_out(handle: Any, cluster: Ceph) -> None:
+def _lay_out(handle: Any, cluster: LabCeph) -> None:
     for zone in cluster.zones:
         mon(handle, "osd crush add-bucket", name=zone, type="zone")
         mon(handle, "osd crush move", name=zone, args=["root=default"])
@@ -325,7 +325,7 @@ def _lay_out(handle: Any, cluster: Ceph) -> None:
     mon(handle, "osd crush rule create-simple", name="rule-across", root="default", type="zone")
 
 
-def _make_pools(handle: Any, cluster: Ceph) -> None:
+def _make_pools(handle: Any, cluster: LabCeph) -> None:
     def make(name: str, rule: str, copies: int, application: str) -> None:
         kind: dict[str, Any] = {"pool_type": "replicated", "rule": rule, "size": copies}
         mon(handle, "osd pool create", pool=name, pg_num=4, pgp_num=4, **kind)

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from zonewise.install import components
-from zonewise.install.components import NAMESPACE, Component, Document, Mode
+from zonewise.install.components import NAMESPACE, Document, InstallComponent, InstallMode
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Conflict
 from zonewise.lab.ceph import cluster
@@ -23,7 +23,7 @@ _PROVISIONER = ["python", "-m", "zonewise.ceph.lab_provisioner"]
 
 
 def documents(lab: Lab) -> list[Document]:
-    found = components.documents([Component.CSI], Mode.OVERLAY, components.Values(image="none"))
+    found = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, components.ManifestValues(image="none"))
     return [_fitted(document, lab) for document in found]
 
 

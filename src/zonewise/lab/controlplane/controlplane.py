@@ -23,7 +23,7 @@ from zonewise.errors import ZonewiseError
 from zonewise.lab import paths, processes, records, slots
 from zonewise.lab.build import binaries
 from zonewise.lab.controlplane import etcd, programs
-from zonewise.lab.controlplane.programs import Layout, Program, Settings
+from zonewise.lab.controlplane.programs import ControlPlaneConfig, ControlPlaneFiles, Program
 
 READY_WITHIN_SECONDS = 120.0
 STOP_GRACE_SECONDS = 5.0
@@ -45,13 +45,13 @@ class StatusError(ZonewiseError, http.client.HTTPException):
     """The server's answer was a status of 400 or more; the text has it."""
 
 
-class Record(msgspec.Struct, frozen=True):
-    settings: Settings
-    layout: Layout
+class ControlPlaneRecord(msgspec.Struct, frozen=True):
+    settings: ControlPlaneConfig
+    layout: ControlPlaneFiles
 
 
 class ControlPlane:
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: ControlPlaneRecord) -> None:
         self.settings = record.settings
         self.layout = record.layout
 
@@ -68,7 +68,7 @@ class ControlPlane:
         progress: Callable[[str], None] = lambda _step: None,
     ) -> "ControlPlane":
         """Start and wait until it is ready; on any failure nothing is left running."""
-        settings = Settings(
+        settings = ControlPlaneConfig(
             version=version, programs=tuple(programs), controllers=controllers, address=address, flags=flags or {}
         )
         plane = cls.prepare(directory, settings)
@@ -81,15 +81,15 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> "ControlPlane":
-        return cls(records.read(directory / _RECORD, Record))
+        return cls(records.read(directory / _RECORD, ControlPlaneRecord))
 
     @classmethod
-    def prepare(cls, directory: Path, settings: Settings) -> "ControlPlane":
+    def prepare(cls, directory: Path, settings: ControlPlaneConfig) -> "ControlPlane":
         built = binaries.find(settings.version)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        layout = Layout(directory, data_directory(directory), built.directory, slots.claim(directory))
-        records.write(directory / _RECORD, Record(settings, layout))
-        return cls(Record(settings, layout))
+        layout = ControlPlaneFiles(directory, data_directory(directory), built.directory, slots.claim(directory))
+        records.write(directory / _RECORD, ControlPlaneRecord(settings, layout))
+        return cls(ControlPlaneRecord(settings, layout))
 
     @property
     def directory(self) -> Path:

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zonewise.lab.controlplane import kubeconfig, pki, programs
-from zonewise.lab.controlplane.programs import ADMIN, Layout
+from zonewise.lab.controlplane.programs import ADMIN, ControlPlaneFiles
 from zonewise.lab.records import write_private
 
 _SERVICE_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 
 
-def write(layout: Layout, address: str, server: str) -> None:
+def write(layout: ControlPlaneFiles, address: str, server: str) -> None:
     """Everything the programs are started with."""
     now = dt.datetime.now(dt.UTC)
     layout.pki.mkdir(mode=0o700, exist_ok=True)
-    authority = pki.Authority.create("zonewise-lab", now)
+    authority = pki.LabAuthority.create("zonewise-lab", now)
     authority.pair.write(layout.pki, "ca")
     hosts = ["localhost", *_SERVICE_NAMES, "127.0.0.1", programs.KUBERNETES_SERVICE_ADDRESS, address]
     authority.server("kube-apiserver", hosts, now).write(layout.pki, "apiserver")
@@ -27,8 +27,8 @@ def write(layout: Layout, address: str, server: str) -> None:
             pair.write(layout.pki, ADMIN)
 
 
-def add_user(layout: Layout, server: str, name: str, user: str, groups: Sequence[str]) -> Path:
-    authority = pki.Authority.load(layout.pki)
+def add_user(layout: ControlPlaneFiles, server: str, name: str, user: str, groups: Sequence[str]) -> Path:
+    authority = pki.LabAuthority.load(layout.pki)
     pair = authority.client(user, groups, dt.datetime.now(dt.UTC))
     kubeconfig.write(layout.kubeconfig(name), server, authority.pair.certificate_pem, user, pair)
     return layout.kubeconfig(name)

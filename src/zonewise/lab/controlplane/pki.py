@@ -38,14 +38,14 @@ class KeyPair:
         (directory / f"{name}.crt").write_bytes(self.certificate_pem)
 
 
-class Authority:
+class LabAuthority:
     """Signs the lab's certificates; kept on disk so that nodes may join a running lab."""
 
     def __init__(self, pair: KeyPair) -> None:
         self.pair = pair
 
     @classmethod
-    def create(cls, name: str, now: dt.datetime) -> "Authority":
+    def create(cls, name: str, now: dt.datetime) -> "LabAuthority":
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
@@ -58,7 +58,7 @@ class Authority:
         return cls(KeyPair(certificate, key))
 
     @classmethod
-    def load(cls, directory: Path) -> "Authority":
+    def load(cls, directory: Path) -> "LabAuthority":
         key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise TypeError(f"{directory / 'ca.key'} holds no elliptic curve key: the lab did not write it")

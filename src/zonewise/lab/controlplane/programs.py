@@ -26,22 +26,22 @@ class Program(StrEnum):
     KWOK = "kwok"
 
 
-class User(msgspec.Struct, frozen=True):
+class LabUser(msgspec.Struct, frozen=True):
     name: str
     groups: tuple[str, ...] = ()
 
 
 ADMIN = "admin"
 USERS = {
-    ADMIN: User("admin", ("system:masters",)),
-    Program.CONTROLLER_MANAGER: User("system:kube-controller-manager"),
-    Program.SCHEDULER: User("system:kube-scheduler"),
-    Program.KWOK: User("kwok", ("system:masters",)),
-    "kube-proxy": User("system:kube-proxy"),
+    ADMIN: LabUser("admin", ("system:masters",)),
+    Program.CONTROLLER_MANAGER: LabUser("system:kube-controller-manager"),
+    Program.SCHEDULER: LabUser("system:kube-scheduler"),
+    Program.KWOK: LabUser("kwok", ("system:masters",)),
+    "kube-proxy": LabUser("system:kube-proxy"),
 }
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ControlPlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What may differ between control planes."""
 
     version: str
@@ -58,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Program.CONTROLLER_MANAGER in self.programs and (controller in words or "*" in words)
 
 
-class Layout(msgspec.Struct, frozen=True):
+class ControlPlaneFiles(msgspec.Struct, frozen=True):
     """Where a control plane's files and ports are."""
 
     directory: Path
@@ -84,11 +84,11 @@ class Layout(msgspec.Struct, frozen=True):
         return str(self.binaries / name)
 
 
-def command(program: Program, settings: Settings, layout: Layout) -> list[str]:
+def command(program: Program, settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> list[str]:
     return [layout.program(program), *_FLAGS[program](settings, layout), *settings.flags.get(program, ())]
 
 
-def _etcd(_settings: Settings, layout: Layout) -> list[str]:
+def _etcd(_settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> list[str]:
     # Sockets in a directory of mode 0700 keep other users of the machine out without TLS. etcd demands host:port in the
     # addresses it advertises and takes them as file names in its working directory.
     return [
@@ -107,7 +107,7 @@ def _etcd(_settings: Settings, layout: Layout) -> list[str]:
     ]
 
 
-def _apiserver(settings: Settings, layout: Layout) -> list[str]:
+def _apiserver(settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> list[str]:
     pki = layout.pki
     return [
         f"--etcd-servers=unix://{layout.etcd_socket}",
@@ -132,7 +132,7 @@ def _apiserver(settings: Settings, layout: Layout) -> list[str]:
     ]
 
 
-def _controller_manager(settings: Settings, layout: Layout) -> list[str]:
+def _controller_manager(settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> list[str]:
     return [
         *_component(Program.CONTROLLER_MANAGER, layout),
         f"--controllers={settings.controllers}",
@@ -142,11 +142,11 @@ def _controller_manager(settings: Settings, layout: Layout) -> list[str]:
     ]
 
 
-def _scheduler(_settings: Settings, layout: Layout) -> list[str]:
+def _scheduler(_settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> list[str]:
     return _component(Program.SCHEDULER, layout)
 
 
-def _component(program: Program, layout: Layout) -> list[str]:
+def _component(program: Program, layout: ControlPlaneFiles) -> list[str]:
     return [
         f"--kubeconfig={layout.kubeconfig(program)}",
         "--bind-address=127.0.0.1",
@@ -159,7 +159,7 @@ def _component(program: Program, layout: Layout) -> list[str]:
     ]
 
 
-def _kwok(_settings: Settings, layout: Layout) -> list[str]:
+def _kwok(_settings: ControlPlaneConfig, layout: ControlPlaneFiles) -> list[str]:
     return [
         f"--kubeconfig={layout.kubeconfig(Program.KWOK)}",
         f"--config={layout.binaries / 'kwok-stages.yaml'}",
@@ -171,7 +171,7 @@ def _kwok(_settings: Settings, layout: Layout) -> list[str]:
     ]
 
 
-_FLAGS: dict[Program, Callable[[Settings, Layout], list[str]]] = {
+_FLAGS: dict[Program, Callable[[ControlPlaneConfig, ControlPlaneFiles], list[str]]] = {
     Program.ETCD: _etcd,
     Program.APISERVER: _apiserver,
     Program.CONTROLLER_MANAGER: _controller_manager,

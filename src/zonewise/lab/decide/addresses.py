@@ -71,7 +71,7 @@ class ZonePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AddressPlan:
     """`host` is where the nodes find the API server: the machine's end of the link into the lab."""
 
     lab: str
@@ -137,13 +137,13 @@ def pod_namespace_of(lab: str, uid: str) -> str:
     return f"{namespace_of(lab)}.pod.{uid}"
 
 
-def plan(lab: str, slot: int, zones: Sequence[str], nodes_per_zone: int) -> Plan:
+def plan(lab: str, slot: int, zones: Sequence[str], nodes_per_zone: int) -> AddressPlan:
     if not _NAME.fullmatch(lab):
         raise PlanError(f"a lab's name is up to 30 lower-case letters, digits and dashes, not {lab!r}")
     prefix = prefix_of(slot)
     part_length = 16 + len(zones).bit_length()
     _check_room(zones, nodes_per_zone, part_length)
-    return Plan(
+    return AddressPlan(
         lab=lab,
         namespace=namespace_of(lab),
         link=link_of(slot),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zonewise.lab.decide.addresses import Addresses
-from zonewise.lab.decide.podspec import Container, EnvVar, Pod
+from zonewise.lab.decide.podspec import EnvVar, RunContainer, RunPod
 from zonewise.objects import Service
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]+)\))")
@@ -20,7 +20,7 @@ class ContainerConfigError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PodEnvironment:
     """What a pod may ask about where it runs. `topology` are labels a pod has from its node, where the API server copies them."""
 
     host: Addresses
@@ -43,11 +43,11 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def command_line(container: Container, variables: Mapping[str, str]) -> list[str]:
+def command_line(container: RunContainer, variables: Mapping[str, str]) -> list[str]:
     return [expand(word, variables) for word in (*container.command, *container.args)]
 
 
-def config_maps_of(pod: Pod, container: Container) -> set[str]:
+def config_maps_of(pod: RunPod, container: RunContainer) -> set[str]:
     """The config maps that the container's variables and volumes name."""
     sources = (variable.value_from for variable in container.env)
     mounted = {mount.name for mount in container.volume_mounts}
@@ -56,7 +56,7 @@ def config_maps_of(pod: Pod, container: Container) -> set[str]:
     return named | {volume.config_map.name for volume in volumes if volume.config_map}
 
 
-def variables(pod: Pod, container: Container, around: Surroundings) -> dict[str, str]:
+def variables(pod: RunPod, container: RunContainer, around: PodEnvironment) -> dict[str, str]:
     """The API server is named directly, not by its Service: pods find it whether or not a proxy runs."""
     host, port = around.api_server
     found = dict(_links(around.services)) if pod.spec.enable_service_links else {}
@@ -69,7 +69,7 @@ def variables(pod: Pod, container: Container, around: Surroundings) -> dict[str,
     return found
 
 
-def resolver(pod: Pod, cluster_dns: str) -> str:
+def resolver(pod: RunPod, cluster_dns: str) -> str:
     """A resolv.conf as a kubelet writes it for a pod that uses the cluster's DNS server; empty for one that has the machine's."""
     if not cluster_dns or pod.spec.host_network or pod.spec.dns_policy != "ClusterFirst":
         return ""
@@ -90,7 +90,7 @@ def _links(services: Iterable[Service]) -> Iterator[tuple[str, str]]:
                 yield f"{prefix}_SERVICE_PORT_{port.name.upper().replace('-', '_')}", str(port.port)
 
 
-def _value(pod: Pod, variable: EnvVar, known: Mapping[str, str], around: Surroundings) -> str | None:
+def _value(pod: RunPod, variable: EnvVar, known: Mapping[str, str], around: PodEnvironment) -> str | None:
     source = variable.value_from
     if source is None:
         return expand(variable.value, known)
@@ -105,7 +105,7 @@ def _value(pod: Pod, variable: EnvVar, known: Mapping[str, str], around: Surroun
     return value
 
 
-def _field(pod: Pod, path: str, around: Surroundings) -> str:
+def _field(pod: RunPod, path: str, around: PodEnvironment) -> str:
     if entry := _ENTRY.fullmatch(path):
         entries = pod.metadata.labels if entry[1] == "labels" else pod.metadata.annotations
         return entries.get(entry[2]) or around.topology.get(entry[2], "")

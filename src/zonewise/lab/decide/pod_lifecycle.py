@@ -14,8 +14,8 @@ from enum import StrEnum
 import msgspec
 
 from zonewise.lab.decide import probe_results
-from zonewise.lab.decide.podspec import Container, Pod
-from zonewise.lab.decide.probe_results import ProbeKind, Tally
+from zonewise.lab.decide.podspec import RunContainer, RunPod
+from zonewise.lab.decide.probe_results import ProbeKind, ProbeTally
 
 FIRST_BACKOFF_SECONDS = 10.0
 MOST_BACKOFF_SECONDS = 300.0
@@ -25,14 +25,14 @@ FINAL_PHASES = frozenset({"Succeeded", "Failed"})  # the API server allows no wa
 UNKNOWN_EXIT_CODE = 137  # what the kubelet reports of a container that ended while nobody watched
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ContainerExit(msgspec.Struct, frozen=True):
     exit_code: int
     started_at: float
     finished_at: float
     unseen: bool = False
 
 
-class Problem(msgspec.Struct, frozen=True):
+class StartProblem(msgspec.Struct, frozen=True):
     """Why a container does not start, as its waiting state says it; `retry_at` is None when only a new pod can help."""
 
     reason: str
@@ -44,15 +44,15 @@ class ContainerState(msgspec.Struct, frozen=True):
     """One container: `started_at` is of the present run and None between runs, `ended` is how the last run ended."""
 
     started_at: float | None = None
-    ended: Ended | None = None
+    ended: ContainerExit | None = None
     restarts: int = 0
     crashes: int = 0
-    problem: Problem | None = None
+    problem: StartProblem | None = None
     stop_asked_at: float | None = None
     hook_done: bool = False
     terminated: bool = False
     killed: bool = False
-    tallies: dict[ProbeKind, Tally] = {}
+    tallies: dict[ProbeKind, ProbeTally] = {}
 
     @property
     def running(self) -> bool:
@@ -66,22 +66,22 @@ class ContainerState(msgspec.Struct, frozen=True):
         assert self.started_at is not None
         long_run = now - self.started_at >= FORGIVEN_AFTER_SECONDS
         return ContainerState(
-            ended=Ended(exit_code, self.started_at, now, unseen),
+            ended=ContainerExit(exit_code, self.started_at, now, unseen),
             restarts=self.restarts,
             crashes=1 if long_run else self.crashes + 1,
         )
 
-    def probed(self, container: Container, kind: ProbeKind, success: bool, now: float) -> ContainerState:
+    def probed(self, container: RunContainer, kind: ProbeKind, success: bool, now: float) -> ContainerState:
         probe = probe_results.probe_of(container, kind)
         assert probe is not None
-        tally = self.tallies.get(kind, Tally()).record(probe, success, now)
+        tally = self.tallies.get(kind, ProbeTally()).record(probe, success, now)
         return msgspec.structs.replace(self, tallies={**self.tallies, kind: tally})
 
 
 States = Mapping[str, ContainerState]
 
 
-class Step(StrEnum):
+class LifecycleStep(StrEnum):
     START = "start"
     RUN_HOOK = "run hook"
     TERMINATE = "terminate"
@@ -89,40 +89,40 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class LifecycleAction:
     """One thing to do with one container."""
 
-    kind: Step
-    container: Container
+    kind: LifecycleStep
+    container: RunContainer
 
 
 @dataclass(frozen=True, slots=True)
 class Probing:
-    container: Container
+    container: RunContainer
     kind: ProbeKind
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LifecycleDecision:
     """`over` says that nothing of the pod runs or will run: release what it holds, and if it is being deleted, delete it."""
 
-    actions: tuple[Act | Probing, ...] = ()
+    actions: tuple[LifecycleAction | Probing, ...] = ()
     wake_at: float | None = None
     over: bool = False
 
 
-def state_of(states: States, container: Container) -> ContainerState:
+def state_of(states: States, container: RunContainer) -> ContainerState:
     return states.get(container.name, ContainerState())
 
 
-def unrunnable(pod: Pod, container: Container) -> Problem | None:
+def unrunnable(pod: RunPod, container: RunContainer) -> StartProblem | None:
     """What the lab can't run, said plainly in the container's waiting state."""
     if not container.command:
-        return Problem(
+        return StartProblem(
             "NoCommand", "the lab pulls no images and runs processes of this machine: give the container a command"
         )
     if container in pod.spec.init_containers and container.restart_policy:
-        return Problem("Unsupported", "the lab runs no sidecars: leave restartPolicy out of the init container")
+        return StartProblem("Unsupported", "the lab runs no sidecars: leave restartPolicy out of the init container")
     return None
 
 
@@ -133,7 +133,7 @@ def backoff_seconds(crashes: int) -> float:
     return min(MOST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(crashes - 2, 16))
 
 
-def restarts(pod: Pod, container: Container, state: ContainerState) -> bool:
+def restarts(pod: RunPod, container: RunContainer, state: ContainerState) -> bool:
     """Whether a container that ended will be started again."""
     if state.ended is None or pod.terminating:
         return False
@@ -152,7 +152,7 @@ def restart_at(state: ContainerState) -> float:
     return state.ended.finished_at + backoff_seconds(state.crashes)
 
 
-def admitted(pod: Pod, states: States) -> tuple[Container, ...]:
+def admitted(pod: RunPod, states: States) -> tuple[RunContainer, ...]:
     """The containers whose turn has come: init containers one after the other, then all the others."""
     for init in pod.spec.init_containers:
         if not succeeded(state_of(states, init)):
@@ -164,7 +164,7 @@ def succeeded(state: ContainerState) -> bool:
     return not state.running and state.ended is not None and state.ended.exit_code == 0
 
 
-def finished(pod: Pod, states: States) -> bool:
+def finished(pod: RunPod, states: States) -> bool:
     """Whether the pod has run to its end: none of the containers whose turn it is runs or will run again."""
     return pod.status.phase in FINAL_PHASES or all(
         not state.running and state.ended is not None and not restarts(pod, container, state)
@@ -173,7 +173,7 @@ def finished(pod: Pod, states: States) -> bool:
     )
 
 
-def decide(pod: Pod, states: States, now: float, *, gone: bool = False) -> Decision:
+def decide(pod: RunPod, states: States, now: float, *, gone: bool = False) -> LifecycleDecision:
     """`gone` says that the object is deleted already: what still runs has no grace left."""
     if pod.terminating or gone or pod.status.phase in FINAL_PHASES:
         grace = 0 if gone else _deletion_grace(pod)
@@ -184,26 +184,26 @@ def decide(pod: Pod, states: States, now: float, *, gone: bool = False) -> Decis
     return _merge(steps, over=finished(pod, states))
 
 
-def _deletion_grace(pod: Pod) -> int:
+def _deletion_grace(pod: RunPod) -> int:
     given = pod.metadata.deletion_grace_period_seconds
     return pod.spec.termination_grace_period_seconds if given is None else given
 
 
-def _upkeep(pod: Pod, container: Container, state: ContainerState, now: float) -> Decision:
+def _upkeep(pod: RunPod, container: RunContainer, state: ContainerState, now: float) -> LifecycleDecision:
     if state.running:
         return _running(pod, container, state, now)
     if state.problem is not None:
-        return _at(state.problem.retry_at, Act(Step.START, container), now)
+        return _at(state.problem.retry_at, LifecycleAction(LifecycleStep.START, container), now)
     if unrunnable(pod, container) is not None:
-        return Decision()
+        return LifecycleDecision()
     if state.ended is None:
-        return Decision((Act(Step.START, container),))
+        return LifecycleDecision((LifecycleAction(LifecycleStep.START, container),))
     if restarts(pod, container, state):
-        return _at(restart_at(state), Act(Step.START, container), now)
-    return Decision()
+        return _at(restart_at(state), LifecycleAction(LifecycleStep.START, container), now)
+    return LifecycleDecision()
 
 
-def _running(pod: Pod, container: Container, state: ContainerState, now: float) -> Decision:
+def _running(pod: RunPod, container: RunContainer, state: ContainerState, now: float) -> LifecycleDecision:
     kind = probe_results.failed(state.tallies)
     if kind is not None:
         probe = probe_results.probe_of(container, kind)
@@ -212,38 +212,42 @@ def _running(pod: Pod, container: Container, state: ContainerState, now: float) 
     return _probes(container, state, now, terminating=False)
 
 
-def _stopping(container: Container, state: ContainerState, grace: int, now: float) -> Decision:
+def _stopping(container: RunContainer, state: ContainerState, grace: int, now: float) -> LifecycleDecision:
     if not state.running:
-        return Decision()
+        return LifecycleDecision()
     return _merge([_stop(container, state, grace, now), _probes(container, state, now, terminating=True)], over=False)
 
 
-def _stop(container: Container, state: ContainerState, grace: int, now: float) -> Decision:
+def _stop(container: RunContainer, state: ContainerState, grace: int, now: float) -> LifecycleDecision:
     """Hook, SIGTERM, and SIGKILL when the grace period, which began with the hook, is over."""
     hook = container.lifecycle.pre_stop
     asked_at = state.stop_asked_at
     if asked_at is None and hook is not None and grace > 0:
-        return Decision((Act(Step.RUN_HOOK, container),), now + grace)
+        return LifecycleDecision((LifecycleAction(LifecycleStep.RUN_HOOK, container),), now + grace)
     deadline = (now if asked_at is None else asked_at) + grace
     if now >= deadline:
-        return Decision() if state.killed else Decision((Act(Step.KILL, container),))
+        return (
+            LifecycleDecision()
+            if state.killed
+            else LifecycleDecision((LifecycleAction(LifecycleStep.KILL, container),))
+        )
     if not state.terminated and (hook is None or state.hook_done):
-        return Decision((Act(Step.TERMINATE, container),), deadline)
-    return Decision(wake_at=deadline)
+        return LifecycleDecision((LifecycleAction(LifecycleStep.TERMINATE, container),), deadline)
+    return LifecycleDecision(wake_at=deadline)
 
 
-def _probes(container: Container, state: ContainerState, now: float, *, terminating: bool) -> Decision:
+def _probes(container: RunContainer, state: ContainerState, now: float, *, terminating: bool) -> LifecycleDecision:
     assert state.started_at is not None
     times = probe_results.due(container, state.tallies, state.started_at, terminating=terminating)
     return _merge([_at(at, Probing(container, kind), now) for kind, at in times.items()], over=False)
 
 
-def _at(moment: float | None, action: Act | Probing, now: float) -> Decision:
+def _at(moment: float | None, action: LifecycleAction | Probing, now: float) -> LifecycleDecision:
     if moment is None:
-        return Decision()
-    return Decision((action,)) if now >= moment else Decision(wake_at=moment)
+        return LifecycleDecision()
+    return LifecycleDecision((action,)) if now >= moment else LifecycleDecision(wake_at=moment)
 
 
-def _merge(parts: list[Decision], *, over: bool) -> Decision:
+def _merge(parts: list[LifecycleDecision], *, over: bool) -> LifecycleDecision:
     times = [part.wake_at for part in parts if part.wake_at is not None]
-    return Decision(tuple(action for part in parts for action in part.actions), min(times, default=None), over)
+    return LifecycleDecision(tuple(action for part in parts for action in part.actions), min(times, default=None), over)

@@ -48,7 +48,7 @@ class TcpSocket(View, frozen=True):
     host: str = ""
 
 
-class Exec(View, frozen=True):
+class ExecAction(View, frozen=True):
     command: tuple[str, ...] = ()
 
 
@@ -59,7 +59,7 @@ class Sleep(View, frozen=True):
 class Probe(View, frozen=True):
     http_get: HttpGet | None = None
     tcp_socket: TcpSocket | None = None
-    exec_: Exec | None = msgspec.field(default=None, name="exec")
+    exec_: ExecAction | None = msgspec.field(default=None, name="exec")
     initial_delay_seconds: int = 0
     period_seconds: int = 10
     timeout_seconds: int = 1
@@ -68,27 +68,27 @@ class Probe(View, frozen=True):
     termination_grace_period_seconds: int | None = None
 
 
-class Hook(View, frozen=True):
-    exec_: Exec | None = msgspec.field(default=None, name="exec")
+class LifecycleHook(View, frozen=True):
+    exec_: ExecAction | None = msgspec.field(default=None, name="exec")
     sleep: Sleep | None = None
     http_get: HttpGet | None = None
 
 
-class Hooks(View, frozen=True):
-    pre_stop: Hook | None = None
+class LifecycleHooks(View, frozen=True):
+    pre_stop: LifecycleHook | None = None
 
 
-class Port(View, frozen=True):
+class PodPort(View, frozen=True):
     name: str = ""
     container_port: int = 0
 
 
-class Mount(View, frozen=True):
+class VolumeMount(View, frozen=True):
     name: str = ""
     mount_path: str = ""
 
 
-class Container(View, frozen=True):
+class RunContainer(View, frozen=True):
     name: str = ""
     image: str = ""
     command: tuple[str, ...] = ()
@@ -96,12 +96,12 @@ class Container(View, frozen=True):
     working_dir: str = ""
     restart_policy: str = ""
     env: tuple[EnvVar, ...] = ()
-    ports: tuple[Port, ...] = ()
-    volume_mounts: tuple[Mount, ...] = ()
+    ports: tuple[PodPort, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
     readiness_probe: Probe | None = None
     liveness_probe: Probe | None = None
     startup_probe: Probe | None = None
-    lifecycle: Hooks = Hooks()
+    lifecycle: LifecycleHooks = LifecycleHooks()
 
 
 class ConfigMapVolume(View, frozen=True):
@@ -109,7 +109,7 @@ class ConfigMapVolume(View, frozen=True):
     optional: bool = False
 
 
-class Volume(View, frozen=True):
+class PodVolume(View, frozen=True):
     name: str = ""
     empty_dir: dict[str, Any] | None = None
     config_map: ConfigMapVolume | None = None
@@ -119,7 +119,7 @@ class ReadinessGate(View, frozen=True):
     condition_type: str = ""
 
 
-class Spec(View, frozen=True):
+class RunPodSpec(View, frozen=True):
     node_name: str = ""
     service_account_name: str = ""
     host_network: bool = False
@@ -127,18 +127,18 @@ class Spec(View, frozen=True):
     restart_policy: str = "Always"
     termination_grace_period_seconds: int = 30
     enable_service_links: bool = True
-    init_containers: tuple[Container, ...] = ()
-    sent_containers: tuple[Container, ...] | None = msgspec.field(default=(), name="containers")
-    volumes: tuple[Volume, ...] = ()
+    init_containers: tuple[RunContainer, ...] = ()
+    sent_containers: tuple[RunContainer, ...] | None = msgspec.field(default=(), name="containers")
+    volumes: tuple[PodVolume, ...] = ()
     readiness_gates: tuple[ReadinessGate, ...] = ()
 
     @property
-    def containers(self) -> tuple[Container, ...]:
+    def containers(self) -> tuple[RunContainer, ...]:
         """Only the empty pod in a watch's bookmark has `null` for them."""
         return self.sent_containers or ()
 
 
-class Status(View, frozen=True):
+class RunPodStatus(View, frozen=True):
     phase: str = ""
     start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
@@ -148,21 +148,21 @@ class PodMetadata(Metadata, frozen=True):
     deletion_grace_period_seconds: int | None = None
 
 
-class Pod(View, frozen=True):
+class RunPod(View, frozen=True):
     metadata: PodMetadata = PodMetadata()
-    spec: Spec = Spec()
-    status: Status = Status()
+    spec: RunPodSpec = RunPodSpec()
+    status: RunPodStatus = RunPodStatus()
 
     @property
     def terminating(self) -> bool:
         return self.metadata.deletion_timestamp is not None
 
     @property
-    def all_containers(self) -> tuple[Container, ...]:
+    def all_containers(self) -> tuple[RunContainer, ...]:
         return self.spec.init_containers + self.spec.containers
 
     def __str__(self) -> str:
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-PODS = Resource(view=Pod, kind="Pod", plural="pods")
+PODS = Resource(view=RunPod, kind="Pod", plural="pods")

@@ -9,8 +9,8 @@ from zonewise.lab.decide import probe_results
 from zonewise.lab.decide.addresses import Addresses
 from zonewise.lab.decide.pod_lifecycle import (
     FINAL_PHASES,
+    ContainerExit,
     ContainerState,
-    Ended,
     States,
     finished,
     restart_at,
@@ -19,7 +19,7 @@ from zonewise.lab.decide.pod_lifecycle import (
     succeeded,
     unrunnable,
 )
-from zonewise.lab.decide.podspec import Container, Pod
+from zonewise.lab.decide.podspec import RunContainer, RunPod
 
 Json = dict[str, Any]
 
@@ -28,7 +28,9 @@ def timestamp(moment: float) -> str:
     return dt.datetime.fromtimestamp(moment, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def report(pod: Pod, states: States, *, host: Addresses, addresses: Addresses | None, since: float, now: float) -> Json:
+def report(
+    pod: RunPod, states: States, *, host: Addresses, addresses: Addresses | None, since: float, now: float
+) -> Json:
     """The fields of `status` that belong to the node; `since` is when the node first saw the pod."""
     status: Json = {
         "phase": phase(pod, states),
@@ -45,7 +47,7 @@ def report(pod: Pod, states: States, *, host: Addresses, addresses: Addresses | 
     return status
 
 
-def phase(pod: Pod, states: States) -> str:
+def phase(pod: RunPod, states: States) -> str:
     if pod.status.phase in FINAL_PHASES:
         return pod.status.phase
     if not _initialized(pod, states):
@@ -56,15 +58,15 @@ def phase(pod: Pod, states: States) -> str:
     return "Running" if any(state.running or state.ended for state in own) else "Pending"
 
 
-def is_ready(container: Container, state: ContainerState) -> bool:
+def is_ready(container: RunContainer, state: ContainerState) -> bool:
     return state.running and probe_results.ready(container, state.tallies)
 
 
-def _initialized(pod: Pod, states: States) -> bool:
+def _initialized(pod: RunPod, states: States) -> bool:
     return all(succeeded(state_of(states, init)) for init in pod.spec.init_containers)
 
 
-def _conditions(pod: Pod, states: States, addresses: Addresses | None, now: float) -> list[Json]:
+def _conditions(pod: RunPod, states: States, addresses: Addresses | None, now: float) -> list[Json]:
     unready = [c.name for c in pod.spec.containers if not is_ready(c, state_of(states, c))]
     gates = {condition.type: condition.status for condition in pod.status.conditions}
     closed = [gate.condition_type for gate in pod.spec.readiness_gates if gates.get(gate.condition_type) != "True"]
@@ -86,7 +88,7 @@ def _conditions(pod: Pod, states: States, addresses: Addresses | None, now: floa
     ]
 
 
-def _condition(pod: Pod, kind: str, holds: bool, why_not: tuple[str, str], now: float) -> Json:
+def _condition(pod: RunPod, kind: str, holds: bool, why_not: tuple[str, str], now: float) -> Json:
     status = "True" if holds else "False"
     known = next((c for c in pod.status.conditions if c.type == kind and c.status == status), None)
     reason, message = ("", "") if holds else why_not
@@ -100,7 +102,7 @@ def _condition(pod: Pod, kind: str, holds: bool, why_not: tuple[str, str], now: 
     }
 
 
-def _container_status(pod: Pod, container: Container, states: States, now: float) -> Json:
+def _container_status(pod: RunPod, container: RunContainer, states: States, now: float) -> Json:
     state = state_of(states, container)
     status: Json = {
         "name": container.name,
@@ -118,7 +120,7 @@ def _container_status(pod: Pod, container: Container, states: States, now: float
     return status
 
 
-def _state(pod: Pod, container: Container, states: States, now: float) -> Json:
+def _state(pod: RunPod, container: RunContainer, states: States, now: float) -> Json:
     state = state_of(states, container)
     if state.started_at is not None:
         return {"running": {"startedAt": timestamp(state.started_at)}}
@@ -140,7 +142,7 @@ def _waiting(reason: str, message: str) -> Json:
     return {"waiting": {"reason": reason, **({"message": message} if message else {})}}
 
 
-def _terminated(ended: Ended) -> Json:
+def _terminated(ended: ContainerExit) -> Json:
     terminated: Json = {
         "exitCode": ended.exit_code,
         "reason": "Completed" if ended.exit_code == 0 else "Error",
@@ -154,7 +156,7 @@ def _terminated(ended: Ended) -> Json:
     return terminated
 
 
-def tells_news(pod: Pod, last: Json | None, new: Json) -> bool:
+def tells_news(pod: RunPod, last: Json | None, new: Json) -> bool:
     """Whether a report must be sent: it differs from the last one, or someone else has changed a condition meanwhile.
 
     The controller manager does, when it has not heard of the node for long.

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from zonewise.lab.decide.podspec import Container, Probe
+from zonewise.lab.decide.podspec import Probe, RunContainer
 
 
 class ProbeKind(StrEnum):
@@ -19,7 +19,7 @@ class ProbeKind(StrEnum):
     LIVENESS = "liveness"
 
 
-class Tally(msgspec.Struct, frozen=True):
+class ProbeTally(msgspec.Struct, frozen=True):
     """The results in a row of one probe during one run of its container; `passing` is None until a threshold is reached."""
 
     successes: int = 0
@@ -27,7 +27,7 @@ class Tally(msgspec.Struct, frozen=True):
     passing: bool | None = None
     last_at: float | None = None
 
-    def record(self, probe: Probe, success: bool, now: float) -> Tally:
+    def record(self, probe: Probe, success: bool, now: float) -> ProbeTally:
         successes = self.successes + 1 if success else 0
         failures = 0 if success else self.failures + 1
         passing = self.passing
@@ -35,13 +35,13 @@ class Tally(msgspec.Struct, frozen=True):
             passing = True
         elif failures >= probe.failure_threshold:
             passing = False
-        return Tally(successes, failures, passing, now)
+        return ProbeTally(successes, failures, passing, now)
 
 
-Tallies = Mapping[ProbeKind, Tally]
+Tallies = Mapping[ProbeKind, ProbeTally]
 
 
-def probe_of(container: Container, kind: ProbeKind) -> Probe | None:
+def probe_of(container: RunContainer, kind: ProbeKind) -> Probe | None:
     match kind:
         case ProbeKind.STARTUP:
             return container.startup_probe
@@ -51,12 +51,12 @@ def probe_of(container: Container, kind: ProbeKind) -> Probe | None:
             return container.liveness_probe
 
 
-def started(container: Container, tallies: Tallies) -> bool:
+def started(container: RunContainer, tallies: Tallies) -> bool:
     """Whether the container counts as started up: the other probes wait for that."""
     return container.startup_probe is None or _passing(tallies, ProbeKind.STARTUP) is True
 
 
-def ready(container: Container, tallies: Tallies) -> bool:
+def ready(container: RunContainer, tallies: Tallies) -> bool:
     """Of a running container. Without a probe, being started is enough."""
     if not started(container, tallies):
         return False
@@ -71,20 +71,20 @@ def failed(tallies: Tallies) -> ProbeKind | None:
     return None
 
 
-def due(container: Container, tallies: Tallies, started_at: float, *, terminating: bool) -> dict[ProbeKind, float]:
+def due(container: RunContainer, tallies: Tallies, started_at: float, *, terminating: bool) -> dict[ProbeKind, float]:
     """When each probe that makes sense now is due. A terminating container is still asked whether it serves."""
     if started(container, tallies):
         kinds = [ProbeKind.READINESS] if terminating else [ProbeKind.READINESS, ProbeKind.LIVENESS]
     else:
         kinds = [] if terminating else [ProbeKind.STARTUP]
     return {
-        kind: _due_at(probe, tallies.get(kind, Tally()), started_at)
+        kind: _due_at(probe, tallies.get(kind, ProbeTally()), started_at)
         for kind in kinds
         if (probe := probe_of(container, kind)) is not None
     }
 
 
-def _due_at(probe: Probe, tally: Tally, started_at: float) -> float:
+def _due_at(probe: Probe, tally: ProbeTally, started_at: float) -> float:
     if tally.last_at is None:
         return started_at + probe.initial_delay_seconds
     return tally.last_at + probe.period_seconds

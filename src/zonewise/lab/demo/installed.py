@@ -15,7 +15,7 @@ from typing import Any
 from zonewise.errors import ZonewiseError
 from zonewise.install import apply as apply_manifests
 from zonewise.install import components
-from zonewise.install.components import Component, Document, Mode
+from zonewise.install.components import Document, InstallComponent, InstallMode
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab import processes, slots
@@ -31,9 +31,9 @@ _DASHBOARD_PORT = 7  # of the lab's own ports, and the last that is looked at be
 
 def documents(lab: Lab) -> list[Document]:
     """But for the dashboard, which runs beside the lab, where a browser is."""
-    chosen = [component for component in components.DEFAULT if component is not Component.DASHBOARD]
-    values = components.Values(image="none")
-    found = components.documents([*chosen, Component.DNS], Mode.OVERLAY, values)
+    chosen = [component for component in components.DEFAULT if component is not InstallComponent.DASHBOARD]
+    values = components.ManifestValues(image="none")
+    found = components.documents([*chosen, InstallComponent.DNS], InstallMode.OVERLAY, values)
     driver = csi_driver.documents(lab) if lab.options.ceph else []
     return [*map(as_process, found), _dns_service(lab.cluster_dns), *driver]
 

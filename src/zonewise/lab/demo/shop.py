@@ -71,7 +71,7 @@ def ask_always(backend: str, per_second: float) -> None:
         time.sleep(1 / per_second)
 
 
-class Server(ThreadingHTTPServer):
+class ShopServer(ThreadingHTTPServer):
     address_family = socket.AF_INET6
     request_queue_size = 128
     healthy = True
@@ -81,8 +81,8 @@ class Server(ThreadingHTTPServer):
         super().server_bind()
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Server
+class ShopHandler(BaseHTTPRequestHandler):
+    server: ShopServer
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    server = Server(("::", int(os.environ.get("PORT", PORT))), Handler)
+    server = ShopServer(("::", int(os.environ.get("PORT", PORT))), ShopHandler)
     # From another thread: shutdown waits for the loop, which runs in this one.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     if often := float(os.environ.get("ASK_PER_SECOND", "0")):

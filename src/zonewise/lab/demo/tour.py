@@ -17,7 +17,7 @@ _KEYS = """'zonewise.dev/topology-keys=["topology.kubernetes.io/zone", "*"]'"""
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
-class Stop(NamedTuple):
+class TourStep(NamedTuple):
     see: str
     commands: tuple[str, ...]
 
@@ -54,34 +54,34 @@ def _name(lab: Lab) -> str:
     return "" if lab.name == DEFAULT_NAME else f" --name {lab.name}"
 
 
-def stops(lab: Lab) -> list[Stop]:
+def stops(lab: Lab) -> list[TourStep]:
     if not lab.options.demo:
         return [
-            Stop("Look at it", (f"zonewise lab kubectl{_name(lab)} -- get nodes -L topology.kubernetes.io/zone",))
+            TourStep("Look at it", (f"zonewise lab kubectl{_name(lab)} -- get nodes -L topology.kubernetes.io/zone",))
         ] * bool(lab.zones)
     return _whole(lab) if lab.options.zonewise else _stock(lab)
 
 
-def _whole(lab: Lab) -> list[Stop]:
+def _whole(lab: Lab) -> list[TourStep]:
     name = _name(lab)
     ask, kubectl = f"zonewise lab ask{name}", f"zonewise lab kubectl{name} --"
     annotate = f"{kubectl} -n {NAMESPACE} annotate service"
     node, zone = nodes.plan_of(lab).nodes[0].name, lab.zones[-1]
     found = [
-        Stop("Who answers whom? Every zone answers every other.", (ask,)),
-        Stop(
+        TourStep("Who answers whom? Every zone answers every other.", (ask,)),
+        TourStep(
             "Keep answers at home, ask again, and ask why.",
             (f"{annotate} {CATALOG} {_SAME_ZONE}=Prefer", ask, f"zonewise explain service {CATALOG} -n {NAMESPACE}"),
         ),
-        Stop(
+        TourStep(
             "DNS, too: a headless name means the pods of the client's zone.",
             (f"{annotate} {CATALOG_PODS} {_KEYS}", f"{ask} --by-name"),
         ),
-        Stop(
+        TourStep(
             "Drain a node: one catalog at a time leaves a zone, as its budget says.",
             (f"{kubectl} drain {node} --ignore-daemonsets", f"{kubectl} uncordon {node}"),
         ),
-        Stop(
+        TourStep(
             f"Lose {zone}: the others serve on.",
             (f"zonewise lab cut{name} {zone}", ask, f"zonewise lab heal{name} {zone}"),
         ),
@@ -89,9 +89,9 @@ def _whole(lab: Lab) -> list[Stop]:
     return [*found, _takeover(zone, name)] if lab.options.ceph else found
 
 
-def _takeover(zone: str, name: str) -> Stop:
+def _takeover(zone: str, name: str) -> TourStep:
     kubectl, pod = f"zonewise lab kubectl{name} --", f"pod -l app={ORDERS}"
-    return Stop(
+    return TourStep(
         f"Take over {zone}'s Ceph volumes: the orders, which lie there, go on elsewhere.",
         (
             f"zonewise lab cut{name} {zone}; {kubectl} cordon -l topology.kubernetes.io/zone={zone}",
@@ -103,16 +103,16 @@ def _takeover(zone: str, name: str) -> Stop:
     )
 
 
-def _stock(lab: Lab) -> list[Stop]:
+def _stock(lab: Lab) -> list[TourStep]:
     name, zone, other = _name(lab), lab.zones[0], lab.zones[-1]
     prefer = """'{"spec":{"trafficDistribution":"PreferSameZone"}}'"""
     ask = f"zonewise lab ask{name}"
     return [
-        Stop("Who answers whom? Every zone answers every other.", (ask,)),
-        Stop(
+        TourStep("Who answers whom? Every zone answers every other.", (ask,)),
+        TourStep(
             "Keep answers at home, and ask again.",
             (f"zonewise lab kubectl{name} -- -n {NAMESPACE} patch service {CATALOG} -p {prefer}", ask),
         ),
-        Stop("20 ms each way between two zones.", (f"zonewise lab latency{name} {zone} {other} 20",)),
-        Stop(f"Lose {other}.", (f"zonewise lab cut{name} {other}", ask, f"zonewise lab heal{name} {other}")),
+        TourStep("20 ms each way between two zones.", (f"zonewise lab latency{name} {zone} {other} 20",)),
+        TourStep(f"Lose {other}.", (f"zonewise lab cut{name} {other}", ask, f"zonewise lab heal{name} {other}")),
     ]

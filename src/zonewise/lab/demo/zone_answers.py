@@ -17,7 +17,7 @@ from zonewise.errors import ZonewiseError
 from zonewise.lab.demo.shop import PORT, UNANSWERED
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import nodes, sandbox
-from zonewise.lab.nodes.nodes import Lab
+from zonewise.lab.nodes.nodes import NamespaceNodes
 
 NAMESPACE = "shop"
 FRONT, CATALOG = "front", "catalog"
@@ -30,7 +30,7 @@ Answers = Mapping[str, Counter[str]]
 """By the zone that asked, how often each zone answered."""
 
 
-class Asked(msgspec.Struct, frozen=True, rename="camel"):
+class ZoneQuery(msgspec.Struct, frozen=True, rename="camel"):
     """The questions from one zone: how often each zone answered, and `same_zone`, the share of 1 that stayed at home."""
 
     zone: str
@@ -39,11 +39,11 @@ class Asked(msgspec.Struct, frozen=True, rename="camel"):
     same_zone: float
 
 
-Account = tuple[Asked, ...]
+Account = tuple[ZoneQuery, ...]
 """The JSON of `zonewise lab ask -o json`; fields are only ever added."""
 
 
-def ask(lab: Lab, count: int, *, by_name: bool = False) -> Answers:
+def ask(lab: NamespaceNodes, count: int, *, by_name: bool = False) -> Answers:
     """Have every front pod ask the catalog so often: through its Service's address, or one of the pods that DNS names for it.
 
     Asked from inside the pods, so it works in a cut zone too.
@@ -84,7 +84,7 @@ def _ask(namespace: str, path: str, count: int) -> Mapping[str, int]:
 
 def account(answers: Answers, zones: Sequence[str]) -> Account:
     return tuple(
-        Asked(
+        ZoneQuery(
             zone,
             {other: counts[other] for other in zones},
             counts[UNANSWERED],

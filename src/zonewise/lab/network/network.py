@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 
-from zonewise.lab.decide.addresses import Addresses, NodePlan, Plan, ZonePlan
+from zonewise.lab.decide.addresses import Addresses, AddressPlan, NodePlan, ZonePlan
 from zonewise.lab.network import namespaces
 
 # Forwarding is what routers do. Reverse-path filters would drop what a delay line hands back. Detecting duplicates
@@ -31,7 +31,7 @@ _SYSCTLS = {
 POD_GATEWAY_V6 = "fe80::1"  # IPv6 answers for an address only on its own link, so every pod's link has this one
 
 
-def build(plan: Plan) -> None:
+def build(plan: AddressPlan) -> None:
     """Make all of it; what an earlier lab of this name left is removed first."""
     remove(plan.lab, plan.link)
     everyone = [plan.namespace, *(zone.namespace for zone in plan.zones), *(node.namespace for node in plan.nodes)]
@@ -53,11 +53,11 @@ def remove(lab: str, link: str) -> None:
     namespaces.remove(namespaces.of_lab(lab))
 
 
-def router_port(plan: Plan, zone: ZonePlan) -> str:
+def router_port(plan: AddressPlan, zone: ZonePlan) -> str:
     return f"zone{plan.zones.index(zone)}"
 
 
-def host_lines(plan: Plan) -> list[str]:
+def host_lines(plan: AddressPlan) -> list[str]:
     """All links of the lab, each end made where it belongs, and the host's way in."""
     return [
         f"link add {plan.link} type veth peer name host netns {plan.namespace}",
@@ -78,7 +78,7 @@ def host_lines(plan: Plan) -> list[str]:
     ]
 
 
-def router_lines(plan: Plan) -> list[str]:
+def router_lines(plan: AddressPlan) -> list[str]:
     lines = [
         "link set lo up",
         *_address("host", plan.router, 30, 126),

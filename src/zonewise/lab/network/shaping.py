@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from zonewise.lab import processes, records
-from zonewise.lab.decide.addresses import Plan, PlanError, ZonePlan
+from zonewise.lab.decide.addresses import AddressPlan, PlanError, ZonePlan
 from zonewise.lab.network import namespaces
 from zonewise.lab.network.namespaces import NetworkError
 from zonewise.lab.network.network import router_port
@@ -60,7 +60,7 @@ class Shaping(msgspec.Struct, frozen=True):
         return tuple(path for path in self.paths if path.latency_ms)
 
 
-def check(plan: Plan, path: ZonePath) -> None:
+def check(plan: AddressPlan, path: ZonePath) -> None:
     plan.zone(path.a)
     plan.zone(path.b)
     if path.a == path.b:
@@ -71,7 +71,7 @@ def check(plan: Plan, path: ZonePath) -> None:
         raise PlanError(f"latency is 0 to {MOST_LATENCY_MS} ms each way, not {path.latency_ms}")
 
 
-def ruleset(plan: Plan, shaping: Shaping) -> str:
+def ruleset(plan: AddressPlan, shaping: Shaping) -> str:
     """The router's whole table, as text for `nft -f`. A packet on a detour is judged once, when it enters from its zone."""
     rules = [*_cuts(plan, shaping), *_losses(plan, shaping)]
     body = "".join(f"    {rule}\n" for rule in rules)
@@ -82,7 +82,7 @@ def ruleset(plan: Plan, shaping: Shaping) -> str:
     )
 
 
-def detours(plan: Plan, shaping: Shaping, version: int) -> list[str]:
+def detours(plan: AddressPlan, shaping: Shaping, version: int) -> list[str]:
     """Policy routes of one IP version through the delay line's devices, which must exist; they replace earlier ones."""
     lines = [f"rule flush {_OUR_RULES}"]
     for index, path in enumerate(shaping.slow):
@@ -106,7 +106,7 @@ def forget(directory: Path) -> None:
     (directory / _RECORD).unlink(missing_ok=True)
 
 
-def apply(plan: Plan, directory: Path, shaping: Shaping) -> None:
+def apply(plan: AddressPlan, directory: Path, shaping: Shaping) -> None:
     """Make the router do this and nothing else. A change of latencies restarts the delay line, which loses what it held."""
     if shaping.slow != read(directory).slow or (shaping.slow and not _delay_line_runs(directory)):
         _restart_delay_line(plan, directory, shaping)
@@ -119,7 +119,7 @@ def _delay_line_runs(directory: Path) -> bool:
     return process is not None and process.running
 
 
-def _restart_delay_line(plan: Plan, directory: Path, shaping: Shaping) -> None:
+def _restart_delay_line(plan: AddressPlan, directory: Path, shaping: Shaping) -> None:
     processes.dismiss(directory, _DELAY_LINE, 1.0)
     if shaping.slow:
         latencies = [str(path.latency_ms) for path in shaping.slow]
@@ -130,7 +130,7 @@ def _restart_delay_line(plan: Plan, directory: Path, shaping: Shaping) -> None:
     namespaces.ip(detours(plan, shaping, 6), plan.namespace, family="-6")
 
 
-def _await_devices(plan: Plan, process: processes.Process, directory: Path, count: int) -> None:
+def _await_devices(plan: AddressPlan, process: processes.Process, directory: Path, count: int) -> None:
     wanted = {_delay_device(index) for index in range(count)}
     deadline = time.monotonic() + _DELAY_LINE_READY_SECONDS
     while not wanted <= namespaces.links(plan.namespace):
@@ -144,14 +144,14 @@ def _delay_device(index: int) -> str:
     return f"delay{index}"
 
 
-def _cuts(plan: Plan, shaping: Shaping) -> Iterator[str]:
+def _cuts(plan: AddressPlan, shaping: Shaping) -> Iterator[str]:
     for name in sorted(shaping.cut):
         port = router_port(plan, plan.zone(name))
         yield f'iifname "{port}" drop'
         yield f'oifname "{port}" drop'
 
 
-def _losses(plan: Plan, shaping: Shaping) -> Iterator[str]:
+def _losses(plan: AddressPlan, shaping: Shaping) -> Iterator[str]:
     for path in shaping.paths:
         steps = round(path.loss_percent * _LOSS_STEPS / 100)
         if steps == 0:
@@ -164,7 +164,7 @@ def _losses(plan: Plan, shaping: Shaping) -> Iterator[str]:
             )
 
 
-def _directions(plan: Plan, path: ZonePath) -> Iterator[tuple[ZonePlan, IPv4Network | IPv6Network]]:
+def _directions(plan: AddressPlan, path: ZonePath) -> Iterator[tuple[ZonePlan, IPv4Network | IPv6Network]]:
     a, b = plan.zone(path.a), plan.zone(path.b)
     for source, target in ((a, b), (b, a)):
         yield source, target.prefix.v4

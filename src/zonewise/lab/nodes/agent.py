@@ -29,12 +29,12 @@ from zonewise.kube.wire.errors import ApiError, NotFound
 from zonewise.kube.wire.patch import Apply, StrategicPatch
 from zonewise.lab import processes
 from zonewise.lab.decide import addresses, node_registration
-from zonewise.lab.decide.addresses import NodePlan, Plan
-from zonewise.lab.decide.podspec import PODS, Pod
+from zonewise.lab.decide.addresses import AddressPlan, NodePlan
+from zonewise.lab.decide.podspec import PODS, RunPod
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import sandbox
-from zonewise.lab.nodes.agents import Config, process_name
-from zonewise.lab.nodes.launch import API_DEADLINE_SECONDS, Node, Services
+from zonewise.lab.nodes.agents import AgentConfig, process_name
+from zonewise.lab.nodes.launch import API_DEADLINE_SECONDS, LaunchNode, PodServices
 from zonewise.lab.nodes.pods import RETRY_SECONDS, PodWorker
 from zonewise.lab.nodes.sandbox import PodRecord
 from zonewise.objects import LEASES, NODES, key_of
@@ -48,13 +48,13 @@ _log = log.get_logger(__name__)
 class Agent:
     """Gives every pod of the node a worker, and every worker an address."""
 
-    def __init__(self, node: Node, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, node: LaunchNode, tasks: asyncio.TaskGroup) -> None:
         self._node = node
         self._tasks = tasks
         self._workers: dict[str, PodWorker] = {}
         self._last_index = 0
 
-    def restore(self, known: Cache[Pod]) -> None:
+    def restore(self, known: Cache[RunPod]) -> None:
         """Go on with the pods an earlier agent has left; those the API server no longer knows are ended."""
         for record in sandbox.recorded(self._node.pods_directory):
             worker = self._employ(record)
@@ -62,7 +62,7 @@ class Agent:
             if current is None or current.metadata.uid != record.pod.metadata.uid:
                 worker.vanish()
 
-    def changed(self, change: Change[Pod]) -> None:
+    def changed(self, change: Change[RunPod]) -> None:
         old, new = change.old, change.new
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             worker = self._workers.get(old.metadata.uid)
@@ -72,7 +72,7 @@ class Agent:
             worker = self._workers.get(new.metadata.uid) or self._employ(self._new_record(new))
             worker.update(new)
 
-    def _new_record(self, pod: Pod) -> PodRecord:
+    def _new_record(self, pod: RunPod) -> PodRecord:
         index = None if pod.spec.host_network else self._free_index()
         return PodRecord(pod, index, time.time(), {})
 
@@ -99,7 +99,7 @@ async def _keep_working(worker: PodWorker) -> None:
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def serve(config: Config, name: str) -> None:
+async def serve(config: AgentConfig, name: str) -> None:
     """Until killed."""
     plan = _plan(config).node(name)
     access = kubeconfig.load(config.kubeconfig)
@@ -117,16 +117,16 @@ async def serve(config: Config, name: str) -> None:
         await asyncio.Event().wait()
 
 
-def _node(config: Config, plan: NodePlan, client: Client) -> Node:
+def _node(config: AgentConfig, plan: NodePlan, client: Client) -> LaunchNode:
     server = urlsplit(client.access.server)
-    return Node(
+    return LaunchNode(
         lab=config.lab,
         plan=plan,
         labels=node_registration.labels(plan),
         pods_directory=sandbox.pods_directory(Path(config.directory), plan.name),
         client=client,
         api_server=(server.hostname or "", server.port or 443),
-        services=Services(client),
+        services=PodServices(client),
         kubeconfig=Path(config.kubeconfig),
         cluster_dns=config.cluster_dns,
     )
@@ -162,14 +162,14 @@ async def _beat(client: Client, plan: NodePlan) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    config = msgspec.json.decode(argv[0], type=Config)
+    config = msgspec.json.decode(argv[0], type=AgentConfig)
     gc.freeze()  # what is imported stays shared between the forks
     for name in argv[1:]:
         if os.fork() == 0:
             _become(config, name)
 
 
-def _become(config: Config, name: str) -> NoReturn:
+def _become(config: AgentConfig, name: str) -> NoReturn:
     """The forked process: on record, with its own log, in the node's namespace; it does not return."""
     directory = Path(config.directory)
     os.setsid()
@@ -185,7 +185,7 @@ def _become(config: Config, name: str) -> NoReturn:
     sys.exit(1)
 
 
-def _plan(config: Config) -> Plan:
+def _plan(config: AgentConfig) -> AddressPlan:
     return addresses.plan(config.lab, config.slot, config.zones, config.nodes_per_zone)
 
 

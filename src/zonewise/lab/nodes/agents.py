@@ -13,7 +13,7 @@ from zonewise.lab.decide.addresses import namespace_of
 from zonewise.lab.network import namespaces
 
 
-class Config(msgspec.Struct, frozen=True):
+class AgentConfig(msgspec.Struct, frozen=True):
     """What agents are told on their command line, as JSON."""
 
     lab: str
@@ -30,7 +30,7 @@ def process_name(node: str) -> str:
     return f"agent-{node}"
 
 
-def start(config: Config, nodes: Iterable[str]) -> None:
+def start(config: AgentConfig, nodes: Iterable[str]) -> None:
     """One agent for each of these nodes that has none, forked off one process.
 
     That process starts inside the lab's router, so that whoever removes the lab in this moment finds it there.

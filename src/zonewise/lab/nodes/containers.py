@@ -16,7 +16,7 @@ from pathlib import Path
 
 from zonewise.lab import processes
 from zonewise.lab.decide.environment import ContainerConfigError
-from zonewise.lab.decide.podspec import Container, Pod
+from zonewise.lab.decide.podspec import RunContainer, RunPod
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import sandbox
 
@@ -24,7 +24,7 @@ _BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def start(
-    directory: Path, namespace: str, container: Container, argv: Sequence[str], variables: Mapping[str, str]
+    directory: Path, namespace: str, container: RunContainer, argv: Sequence[str], variables: Mapping[str, str]
 ) -> processes.Process:
     environ = base_environment(directory) | dict(variables)
     if shutil.which(argv[0], path=environ["PATH"]) is None:
@@ -39,7 +39,7 @@ def base_environment(directory: Path) -> dict[str, str]:
     return {"PATH": f"{Path(sys.executable).parent}:{_BASE_PATH}", "HOME": str(directory), "LANG": "C.UTF-8"}
 
 
-def find(directory: Path, container: Container) -> processes.Process | None:
+def find(directory: Path, container: RunContainer) -> processes.Process | None:
     """The container's process if it still runs, whoever started it."""
     process = processes.find(directory, container.name)
     return process if process is not None and process.running else None
@@ -111,7 +111,9 @@ async def _outcome(process: asyncio.subprocess.Process, timeout_seconds: float) 
     return process.returncode == 0, output.decode(errors="replace").strip()
 
 
-def make_volumes(directory: Path, pod: Pod, container: Container, config_maps: Mapping[str, Mapping[str, str]]) -> None:
+def make_volumes(
+    directory: Path, pod: RunPod, container: RunContainer, config_maps: Mapping[str, Mapping[str, str]]
+) -> None:
     """emptyDir and configMap volumes; others, such as the API server's token volume, are left out."""
     volumes = {volume.name: volume for volume in pod.spec.volumes}
     for mount in container.volume_mounts:

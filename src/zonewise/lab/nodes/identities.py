@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from zonewise.kube.client.client import Client
-from zonewise.lab.decide.podspec import Pod
+from zonewise.lab.decide.podspec import RunPod
 from zonewise.lab.records import write_private
 from zonewise.objects import SERVICE_ACCOUNTS
 
@@ -22,11 +22,11 @@ _A_YEAR_SECONDS = 365 * 24 * 3600
 """Longer than labs live: nobody renews it."""
 
 
-def needed(pod: Pod) -> bool:
+def needed(pod: RunPod) -> bool:
     return pod.spec.service_account_name not in _NOBODY
 
 
-async def write(client: Client, pod: Pod, like: Path, directory: Path, deadline_seconds: float) -> Path:
+async def write(client: Client, pod: RunPod, like: Path, directory: Path, deadline_seconds: float) -> Path:
     """The kubeconfig of the pod, for the cluster of the one that is given."""
     request = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -53,5 +53,5 @@ def with_token(document: dict[str, Any], token: str) -> dict[str, Any]:
     return document | {"users": [{"name": user["name"], "user": {"token": token}} for user in document["users"]]}
 
 
-def _reference(pod: Pod) -> dict[str, str]:
+def _reference(pod: RunPod) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}

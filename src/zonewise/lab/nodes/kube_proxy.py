@@ -19,7 +19,7 @@ _LISTENS: Final = b"Starting node config controller"
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedProxy:
     """What it wrote before, in an earlier life, is `earlier_bytes` long."""
 
     node: NodePlan
@@ -55,7 +55,7 @@ def argv(program: Path, kubeconfig: Path, node: str) -> list[str]:
     ]
 
 
-def start(directory: Path, program: Path, node: NodePlan) -> Started | None:
+def start(directory: Path, program: Path, node: NodePlan) -> StartedProxy | None:
     """None if it runs already."""
     name = process_name(node.name)
     running = processes.find(directory, name)
@@ -65,4 +65,4 @@ def start(directory: Path, program: Path, node: NodePlan) -> Started | None:
     earlier_bytes = log.stat().st_size if log.exists() else 0
     kubeconfig = directory / "kube-proxy.kubeconfig"
     processes.spawn(directory, name, namespaces.command(node.namespace, argv(program, kubeconfig, node.name)))
-    return Started(node, log, earlier_bytes)
+    return StartedProxy(node, log, earlier_bytes)

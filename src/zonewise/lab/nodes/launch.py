@@ -10,8 +10,8 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, NotFound
 from zonewise.lab.decide import environment
 from zonewise.lab.decide.addresses import Addresses, NodePlan
-from zonewise.lab.decide.environment import Surroundings
-from zonewise.lab.decide.podspec import Container, Pod
+from zonewise.lab.decide.environment import PodEnvironment
+from zonewise.lab.decide.podspec import RunContainer, RunPod
 from zonewise.lab.nodes import containers, identities, sandbox
 from zonewise.lab.processes import Process
 from zonewise.objects import CONFIG_MAPS, SERVICES, Service
@@ -20,7 +20,7 @@ API_DEADLINE_SECONDS = 5.0
 TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 
 
-class Services:
+class PodServices:
     """The Services of a namespace as of now, or as last known while the API server is away.
 
     Not a watch: a pod may be heard of before the Service that was created before it.
@@ -42,7 +42,7 @@ class Services:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LaunchNode:
     """What every pod of a node shares."""
 
     lab: str
@@ -51,17 +51,17 @@ class Node:
     pods_directory: Path
     client: Client
     api_server: tuple[str, int]
-    services: Services
+    services: PodServices
     kubeconfig: Path
     """The agent's own."""
     cluster_dns: str = ""
 
 
 async def start(
-    node: Node, pod: Pod, container: Container, directory: Path, namespace: str, addresses: Addresses
+    node: LaunchNode, pod: RunPod, container: RunContainer, directory: Path, namespace: str, addresses: Addresses
 ) -> Process:
     """Raises ContainerConfigError for what is wrong with the container, and ApiError for what could not be read."""
-    around = Surroundings(
+    around = PodEnvironment(
         host=node.plan.address,
         addresses=addresses,
         topology={label: node.labels[label] for label in TOPOLOGY_LABELS},
@@ -77,13 +77,13 @@ async def start(
     return containers.start(directory, namespace, container, environment.command_line(container, variables), variables)
 
 
-async def _kubeconfig(node: Node, pod: Pod, directory: Path) -> Path | None:
+async def _kubeconfig(node: LaunchNode, pod: RunPod, directory: Path) -> Path | None:
     if not identities.needed(pod):
         return None
     return await identities.write(node.client, pod, node.kubeconfig, directory, API_DEADLINE_SECONDS)
 
 
-async def _config_maps(client: Client, pod: Pod, container: Container) -> dict[str, Mapping[str, str]]:
+async def _config_maps(client: Client, pod: RunPod, container: RunContainer) -> dict[str, Mapping[str, str]]:
     """Those that are there; who needs one that is not will say so."""
     found: dict[str, Mapping[str, str]] = {}
     for name in environment.config_maps_of(pod, container):

@@ -18,7 +18,7 @@ from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import processes, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.decide import addresses
-from zonewise.lab.decide.addresses import Plan
+from zonewise.lab.decide.addresses import AddressPlan
 from zonewise.lab.network import namespaces, network, shaping
 from zonewise.lab.network.shaping import Shaping
 from zonewise.lab.nodes import agents, sandbox
@@ -31,7 +31,7 @@ CONTROLLER_MANAGER_FLAGS = ("--node-monitor-period=2s", "--node-monitor-grace-pe
 """Agents beat every 4 s, so a zone that was cut off is noticed after 20 s rather than the stock 50."""
 
 
-class Lab(Protocol):
+class NamespaceNodes(Protocol):
     """What the nodes must know of their lab; the lab's record has it."""
 
     @property
@@ -63,17 +63,17 @@ class Lab(Protocol):
         ...
 
 
-def plan_of(lab: Lab) -> Plan:
+def plan_of(lab: NamespaceNodes) -> AddressPlan:
     return addresses.plan(lab.name, lab.slot, lab.zones, lab.nodes_per_zone)
 
 
-def prepare(lab: Lab) -> None:
+def prepare(lab: NamespaceNodes) -> None:
     """Make the network: host link, router, zones and nodes. Needs root. What an earlier lab of the name left is removed."""
     network.build(plan_of(lab))
     shaping.forget(lab.directory)
 
 
-def up(lab: Lab) -> None:
+def up(lab: NamespaceNodes) -> None:
     """Start those agents and kube-proxies that do not run, and wait until every Node is ready."""
     plan = plan_of(lab)
     agents.start(_config(lab), [node.name for node in plan.nodes])
@@ -89,7 +89,7 @@ def down(name: str, slot: int) -> None:
     network.remove(name, addresses.link_of(slot))
 
 
-def cut(lab: Lab, zone: str) -> bool:
+def cut(lab: NamespaceNodes, zone: str) -> bool:
     """From now on no packet enters or leaves the zone: neither to other zones nor to the API server. False: so before."""
     with _shaping_alone(lab) as plan:
         before = shaping.read(lab.directory)
@@ -97,7 +97,7 @@ def cut(lab: Lab, zone: str) -> bool:
         return zone not in before.cut
 
 
-def heal(lab: Lab, zone: str) -> bool:
+def heal(lab: NamespaceNodes, zone: str) -> bool:
     """Undo `cut`; False when the zone was not cut off."""
     with _shaping_alone(lab) as plan:
         before = shaping.read(lab.directory)
@@ -105,7 +105,7 @@ def heal(lab: Lab, zone: str) -> bool:
         return zone in before.cut
 
 
-def shape(lab: Lab, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
+def shape(lab: NamespaceNodes, a: str, b: str, latency_ms: float, loss_percent: float) -> None:
     """Delay and drop what goes between two zones, each way. Zero for both makes the path plain again."""
     path = shaping.ZonePath(a, b, latency_ms, loss_percent)
     with _shaping_alone(lab) as plan:
@@ -114,7 +114,7 @@ def shape(lab: Lab, a: str, b: str, latency_ms: float, loss_percent: float) -> N
 
 
 @contextmanager
-def _shaping_alone(lab: Lab) -> Iterator[Plan]:
+def _shaping_alone(lab: NamespaceNodes) -> Iterator[AddressPlan]:
     """What is wanted is read, changed and written back, so one at a time; whoever waited looks whether the lab is there."""
     if not (lab.zones and lab.nodes_per_zone):
         raise UsageError(f"lab {lab.name!r} has no network between zones: start one with `zonewise lab up --zones 3`")
@@ -123,12 +123,12 @@ def _shaping_alone(lab: Lab) -> Iterator[Plan]:
         yield plan_of(lab)
 
 
-def shaped(lab: Lab) -> Shaping:
+def shaped(lab: NamespaceNodes) -> Shaping:
     """Which zones are cut and which paths shaped."""
     return shaping.read(lab.directory)
 
 
-def exec_argv(lab: Lab, pod_or_node: str, argv: Sequence[str]) -> list[str]:
+def exec_argv(lab: NamespaceNodes, pod_or_node: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` inside a node or a pod (`name`, or `namespace/name`)."""
     found = plan_of(lab).nodes
     for node in found:
@@ -141,13 +141,13 @@ def exec_argv(lab: Lab, pod_or_node: str, argv: Sequence[str]) -> list[str]:
         raise UsageError(f"{error}, and no such node: the namespace nodes are {known}") from None
 
 
-def log_path(lab: Lab, pod: str, container: str = "") -> Path:
+def log_path(lab: NamespaceNodes, pod: str, container: str = "") -> Path:
     """Where the container's output is; the first container's when none is named."""
     return sandbox.find(lab.name, lab.directory, plan_of(lab).nodes, pod).log_path(container)
 
 
-def _config(lab: Lab) -> agents.Config:
-    return agents.Config(
+def _config(lab: NamespaceNodes) -> agents.AgentConfig:
+    return agents.AgentConfig(
         lab=lab.name,
         slot=lab.slot,
         zones=lab.zones,
@@ -158,7 +158,7 @@ def _config(lab: Lab) -> agents.Config:
     )
 
 
-def _await_ready(lab: Lab, plane: ControlPlane, wanted: set[str]) -> None:
+def _await_ready(lab: NamespaceNodes, plane: ControlPlane, wanted: set[str]) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while missing := sorted(wanted - _ready(_listed(plane))):
         if time.monotonic() > deadline:
@@ -167,7 +167,7 @@ def _await_ready(lab: Lab, plane: ControlPlane, wanted: set[str]) -> None:
         time.sleep(0.05)
 
 
-def _tell_zones(plane: ControlPlane, proxies: Sequence[stock_proxy.Started]) -> None:
+def _tell_zones(plane: ControlPlane, proxies: Sequence[stock_proxy.StartedProxy]) -> None:
     """Takes each zone away and gives it back, once the node's kube-proxy is sure to hear it."""
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     for proxy in proxies:

@@ -22,11 +22,11 @@ from zonewise.lab import processes
 from zonewise.lab.decide import pod_lifecycle, podstatus
 from zonewise.lab.decide.addresses import Addresses
 from zonewise.lab.decide.environment import ContainerConfigError
-from zonewise.lab.decide.pod_lifecycle import Act, ContainerState, Probing, Problem, Step
-from zonewise.lab.decide.podspec import PODS, Container, Exec, Hook, Pod, Sleep
+from zonewise.lab.decide.pod_lifecycle import ContainerState, LifecycleAction, LifecycleStep, Probing, StartProblem
+from zonewise.lab.decide.podspec import PODS, ExecAction, LifecycleHook, RunContainer, RunPod, Sleep
 from zonewise.lab.decide.probe_results import ProbeKind, probe_of
 from zonewise.lab.nodes import containers, launch, probes, sandbox
-from zonewise.lab.nodes.launch import API_DEADLINE_SECONDS, Node
+from zonewise.lab.nodes.launch import API_DEADLINE_SECONDS, LaunchNode
 from zonewise.lab.nodes.sandbox import PodRecord
 
 RETRY_SECONDS = 1.0
@@ -37,7 +37,7 @@ _log = log.get_logger(__name__)
 class PodWorker:
     """`index` is the pod's address within the node's subnet; None puts it into the node's own network."""
 
-    def __init__(self, node: Node, record: PodRecord) -> None:
+    def __init__(self, node: LaunchNode, record: PodRecord) -> None:
         self.pod = record.pod
         self.index = record.index
         self._node = node
@@ -64,7 +64,7 @@ class PodWorker:
     def addresses(self) -> Addresses:
         return self._node.plan.address if self.index is None else self._node.plan.pods.address(self.index)
 
-    def update(self, pod: Pod) -> None:
+    def update(self, pod: RunPod) -> None:
         """The object has changed; what is older than the last answer to a report is no news."""
         if int(pod.metadata.resource_version) >= int(self.pod.metadata.resource_version):
             self.pod = pod
@@ -123,24 +123,24 @@ class PodWorker:
         except TimeoutError:
             return
 
-    async def _perform(self, action: Act | Probing) -> None:
+    async def _perform(self, action: LifecycleAction | Probing) -> None:
         match action:
             case Probing(container, kind):
                 self._spawn(_task_name(action), self._probe(container, kind))
-            case Act(Step.START, container):
+            case LifecycleAction(LifecycleStep.START, container):
                 await self._start(container)
-            case Act(Step.RUN_HOOK, container):
+            case LifecycleAction(LifecycleStep.RUN_HOOK, container):
                 self._set(container, stop_asked_at=time.time())
                 self._spawn(_task_name(action), self._run_hook(container))
-            case Act(Step.TERMINATE, container):
+            case LifecycleAction(LifecycleStep.TERMINATE, container):
                 asked_at = self._state(container).stop_asked_at or time.time()
                 self._set(container, stop_asked_at=asked_at, terminated=True)
                 self._signal(container, signal.SIGTERM)
-            case Act(Step.KILL, container):
+            case LifecycleAction(LifecycleStep.KILL, container):
                 self._set(container, killed=True)
                 self._signal(container, signal.SIGKILL)
 
-    async def _start(self, container: Container) -> None:
+    async def _start(self, container: RunContainer) -> None:
         try:
             if not self._attached:
                 await self._attach()
@@ -149,7 +149,7 @@ class PodWorker:
             )
         except (ContainerConfigError, ApiError) as error:
             retry_at = time.time() + pod_lifecycle.CONFIG_RETRY_SECONDS
-            self._set(container, problem=Problem("CreateContainerConfigError", str(error), retry_at))
+            self._set(container, problem=StartProblem("CreateContainerConfigError", str(error), retry_at))
             return
         self._put(container, self._state(container).started(time.time()))
         self._watch(container, process)
@@ -181,22 +181,24 @@ class PodWorker:
                 self._put(container, state.exited(pod_lifecycle.UNKNOWN_EXIT_CODE, time.time(), unseen=True))
         self._attached = bool(self._processes)  # without a process the network may be half made
 
-    def _watch(self, container: Container, process: processes.Process) -> None:
+    def _watch(self, container: RunContainer, process: processes.Process) -> None:
         self._processes[container.name] = process
         self._spawn(f"run {container.name}", self._await_end(container, process))
 
-    async def _await_end(self, container: Container, process: processes.Process) -> None:
+    async def _await_end(self, container: RunContainer, process: processes.Process) -> None:
         code = await containers.ended(process)
         del self._processes[container.name]
         known = pod_lifecycle.UNKNOWN_EXIT_CODE if code is None else code
         self._put(container, self._state(container).exited(known, time.time(), unseen=code is None))
 
-    async def _probe(self, container: Container, kind: ProbeKind) -> None:
+    async def _probe(self, container: RunContainer, kind: ProbeKind) -> None:
         probe, process = probe_of(container, kind), self._processes.get(container.name)
         if probe is None or process is None:
             return
         now = time.time()
-        success, said = await probes.ask(probe, probes.Target(process, self.namespace, self.addresses.v4, container))
+        success, said = await probes.ask(
+            probe, probes.ProbeTarget(process, self.namespace, self.addresses.v4, container)
+        )
         state = self._state(container)
         if self._processes.get(container.name) is not process:
             return  # the answer is of a run that has ended
@@ -204,7 +206,7 @@ class PodWorker:
         if not success:
             _log.info("probe failed", pod=str(self.pod), container=container.name, probe=str(kind), said=said[:200])
 
-    async def _run_hook(self, container: Container) -> None:
+    async def _run_hook(self, container: RunContainer) -> None:
         process = self._processes.get(container.name)
         if process is None:
             return
@@ -212,11 +214,11 @@ class PodWorker:
         if self._processes.get(container.name) is process:
             self._set(container, hook_done=True)
 
-    async def _hook(self, container: Container, process: processes.Process) -> None:
+    async def _hook(self, container: RunContainer, process: processes.Process) -> None:
         match container.lifecycle.pre_stop:
-            case Hook(sleep=Sleep(seconds=seconds)):
+            case LifecycleHook(sleep=Sleep(seconds=seconds)):
                 await asyncio.sleep(seconds)
-            case Hook(exec_=Exec(command=command)):
+            case LifecycleHook(exec_=ExecAction(command=command)):
                 patience = float(self.pod.spec.termination_grace_period_seconds)
                 well, said = await containers.run_beside(process, self.namespace, command, patience)
                 if not well:
@@ -226,13 +228,13 @@ class PodWorker:
 
     # State.
 
-    def _state(self, container: Container) -> ContainerState:
+    def _state(self, container: RunContainer) -> ContainerState:
         return pod_lifecycle.state_of(self._states, container)
 
-    def _set(self, container: Container, **changes: Any) -> None:
+    def _set(self, container: RunContainer, **changes: Any) -> None:
         self._put(container, msgspec.structs.replace(self._state(container), **changes))
 
-    def _put(self, container: Container, state: ContainerState) -> None:
+    def _put(self, container: RunContainer, state: ContainerState) -> None:
         self._states[container.name] = state
         self._save()
         self._wake()
@@ -244,7 +246,7 @@ class PodWorker:
         self._changed.set()
         self._unreported.set()
 
-    def _signal(self, container: Container, number: signal.Signals) -> None:
+    def _signal(self, container: RunContainer, number: signal.Signals) -> None:
         process = self._processes.get(container.name)
         if process is not None and process.running:
             containers.kill_group(process.pid, number)
@@ -322,9 +324,9 @@ class PodWorker:
                 return
 
 
-def _task_name(action: Act | Probing) -> str:
+def _task_name(action: LifecycleAction | Probing) -> str:
     match action:
         case Probing(container, kind):
             return f"{kind} probe of {container.name}"
-        case Act(kind, container):
+        case LifecycleAction(kind, container):
             return f"{kind} {container.name}"

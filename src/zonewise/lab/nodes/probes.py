@@ -12,22 +12,22 @@ from ipaddress import IPv4Address
 
 import aiohttp
 
-from zonewise.lab.decide.podspec import Container, HttpGet, Probe, TcpSocket
+from zonewise.lab.decide.podspec import HttpGet, Probe, RunContainer, TcpSocket
 from zonewise.lab.nodes import containers
 from zonewise.lab.processes import Process
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """Where a pod's container can be asked."""
 
     process: Process
     namespace: str
     address: IPv4Address
-    container: Container
+    container: RunContainer
 
 
-async def ask(probe: Probe, target: Target) -> tuple[bool, str]:
+async def ask(probe: Probe, target: ProbeTarget) -> tuple[bool, str]:
     """Whether it answered well within the probe's timeout, and if not, what happened."""
     try:
         async with asyncio.timeout(probe.timeout_seconds):
@@ -38,7 +38,7 @@ async def ask(probe: Probe, target: Target) -> tuple[bool, str]:
         return False, str(error) or type(error).__name__
 
 
-async def _ask(probe: Probe, target: Target) -> tuple[bool, str]:
+async def _ask(probe: Probe, target: ProbeTarget) -> tuple[bool, str]:
     if probe.http_get is not None:
         return await _http(probe.http_get, target)
     if probe.tcp_socket is not None:
@@ -48,14 +48,14 @@ async def _ask(probe: Probe, target: Target) -> tuple[bool, str]:
     return False, "the lab knows httpGet, tcpSocket and exec probes only"
 
 
-async def _http(get: HttpGet, target: Target) -> tuple[bool, str]:
+async def _http(get: HttpGet, target: ProbeTarget) -> tuple[bool, str]:
     url = f"{get.scheme.lower()}://{get.host or target.address}:{port_number(get.port, target.container)}{get.path}"
     headers = {header.name: header.value for header in get.http_headers}
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers, ssl=False) as response:
         return 200 <= response.status < 400, f"HTTP status {response.status}"
 
 
-async def _tcp(check: TcpSocket, target: Target) -> tuple[bool, str]:
+async def _tcp(check: TcpSocket, target: ProbeTarget) -> tuple[bool, str]:
     host = check.host or str(target.address)
     _, writer = await asyncio.open_connection(host, port_number(check.port, target.container))
     writer.close()
@@ -64,7 +64,7 @@ async def _tcp(check: TcpSocket, target: Target) -> tuple[bool, str]:
     return True, ""
 
 
-def port_number(port: int | str, container: Container) -> int:
+def port_number(port: int | str, container: RunContainer) -> int:
     if isinstance(port, int):
         return port
     for known in container.ports:

@@ -19,7 +19,7 @@ from zonewise.errors import UsageError
 from zonewise.lab import processes, records
 from zonewise.lab.decide.addresses import Addresses, NodePlan, pod_namespace_of
 from zonewise.lab.decide.pod_lifecycle import ContainerState
-from zonewise.lab.decide.podspec import Pod
+from zonewise.lab.decide.podspec import RunPod
 from zonewise.lab.network import namespaces, network
 
 _RECORD = "pod.json"
@@ -31,7 +31,7 @@ _FIRST_POD, _LAST_POD = 1, 254  # within a node's /24; the same number is taken 
 class PodRecord(msgspec.Struct, frozen=True):
     """`index` is the pod's address within its node's subnet; None for a pod in the node's own network."""
 
-    pod: Pod
+    pod: RunPod
     index: int | None
     since: float
     states: dict[str, ContainerState]
@@ -41,7 +41,7 @@ def pods_directory(lab_directory: Path, node: str) -> Path:
     return lab_directory / "nodes" / node / "pods"
 
 
-def directory_of(pods: Path, pod: Pod) -> Path:
+def directory_of(pods: Path, pod: RunPod) -> Path:
     return pods / f"{pod.metadata.namespace}_{pod.metadata.name}_{pod.metadata.uid}"
 
 
@@ -50,7 +50,7 @@ class NoPodError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodSandbox:
     """Where a pod runs, for whoever wants to look inside."""
 
     directory: Path
@@ -67,7 +67,7 @@ class Place:
         return processes.log_path(self.directory, name)
 
 
-def find(lab: str, lab_directory: Path, nodes: Iterable[NodePlan], name: str) -> Place:
+def find(lab: str, lab_directory: Path, nodes: Iterable[NodePlan], name: str) -> PodSandbox:
     """The place of a pod by its `name` or `namespace/name`, from the nodes' records: it works in a cut zone too."""
     namespace, _, pod_name = name.rpartition("/")
     for node in nodes:
@@ -78,7 +78,7 @@ def find(lab: str, lab_directory: Path, nodes: Iterable[NodePlan], name: str) ->
                 inner = node.namespace if record.index is None else namespace_of(lab, record.pod)
                 spec = record.pod.spec
                 names = tuple(container.name for container in spec.containers + spec.init_containers)
-                return Place(directory_of(pods, record.pod), inner, names)
+                return PodSandbox(directory_of(pods, record.pod), inner, names)
     raise NoPodError(f"no pod {namespace or 'default'}/{pod_name} runs on a namespace node of lab {lab}")
 
 
@@ -108,11 +108,11 @@ def free_index(taken: Collection[int], last: int) -> int:
     )
 
 
-def namespace_of(lab: str, pod: Pod) -> str:
+def namespace_of(lab: str, pod: RunPod) -> str:
     return pod_namespace_of(lab, pod.metadata.uid)
 
 
-def attach(lab: str, node: NodePlan, pod: Pod, addresses: Addresses) -> None:
+def attach(lab: str, node: NodePlan, pod: RunPod, addresses: Addresses) -> None:
     """Make the pod's namespace and link; run inside the node. What an interrupted attempt left is replaced."""
     detach(lab, node, pod)
     namespace = namespace_of(lab, pod)
@@ -122,7 +122,7 @@ def attach(lab: str, node: NodePlan, pod: Pod, addresses: Addresses) -> None:
     namespaces.ip(network.pod_lines(node, addresses), namespace)
 
 
-def detach(lab: str, node: NodePlan, pod: Pod) -> None:
+def detach(lab: str, node: NodePlan, pod: RunPod) -> None:
     """End what still runs in the pod and take its network away. The link goes first, and with it the route to the pod."""
     namespace = namespace_of(lab, pod)
     if not namespaces.path(namespace).exists():
@@ -133,7 +133,7 @@ def detach(lab: str, node: NodePlan, pod: Pod) -> None:
     namespaces.remove([namespace])
 
 
-def link_of(pod: Pod) -> str:
+def link_of(pod: RunPod) -> str:
     """The node's end of the pod's link; names of interfaces are short."""
     return f"pod{hashlib.sha256(pod.metadata.uid.encode()).hexdigest()[:12]}"
 

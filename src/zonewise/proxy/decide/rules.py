@@ -15,7 +15,7 @@ import msgspec
 
 from zonewise.objects import Service, ServicePort
 from zonewise.proxy.decide.shares import assign_slots, count_slots
-from zonewise.proxy.decide.targets import Target, Targets
+from zonewise.proxy.decide.targets import EndpointTarget, PortTargets
 from zonewise.proxy.wire.family import Family, Protocol
 from zonewise.routing.kube_proxy import HEADLESS_LABEL, PROXY_NAME_LABEL
 
@@ -40,7 +40,7 @@ class Scope(StrEnum):
     LOCAL = "local"
 
 
-class Refusal(StrEnum):
+class PortRefusal(StrEnum):
     REJECT = "reject"
     DROP = "drop"
 
@@ -57,18 +57,18 @@ class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     protocol: Protocol
     port: int
     cluster_ip: str
-    internal: Scope | Refusal
-    external: Scope | Refusal
+    internal: Scope | PortRefusal
+    external: Scope | PortRefusal
     external_policy_local: bool = False
-    cluster: tuple[Target, ...] = ()
-    local: tuple[Target, ...] = ()
-    hairpin: tuple[Target, ...] = ()
+    cluster: tuple[EndpointTarget, ...] = ()
+    local: tuple[EndpointTarget, ...] = ()
+    hairpin: tuple[EndpointTarget, ...] = ()
     external_ips: tuple[str, ...] = ()
     balancer_ips: tuple[str, ...] = ()
     source_ranges: tuple[str, ...] = ()
     node_port: int = 0
     affinity_seconds: int = 0
-    flows: frozenset[Target] | None = None
+    flows: frozenset[EndpointTarget] | None = None
     left_out: tuple[str, ...] = ()
 
 
@@ -84,11 +84,11 @@ def is_served(service: Service, *, all_services: bool) -> bool:
 def desired_rules(
     service: Service,
     port: ServicePort,
-    targets: Targets,
+    targets: PortTargets,
     family: Family,
     previous: PortRules | None = None,
     *,
-    flows: frozenset[Target] | None = None,
+    flows: frozenset[EndpointTarget] | None = None,
 ) -> PortRules | None:
     """None where the Service has no cluster IP of the family, or its port is nothing that we know."""
     cluster_ip = cluster_ip_of(service, family)
@@ -133,11 +133,11 @@ def cluster_ip_of(service: Service, family: Family) -> str:
     return ""
 
 
-def _verdict(has_any: bool, *, local_only: bool, cluster: bool, local: bool) -> Scope | Refusal:
+def _verdict(has_any: bool, *, local_only: bool, cluster: bool, local: bool) -> Scope | PortRefusal:
     """Without any endpoint clients learn it at once; with endpoints on other nodes only, another node may serve them."""
     if local_only:
-        return Scope.LOCAL if local else (Refusal.DROP if has_any else Refusal.REJECT)
-    return Scope.CLUSTER if cluster else Refusal.REJECT
+        return Scope.LOCAL if local else (PortRefusal.DROP if has_any else PortRefusal.REJECT)
+    return Scope.CLUSTER if cluster else PortRefusal.REJECT
 
 
 def _takes_outside(service: Service) -> bool:
@@ -180,13 +180,13 @@ def _affinity_seconds(service: Service) -> int:
     return service.spec.session_affinity_config.client_ip.timeout_seconds
 
 
-def _too_many(targets: Mapping[Target, float]) -> tuple[str, ...]:
+def _too_many(targets: Mapping[EndpointTarget, float]) -> tuple[str, ...]:
     if len(targets) <= _MOST_TARGETS:
         return ()
     return (f"{len(targets) - _MOST_TARGETS} of {len(targets)} endpoints get no traffic: {_MOST_TARGETS} are the most",)
 
 
-def _of_other_family(foreign: set[Target], family: Family) -> tuple[str, ...]:
+def _of_other_family(foreign: set[EndpointTarget], family: Family) -> tuple[str, ...]:
     if not foreign:
         return ()
     return (f"{len(foreign)} endpoints have no {family.name} address, such as {min(foreign)}",)

@@ -1,6 +1,6 @@
 """From a Service and its slices to the rules of its ports in every family: the whole decision of the proxy. Pure.
 
-`Decider` keeps what the next decision starts from: the last rules, whose slots stay where they can, and the last routing
+`ServiceRules` keeps what the next decision starts from: the last rules, whose slots stay where they can, and the last routing
 decision, which preferences move away from as little as possible.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from zonewise.objects import EndpointSlice, Key, Service, key_of
 from zonewise.proxy.decide.rules import PortName, PortRules, cluster_ip_of, desired_rules, is_served
-from zonewise.proxy.decide.targets import Place, Targets, find_targets, parted, serving
+from zonewise.proxy.decide.targets import NodePlace, PortTargets, find_targets, parted, serving
 from zonewise.proxy.wire.family import Family
 from zonewise.routing import Decision, read_policy
 from zonewise.routing.policy import SameDomain, TopologyKeys
@@ -26,7 +26,7 @@ _Memory = dict[tuple[str, str, str], Decision]
 
 
 @dataclass(slots=True)
-class Decider:
+class ServiceRules:
     families: tuple[Family, ...]
     all_services: bool = False
     answers: dict[Key, Answer] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Decider:
     _decisions: dict[Key, _Memory] = field(default_factory=dict)
 
     def decide(
-        self, key: Key, service: Service | None, slices: Sequence[EndpointSlice], place: Place
+        self, key: Key, service: Service | None, slices: Sequence[EndpointSlice], place: NodePlace
     ) -> dict[Family, dict[PortName, PortRules | None]]:
         """What changes for the Service: rules by port, None for ports that are gone. Remembered once all is decided."""
         before, remembered = self.answers.get(key, {}), self._decisions.get(key, {})
@@ -64,7 +64,7 @@ def _put(into: dict[Key, T], key: Key, value: T | None) -> None:
 def _answer(
     service: Service,
     slices: Sequence[EndpointSlice],
-    place: Place,
+    place: NodePlace,
     family: Family,
     old: Mapping[PortName, PortRules],
     remembered: _Memory,
@@ -95,8 +95,8 @@ def depends_on_labels(service: Service) -> bool:
 
 
 def explain(
-    service: Service, slices: Sequence[EndpointSlice], place: Place, families: Iterable[Family]
-) -> list[tuple[Family, Targets, PortRules]]:
+    service: Service, slices: Sequence[EndpointSlice], place: NodePlace, families: Iterable[Family]
+) -> list[tuple[Family, PortTargets, PortRules]]:
     """The targets and rules of every port, for a person to read."""
     found = []
     for family in families:

@@ -16,11 +16,11 @@ import msgspec
 from zonewise.objects import Endpoint, EndpointSlice, Service, ServicePort
 from zonewise.routing import (
     NODE_NAME,
-    Choice,
-    Cluster,
-    Code,
+    ClientChoice,
     Decision,
-    Reason,
+    RoutingCode,
+    RoutingNodes,
+    RoutingReason,
     choose,
     decide,
     drained_zones,
@@ -29,17 +29,17 @@ from zonewise.routing import (
 )
 from zonewise.routing.endpoints import is_ready, usable
 from zonewise.routing.kube_proxy import ProxyChoice, TrafficPolicies, categorize, merge, traffic_policies
-from zonewise.routing.policy import Reading, SameDomain, Strength, TopologyKeys
+from zonewise.routing.policy import PolicyReading, SameDomain, Strength, TopologyKeys
 from zonewise.routing.weights_annotation import WEIGHTS, read_weights
 from zonewise.topology import REGION, ZONE
 
 CONSUMER: Final = "zonewise.dev/consumer"
 SHARED: Final = "zonewise-shared"
 ALL: Final = "zonewise-all"
-_NOTHING_ASKED: Final = Reason(Code.NO_POLICY, "all ready endpoints: nothing else is asked for or hinted")
+_NOTHING_ASKED: Final = RoutingReason(RoutingCode.NO_POLICY, "all ready endpoints: nothing else is asked for or hinted")
 
 
-class Target(NamedTuple):
+class EndpointTarget(NamedTuple):
     address: str
     port: int
 
@@ -47,30 +47,30 @@ class Target(NamedTuple):
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-class Targets(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class PortTargets(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`cluster` with shares, for traffic that may leave the node; `local` for what must not.
 
     `on_node` are those of either kind that run on this node. `has_any` tells that there are endpoints somewhere, even
     if none for this traffic: what is refused then is dropped, as it may be served elsewhere.
     """
 
-    cluster: Mapping[Target, float]
-    local: tuple[Target, ...]
-    on_node: frozenset[Target]
+    cluster: Mapping[EndpointTarget, float]
+    local: tuple[EndpointTarget, ...]
+    on_node: frozenset[EndpointTarget]
     has_any: bool
-    reason: Reason
+    reason: RoutingReason
     decision: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodePlace:
     """Where the clients are: this node, and what is known of the others.
 
     `namespaces` has the annotations of those that have any to heed, by name.
     """
 
     node: str
-    cluster: Cluster = field(repr=False)
+    cluster: RoutingNodes = field(repr=False)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     @property
@@ -82,10 +82,10 @@ def find_targets(
     service: Service,
     port: ServicePort,
     slices: Sequence[EndpointSlice],
-    place: Place,
+    place: NodePlace,
     family: str,
     previous: Decision | None = None,
-) -> Targets:
+) -> PortTargets:
     """`slices` are those of the Service; the ones of another family or without the port don't count."""
     offering = [(found, number) for found in slices if found.address_type == family for number in offered(found, port)]
     policies = traffic_policies(service, port, family)
@@ -119,11 +119,11 @@ def parted(slices: Iterable[EndpointSlice]) -> dict[tuple[str | None, str], list
 _Offering = Sequence[tuple[EndpointSlice, int]]
 
 
-def _plain(service: Service, offering: _Offering, policies: TrafficPolicies, place: Place) -> Targets | None:
+def _plain(service: Service, offering: _Offering, policies: TrafficPolicies, place: NodePlace) -> PortTargets | None:
     """The common case at a fraction of the cost: nothing is asked, hinted, terminating or bound to the node."""
     if policies.uses_local or service.metadata.annotations or service.spec.topology_keys:
         return None
-    shares: dict[Target, float] = {}
+    shares: dict[EndpointTarget, float] = {}
     on_node = []
     here = place.node
     for found, number in offering:
@@ -133,19 +133,21 @@ def _plain(service: Service, offering: _Offering, policies: TrafficPolicies, pla
             conditions = endpoint.conditions
             if endpoint.hints is not None or conditions.terminating or conditions.ready is False:
                 return None
-            target = Target(endpoint.addresses[0], number)  # the API server knows no endpoint without one
+            target = EndpointTarget(endpoint.addresses[0], number)  # the API server knows no endpoint without one
             shares[target] = 1.0
             if endpoint.node_name == here:
                 on_node.append(target)
     if not shares:
         return None
-    return Targets(cluster=shares, local=(), on_node=frozenset(on_node), has_any=True, reason=_NOTHING_ASKED)
+    return PortTargets(cluster=shares, local=(), on_node=frozenset(on_node), has_any=True, reason=_NOTHING_ASKED)
 
 
-def _by_hints(slices: Sequence[EndpointSlice], port: ServicePort, policies: TrafficPolicies, place: Place) -> Targets:
+def _by_hints(
+    slices: Sequence[EndpointSlice], port: ServicePort, policies: TrafficPolicies, place: NodePlace
+) -> PortTargets:
     seen = merge(slices, port, place.node)
     choice: ProxyChoice = categorize(seen, policies, place.node, place.zone)
-    return Targets(
+    return PortTargets(
         cluster=dict.fromkeys(map(_parsed, choice.cluster), 1.0),
         local=tuple(map(_parsed, choice.local)),
         on_node=frozenset(_parsed(target.address) for target in seen if target.local),
@@ -154,14 +156,14 @@ def _by_hints(slices: Sequence[EndpointSlice], port: ServicePort, policies: Traf
     )
 
 
-def _parsed(written: str) -> Target:
+def _parsed(written: str) -> EndpointTarget:
     address, _, number = written.rpartition(":")
-    return Target(address.strip("[]"), int(number))
+    return EndpointTarget(address.strip("[]"), int(number))
 
 
 def _by_decision(
-    service: Service, offering: _Offering, policies: TrafficPolicies, place: Place, previous: Decision | None
-) -> Targets:
+    service: Service, offering: _Offering, policies: TrafficPolicies, place: NodePlace, previous: Decision | None
+) -> PortTargets:
     """What the slices' hints recall of the last decision counts, so that all nodes start from the same."""
     endpoints = _endpoints(offering)
     remembered = recall(endpoints, place.cluster)
@@ -173,20 +175,20 @@ def _by_decision(
 
 
 def _chosen(
-    choice: Choice, offering: _Offering, policies: TrafficPolicies, place: Place, decision: Decision | None
-) -> Targets:
+    choice: ClientChoice, offering: _Offering, policies: TrafficPolicies, place: NodePlace, decision: Decision | None
+) -> PortTargets:
     """Traffic that is bound to the node asks no policy."""
-    by_address: dict[str, list[Target]] = {}
+    by_address: dict[str, list[EndpointTarget]] = {}
     for found, number in offering:
         for endpoint in found.endpoints or ():
             if endpoint.addresses:
-                by_address.setdefault(endpoint.addresses[0], []).append(Target(endpoint.addresses[0], number))
+                by_address.setdefault(endpoint.addresses[0], []).append(EndpointTarget(endpoint.addresses[0], number))
     shares = choice.shares if policies.uses_cluster else {}
     endpoints = _endpoints(offering)
     ours = [endpoint for endpoint in endpoints if endpoint.node_name == place.node]
     local = tuple(usable(ours).by_address) if policies.uses_local else ()
     anywhere = policies.uses_local and bool(usable(endpoints).by_address)
-    return Targets(
+    return PortTargets(
         cluster={target: share for address, share in shares.items() for target in by_address[address]},
         local=tuple(target for address in local for target in by_address[address]),
         on_node=frozenset(
@@ -202,7 +204,7 @@ def _endpoints(offering: _Offering) -> list[Endpoint]:
     return [endpoint for found, _ in offering for endpoint in found.endpoints or ()]
 
 
-def _by_group(reading: Reading, offering: _Offering, policies: TrafficPolicies, place: Place) -> Targets:
+def _by_group(reading: PolicyReading, offering: _Offering, policies: TrafficPolicies, place: NodePlace) -> PortTargets:
     """Own group and what is shared with this zone; without either, and if no wall stands, whatever there is."""
     policy = reading.policy
     assert isinstance(policy, SameDomain)
@@ -250,7 +252,7 @@ def _hinted(endpoint: Endpoint, zone: str) -> bool:
     return endpoint.hints is not None and any(hint.name == zone for hint in endpoint.hints.for_zones)
 
 
-def _within_walls(policy: SameDomain, endpoints: Mapping[str, Endpoint], place: Place) -> Mapping[str, Endpoint]:
+def _within_walls(policy: SameDomain, endpoints: Mapping[str, Endpoint], place: NodePlace) -> Mapping[str, Endpoint]:
     """The smallest domain that is required walls off the others; a node that is preferred comes first within."""
     levels = ((NODE_NAME, policy.node), (ZONE, policy.zone), (REGION, policy.region))
     wall = next((key for key, strength in levels if strength is Strength.REQUIRE), None)
@@ -259,22 +261,22 @@ def _within_walls(policy: SameDomain, endpoints: Mapping[str, Endpoint], place: 
     return on_node or inside
 
 
-def _near(key: str, endpoints: Mapping[str, Endpoint], place: Place) -> Mapping[str, Endpoint]:
+def _near(key: str, endpoints: Mapping[str, Endpoint], place: NodePlace) -> Mapping[str, Endpoint]:
     home = place.cluster.domains(key).get(place.node)
     homes = place.cluster.homes(endpoints, key)
     return {address: endpoint for address, endpoint in endpoints.items() if home and homes[address] == home}
 
 
-def _group_choice(taken: Mapping[str, float], seen: int, place: Place) -> Choice:
+def _group_choice(taken: Mapping[str, float], seen: int, place: NodePlace) -> ClientChoice:
     facts = {"client": place.node, "chosen": len(taken), "endpoints": seen}
     if taken:
         sentence = f"{len(taken)} of the {seen} endpoints that the controller gave to zone {place.zone or '(none)'}"
-        return Choice(taken, None, Reason(Code.CHOSEN, sentence, facts))
+        return ClientChoice(taken, None, RoutingReason(RoutingCode.CHOSEN, sentence, facts))
     sentence = (
         f"none of {seen} endpoints is for node {place.node} in zone {place.zone or '(none)'}, and the rule is hard"
     )
     remedy = "run an endpoint there, or make the rule soft"
-    return Choice({}, None, Reason(Code.NONE_REACHABLE, sentence, facts, remedy=remedy))
+    return ClientChoice({}, None, RoutingReason(RoutingCode.NONE_REACHABLE, sentence, facts, remedy=remedy))
 
 
 def ready_on(node: str, slices: Iterable[EndpointSlice]) -> int:
@@ -288,10 +290,10 @@ def ready_on(node: str, slices: Iterable[EndpointSlice]) -> int:
     return max(map(len, found.values()), default=0)
 
 
-def serving(port: ServicePort, slices: Iterable[EndpointSlice], family: str) -> frozenset[Target]:
+def serving(port: ServicePort, slices: Iterable[EndpointSlice], family: str) -> frozenset[EndpointTarget]:
     """Those that still answer, wherever they are: a flow that one of them has may go on."""
     return frozenset(
-        Target(endpoint.addresses[0], number)
+        EndpointTarget(endpoint.addresses[0], number)
         for found in slices
         if found.address_type == family
         for number in offered(found, port)

@@ -1,6 +1,6 @@
 """The rules of one port as elements and chains of the table: what `ruleset` adds, removes and compares. Pure.
 
-`Fragment` collects; writing two of the same port, of before and after, and comparing them gives the change.
+`PortElements` collects; writing two of the same port, of before and after, and comparing them gives the change.
 """
 
 from __future__ import annotations
@@ -16,17 +16,26 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from zonewise.proxy.decide.rules import PortName, PortRules, Refusal, Scope
-from zonewise.proxy.decide.targets import Target
+from zonewise.proxy.decide.rules import PortName, PortRefusal, PortRules, Scope
+from zonewise.proxy.decide.targets import EndpointTarget
 from zonewise.proxy.wire import layout
 from zonewise.proxy.wire.family import Family
-from zonewise.proxy.wire.layout import Chain, Fixed, Options, Set, index_keys, node_port_key, place_key, port_data
-from zonewise.proxy.wire.netlink import DROP, Value, Verdict, goto
+from zonewise.proxy.wire.layout import (
+    Chain,
+    FixedLayout,
+    LayoutOptions,
+    Set,
+    index_keys,
+    node_port_key,
+    place_key,
+    port_data,
+)
+from zonewise.proxy.wire.netlink import DROP, NftVerdict, Value, goto
 
 _ID_LENGTH: Final = 12
 
 
-class Front(NamedTuple):
+class Frontend(NamedTuple):
     """Where clients knock: an address with a port, or a port of the node where the address is empty."""
 
     address: str
@@ -35,7 +44,7 @@ class Front(NamedTuple):
 
 
 @dataclass(slots=True)
-class Fragment:
+class PortElements:
     """`counted` are elements that several ports may share, with how many do; `chains` are those of one port alone."""
 
     elements: dict[str, dict[bytes, Value]] = field(default_factory=lambda: defaultdict(dict))
@@ -47,14 +56,14 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class ElementWriter:
     """Writes ports into fragments; `node_addresses` decide whether the node is within a firewall's ranges."""
 
     family: Family
-    options: Options
+    options: LayoutOptions
     node_addresses: tuple[str, ...] = ()
 
-    def write(self, rules: PortRules, into: Fragment, lost: frozenset[Front] = frozenset()) -> None:
+    def write(self, rules: PortRules, into: PortElements, lost: frozenset[Frontend] = frozenset()) -> None:
         """All of it but the fronts that another Service has."""
         port = _Port(self, rules, into)
         if not lost or _front(rules, rules.cluster_ip) not in lost:
@@ -69,7 +78,7 @@ class Writer:
         for target in rules.hairpin:
             address = self.family.pack(target.address)
             key = address + place_key(address, rules.protocol, target.port)
-            into.counted[Fixed.HAIRPIN, key] += 1
+            into.counted[FixedLayout.HAIRPIN, key] += 1
 
     def firewall_ranges(self, rules: PortRules) -> tuple[tuple[bytes, bytes], ...]:
         """A request of this node to a balancer's address may come back to it with that address as its source."""
@@ -80,15 +89,15 @@ class Writer:
         return tuple((network.network_address.packed, network.netmask.packed) for network in networks)
 
 
-def fronts(rules: PortRules) -> list[Front]:
-    return [Front(rules.cluster_ip, rules.protocol, rules.port), *outside_fronts(rules)]
+def fronts(rules: PortRules) -> list[Frontend]:
+    return [Frontend(rules.cluster_ip, rules.protocol, rules.port), *outside_fronts(rules)]
 
 
-def outside_fronts(rules: PortRules) -> Iterable[Front]:
+def outside_fronts(rules: PortRules) -> Iterable[Frontend]:
     for address in (*rules.external_ips, *rules.balancer_ips):
         yield _front(rules, address)
     if rules.node_port:
-        yield Front("", rules.protocol, rules.node_port)
+        yield Frontend("", rules.protocol, rules.node_port)
 
 
 def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, Value] | None:
@@ -98,7 +107,7 @@ def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, V
     """
     if new.node_port or new.external_ips or new.balancer_ips or new.affinity_seconds:
         return None
-    if isinstance(new.internal, Refusal):
+    if isinstance(new.internal, PortRefusal):
         return None
     same = msgspec.structs.replace(old, cluster=new.cluster, local=new.local, flows=new.flows, left_out=new.left_out)
     local = new.internal is Scope.LOCAL
@@ -111,8 +120,8 @@ def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, V
     return {key + index: family.pack(to.address) + port_data(to.port) for index, to in moved}
 
 
-def _front(rules: PortRules, address: str) -> Front:
-    return Front(address, rules.protocol, rules.port)
+def _front(rules: PortRules, address: str) -> Frontend:
+    return Frontend(address, rules.protocol, rules.port)
 
 
 @lru_cache(maxsize=4096)
@@ -122,44 +131,44 @@ def identifier(name: PortName) -> str:
     return base64.b32encode(digest).decode().lower()[:_ID_LENGTH]
 
 
-def endpoint_identifier(name: PortName, target: Target) -> str:
+def endpoint_identifier(name: PortName, target: EndpointTarget) -> str:
     digest = hashlib.sha256(str(target).encode()).digest()
     return f"{identifier(name)}-{base64.b32encode(digest).decode().lower()[:_ID_LENGTH]}"
 
 
-def _refusal(refusal: Refusal) -> Verdict:
-    return goto(layout.REFUSE) if refusal is Refusal.REJECT else DROP
+def _refusal(refusal: PortRefusal) -> NftVerdict:
+    return goto(layout.REFUSE) if refusal is PortRefusal.REJECT else DROP
 
 
 @dataclass(slots=True)
 class _Port:
-    writer: Writer
+    writer: ElementWriter
     rules: PortRules
-    into: Fragment
+    into: PortElements
 
     def cluster_ip(self) -> None:
         address = self.writer.family.pack(self.rules.cluster_ip)
         key = place_key(address, self.rules.protocol, self.rules.port)
-        self.into.counted[Fixed.CLUSTER_IPS, address] += 1
+        self.into.counted[FixedLayout.CLUSTER_IPS, address] += 1
         match self.rules.internal:
             case Scope() as scope:
-                self.into.elements[Fixed.SERVICES][key] = goto(self._pick(scope, node_port=False))
-                self._number(Fixed.ENDPOINTS, key, (scope,))
-            case Refusal() as refusal:
-                self.into.elements[Fixed.REFUSED][key] = _refusal(refusal)
+                self.into.elements[FixedLayout.SERVICES][key] = goto(self._pick(scope, node_port=False))
+                self._number(FixedLayout.ENDPOINTS, key, (scope,))
+            case PortRefusal() as refusal:
+                self.into.elements[FixedLayout.REFUSED][key] = _refusal(refusal)
 
-    def outside(self, front: Front) -> None:
+    def outside(self, front: Frontend) -> None:
         node_port = not front.address
         key = node_port_key(front.protocol, front.port)
         key = key if node_port else self.writer.family.pack(front.address) + key
         elements = self.into.elements
         if chain := self._outside_chain(node_port=node_port):
-            elements[Fixed.NODE_PORTS if node_port else Fixed.SERVICES][key] = goto(chain)
+            elements[FixedLayout.NODE_PORTS if node_port else FixedLayout.SERVICES][key] = goto(chain)
             scopes = (Scope.CLUSTER, Scope.LOCAL) if self.rules.external_policy_local else (Scope.CLUSTER,)
-            self._number(Fixed.NODE_PORT_ENDPOINTS if node_port else Fixed.ENDPOINTS, key, scopes)
+            self._number(FixedLayout.NODE_PORT_ENDPOINTS if node_port else FixedLayout.ENDPOINTS, key, scopes)
             elements[self._masqueraded(node_port=node_port)][key] = None
-        if isinstance(self.rules.external, Refusal):
-            refused = Fixed.REFUSED_NODE_PORTS if node_port else Fixed.REFUSED
+        if isinstance(self.rules.external, PortRefusal):
+            refused = FixedLayout.REFUSED_NODE_PORTS if node_port else FixedLayout.REFUSED
             elements[refused][key] = _refusal(self.rules.external)
 
     def firewall(self, addresses: Iterable[str]) -> None:
@@ -167,7 +176,7 @@ class _Port:
         chain = layout.firewall_chain(self.writer.family, name, self.writer.firewall_ranges(self.rules))
         for address in addresses:
             key = place_key(self.writer.family.pack(address), self.rules.protocol, self.rules.port)
-            self.into.elements[Fixed.FIREWALLED][key] = goto(name)
+            self.into.elements[FixedLayout.FIREWALLED][key] = goto(name)
             self.into.chains[name] = chain
 
     def sticky_endpoints(self) -> None:
@@ -185,10 +194,10 @@ class _Port:
         """A set's timeout can't be changed, so another timeout means another set."""
         return f"a-{endpoint}-{self.rules.affinity_seconds}"
 
-    def _masqueraded(self, *, node_port: bool) -> Fixed:
+    def _masqueraded(self, *, node_port: bool) -> FixedLayout:
         if self.rules.external_policy_local:
-            return Fixed.LOCAL_NODE_PORTS if node_port else Fixed.EXTERNAL_LOCAL
-        return Fixed.EXTERNAL_NODE_PORTS if node_port else Fixed.EXTERNAL
+            return FixedLayout.LOCAL_NODE_PORTS if node_port else FixedLayout.EXTERNAL_LOCAL
+        return FixedLayout.EXTERNAL_NODE_PORTS if node_port else FixedLayout.EXTERNAL
 
     def _outside_chain(self, *, node_port: bool) -> str:
         """Empty where nobody is served."""
@@ -204,7 +213,7 @@ class _Port:
         (self.into.chains if sticky else self.into.shared_chains)[name] = chain
         return name
 
-    def _slots(self, scope: Scope) -> tuple[Target, ...]:
+    def _slots(self, scope: Scope) -> tuple[EndpointTarget, ...]:
         return self.rules.cluster if scope is Scope.CLUSTER else self.rules.local
 
     def _pick(self, scope: Scope, *, node_port: bool) -> str:
@@ -231,7 +240,7 @@ class _Port:
             self.into.picks[picks] = dict(zip(index_keys(0, len(slots)), map(verdicts.__getitem__, slots), strict=True))
         return name
 
-    def _number(self, endpoints: Fixed, key: bytes, scopes: Iterable[Scope]) -> None:
+    def _number(self, endpoints: FixedLayout, key: bytes, scopes: Iterable[Scope]) -> None:
         """Sticky ports have chains of their own instead."""
         if self.rules.affinity_seconds:
             return

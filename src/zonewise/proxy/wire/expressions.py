@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from zonewise.proxy.wire.family import Family
-from zonewise.proxy.wire.netlink import Verdict, attribute, nested, number, text, verdict
+from zonewise.proxy.wire.netlink import NftVerdict, attribute, nested, number, text, verdict
 
 R: Final = 8
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
@@ -112,7 +112,7 @@ def reject(family: Family) -> Expression:
     return _expression("reject", number(1, 0), attribute(2, bytes([family.port_unreachable])))
 
 
-def decide(decided: Verdict) -> Expression:
+def decide(decided: NftVerdict) -> Expression:
     return _expression("immediate", number(1, 0), nested(2, verdict(decided)))
 
 

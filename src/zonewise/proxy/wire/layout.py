@@ -32,7 +32,7 @@ _PROTOCOL, _PORT, _INDEX = 12, 13, 19
 _TO_CLUSTER_IPS: Final = "sources-cluster-ips"
 
 
-class Fixed(StrEnum):
+class FixedLayout(StrEnum):
     """The sets and maps that are always there."""
 
     SERVICES = "svc"
@@ -53,7 +53,7 @@ class Fixed(StrEnum):
     SERVICE_RANGES = "service-ranges"
 
 
-class Hook(IntEnum):
+class ChainHook(IntEnum):
     PREROUTING = 0
     INPUT = 1
     FORWARD = 2
@@ -61,17 +61,17 @@ class Hook(IntEnum):
     POSTROUTING = 4
 
 
-class Type(Enum):
+class SetType(Enum):
     FILTER = "filter"
     NAT = "nat"
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class HookedChain:
     """Where a chain hangs. Smaller priorities come first: destinations change at -100, sources at 100."""
 
-    type: Type
-    hook: Hook
+    type: SetType
+    hook: ChainHook
     priority: int
 
 
@@ -79,7 +79,7 @@ class Attached:
 class Chain:
     name: str
     rules: tuple[bytes, ...] = ()
-    attached: Attached | None = None
+    attached: HookedChain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Set:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LayoutOptions:
     """How sources are masqueraded: all of them, or those that are no pods of this node; neither where these are not known.
 
     Pods are known by their ranges, or by the interface that they come by: its name, or with a star how names begin.
@@ -111,22 +111,22 @@ def fixed_sets(family: Family) -> tuple[Set, ...]:
     place, node_port = (address, _PROTOCOL, _PORT), (_PROTOCOL, _PORT)
     target = (address, _PORT)
     return (
-        Set(Fixed.SERVICES, place, verdicts=True),
-        Set(Fixed.ENDPOINTS, (*place, _INDEX), target),
-        Set(Fixed.NODE_PORTS, node_port, verdicts=True),
-        Set(Fixed.NODE_PORT_ENDPOINTS, (*node_port, _INDEX), target),
-        Set(Fixed.REFUSED, place, verdicts=True),
-        Set(Fixed.REFUSED_NODE_PORTS, node_port, verdicts=True),
-        Set(Fixed.FIREWALLED, place, verdicts=True),
-        Set(Fixed.CLUSTER_IPS, (address,)),
-        Set(Fixed.NODE_IPS, (address,)),
-        Set(Fixed.HAIRPIN, (address, address, _PROTOCOL, _PORT)),
-        Set(Fixed.EXTERNAL, place),
-        Set(Fixed.EXTERNAL_LOCAL, place),
-        Set(Fixed.EXTERNAL_NODE_PORTS, node_port),
-        Set(Fixed.LOCAL_NODE_PORTS, node_port),
-        Set(Fixed.PODS, (address,), interval=True),
-        Set(Fixed.SERVICE_RANGES, (address,), interval=True),
+        Set(FixedLayout.SERVICES, place, verdicts=True),
+        Set(FixedLayout.ENDPOINTS, (*place, _INDEX), target),
+        Set(FixedLayout.NODE_PORTS, node_port, verdicts=True),
+        Set(FixedLayout.NODE_PORT_ENDPOINTS, (*node_port, _INDEX), target),
+        Set(FixedLayout.REFUSED, place, verdicts=True),
+        Set(FixedLayout.REFUSED_NODE_PORTS, node_port, verdicts=True),
+        Set(FixedLayout.FIREWALLED, place, verdicts=True),
+        Set(FixedLayout.CLUSTER_IPS, (address,)),
+        Set(FixedLayout.NODE_IPS, (address,)),
+        Set(FixedLayout.HAIRPIN, (address, address, _PROTOCOL, _PORT)),
+        Set(FixedLayout.EXTERNAL, place),
+        Set(FixedLayout.EXTERNAL_LOCAL, place),
+        Set(FixedLayout.EXTERNAL_NODE_PORTS, node_port),
+        Set(FixedLayout.LOCAL_NODE_PORTS, node_port),
+        Set(FixedLayout.PODS, (address,), interval=True),
+        Set(FixedLayout.SERVICE_RANGES, (address,), interval=True),
     )
 
 
@@ -140,13 +140,13 @@ def pick_map(name: str) -> Set:
     return Set(name, (_INDEX,), verdicts=True)
 
 
-def fixed_chains(family: Family, options: Options) -> tuple[Chain, ...]:
+def fixed_chains(family: Family, options: LayoutOptions) -> tuple[Chain, ...]:
     refuse_at, firewall_at, nat_at = (
         -1,
         -110,
         -100,
     )  # just before a kube-proxy's filter, which drops what it does not know
-    firewall = x.is_new() + _place(family) + x.looked_up(Fixed.FIREWALLED, verdict_map=True)
+    firewall = x.is_new() + _place(family) + x.looked_up(FixedLayout.FIREWALLED, verdict_map=True)
     services = _service_rules(family)
     settled = (  # nearly all packets leave here: of what goes on, or was sent to an endpoint
         x.is_new(new=False) + x.decide(RETURN),
@@ -154,26 +154,26 @@ def fixed_chains(family: Family, options: Options) -> tuple[Chain, ...]:
     )
     forwarded = (
         *settled,
-        _place(family) + _refused(Fixed.REFUSED),
+        _place(family) + _refused(FixedLayout.REFUSED),
         _to_cluster_ip(family) + x.reject(family),
-        x.concatenation(family, x.destination) + x.contained(Fixed.SERVICE_RANGES) + x.decide(DROP),
+        x.concatenation(family, x.destination) + x.contained(FixedLayout.SERVICE_RANGES) + x.decide(DROP),
     )
     received = (
         *settled,
-        _to_node(family) + _node_port(family) + _refused(Fixed.REFUSED_NODE_PORTS),
-        _place(family) + _refused(Fixed.REFUSED),
+        _to_node(family) + _node_port(family) + _refused(FixedLayout.REFUSED_NODE_PORTS),
+        _place(family) + _refused(FixedLayout.REFUSED),
     )
     return (
         Chain(REFUSE, (x.reject(family),)),
-        Chain("firewall-in", (firewall,), Attached(Type.FILTER, Hook.PREROUTING, firewall_at)),
-        Chain("firewall-out", (firewall,), Attached(Type.FILTER, Hook.OUTPUT, firewall_at)),
-        Chain("nat-in", services, Attached(Type.NAT, Hook.PREROUTING, nat_at)),
-        Chain("nat-out", services, Attached(Type.NAT, Hook.OUTPUT, nat_at)),
-        Chain("filter-in", received, Attached(Type.FILTER, Hook.INPUT, refuse_at)),
-        Chain("filter-forward", forwarded, Attached(Type.FILTER, Hook.FORWARD, refuse_at)),
-        Chain("filter-out", forwarded, Attached(Type.FILTER, Hook.OUTPUT, refuse_at)),
+        Chain("firewall-in", (firewall,), HookedChain(SetType.FILTER, ChainHook.PREROUTING, firewall_at)),
+        Chain("firewall-out", (firewall,), HookedChain(SetType.FILTER, ChainHook.OUTPUT, firewall_at)),
+        Chain("nat-in", services, HookedChain(SetType.NAT, ChainHook.PREROUTING, nat_at)),
+        Chain("nat-out", services, HookedChain(SetType.NAT, ChainHook.OUTPUT, nat_at)),
+        Chain("filter-in", received, HookedChain(SetType.FILTER, ChainHook.INPUT, refuse_at)),
+        Chain("filter-forward", forwarded, HookedChain(SetType.FILTER, ChainHook.FORWARD, refuse_at)),
+        Chain("filter-out", forwarded, HookedChain(SetType.FILTER, ChainHook.OUTPUT, refuse_at)),
         Chain(_TO_CLUSTER_IPS, tuple(_cluster_ip_masquerade_rules(family, options))),
-        Chain("sources", tuple(_masquerade_rules(family)), Attached(Type.NAT, Hook.POSTROUTING, 100)),
+        Chain("sources", tuple(_masquerade_rules(family)), HookedChain(SetType.NAT, ChainHook.POSTROUTING, 100)),
     )
 
 
@@ -186,21 +186,21 @@ def _node_port(family: Family) -> bytes:
 
 
 def _to_node(family: Family) -> bytes:
-    return x.concatenation(family, x.destination) + x.contained(Fixed.NODE_IPS)
+    return x.concatenation(family, x.destination) + x.contained(FixedLayout.NODE_IPS)
 
 
 def _to_cluster_ip(family: Family) -> bytes:
-    return x.concatenation(family, x.destination) + x.contained(Fixed.CLUSTER_IPS)
+    return x.concatenation(family, x.destination) + x.contained(FixedLayout.CLUSTER_IPS)
 
 
-def _refused(name: Fixed) -> bytes:
+def _refused(name: FixedLayout) -> bytes:
     return x.looked_up(name, verdict_map=True)
 
 
 def _service_rules(family: Family) -> tuple[bytes, ...]:
     return (
-        _place(family) + x.looked_up(Fixed.SERVICES, verdict_map=True),
-        _to_node(family) + _node_port(family) + x.looked_up(Fixed.NODE_PORTS, verdict_map=True),
+        _place(family) + x.looked_up(FixedLayout.SERVICES, verdict_map=True),
+        _to_node(family) + _node_port(family) + x.looked_up(FixedLayout.NODE_PORTS, verdict_map=True),
     )
 
 
@@ -210,22 +210,22 @@ def _masquerade_rules(family: Family) -> Iterator[bytes]:
     Most went to a cluster IP, and need not be looked up as anything else.
     """
     masquerade = x.masquerade()
-    itself = x.concatenation(family, x.source, x.destination, x.protocol, x.port) + x.contained(Fixed.HAIRPIN)
+    itself = x.concatenation(family, x.source, x.destination, x.protocol, x.port) + x.contained(FixedLayout.HAIRPIN)
     first = x.concatenation(family, x.original_destination, x.protocol, x.original_port)
     first_address = x.concatenation(family, x.original_destination)
-    first_node = first_address + x.contained(Fixed.NODE_IPS)
+    first_node = first_address + x.contained(FixedLayout.NODE_IPS)
     first_port = x.concatenation(family, x.protocol, x.original_port)
     ours = x.source_is_local(family)
     yield x.is_translated(translated=False) + x.decide(RETURN)
     yield itself + masquerade
-    yield first_address + x.contained(Fixed.CLUSTER_IPS) + x.decide(goto(_TO_CLUSTER_IPS))
-    yield first + x.contained(Fixed.EXTERNAL) + masquerade
-    yield first_node + first_port + x.contained(Fixed.EXTERNAL_NODE_PORTS) + masquerade
-    yield ours + first + x.contained(Fixed.EXTERNAL_LOCAL) + masquerade
-    yield ours + first_node + first_port + x.contained(Fixed.LOCAL_NODE_PORTS) + masquerade
+    yield first_address + x.contained(FixedLayout.CLUSTER_IPS) + x.decide(goto(_TO_CLUSTER_IPS))
+    yield first + x.contained(FixedLayout.EXTERNAL) + masquerade
+    yield first_node + first_port + x.contained(FixedLayout.EXTERNAL_NODE_PORTS) + masquerade
+    yield ours + first + x.contained(FixedLayout.EXTERNAL_LOCAL) + masquerade
+    yield ours + first_node + first_port + x.contained(FixedLayout.LOCAL_NODE_PORTS) + masquerade
 
 
-def _cluster_ip_masquerade_rules(family: Family, options: Options) -> Iterator[bytes]:
+def _cluster_ip_masquerade_rules(family: Family, options: LayoutOptions) -> Iterator[bytes]:
     if not options.masquerade_all:
         yield (_from_pods(family, options) or b"") + x.decide(RETURN)
     yield x.masquerade()
@@ -236,19 +236,19 @@ def pick_chain(family: Family, name: str, slots: int, *, local: bool, node_port:
     """One of `slots` numbered endpoints of the address, or node port, that the packet goes to."""
     chance = x.chance(slots, LOCAL_OFFSET if local else 0)
     place = () if node_port else (x.destination,)
-    endpoints = Fixed.NODE_PORT_ENDPOINTS if node_port else Fixed.ENDPOINTS
+    endpoints = FixedLayout.NODE_PORT_ENDPOINTS if node_port else FixedLayout.ENDPOINTS
     key = x.concatenation(family, *place, x.protocol, x.port, chance)
     return Chain(name, (key + x.looked_up(endpoints) + x.destination_nat(family),))
 
 
-def _from_pods(family: Family, options: Options) -> bytes | None:
+def _from_pods(family: Family, options: LayoutOptions) -> bytes | None:
     """None where pods can't be told from others."""
     if options.pods_interface:
         return x.came_by(options.pods_interface)
-    return x.concatenation(family, x.source) + x.contained(Fixed.PODS) if options.pods_known else None
+    return x.concatenation(family, x.source) + x.contained(FixedLayout.PODS) if options.pods_known else None
 
 
-def external_local_chain(family: Family, name: str, cluster: str, local: str, options: Options) -> Chain:
+def external_local_chain(family: Family, name: str, cluster: str, local: str, options: LayoutOptions) -> Chain:
     """Pods and the node itself go wherever the cluster would send them; others stay on the node, or are not served."""
     from_pods = _from_pods(family, options)
     rules = [from_pods + x.decide(goto(cluster))] if cluster and from_pods else []

@@ -11,7 +11,7 @@ from typing import Final
 
 from zonewise.proxy.wire.family import Family
 from zonewise.proxy.wire.layout import TABLE, Chain, Set
-from zonewise.proxy.wire.netlink import APPEND, CREATE, Kind, Message, nested, number, number64, text
+from zonewise.proxy.wire.netlink import APPEND, CREATE, Message, MessageType, nested, number, number64, text
 
 _VERDICT: Final = 0xFFFFFF00
 _MOST_CLIENTS: Final = 65535
@@ -25,11 +25,11 @@ class SetFlag(IntEnum):
 
 
 def new_table(family: Family) -> Message:
-    return Message(Kind.NEW_TABLE, family.number, text(1, TABLE), CREATE)
+    return Message(MessageType.NEW_TABLE, family.number, text(1, TABLE), CREATE)
 
 
 def delete_table(family: Family) -> Message:
-    return Message(Kind.DELETE_TABLE, family.number, text(1, TABLE))
+    return Message(MessageType.DELETE_TABLE, family.number, text(1, TABLE))
 
 
 def new_set(family: Family, wanted: Set, identifier: int) -> Message:
@@ -44,33 +44,33 @@ def new_set(family: Family, wanted: Set, identifier: int) -> Message:
     body.append(number(10, identifier))
     if wanted.timeout_seconds:
         body += [nested(9, number(1, _MOST_CLIENTS)), number64(11, wanted.timeout_seconds * 1000)]
-    return Message(Kind.NEW_SET, family.number, b"".join(body), CREATE)
+    return Message(MessageType.NEW_SET, family.number, b"".join(body), CREATE)
 
 
 def delete_set(family: Family, name: str) -> Message:
-    return Message(Kind.DELETE_SET, family.number, text(1, TABLE) + text(2, name))
+    return Message(MessageType.DELETE_SET, family.number, text(1, TABLE) + text(2, name))
 
 
 def new_chain(family: Family, chain: Chain) -> Message:
     body = [text(1, TABLE), text(3, chain.name)]
     if at := chain.attached:
         body += [nested(4, number(1, at.hook), number(2, at.priority)), number(5, 1), text(7, at.type.value)]
-    return Message(Kind.NEW_CHAIN, family.number, b"".join(body), CREATE)
+    return Message(MessageType.NEW_CHAIN, family.number, b"".join(body), CREATE)
 
 
 def delete_chain(family: Family, name: str) -> Message:
-    return Message(Kind.DELETE_CHAIN, family.number, text(1, TABLE) + text(3, name))
+    return Message(MessageType.DELETE_CHAIN, family.number, text(1, TABLE) + text(3, name))
 
 
 def flush_rules(family: Family, chain: str = "") -> Message:
     """Of one chain, or of all."""
-    return Message(Kind.DELETE_RULE, family.number, text(1, TABLE) + (text(2, chain) if chain else b""))
+    return Message(MessageType.DELETE_RULE, family.number, text(1, TABLE) + (text(2, chain) if chain else b""))
 
 
 def new_rules(family: Family, chain: Chain) -> Iterator[Message]:
     for rule in chain.rules:
         body = text(1, TABLE) + text(2, chain.name) + nested(4, rule)
-        yield Message(Kind.NEW_RULE, family.number, body, CREATE | APPEND)
+        yield Message(MessageType.NEW_RULE, family.number, body, CREATE | APPEND)
 
 
 def _type_number(types: tuple[int, ...]) -> int:

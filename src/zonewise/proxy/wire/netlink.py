@@ -21,7 +21,7 @@ _LARGEST_LIST: Final = 65000
 """An attribute's length is 16 bits wide."""
 
 
-class Kind(IntEnum):
+class MessageType(IntEnum):
     NEW_TABLE = 0
     DELETE_TABLE = 2
     NEW_CHAIN = 3
@@ -37,22 +37,22 @@ class Kind(IntEnum):
     DELETE_ELEMENTS = 14
 
 
-class Verdict(NamedTuple):
+class NftVerdict(NamedTuple):
     """What an element of a verdict map, or a rule, says: `code` as the kernel numbers it."""
 
     code: int
     chain: str = ""
 
 
-DROP: Final = Verdict(0)
-RETURN: Final = Verdict(-5)
+DROP: Final = NftVerdict(0)
+RETURN: Final = NftVerdict(-5)
 
 
-def goto(chain: str) -> Verdict:
-    return Verdict(-4, chain)
+def goto(chain: str) -> NftVerdict:
+    return NftVerdict(-4, chain)
 
 
-Value = bytes | Verdict | None
+Value = bytes | NftVerdict | None
 """What an element's key leads to: data of a map, a verdict, or nothing in a plain set."""
 Elements = Mapping[bytes, Value]
 
@@ -86,7 +86,7 @@ def number64(kind: int, value: int) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def verdict(decided: Verdict) -> bytes:
+def verdict(decided: NftVerdict) -> bytes:
     """A verdict as data, without the attribute around it."""
     chain = text(2, decided.chain) if decided.chain else b""
     return nested(2, number(1, decided.code), chain)
@@ -108,7 +108,7 @@ def encoded(elements: Elements) -> list[bytes]:
         case None:
             head, _ = _frame(len(key), 0)
             return [head + key for key in elements]
-        case Verdict():
+        case NftVerdict():
             frames = {to: _verdict_frame(len(key), to) for to in set(elements.values())}  # type: ignore[arg-type]
             return [frames[to][0] + key + frames[to][1] for key, to in elements.items()]
         case bytes():
@@ -116,7 +116,7 @@ def encoded(elements: Elements) -> list[bytes]:
             return [head + key + between + data for key, data in elements.items()]  # type: ignore[operator]
 
 
-def _verdict_frame(key_bytes: int, decided: Verdict) -> tuple[bytes, bytes]:
+def _verdict_frame(key_bytes: int, decided: NftVerdict) -> tuple[bytes, bytes]:
     """What stands before and after the key of an element that leads to a verdict."""
     data = nested(2, verdict(decided))
     whole = nested(1, nested(1, attribute(1, bytes(key_bytes))), data)
@@ -127,31 +127,31 @@ def interval_element(key: bytes, *, end: bool) -> bytes:
     return nested(1, nested(1, attribute(1, key)), *([number(3, 1)] if end else []))
 
 
-def _element_messages(kind: Kind, family: int, table: str, name: str, listed: list[bytes]) -> Iterator[Message]:
+def _element_messages(kind: MessageType, family: int, table: str, name: str, listed: list[bytes]) -> Iterator[Message]:
     """In as many messages as the length of an attribute asks for."""
     head = text(1, table) + text(2, name)
-    flags = CREATE if kind is Kind.NEW_ELEMENTS else 0
+    flags = CREATE if kind is MessageType.NEW_ELEMENTS else 0
     at_once = _LARGEST_LIST // max(map(len, listed), default=1)
     for first in range(0, len(listed), at_once):
         yield Message(kind, family, head + nested(3, *listed[first : first + at_once]), flags)
 
 
 def add_elements(family: int, table: str, name: str, elements: Elements) -> Iterator[Message]:
-    return _element_messages(Kind.NEW_ELEMENTS, family, table, name, encoded(elements))
+    return _element_messages(MessageType.NEW_ELEMENTS, family, table, name, encoded(elements))
 
 
 def add_intervals(family: int, table: str, name: str, bounds: Iterable[tuple[bytes, bool]]) -> Iterator[Message]:
     """`bounds`: where ranges begin, and where, exclusive, they end."""
     listed = [interval_element(key, end=end) for key, end in bounds]
-    return _element_messages(Kind.NEW_ELEMENTS, family, table, name, listed)
+    return _element_messages(MessageType.NEW_ELEMENTS, family, table, name, listed)
 
 
 def delete_elements(family: int, table: str, name: str, keys: Iterable[bytes]) -> Iterator[Message]:
-    return _element_messages(Kind.DELETE_ELEMENTS, family, table, name, encoded(dict.fromkeys(keys)))
+    return _element_messages(MessageType.DELETE_ELEMENTS, family, table, name, encoded(dict.fromkeys(keys)))
 
 
 def flush_elements(family: int, table: str, name: str) -> Message:
-    return Message(Kind.DELETE_ELEMENTS, family, text(1, table) + text(2, name))
+    return Message(MessageType.DELETE_ELEMENTS, family, text(1, table) + text(2, name))
 
 
 def message_bytes(message: Message, sequence: int, flags: int = 0) -> bytes:
@@ -173,7 +173,7 @@ def _bracket(kind: int, sequence: int) -> bytes:
     return struct.pack("=IHHIIBB", 20, kind, REQUEST, sequence, 0, 0, 0) + struct.pack(">H", SUBSYSTEM)
 
 
-class Received(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message of the kernel; `payload` begins after the netlink header."""
 
     kind: int
@@ -182,12 +182,12 @@ class Received(NamedTuple):
     payload: memoryview
 
 
-def received(datagram: bytes) -> Iterator[Received]:
+def received(datagram: bytes) -> Iterator[ReceivedMessage]:
     offset = 0
     whole = memoryview(datagram)
     while offset + 16 <= len(datagram):
         length, kind, _flags, sequence, port = struct.unpack_from("=IHHII", datagram, offset)
-        yield Received(kind, sequence, port, whole[offset + 16 : offset + length])
+        yield ReceivedMessage(kind, sequence, port, whole[offset + 16 : offset + length])
         offset += (length + 3) & ~3
 
 

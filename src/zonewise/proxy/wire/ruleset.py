@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from zonewise.proxy.decide.rules import PortName, PortRules
 from zonewise.proxy.wire import layout, messages, netlink
-from zonewise.proxy.wire.elements import Fragment, Front, Writer, fronts, moved_slots
-from zonewise.proxy.wire.layout import TABLE, Chain, Fixed
+from zonewise.proxy.wire.elements import ElementWriter, Frontend, PortElements, fronts, moved_slots
+from zonewise.proxy.wire.layout import TABLE, Chain, FixedLayout
 from zonewise.proxy.wire.netlink import Message, Value
 
 Bounds = Iterable[tuple[bytes, bool]]
@@ -20,22 +20,22 @@ _Counted = tuple[str, bytes]
 _Sets = dict[str, dict[bytes, Value]]
 
 
-class Contest(NamedTuple):
+class ElementConflict(NamedTuple):
     """A front that more than one port claims; the one that is not the winner is left out."""
 
-    front: Front
+    front: Frontend
     winner: PortName
     loser: PortName
 
 
 class Ruleset:
-    def __init__(self, writer: Writer, pods: Bounds = (), service_ranges: Bounds = ()) -> None:
+    def __init__(self, writer: ElementWriter, pods: Bounds = (), service_ranges: Bounds = ()) -> None:
         """The bounds of the ranges that pods of this node, and all cluster IPs, have their addresses from."""
         self._writer = writer
-        self._ranges = {Fixed.PODS: tuple(pods), Fixed.SERVICE_RANGES: tuple(service_ranges)}
+        self._ranges = {FixedLayout.PODS: tuple(pods), FixedLayout.SERVICE_RANGES: tuple(service_ranges)}
         self.ports: dict[PortName, PortRules] = {}
-        self._claims: dict[Front, tuple[PortName, ...]] = {}
-        self._contested: set[Front] = set()
+        self._claims: dict[Frontend, tuple[PortName, ...]] = {}
+        self._contested: set[Frontend] = set()
         self._counted: dict[tuple[str, bytes], int] = {}
         self._shared_chains: set[str] = set()
 
@@ -43,9 +43,9 @@ class Ruleset:
     def family_number(self) -> int:
         return self._writer.family.number
 
-    def contests(self) -> list[Contest]:
+    def contests(self) -> list[ElementConflict]:
         claimed = ((front, self._claims[front]) for front in sorted(self._contested))
-        return [Contest(front, claimants[0], loser) for front, claimants in claimed for loser in claimants[1:]]
+        return [ElementConflict(front, claimants[0], loser) for front, claimants in claimed for loser in claimants[1:]]
 
     def change(self, wanted: Mapping[PortName, PortRules | None]) -> list[Message]:
         """None for a port that is gone."""
@@ -70,8 +70,8 @@ class Ruleset:
         if moved is None or rules is None:
             return None
         self.ports[name] = rules
-        gone = netlink.delete_elements(self.family_number, TABLE, Fixed.ENDPOINTS, moved) if moved else ()
-        return [*gone, *netlink.add_elements(self.family_number, TABLE, Fixed.ENDPOINTS, moved)]
+        gone = netlink.delete_elements(self.family_number, TABLE, FixedLayout.ENDPOINTS, moved) if moved else ()
+        return [*gone, *netlink.add_elements(self.family_number, TABLE, FixedLayout.ENDPOINTS, moved)]
 
     def adopt(self, wanted: Mapping[PortName, PortRules | None]) -> None:
         """As `change`, for who is going to say `whole` anyway."""
@@ -97,14 +97,14 @@ class Ruleset:
             for front in set(fronts(rules)):
                 self._claim(front, {*self._claims.get(front, ()), name})
 
-    def _claim(self, front: Front, claimants: set[PortName]) -> None:
+    def _claim(self, front: Frontend, claimants: set[PortName]) -> None:
         if not claimants:
             del self._claims[front]
         else:
             self._claims[front] = self._ranked(front, claimants) if len(claimants) > 1 else tuple(claimants)
         (self._contested.add if len(claimants) > 1 else self._contested.discard)(front)
 
-    def _ranked(self, front: Front, claimants: set[PortName]) -> tuple[PortName, ...]:
+    def _ranked(self, front: Frontend, claimants: set[PortName]) -> tuple[PortName, ...]:
         """Whose cluster IP it is comes first, so that nobody can take it by an external IP; else by name."""
         return tuple(sorted(claimants, key=lambda name: (self.ports[name].cluster_ip != front.address, name)))
 
@@ -116,19 +116,19 @@ class Ruleset:
                     affected.update(self._claims.get(front, ()))
         return affected
 
-    def _written(self, names: Iterable[PortName]) -> Fragment:
-        fragment = Fragment()
+    def _written(self, names: Iterable[PortName]) -> PortElements:
+        fragment = PortElements()
         for name in names:
             if rules := self.ports.get(name):
                 self._writer.write(rules, fragment, self._lost(name, rules))
         return fragment
 
-    def _lost(self, name: PortName, rules: PortRules) -> frozenset[Front]:
+    def _lost(self, name: PortName, rules: PortRules) -> frozenset[Frontend]:
         if not self._contested:
             return frozenset()
         return frozenset(front for front in fronts(rules) if self._claims[front][0] != name)
 
-    def _messages(self, before: Fragment, after: Fragment) -> Iterator[Message]:
+    def _messages(self, before: PortElements, after: PortElements) -> Iterator[Message]:
         """Made before they are named, emptied before they are filled anew, removed when nothing names them any more."""
         family = self._writer.family
         fresh = {name: chain for name, chain in after.shared_chains.items() if name not in self._shared_chains}
@@ -149,7 +149,7 @@ class Ruleset:
         yield from (messages.delete_chain(family, name) for name in stale)
         yield from (messages.delete_set(family, name) for name in before.sets if name not in after.sets)
 
-    def _count(self, before: Fragment, after: Fragment) -> tuple[list[_Counted], list[_Counted]]:
+    def _count(self, before: PortElements, after: PortElements) -> tuple[list[_Counted], list[_Counted]]:
         """The shared elements that nobody needs any more, and those that somebody needs for the first time."""
         gone: list[_Counted] = []
         added: list[_Counted] = []
@@ -178,7 +178,7 @@ class Ruleset:
         for name, key in added:
             yield from netlink.add_elements(self.family_number, TABLE, name, {key: None})
 
-    def _everything(self, written: Fragment, chains: set[str], sets: set[str], anew: bool) -> Iterator[Message]:
+    def _everything(self, written: PortElements, chains: set[str], sets: set[str], anew: bool) -> Iterator[Message]:
         family = self._writer.family
         fixed = layout.fixed_chains(family, self._writer.options)
         all_chains = {chain.name: chain for chain in fixed} | written.shared_chains | written.chains
@@ -191,13 +191,13 @@ class Ruleset:
         yield from (messages.new_set(family, each, identity) for identity, each in enumerate(all_sets.values(), 1))
         yield from (messages.new_chain(family, chain) for chain in all_chains.values())
         yield messages.flush_rules(family)
-        emptied = sets & {*Fixed, *written.picks, *(name for name in sets if name.startswith("p-"))}
+        emptied = sets & {*FixedLayout, *written.picks, *(name for name in sets if name.startswith("p-"))}
         yield from (netlink.flush_elements(family.number, TABLE, name) for name in sorted(emptied))
         yield from self._filled(written, all_chains)
         yield from (messages.delete_chain(family, name) for name in sorted(chains - set(all_chains)))
         yield from (messages.delete_set(family, name) for name in sorted(sets - set(all_sets)))
 
-    def _filled(self, written: Fragment, chains: Mapping[str, Chain]) -> Iterator[Message]:
+    def _filled(self, written: PortElements, chains: Mapping[str, Chain]) -> Iterator[Message]:
         family = self._writer.family
         for chain in chains.values():
             yield from messages.new_rules(family, chain)
@@ -207,10 +207,10 @@ class Ruleset:
         node_ips: dict[bytes, Value] = {family.pack(address): None for address in self._writer.node_addresses}
         for name, elements in (*written.elements.items(), *written.picks.items(), *counted.items()):
             yield from netlink.add_elements(family.number, TABLE, name, elements)
-        yield from netlink.add_elements(family.number, TABLE, Fixed.NODE_IPS, node_ips)
+        yield from netlink.add_elements(family.number, TABLE, FixedLayout.NODE_IPS, node_ips)
         for name, bounds in self._ranges.items():
             yield from netlink.add_intervals(family.number, TABLE, name, bounds)
 
 
-def _all_elements(fragment: Fragment) -> _Sets:
+def _all_elements(fragment: PortElements) -> _Sets:
     return fragment.elements | fragment.picks

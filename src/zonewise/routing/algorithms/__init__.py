@@ -4,15 +4,15 @@ Pure arithmetic, and the same functions everywhere: plain Python here for the co
 """
 
 from zonewise.routing.algorithms.assignment import Algorithm, assign
-from zonewise.routing.algorithms.groups import Downgrade, Group, Groups, evaluate
+from zonewise.routing.algorithms.groups import Downgrade, EndpointGroup, EndpointGroups, evaluate
 from zonewise.routing.algorithms.score import STANDARD, Score, Weights, total_score
 
 __all__ = [
     "STANDARD",
     "Algorithm",
     "Downgrade",
-    "Group",
-    "Groups",
+    "EndpointGroup",
+    "EndpointGroups",
     "Score",
     "Weights",
     "assign",

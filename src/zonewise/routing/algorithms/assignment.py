@@ -11,7 +11,7 @@ from enum import StrEnum
 from fractions import Fraction
 
 from zonewise.routing.algorithms.blocks import search_space
-from zonewise.routing.algorithms.groups import Groups, read
+from zonewise.routing.algorithms.groups import EndpointGroups, read
 from zonewise.routing.algorithms.hysteresis import steady
 from zonewise.routing.algorithms.local import balanced, local, require
 from zonewise.routing.algorithms.optimal import optimal
@@ -39,8 +39,8 @@ def assign(
     threshold: float = 0.5,
     starting_factor: int = 3,
     weights: Weights = STANDARD,
-    previous: Groups | None = None,
-) -> Groups:
+    previous: EndpointGroups | None = None,
+) -> EndpointGroups:
     """Groups for these nodes and endpoints per zone; a zone without nodes has no demand.
 
     `weights` are what `optimal` aims at. Given who serves whom so far as `previous`, it moves only what is worth it;
@@ -48,7 +48,7 @@ def assign(
     """
     check(nodes, endpoints)
     if sum(endpoints) == 0:
-        return Groups(())
+        return EndpointGroups(())
     w = workspace(len(nodes))
     answer = solve(algorithm, nodes, endpoints, threshold, starting_factor * len(nodes), weights, w)
     groups = read(answer, len(nodes), w)

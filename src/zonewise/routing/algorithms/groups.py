@@ -21,7 +21,7 @@ class Downgrade(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class EndpointGroup:
     """Endpoints per zone of origin, and the weight with which each zone consumes them; 0 means it does not."""
 
     composition: tuple[int, ...]
@@ -37,13 +37,13 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class EndpointGroups:
     """A partition of the endpoints: each belongs to one group, and no group is empty."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[EndpointGroup, ...]
     downgrade: Downgrade | None = None
 
-    def __iter__(self) -> Iterator[Group]:
+    def __iter__(self) -> Iterator[EndpointGroup]:
         return iter(self.groups)
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class Groups:
         return len(self.groups) == 1 and all(weight == 1 for weight in self.groups[0].weights)
 
 
-def read(answer: int, zones: int, w: Workspace) -> Groups:
+def read(answer: int, zones: int, w: Workspace) -> EndpointGroups:
     """What an algorithm wrote, in zone order; rows that the same zones consume with the same weights are one group."""
     found: dict[tuple[float, ...], tuple[int, ...]] = {}
     for row in range(0, max(answer, 1) * zones, zones):
@@ -62,11 +62,11 @@ def read(answer: int, zones: int, w: Workspace) -> Groups:
         weights = tuple(map(float, w.weight[row : row + zones]))
         if any(composition):
             found[weights] = tuple(map(add, found.get(weights, (0,) * zones), composition))
-    groups = tuple(Group(found[weights], weights) for weights in sorted(found, reverse=True))
-    return Groups(groups, Downgrade(answer) if answer < 0 else None)
+    groups = tuple(EndpointGroup(found[weights], weights) for weights in sorted(found, reverse=True))
+    return EndpointGroups(groups, Downgrade(answer) if answer < 0 else None)
 
 
-def evaluate(nodes: Sequence[int], groups: Groups) -> Score:
+def evaluate(nodes: Sequence[int], groups: EndpointGroups) -> Score:
     """What these groups are worth to zones with so many nodes."""
     zones = len(nodes)
     w = workspace(max(zones, len(groups)))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from zonewise.routing.algorithms.blocks import search_space
-from zonewise.routing.algorithms.groups import Group, Groups, evaluate, read
+from zonewise.routing.algorithms.groups import EndpointGroup, EndpointGroups, evaluate, read
 from zonewise.routing.algorithms.optimal import optimal_within
 from zonewise.routing.algorithms.score import Weights, total_score
 from zonewise.routing.algorithms.workspace import workspace
@@ -21,8 +21,13 @@ COST_OF_MOVING_ALL: Final = 5.0
 
 
 def steady(
-    nodes: Sequence[int], endpoints: Sequence[int], threshold: float, previous: Groups, fresh: Groups, weights: Weights
-) -> Groups:
+    nodes: Sequence[int],
+    endpoints: Sequence[int],
+    threshold: float,
+    previous: EndpointGroups,
+    fresh: EndpointGroups,
+    weights: Weights,
+) -> EndpointGroups:
     """The best of staying, following and starting afresh, after what each costs in moves."""
     partition = shared_out(nodes, previous)
     if partition is None:
@@ -33,7 +38,12 @@ def steady(
 
 
 def net_worth(
-    nodes: Sequence[int], endpoints: Sequence[int], threshold: float, kept: Groups, groups: Groups, weights: Weights
+    nodes: Sequence[int],
+    endpoints: Sequence[int],
+    threshold: float,
+    kept: EndpointGroups,
+    groups: EndpointGroups,
+    weights: Weights,
 ) -> float:
     found = evaluate(nodes, groups)
     if found.unreached or found.highest >= threshold:
@@ -42,7 +52,7 @@ def net_worth(
     return total_score(found, total, weights) - COST_OF_MOVING_ALL * moved(kept, groups) / total
 
 
-def shared_out(nodes: Sequence[int], previous: Groups) -> list[int] | None:
+def shared_out(nodes: Sequence[int], previous: EndpointGroups) -> list[int] | None:
     """The number of the group that each zone consumes; None unless every zone with nodes consumes exactly one."""
     partition = [-1] * len(nodes)
     for number, group in enumerate(previous):
@@ -53,7 +63,7 @@ def shared_out(nodes: Sequence[int], previous: Groups) -> list[int] | None:
     return None if any(number < 0 < count for number, count in zip(partition, nodes, strict=True)) else partition
 
 
-def keep(partition: Sequence[int], endpoints: Sequence[int], previous: Groups) -> Groups:
+def keep(partition: Sequence[int], endpoints: Sequence[int], previous: EndpointGroups) -> EndpointGroups:
     """All stay where they are; new endpoints serve their own zone, and those that went are missed there first."""
     compositions = [list(group.composition) for group in previous]
     for zone, count in enumerate(endpoints):
@@ -66,12 +76,14 @@ def keep(partition: Sequence[int], endpoints: Sequence[int], previous: Groups) -
                 composition[zone] -= taken
                 compositions[home][zone] += taken
     groups = zip(compositions, previous, strict=True)
-    return Groups(tuple(Group(tuple(composition), group.weights) for composition, group in groups if any(composition)))
+    return EndpointGroups(
+        tuple(EndpointGroup(tuple(composition), group.weights) for composition, group in groups if any(composition))
+    )
 
 
 def follow(
     partition: Sequence[int], nodes: Sequence[int], endpoints: Sequence[int], threshold: float, weights: Weights
-) -> Groups:
+) -> EndpointGroups:
     """The same zones share, sizes are the best for what is there now."""
     zones = len(nodes)
     w = workspace(zones)
@@ -80,7 +92,7 @@ def follow(
     return read(answer, zones, w)
 
 
-def moved(before: Groups, after: Groups) -> int:
+def moved(before: EndpointGroups, after: EndpointGroups) -> int:
     """How many endpoints have other consumers than before."""
     now = {group.weights: group.composition for group in after}
     return sum(

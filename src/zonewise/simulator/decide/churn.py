@@ -17,7 +17,7 @@ import msgspec
 
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.load import Consumers
-from zonewise.routing.prefer import Limits, Preference, prefer
+from zonewise.routing.prefer import Preference, PreferLimits, prefer
 from zonewise.routing.tuning import DEFAULT_START
 from zonewise.simulator.decide.traces import Trace
 
@@ -26,7 +26,7 @@ PADDING: Final = 3
 EVERYONE: Final[Consumers] = ()
 
 
-class Way(StrEnum):
+class ChurnMode(StrEnum):
     FULL = "full"
     PADDED = "padded"
     LAZY = "lazy"
@@ -37,7 +37,7 @@ class Churn(msgspec.Struct, frozen=True, rename="camel"):
 
     trace: str
     algorithm: Algorithm
-    way: Way
+    way: ChurnMode
     steps: int
     slices_written: int
     endpoints_moved: int
@@ -46,9 +46,11 @@ class Churn(msgspec.Struct, frozen=True, rename="camel"):
     worst_overload: float
 
 
-def replay(trace: Trace, algorithm: Algorithm, way: Way, overload: float = 0.5) -> Churn:
-    limits = Limits(algorithm, DEFAULT_START, 0 if way is Way.FULL else PADDING, overload, overload, way is Way.LAZY)
-    shelf = Shelf()
+def replay(trace: Trace, algorithm: Algorithm, way: ChurnMode, overload: float = 0.5) -> Churn:
+    limits = PreferLimits(
+        algorithm, DEFAULT_START, 0 if way is ChurnMode.FULL else PADDING, overload, overload, way is ChurnMode.LAZY
+    )
+    shelf = SliceStore()
     answers: list[Preference] = []
     for situation in trace.situations:
         answer = prefer(situation.nodes, situation.homes, limits, answers[-1].memory if answers else None)
@@ -59,7 +61,9 @@ def replay(trace: Trace, algorithm: Algorithm, way: Way, overload: float = 0.5) 
     return _sum(trace, algorithm, way, shelf, answers, flips)
 
 
-def _sum(trace: Trace, algorithm: Algorithm, way: Way, shelf: Shelf, answers: list[Preference], flips: int) -> Churn:
+def _sum(
+    trace: Trace, algorithm: Algorithm, way: ChurnMode, shelf: SliceStore, answers: list[Preference], flips: int
+) -> Churn:
     return Churn(
         trace=trace.name,
         algorithm=algorithm,
@@ -74,7 +78,7 @@ def _sum(trace: Trace, algorithm: Algorithm, way: Way, shelf: Shelf, answers: li
 
 
 @dataclass
-class Shelf:
+class SliceStore:
     """Slices as the controller keeps them: an endpoint stays where it is until its consumers change."""
 
     written: int = 0

@@ -13,7 +13,7 @@ from itertools import combinations_with_replacement
 from math import comb, gcd
 from typing import Final
 
-from zonewise.simulator.decide.inputs import Input
+from zonewise.simulator.decide.inputs import NamedInput
 
 CHUNK_INPUTS: Final = 400_000
 """About a second of work for all algorithms, and a few megabytes of scores."""
@@ -22,7 +22,7 @@ Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DatasetPart:
     """All these nodes against all triples of these numbers of endpoints, ascending or in every order."""
 
     nodes: tuple[Triple, ...]
@@ -47,7 +47,7 @@ class Part:
 class Dataset:
     name: str
     about: str
-    parts: tuple[Part, ...]
+    parts: tuple[DatasetPart, ...]
 
     @property
     def inputs(self) -> int:
@@ -83,7 +83,7 @@ def _in_lowest_terms(nodes: Triple) -> Triple:
     return a // divisor, b // divisor, c // divisor
 
 
-def _cuts(part: Part) -> Iterator[tuple[int, int]]:
+def _cuts(part: DatasetPart) -> Iterator[tuple[int, int]]:
     first = 0
     for last in range(1, len(part.values) + 1):
         if last == len(part.values) or part.inputs_from(first, last + 1) > CHUNK_INPUTS:
@@ -96,7 +96,7 @@ def _node_triples() -> tuple[Triple, ...]:
 
 
 def _ranged(name: str, to: int, far: range, about: str) -> Dataset:
-    return Dataset(name, about, (Part(_node_triples(), range(to + 1)), Part(((30, 30, 30),), far)))
+    return Dataset(name, about, (DatasetPart(_node_triples(), range(to + 1)), DatasetPart(((30, 30, 30),), far)))
 
 
 SMALL: Final = _ranged(
@@ -111,14 +111,14 @@ LARGE: Final = _ranged(
 ALL_PAIRINGS: Final = Dataset(
     "all-pairings",
     "1 to 10 nodes a zone and 0 to 100 endpoints in every order",
-    (Part(_node_triples(), range(101), ordered=False),),
+    (DatasetPart(_node_triples(), range(101), ordered=False),),
 )
 RANGED: Final = {dataset.name: dataset for dataset in (SMALL, MEDIUM, LARGE, ALL_PAIRINGS)}
 
 
-def _shape(name: str, nodes: Sequence[int], endpoints: Sequence[int]) -> Input:
+def _shape(name: str, nodes: Sequence[int], endpoints: Sequence[int]) -> NamedInput:
     zones = tuple(f"zone-{chr(ord('a') + number)}" for number in range(len(nodes)))
-    return Input(name, zones, tuple(nodes), tuple(endpoints))
+    return NamedInput(name, zones, tuple(nodes), tuple(endpoints))
 
 
 REPRESENTATIVE: Final = (

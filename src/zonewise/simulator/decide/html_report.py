@@ -8,7 +8,7 @@ from html import escape
 from zonewise.simulator.decide import plots
 from zonewise.simulator.decide.churn import Churn
 from zonewise.simulator.decide.published import COLUMNS, agrees
-from zonewise.simulator.decide.results import Loss, Results, Row, Table
+from zonewise.simulator.decide.results import AlgorithmResult, Loss, Results, ResultTable
 
 
 def html(results: Results, churn: Sequence[Churn] = ()) -> str:
@@ -26,7 +26,7 @@ ABOUT = (
 )
 
 
-def _section(table: Table) -> str:
+def _section(table: ResultTable) -> str:
     return (
         f"<section><h2>{escape(table.dataset)} <small>{table.inputs:,} inputs</small></h2><p>{escape(table.about)}</p>"
         f"{_scores(table.rows)}<div class=plots>"
@@ -38,13 +38,13 @@ def _section(table: Table) -> str:
     )
 
 
-def _worst(rows: Sequence[Row]) -> str:
+def _worst(rows: Sequence[AlgorithmResult]) -> str:
     if not any(row.losses for row in rows):
         return ""
     return f"<figure>{plots.worst_losses(rows)}<figcaption>Where each algorithm loses most</figcaption></figure>"
 
 
-def _scores(rows: Sequence[Row]) -> str:
+def _scores(rows: Sequence[AlgorithmResult]) -> str:
     body = "".join(
         f"<tr><th scope=row>{escape(row.algorithm)}</th>{''.join(_cell(row, column) for column in COLUMNS)}"
         f"<td>{row.invalid or ''}</td><td>{row.cpu_seconds:.1f}</td></tr>"
@@ -57,7 +57,7 @@ def _scores(rows: Sequence[Row]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(row: Row, column: str) -> str:
+def _cell(row: AlgorithmResult, column: str) -> str:
     value: float = getattr(row, column)
     if agrees(row, column) is not False:
         return f"<td>{value:.2f}</td>"
@@ -65,7 +65,7 @@ def _cell(row: Row, column: str) -> str:
     return f'<td>{value:.2f} <span class=differs title="published: {published:.2f}">({published:.2f})</span></td>'
 
 
-def _losses(rows: Sequence[Row]) -> str:
+def _losses(rows: Sequence[AlgorithmResult]) -> str:
     lines = [
         f"<tr><th scope=row>{escape(row.algorithm)}</th><td>{_counts(loss)}</td><td>{loss.total:.1f}</td>"
         f"<td>{loss.best:.1f} <small>{escape(loss.best_algorithm)}</small></td></tr>"

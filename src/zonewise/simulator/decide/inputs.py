@@ -28,7 +28,7 @@ class InputError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class NamedInput:
     """One situation to judge; zones are in order of name."""
 
     name: str
@@ -37,7 +37,7 @@ class Input:
     endpoints: tuple[int, ...]
 
 
-def read(text: str, source: str) -> list[Input]:
+def read(text: str, source: str) -> list[NamedInput]:
     """CSV or a dump, told apart by what the text looks like; `source` names it in errors."""
     looks_like_dump = (
         source.endswith((".yaml", ".yml", ".json")) or text.lstrip()[:1] in {"{", "-"} or "apiVersion:" in text[:4096]
@@ -48,7 +48,7 @@ def read(text: str, source: str) -> list[Input]:
     return found
 
 
-def read_csv(text: str, source: str) -> list[Input]:
+def read_csv(text: str, source: str) -> list[NamedInput]:
     rows = csv.reader(io.StringIO(text), strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
@@ -77,7 +77,7 @@ def _zones(header: Sequence[str], source: str) -> tuple[str, ...]:
     return tuple(sorted(by_kind["nodes."]))
 
 
-def _input(header: Sequence[str], zones: tuple[str, ...], row: Sequence[str], where: str) -> Input:
+def _input(header: Sequence[str], zones: tuple[str, ...], row: Sequence[str], where: str) -> NamedInput:
     if len(row) != len(header):
         raise InputError(f"{where}: {len(row)} values for {len(header)} columns")
     cells = dict(zip(header, (cell.strip() for cell in row), strict=True))
@@ -88,7 +88,7 @@ def _input(header: Sequence[str], zones: tuple[str, ...], row: Sequence[str], wh
         raise InputError(f"{where}: no zone has a node, so there is no traffic to place")
     if not sum(endpoints):
         raise InputError(f"{where}: no zone has an endpoint, so there is nothing to place")
-    return Input(cells.get("name") or where, zones, nodes, endpoints)
+    return NamedInput(cells.get("name") or where, zones, nodes, endpoints)
 
 
 def _count(text: str, column: str, where: str) -> int:
@@ -100,7 +100,7 @@ def _count(text: str, column: str, where: str) -> int:
     return int(text)
 
 
-def read_dump(text: str, source: str) -> list[Input]:
+def read_dump(text: str, source: str) -> list[NamedInput]:
     """What `kubectl get nodes,services,endpointslices -A -o yaml` (or json) prints."""
     objects = dump.read(text.encode(), source, {"Node": Node, "EndpointSlice": EndpointSlice})
     nodes, slices = objects["Node"], objects["EndpointSlice"]
@@ -109,7 +109,7 @@ def read_dump(text: str, source: str) -> list[Input]:
     return from_cluster(nodes, slices)
 
 
-def from_cluster(nodes: Iterable[Node], slices: Iterable[EndpointSlice]) -> list[Input]:
+def from_cluster(nodes: Iterable[Node], slices: Iterable[EndpointSlice]) -> list[NamedInput]:
     """One input per Service and address family with ready endpoints, over the zones of ready workers."""
     known = list(nodes)
     zone_by_node = {node.metadata.name: zone_of(node.metadata.labels) for node in known}
@@ -126,12 +126,14 @@ def from_cluster(nodes: Iterable[Node], slices: Iterable[EndpointSlice]) -> list
     return [made for name, counted in sorted(by_service.items()) if (made := _cluster_input(name, clients, counted))]
 
 
-def _cluster_input(name: str, clients: Mapping[str | None, int], counted: Mapping[str | None, int]) -> Input | None:
+def _cluster_input(
+    name: str, clients: Mapping[str | None, int], counted: Mapping[str | None, int]
+) -> NamedInput | None:
     zones = tuple(sorted({zone for zone in (*clients, *counted) if zone}))
     endpoints = tuple(counted.get(zone, 0) for zone in zones)
     if not sum(endpoints) or not clients:
         return None
-    return Input(name, zones, tuple(clients.get(zone, 0) for zone in zones), endpoints)
+    return NamedInput(name, zones, tuple(clients.get(zone, 0) for zone in zones), endpoints)
 
 
 def _service(found: EndpointSlice) -> str:

@@ -21,37 +21,37 @@ INVALID = -1e9
 """Stands for the total of an input that leaves a zone without endpoints."""
 
 
-class Settings(NamedTuple):
+class KernelConfig(NamedTuple):
     threshold: float
     start: int
     weights: Weights
 
 
-def judge_balanced(x: Numbers, r: Numbers, e: Counts, s: Settings, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def judge_balanced(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return balanced(e, w)
 
 
-def judge_require(x: Numbers, r: Numbers, e: Counts, s: Settings, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def judge_require(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return require(e, w)
 
 
-def judge_local(x: Numbers, r: Numbers, e: Counts, s: Settings, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def judge_local(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return local(x, r, e, s.threshold, s.start, w)
 
 
-def judge_local_shared(x: Numbers, r: Numbers, e: Counts, s: Settings, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def judge_local_shared(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return local_shared(x, r, e, s.threshold, w)
 
 
-def judge_local_weighted(x: Numbers, r: Numbers, e: Counts, s: Settings, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def judge_local_weighted(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return local_weighted(x, e, w)
 
 
-def judge_local_opt(x: Numbers, r: Numbers, e: Counts, s: Settings, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def judge_local_opt(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return local_opt(x, e, w)
 
 
-def judge_optimal(x: Numbers, r: Numbers, e: Counts, s: Settings, q: Search, w: Workspace) -> int:
+def judge_optimal(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:
     return optimal(x, r, e, s.threshold, s.weights, q, w)
 
 
@@ -65,7 +65,7 @@ def sweep(
     first: int,
     last: int,
     ordered: bool,
-    settings: Settings,
+    settings: KernelConfig,
     q: Search,
     w: Workspace,
     traffic: Any,

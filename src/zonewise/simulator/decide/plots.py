@@ -7,7 +7,7 @@ from html import escape
 from math import ceil
 from typing import Final
 
-from zonewise.simulator.decide.results import Row
+from zonewise.simulator.decide.results import AlgorithmResult
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 14, 40
@@ -16,7 +16,7 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7
 DASHES = ("", "6 3", "2 2", "8 3 2 3", "12 4", "1 3", "4 4")
 
 
-def score_distribution(rows: Sequence[Row]) -> str:
+def score_distribution(rows: Sequence[AlgorithmResult]) -> str:
     """How the total score is distributed over the inputs: one line per algorithm."""
     drawn = [row for row in rows if row.histogram]
     first = min((next((at for at, count in enumerate(row.histogram) if count), 100) for row in drawn), default=0)
@@ -32,7 +32,7 @@ def score_distribution(rows: Sequence[Row]) -> str:
     )
 
 
-def in_zone_against_overload(rows: Sequence[Row]) -> str:
+def in_zone_against_overload(rows: Sequence[AlgorithmResult]) -> str:
     """Each algorithm's means: up is more local traffic, right is better balanced."""
     lowest_x = min((row.overload for row in rows), default=0)
     lowest_y = min((row.in_zone for row in rows), default=0)
@@ -46,7 +46,7 @@ def in_zone_against_overload(rows: Sequence[Row]) -> str:
     return frame.drawn([*points, *_legend([row.algorithm for row in rows])], "In-zone score against overload score")
 
 
-def totals(rows: Sequence[Row]) -> str:
+def totals(rows: Sequence[AlgorithmResult]) -> str:
     """Mean totals as bars, with what each part contributes."""
     frame = _Frame(0, 100, 0, max(len(rows), 1), "mean total score", "")
     bars = []
@@ -61,7 +61,7 @@ def totals(rows: Sequence[Row]) -> str:
     return frame.drawn(bars, "Mean total scores", ticks_y=False)
 
 
-def worst_losses(rows: Sequence[Row]) -> str:
+def worst_losses(rows: Sequence[AlgorithmResult]) -> str:
     """How far each algorithm falls behind the best of the others at its worst input, and which input that is."""
     losing = [(number, row) for number, row in enumerate(rows) if row.losses]
     most = max((row.losses[0].best - row.losses[0].total for _, row in losing), default=1.0)
@@ -81,7 +81,7 @@ def worst_losses(rows: Sequence[Row]) -> str:
     return frame.drawn(bars, "Where each algorithm loses most", ticks_y=False)
 
 
-PLOTS: Final[Mapping[str, Callable[[Sequence[Row]], str]]] = {
+PLOTS: Final[Mapping[str, Callable[[Sequence[AlgorithmResult]], str]]] = {
     "totals": totals,
     "in-zone-against-overload": in_zone_against_overload,
     "distribution": score_distribution,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from zonewise.routing.algorithms import Algorithm
-from zonewise.routing.tuning import Start
+from zonewise.routing.tuning import StartingPoint
 from zonewise.simulator.decide.datasets import LARGE, SMALL, Dataset
-from zonewise.simulator.decide.results import Figures, Row, Table
+from zonewise.simulator.decide.results import AlgorithmResult, Figures, ResultTable
 from zonewise.simulator.decide.tasks import Contestant, Rules
 
 COLUMNS: Final = ("total", "in_zone", "overload", "slices")
@@ -31,7 +31,7 @@ def _plain(*algorithms: Algorithm) -> tuple[Contestant, ...]:
 
 
 def _started(times: int) -> Contestant:
-    return Contestant(f"local-{times}x", Algorithm.LOCAL, Start(times, per_domain=True))
+    return Contestant(f"local-{times}x", Algorithm.LOCAL, StartingPoint(times, per_domain=True))
 
 
 _OTHERS: Final = _plain(Algorithm.LOCAL_SHARED, Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT, Algorithm.OPTIMAL)
@@ -62,14 +62,14 @@ STARTING_THRESHOLDS: Final = Publication(
 PUBLICATIONS: Final = {"large": ALGORITHMS, "small": STARTING_THRESHOLDS}
 
 
-def agrees(row: Row, column: str) -> bool | None:
+def agrees(row: AlgorithmResult, column: str) -> bool | None:
     """At two decimals, as printed; None where nothing was published."""
     printed: float | None = getattr(row.published, column, None)
     obtained: float = getattr(row, column)
     return None if printed is None else f"{obtained:.2f}" == f"{printed:.2f}"
 
 
-def verdict(table: Table) -> str:
+def verdict(table: ResultTable) -> str:
     """One sentence on how far obtained and published figures agree; empty where nothing was published."""
     found = [agrees(row, column) for row in table.rows for column in COLUMNS]
     same, differ = found.count(True), found.count(False)

@@ -27,7 +27,7 @@ class Loss(msgspec.Struct, frozen=True, rename="camel"):
     best_algorithm: str
 
 
-class Row(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class AlgorithmResult(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Mean scores of one algorithm over a data set; `invalid` inputs left a zone without endpoints and are not in the means."""
 
     algorithm: str
@@ -42,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     losses: tuple[Loss, ...] = ()
 
 
-class Judged(msgspec.Struct, frozen=True, rename="camel"):
+class JudgedInput(msgspec.Struct, frozen=True, rename="camel"):
     """One input of the user's own, and the total of each algorithm on it; none where a zone is left without endpoints."""
 
     name: str
@@ -52,19 +52,19 @@ class Judged(msgspec.Struct, frozen=True, rename="camel"):
     totals: dict[str, float | None]
 
 
-class Table(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class ResultTable(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """`upper_bound` is a mean total that no assignment of any kind exceeds."""
 
     dataset: str
     inputs: int
-    rows: tuple[Row, ...]
+    rows: tuple[AlgorithmResult, ...]
     about: str = ""
     upper_bound: float | None = None
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[JudgedInput, ...] = ()
 
 
 class Results(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The JSON of `zonewise simulate -o json`; `churn` is there where traces were replayed."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[ResultTable, ...]
     churn: tuple[Churn, ...] = ()

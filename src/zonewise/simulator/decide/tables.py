@@ -11,7 +11,7 @@ import msgspec
 
 from zonewise.simulator.decide.churn import Churn
 from zonewise.simulator.decide.published import COLUMNS, agrees, verdict
-from zonewise.simulator.decide.results import Judged, Results, Row, Table
+from zonewise.simulator.decide.results import AlgorithmResult, JudgedInput, Results, ResultTable
 
 MOST_JUDGED: Final = 40
 TITLES: Final = {"total": "total", "in_zone": "in-zone", "overload": "overload", "slices": "slices"}
@@ -21,7 +21,7 @@ def text(results: Results) -> str:
     return "\n\n".join(_section(table) for table in results.tables) + "\n"
 
 
-def _section(table: Table) -> str:
+def _section(table: ResultTable) -> str:
     lines = [f"{table.dataset}: {table.inputs:,} inputs. {table.about}".rstrip(" .") + ".", "", *_scores(table)]
     if table.upper_bound is not None:
         lines.append(f"{'upper bound':<16}{table.upper_bound:8.2f}   no assignment of any kind exceeds it")
@@ -32,7 +32,7 @@ def _section(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _scores(table: Table) -> list[str]:
+def _scores(table: ResultTable) -> list[str]:
     published = [column for column in COLUMNS if any(agrees(row, column) is not None for row in table.rows)]
     invalid = any(row.invalid for row in table.rows)
     head = ["algorithm"]
@@ -42,7 +42,7 @@ def _scores(table: Table) -> list[str]:
     return aligned([head, *(_line(row, published, invalid=invalid) for row in table.rows)])
 
 
-def _line(row: Row, published: Sequence[str], *, invalid: bool) -> list[str]:
+def _line(row: AlgorithmResult, published: Sequence[str], *, invalid: bool) -> list[str]:
     cells = [row.algorithm]
     for column in COLUMNS:
         cells.append(f"{getattr(row, column):.2f}")
@@ -53,7 +53,7 @@ def _line(row: Row, published: Sequence[str], *, invalid: bool) -> list[str]:
     return [*cells, *([f"{row.invalid:,}"] if invalid else []), f"{row.cpu_seconds:.1f}"]
 
 
-def _judged(judged: Sequence[Judged]) -> list[str]:
+def _judged(judged: Sequence[JudgedInput]) -> list[str]:
     names = list(judged[0].totals)
     rows = [["input", "nodes", "endpoints", *names, "best"]]
     for one in judged[:MOST_JUDGED]:

@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
-from zonewise.simulator.decide.results import Figures, Row, Table
+from zonewise.simulator.decide.results import AlgorithmResult, Figures, ResultTable
 from zonewise.simulator.decide.tasks import Partial, Rules, Sums
 
 LOSSES_SHOWN: Final = 3
 
 
-def tally(dataset: str, about: str, rules: Rules, partials: Iterable[Partial]) -> Table:
+def tally(dataset: str, about: str, rules: Rules, partials: Iterable[Partial]) -> ResultTable:
     in_order = sorted(partials, key=lambda partial: partial.number)
     inputs = sum(partial.inputs for partial in in_order)
     rows = tuple(
@@ -22,19 +22,19 @@ def tally(dataset: str, about: str, rules: Rules, partials: Iterable[Partial]) -
         for contestant in rules.contestants
     )
     judged = tuple(judged for partial in in_order for judged in partial.judged)
-    return Table(dataset, inputs, rows, about, _bound(in_order, rules, inputs), judged)
+    return ResultTable(dataset, inputs, rows, about, _bound(in_order, rules, inputs), judged)
 
 
-def with_published(table: Table, published: Mapping[str, Figures]) -> Table:
+def with_published(table: ResultTable, published: Mapping[str, Figures]) -> ResultTable:
     rows = tuple(msgspec.structs.replace(row, published=published.get(row.algorithm)) for row in table.rows)
     return msgspec.structs.replace(table, rows=rows)
 
 
-def _row(name: str, inputs: int, sums: Sequence[Sums]) -> Row:
+def _row(name: str, inputs: int, sums: Sequence[Sums]) -> AlgorithmResult:
     invalid = sum(found.invalid for found in sums)
     valid = (inputs - invalid) or 1
     losses = sorted((found.loss for found in sums if found.loss), key=lambda loss: (loss.total - loss.best, loss.nodes))
-    return Row(
+    return AlgorithmResult(
         algorithm=name,
         total=fsum(found.total for found in sums) / valid,
         in_zone=fsum(found.in_zone for found in sums) / valid,

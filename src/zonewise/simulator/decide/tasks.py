@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from zonewise.routing.algorithms import STANDARD, Algorithm, Weights
-from zonewise.routing.tuning import DEFAULT_START, Start
+from zonewise.routing.tuning import DEFAULT_START, StartingPoint
 from zonewise.simulator.decide.datasets import Chunk, Dataset, chunks
-from zonewise.simulator.decide.inputs import Input
-from zonewise.simulator.decide.results import Judged, Loss
+from zonewise.simulator.decide.inputs import NamedInput
+from zonewise.simulator.decide.results import JudgedInput, Loss
 
 INPUTS_PER_TASK: Final = 200
 
@@ -25,7 +25,7 @@ class Contestant(msgspec.Struct, frozen=True):
 
     name: str
     algorithm: Algorithm
-    start: Start = DEFAULT_START
+    start: StartingPoint = DEFAULT_START
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Task(msgspec.Struct, frozen=True):
     number: int
     rules: Rules
     chunk: Chunk | None = None
-    own: tuple[Input, ...] = ()
+    own: tuple[NamedInput, ...] = ()
 
     @property
     def inputs(self) -> int:
@@ -65,13 +65,13 @@ class Partial(msgspec.Struct, frozen=True):
     inputs: int
     sums: dict[str, Sums]
     bound: float | None = None
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[JudgedInput, ...] = ()
 
 
 def dataset_tasks(dataset: Dataset, rules: Rules) -> list[Task]:
     return [Task(number, rules, chunk=chunk) for number, chunk in enumerate(chunks(dataset))]
 
 
-def own_tasks(inputs: Sequence[Input], rules: Rules) -> list[Task]:
+def own_tasks(inputs: Sequence[NamedInput], rules: Rules) -> list[Task]:
     cuts = enumerate(range(0, len(inputs), INPUTS_PER_TASK))
     return [Task(number, rules, own=tuple(inputs[at : at + INPUTS_PER_TASK])) for number, at in cuts]

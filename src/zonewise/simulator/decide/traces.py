@@ -19,7 +19,7 @@ ZONES: Final = ("zone-a", "zone-b", "zone-c")
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class TraceState:
     """Nodes per zone, and the zone of every endpoint by name."""
 
     nodes: Mapping[str, int]
@@ -30,10 +30,10 @@ class Situation:
 class Trace:
     name: str
     about: str
-    situations: tuple[Situation, ...]
+    situations: tuple[TraceState, ...]
 
 
-class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TraceStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One look: endpoints added and removed per zone, oldest first, and new numbers of nodes."""
 
     add: dict[str, int] = {}
@@ -45,7 +45,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TraceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: dict[str, int]
     endpoints: dict[str, int]
-    steps: list[Step]
+    steps: list[TraceStep]
     about: str = ""
 
 
@@ -55,16 +55,16 @@ class _Recorder:
 
     nodes: dict[str, int]
     homes: dict[str, str] = field(default_factory=dict)
-    situations: list[Situation] = field(default_factory=list)
+    situations: list[TraceState] = field(default_factory=list)
     made: int = 0
 
-    def play(self, step: Step) -> None:
+    def play(self, step: TraceStep) -> None:
         for zone, count in step.remove.items():
             self._remove(zone, count)
         for zone, count in step.add.items():
             self._add(zone, count)
         self.nodes = {zone: count for zone, count in {**self.nodes, **step.nodes}.items() if count}
-        self.situations.append(Situation(dict(self.nodes), dict(self.homes)))
+        self.situations.append(TraceState(dict(self.nodes), dict(self.homes)))
 
     def _add(self, zone: str, count: int) -> None:
         for _ in range(count):
@@ -79,9 +79,11 @@ class _Recorder:
             del self.homes[name]
 
 
-def _recorded(nodes: Mapping[str, int], endpoints: Mapping[str, int], steps: Iterator[Step]) -> tuple[Situation, ...]:
+def _recorded(
+    nodes: Mapping[str, int], endpoints: Mapping[str, int], steps: Iterator[TraceStep]
+) -> tuple[TraceState, ...]:
     recorder = _Recorder(dict(nodes))
-    recorder.play(Step(add=dict(endpoints)))
+    recorder.play(TraceStep(add=dict(endpoints)))
     for step in steps:
         recorder.play(step)
     return tuple(recorder.situations)
@@ -91,46 +93,46 @@ def _even(count: int) -> dict[str, int]:
     return dict.fromkeys(ZONES, count)
 
 
-def _rolling_update() -> Iterator[Step]:
+def _rolling_update() -> Iterator[TraceStep]:
     """One more, one fewer, for each of 30 endpoints: surge comes before the old one goes."""
     for turn in range(30):
-        yield Step(add={ZONES[turn % 3]: 1})
-        yield Step(remove={ZONES[turn % 3]: 1})
+        yield TraceStep(add={ZONES[turn % 3]: 1})
+        yield TraceStep(remove={ZONES[turn % 3]: 1})
 
 
-def _autoscaling() -> Iterator[Step]:
+def _autoscaling() -> Iterator[TraceStep]:
     """From 6 to 30 and back, by two, as a scheduler spreads them."""
     for turn in range(12):
-        yield Step(add={ZONES[turn * 2 % 3]: 1, ZONES[(turn * 2 + 1) % 3]: 1})
+        yield TraceStep(add={ZONES[turn * 2 % 3]: 1, ZONES[(turn * 2 + 1) % 3]: 1})
     for turn in reversed(range(12)):
-        yield Step(remove={ZONES[turn * 2 % 3]: 1, ZONES[(turn * 2 + 1) % 3]: 1})
+        yield TraceStep(remove={ZONES[turn * 2 % 3]: 1, ZONES[(turn * 2 + 1) % 3]: 1})
 
 
-def _zone_loss() -> Iterator[Step]:
+def _zone_loss() -> Iterator[TraceStep]:
     """A zone goes with its nodes and endpoints; the others take replacements; it comes back empty and fills again."""
-    yield Step(remove={ZONES[2]: 10}, nodes={ZONES[2]: 0})
+    yield TraceStep(remove={ZONES[2]: 10}, nodes={ZONES[2]: 0})
     for turn in range(10):
-        yield Step(add={ZONES[turn % 2]: 1})
-    yield Step(nodes={ZONES[2]: 10})
+        yield TraceStep(add={ZONES[turn % 2]: 1})
+    yield TraceStep(nodes={ZONES[2]: 10})
     for turn in range(10):
-        yield Step(add={ZONES[2]: 1}, remove={ZONES[turn % 2]: 1})
+        yield TraceStep(add={ZONES[2]: 1}, remove={ZONES[turn % 2]: 1})
 
 
-def _new_zone() -> Iterator[Step]:
+def _new_zone() -> Iterator[TraceStep]:
     """Node by node a fourth zone appears, then endpoints move into it."""
     for count in range(1, 11):
-        yield Step(nodes={"zone-d": count})
+        yield TraceStep(nodes={"zone-d": count})
     for turn in range(8):
-        yield Step(add={"zone-d": 1}, remove={ZONES[turn % 3]: 1})
+        yield TraceStep(add={"zone-d": 1}, remove={ZONES[turn % 3]: 1})
 
 
-def _node_churn() -> Iterator[Step]:
+def _node_churn() -> Iterator[TraceStep]:
     """Nodes come and go everywhere, as spot instances do; no endpoint changes."""
     for turn in range(40):
-        yield Step(nodes={ZONES[turn % 3]: 10 - (turn * 7 % 5)})
+        yield TraceStep(nodes={ZONES[turn % 3]: 10 - (turn * 7 % 5)})
 
 
-BUILT_IN: Final[Mapping[str, tuple[int, Callable[[], Iterator[Step]], str]]] = {
+BUILT_IN: Final[Mapping[str, tuple[int, Callable[[], Iterator[TraceStep]], str]]] = {
     "rolling-update": (10, _rolling_update, "30 endpoints replaced one by one, each new one before its old one goes"),
     "autoscaling": (2, _autoscaling, "from 6 endpoints to 30 and back, by two"),
     "zone-loss": (10, _zone_loss, "one zone of three is lost with all its endpoints, and comes back"),
@@ -164,7 +166,7 @@ def read(text: str, source: str) -> Trace:
         raise InputError(f"{source}: a step {error}") from error
 
 
-def _repeated(steps: Sequence[Step]) -> Iterator[Step]:
+def _repeated(steps: Sequence[TraceStep]) -> Iterator[TraceStep]:
     for step in steps:
         for _ in range(step.repeat):
             yield step

@@ -17,7 +17,7 @@ _LONGEST_NAME: Final = 253
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class SliceBody:
     """Labels and annotations are all that the slice should have."""
 
     service: Service
@@ -29,12 +29,12 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class SliceUpdate:
     existing: EndpointSlice
-    draft: Draft
+    draft: SliceBody
 
 
-def body_of(draft: Draft) -> dict[str, Any]:
+def body_of(draft: SliceBody) -> dict[str, Any]:
     service = draft.service.metadata
     return {
         "metadata": {
@@ -50,7 +50,7 @@ def body_of(draft: Draft) -> dict[str, Any]:
     }
 
 
-def patch_of(existing: EndpointSlice, draft: Draft) -> dict[str, Any]:
+def patch_of(existing: EndpointSlice, draft: SliceBody) -> dict[str, Any]:
     """A merge patch with what differs; it fails if somebody else wrote the slice since `existing` was read."""
     before = existing.metadata
     patch: dict[str, Any] = {"metadata": {"resourceVersion": before.resource_version}}

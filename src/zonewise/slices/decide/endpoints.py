@@ -8,8 +8,8 @@ from itertools import product
 from typing import Final
 
 from zonewise.objects import Endpoint, EndpointConditions, ObjectReference, Pod, PodIP, Service
-from zonewise.routing import Cluster
-from zonewise.slices.decide.families import Family, canonical
+from zonewise.routing import RoutingNodes
+from zonewise.slices.decide.families import ServiceFamily, canonical
 from zonewise.slices.decide.ports import Ports, port_resolver
 from zonewise.topology import ZONE
 
@@ -27,12 +27,14 @@ ByPorts = dict[Ports, list[Endpoint]]
 class PodEndpoints:
     """`without_node` are the pods left out because nobody knows their node (any more)."""
 
-    by_family: Mapping[Family, ByPorts]
+    by_family: Mapping[ServiceFamily, ByPorts]
     without_node: tuple[str, ...]
 
 
-def endpoints_of(service: Service, pods: Iterable[Pod], cluster: Cluster, families: Iterable[Family]) -> PodEndpoints:
-    found: dict[Family, list[tuple[Ports, Endpoint]]] = {family: [] for family in families}
+def endpoints_of(
+    service: Service, pods: Iterable[Pod], cluster: RoutingNodes, families: Iterable[ServiceFamily]
+) -> PodEndpoints:
+    found: dict[ServiceFamily, list[tuple[Ports, Endpoint]]] = {family: [] for family in families}
     without_node: list[str] = []
     ports_of = port_resolver(service)
     zones, nodes = cluster.domains(ZONE), cluster.nodes
@@ -69,11 +71,11 @@ def _belongs(pod: Pod) -> bool:
     return status.phase not in _ENDED and bool(status.pod_ips or status.pod_ip)
 
 
-def _addresses(ips: tuple[PodIP, ...]) -> Iterable[tuple[Family, tuple[str, ...]]]:
+def _addresses(ips: tuple[PodIP, ...]) -> Iterable[tuple[ServiceFamily, tuple[str, ...]]]:
     if len(ips) == 1:
         known = canonical(ips[0].ip)
         return ((known[0], (known[1],)),) if known else ()
-    by_family: dict[Family, list[str]] = {}
+    by_family: dict[ServiceFamily, list[str]] = {}
     for ip in ips:
         if known := canonical(ip.ip):
             by_family.setdefault(known[0], []).append(known[1])

@@ -11,7 +11,7 @@ from typing import Final
 from zonewise.objects import Service
 
 
-class Family(StrEnum):
+class ServiceFamily(StrEnum):
     """The values are the address types of slices."""
 
     IPV4 = "IPv4"
@@ -22,15 +22,17 @@ def is_headless(service: Service) -> bool:
     return service.spec.cluster_ip in {"", "None"}
 
 
-def families_of(service: Service) -> tuple[Family, ...]:
+def families_of(service: Service) -> tuple[ServiceFamily, ...]:
     """What the Service says; else its cluster IP's, and both for a headless one: it may be older than the field."""
-    said = tuple(dict.fromkeys(Family(family) for family in service.spec.ip_families if family in set(Family)))
+    said = tuple(
+        dict.fromkeys(ServiceFamily(family) for family in service.spec.ip_families if family in set(ServiceFamily))
+    )
     if said:
         return said
     if is_headless(service):
-        return (Family.IPV4, Family.IPV6)
+        return (ServiceFamily.IPV4, ServiceFamily.IPV6)
     known = canonical(service.spec.cluster_ip)
-    return (known[0],) if known else (Family.IPV4,)
+    return (known[0],) if known else (ServiceFamily.IPV4,)
 
 
 _PART: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -38,24 +40,24 @@ _USUAL_IPV4: Final = re.compile(rf"{_PART}(\.{_PART}){{3}}", re.ASCII)
 
 
 @lru_cache(maxsize=65536)
-def canonical(address: str) -> tuple[Family, str] | None:
+def canonical(address: str) -> tuple[ServiceFamily, str] | None:
     """The family and usual spelling, None for what is no address.
 
     As upstream reads it: zeros may lead the parts of an IPv4 address, and one that IPv6 wraps counts as IPv4.
     """
     if _USUAL_IPV4.fullmatch(address):  # what nearly all are, and ten times as fast as parsing it
-        return Family.IPV4, address
+        return ServiceFamily.IPV4, address
     try:
         parsed = ip_address(_without_leading_zeros(address))
     except ValueError:
         return None
     match parsed:
         case IPv4Address():
-            return Family.IPV4, str(parsed)
+            return ServiceFamily.IPV4, str(parsed)
         case IPv6Address(ipv4_mapped=IPv4Address() as wrapped):
-            return Family.IPV4, str(wrapped)
+            return ServiceFamily.IPV4, str(wrapped)
         case _:
-            return (Family.IPV6, str(parsed)) if not parsed.scope_id else None
+            return (ServiceFamily.IPV6, str(parsed)) if not parsed.scope_id else None
 
 
 def _without_leading_zeros(address: str) -> str:

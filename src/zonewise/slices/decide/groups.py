@@ -11,10 +11,20 @@ from functools import cached_property
 from typing import Final
 
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
-from zonewise.routing import NODE_NAME, Cluster, Decision, Expression, Memory, Policy, Tier, read_policy, recall
+from zonewise.routing import (
+    NODE_NAME,
+    Decision,
+    HintsExpression,
+    Memory,
+    Policy,
+    RoutingNodes,
+    Tier,
+    read_policy,
+    recall,
+)
 from zonewise.routing.endpoints import is_ready
 from zonewise.routing.hints_codec import MOST_HINTS
-from zonewise.routing.load import Consumers, Share, names
+from zonewise.routing.load import Consumers, LoadShare, names
 from zonewise.routing.policy import AutomaticHints, SameDomain, Strength
 from zonewise.routing.tiers import own_tier
 from zonewise.slices.decide.metadata import CONSUMER, STARTED
@@ -40,7 +50,7 @@ def group_of(zones: Sequence[str]) -> str:
             return SHARED
 
 
-def remember(slices: Sequence[EndpointSlice], service: Service, cluster: Cluster) -> Memory:
+def remember(slices: Sequence[EndpointSlice], service: Service, cluster: RoutingNodes) -> Memory:
     """What the slices tell of the last decision; those written for a policy of another kind tell nothing."""
     if not any(map(_may_tell, slices)):
         return {}
@@ -91,8 +101,8 @@ class Grouping:
     def __init__(
         self,
         decision: Decision,
-        expression: Expression,
-        cluster: Cluster,
+        expression: HintsExpression,
+        cluster: RoutingNodes,
         waiting: Mapping[str, Endpoint],
         memory: Memory,
     ) -> None:
@@ -125,7 +135,7 @@ class Grouping:
 
 
 def _waiting_zones(
-    decision: Decision, cluster: Cluster, waiting: Mapping[str, Endpoint], memory: Memory
+    decision: Decision, cluster: RoutingNodes, waiting: Mapping[str, Endpoint], memory: Memory
 ) -> dict[str, Zones]:
     """Endpoints not in use stay where they were, or else wait in their own domain.
 
@@ -159,7 +169,7 @@ def _levels(policy: Policy) -> dict[str, Strength]:
     return {NODE_NAME: policy.node, ZONE: policy.zone, REGION: policy.region} if isinstance(policy, SameDomain) else {}
 
 
-def _consuming_zones(decision: Decision, cluster: Cluster) -> dict[str, Zones]:
+def _consuming_zones(decision: Decision, cluster: RoutingNodes) -> dict[str, Zones]:
     """By the first tier of zones or regions, and by the walls for what that lacks."""
     tier = _zonal_tier(decision)
     found = _zones_of(decision.walls, cluster) if decision.walls else {}
@@ -170,7 +180,7 @@ def _zonal_tier(decision: Decision) -> Tier | None:
     return next((tier for tier in decision.tiers if tier.key in {ZONE, REGION} and tier.consumers), None)
 
 
-def beyond_hints(decision: Decision, cluster: Cluster) -> dict[str, Consumers]:
+def beyond_hints(decision: Decision, cluster: RoutingNodes) -> dict[str, Consumers]:
     """The zones of the endpoints whose hints can't say who consumes them: with weights, or in too many zones."""
     tier = _zonal_tier(decision)
     if tier is None:
@@ -186,10 +196,10 @@ def beyond_hints(decision: Decision, cluster: Cluster) -> dict[str, Consumers]:
 
 def _in_zones(consumers: Consumers, zones_by_domain: Mapping[str, set[str]]) -> Consumers:
     weights = {zone: weight for domain, weight in consumers for zone in zones_by_domain.get(domain, ())}
-    return tuple(Share(zone, weights[zone]) for zone in sorted(weights))
+    return tuple(LoadShare(zone, weights[zone]) for zone in sorted(weights))
 
 
-def _zones_by_domain(key: str, cluster: Cluster) -> dict[str, set[str]]:
+def _zones_by_domain(key: str, cluster: RoutingNodes) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     zones = cluster.domains(ZONE)
     for node, domain in cluster.domains(key).items():
@@ -198,7 +208,7 @@ def _zones_by_domain(key: str, cluster: Cluster) -> dict[str, set[str]]:
     return found
 
 
-def _zones_of(tier: Tier, cluster: Cluster) -> dict[str, Zones]:
+def _zones_of(tier: Tier, cluster: RoutingNodes) -> dict[str, Zones]:
     """A tier's consumers as zones, whatever its key."""
     zones_by_domain = {} if tier.key == ZONE else _zones_by_domain(tier.key, cluster)
     meaning: dict[Consumers, Zones] = {

@@ -20,12 +20,12 @@ import msgspec
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Key, Service, key_of
 from zonewise.routing import (
     NO_DRAIN,
-    Cluster,
     Decision,
     Drain,
-    Expression,
+    HintsExpression,
     HintsForm,
     Memory,
+    RoutingNodes,
     decide,
     express,
     read_policy,
@@ -52,7 +52,7 @@ class Overlay:
 
     hints: Mapping[Key, Hints]
     decisions: Mapping[str, Decision]
-    expressions: Mapping[str, Expression]
+    expressions: Mapping[str, HintsExpression]
 
     @property
     def is_silent(self) -> bool:
@@ -75,7 +75,7 @@ def is_stock(found: EndpointSlice) -> bool:
 def overlay(
     service: Service,
     slices: Iterable[EndpointSlice],
-    cluster: Cluster,
+    cluster: RoutingNodes,
     *,
     hints: HintsForm = HintsForm.STABLE,
     drained: Drain = NO_DRAIN,
@@ -86,7 +86,7 @@ def overlay(
         families[found.address_type].append(found)
     is_remembered = _is_told_of(service)
     decisions: dict[str, Decision] = {}
-    expressions: dict[str, Expression] = {}
+    expressions: dict[str, HintsExpression] = {}
     wanted: dict[Key, Hints] = {}
     for family, members in sorted(families.items()):
         told = [(found.endpoints or ()) if is_remembered else _with_hints(found, ()) for found in members]
@@ -97,8 +97,8 @@ def overlay(
 
 
 def _at_rest(
-    told: Sequence[Endpoints], cluster: Cluster, decide_now: Callable[..., Decision]
-) -> tuple[Decision, Expression, list[Hints]]:
+    told: Sequence[Endpoints], cluster: RoutingNodes, decide_now: Callable[..., Decision]
+) -> tuple[Decision, HintsExpression, list[Hints]]:
     """The decision that, remembered by its hints, is made again.
 
     Hints do not tell all of a decision, such as which of two levels they are of, so the first may not be the last.
@@ -114,7 +114,7 @@ def _at_rest(
     raise AssertionError("counting does not end")
 
 
-def recalled(service: Service, endpoints: Iterable[Endpoint], cluster: Cluster) -> Memory:
+def recalled(service: Service, endpoints: Iterable[Endpoint], cluster: RoutingNodes) -> Memory:
     """What the hints of the stock controller's slices tell of the last decision."""
     return recall(endpoints, cluster) if _is_told_of(service) else {}
 
@@ -158,7 +158,7 @@ def _has(endpoints: Endpoints, hints: Hints) -> bool:
     return all(endpoint.hints == said for endpoint, said in zip(endpoints, hints, strict=True))
 
 
-def _hints_of(endpoints: Endpoints, expression: Expression) -> Hints:
+def _hints_of(endpoints: Endpoints, expression: HintsExpression) -> Hints:
     """An endpoint that takes no traffic says nothing, as nobody reads it."""
     return tuple(expression.hints.get(endpoint.addresses[0]) if endpoint.addresses else None for endpoint in endpoints)
 

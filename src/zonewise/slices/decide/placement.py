@@ -32,7 +32,7 @@ Wanted = dict[Bucket, dict[Identity, Endpoint]]
 
 
 @dataclass(slots=True)
-class Body:
+class PlacedSlice:
     """A slice that will be there: an existing one, with or without a change, or a new one."""
 
     bucket: Bucket
@@ -45,7 +45,7 @@ class Body:
 class Placement:
     """`come` are the endpoints that no slice of their bucket had, `gone` those that left the slice they stood in."""
 
-    bodies: list[Body] = field(default_factory=list)
+    bodies: list[PlacedSlice] = field(default_factory=list)
     emptied: list[EndpointSlice] = field(default_factory=list)
     come: dict[Identity, Endpoint] = field(default_factory=dict)
     gone: dict[Identity, EndpointSlice] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def place(
 ) -> Placement:
     """`slices` in order of their names; takes the endpoints out of `wanted`. `labels_of` gives a group's labels."""
     placement = Placement()
-    by_bucket: dict[Bucket, list[Body]] = {bucket: [] for bucket in wanted}
+    by_bucket: dict[Bucket, list[PlacedSlice]] = {bucket: [] for bucket in wanted}
     for existing in slices:
         bucket = bucket_of(existing)
         body = _keep(existing, bucket, wanted.get(bucket, {}), placement)
@@ -95,8 +95,10 @@ def place(
     return placement
 
 
-def _keep(existing: EndpointSlice, bucket: Bucket, wanted: dict[Identity, Endpoint], placement: Placement) -> Body:
-    body = Body(bucket, [], existing, changed=False)
+def _keep(
+    existing: EndpointSlice, bucket: Bucket, wanted: dict[Identity, Endpoint], placement: Placement
+) -> PlacedSlice:
+    body = PlacedSlice(bucket, [], existing, changed=False)
     for endpoint in existing.endpoints or ():
         key = identity(endpoint)
         got = wanted.pop(key, None)
@@ -110,7 +112,9 @@ def _keep(existing: EndpointSlice, bucket: Bucket, wanted: dict[Identity, Endpoi
     return body
 
 
-def _fill(bucket: Bucket, new: list[Endpoint], bodies: Sequence[Body], most: int, spare: int) -> list[Body]:
+def _fill(
+    bucket: Bucket, new: list[Endpoint], bodies: Sequence[PlacedSlice], most: int, spare: int
+) -> list[PlacedSlice]:
     """Puts the new endpoints into `bodies`, and returns the slices to create for those that find no place.
 
     As long as there are `spare` slices to be deleted, using one again costs no write more than deleting it.
@@ -119,10 +123,10 @@ def _fill(bucket: Bucket, new: list[Endpoint], bodies: Sequence[Body], most: int
         room = max(0, most - len(body.endpoints))
         body.endpoints += new[:room]
         new = new[room:]
-    created: list[Body] = []
+    created: list[PlacedSlice] = []
     while new:
         fitting = _fits_best(len(new), bodies, most) if len(new) < most and len(created) >= spare else None
-        body = fitting or Body(bucket, [])
+        body = fitting or PlacedSlice(bucket, [])
         if not fitting:
             created.append(body)
         body.changed = True
@@ -131,7 +135,7 @@ def _fill(bucket: Bucket, new: list[Endpoint], bodies: Sequence[Body], most: int
     return created
 
 
-def _fits_best(count: int, bodies: Iterable[Body], most: int) -> Body | None:
+def _fits_best(count: int, bodies: Iterable[PlacedSlice], most: int) -> PlacedSlice | None:
     """The unchanged slice that is fullest with all of them in it."""
     fitting = [body for body in bodies if not body.changed and len(body.endpoints) + count <= most]
     return max(fitting, key=lambda body: len(body.endpoints), default=None)
@@ -151,7 +155,7 @@ def reuse(placement: Placement, labels_of: Callable[[str], Mapping[str, str]]) -
     return list(spare.values())
 
 
-def _by_overlap(creates: Sequence[Body], spare: Mapping[str, EndpointSlice]) -> list[tuple[Body, str]]:
+def _by_overlap(creates: Sequence[PlacedSlice], spare: Mapping[str, EndpointSlice]) -> list[tuple[PlacedSlice, str]]:
     if not creates or not spare:
         return []
     stood = {identity(endpoint): name for name, found in spare.items() for endpoint in found.endpoints or ()}
@@ -162,7 +166,7 @@ def _by_overlap(creates: Sequence[Body], spare: Mapping[str, EndpointSlice]) -> 
     return [(creates[index], name) for _, index, name in sorted(found)]
 
 
-def _is_same(body: Body, existing: EndpointSlice, labels_of: Callable[[str], Mapping[str, str]]) -> bool:
+def _is_same(body: PlacedSlice, existing: EndpointSlice, labels_of: Callable[[str], Mapping[str, str]]) -> bool:
     """True for a placeholder that is there already."""
     return (
         not body.endpoints

@@ -12,18 +12,18 @@ from functools import cache
 from typing import Final
 
 from zonewise.objects import EndpointPort, EndpointSlice, Pod, Service
-from zonewise.routing import NO_DRAIN, Cluster, Decision, Drain, Expression, HintsForm, express
+from zonewise.routing import NO_DRAIN, Decision, Drain, HintsExpression, HintsForm, RoutingNodes, express
 from zonewise.routing.load import Consumers
 from zonewise.routing.policy import AutomaticHints
 from zonewise.routing.weights_annotation import WEIGHTS, write_weights
-from zonewise.slices.decide.body import Draft, Update, is_owned_by
+from zonewise.slices.decide.body import SliceBody, SliceUpdate, is_owned_by
 from zonewise.slices.decide.endpoints import ByPorts, endpoints_of
-from zonewise.slices.decide.families import Family, families_of
+from zonewise.slices.decide.families import ServiceFamily, families_of
 from zonewise.slices.decide.metadata import STARTED, annotations_for, labels_for
-from zonewise.slices.decide.placement import PLACEHOLDER, Body, Placement, place, reuse
-from zonewise.slices.decide.route import Routed, route
+from zonewise.slices.decide.placement import PLACEHOLDER, PlacedSlice, Placement, place, reuse
+from zonewise.slices.decide.route import RoutedEndpoints, route
 from zonewise.slices.decide.strict_hints import carry_hints, hint_bodies
-from zonewise.slices.decide.update_order import Moves, count_moves, in_safe_order
+from zonewise.slices.decide.update_order import EndpointMoves, count_moves, in_safe_order
 
 MOST_PER_SLICE: Final = 100
 
@@ -35,11 +35,11 @@ class SlicesPlan:
     `reallocated` endpoints are for other zones than before. `pods_without_node` come back when their node does.
     """
 
-    creates: tuple[Draft, ...] = ()
-    updates: tuple[Update, ...] = ()
+    creates: tuple[SliceBody, ...] = ()
+    updates: tuple[SliceUpdate, ...] = ()
     deletes: tuple[EndpointSlice, ...] = ()
     decisions: Mapping[str, Decision] = field(default_factory=dict)
-    expressions: Mapping[str, Expression] = field(default_factory=dict)
+    expressions: Mapping[str, HintsExpression] = field(default_factory=dict)
     added: int = 0
     removed: int = 0
     reallocated: int = 0
@@ -61,7 +61,7 @@ def has_slices(service: Service) -> bool:
 def plan_slices(
     service: Service,
     pods: Iterable[Pod],
-    cluster: Cluster,
+    cluster: RoutingNodes,
     existing: Sequence[EndpointSlice],
     *,
     most_per_slice: int = MOST_PER_SLICE,
@@ -84,13 +84,13 @@ def plan_slices(
 class _Part:
     """The plan for one family."""
 
-    family: Family
+    family: ServiceFamily
     decision: Decision
-    expression: Expression
-    creates: list[Draft]
-    updates: list[Update]
+    expression: HintsExpression
+    creates: list[SliceBody]
+    updates: list[SliceUpdate]
     deletes: list[EndpointSlice]
-    moves: Moves
+    moves: EndpointMoves
     endpoints: int
     desired_slices: int
     slices: int
@@ -99,13 +99,13 @@ class _Part:
 @dataclass(frozen=True, slots=True)
 class _Task:
     service: Service
-    cluster: Cluster
+    cluster: RoutingNodes
     most: int
     form: HintsForm
     drained: Drain
     trigger_time: str | None
 
-    def plan(self, family: Family, by_ports: ByPorts, slices: Sequence[EndpointSlice]) -> _Part:
+    def plan(self, family: ServiceFamily, by_ports: ByPorts, slices: Sequence[EndpointSlice]) -> _Part:
         routed = route(self.service, by_ports, slices, self.cluster, self.form, self.drained)
         decision, expression = routed.decision, routed.expression
         labels_of = self._labels(grouped=routed.grouped)
@@ -118,7 +118,7 @@ class _Task:
             decision = hint_bodies(placement.bodies, self.cluster, decision)
             expression = express(decision, self.cluster)
         if not placement.bodies:
-            placement.bodies.append(Body(PLACEHOLDER, []))
+            placement.bodies.append(PlacedSlice(PLACEHOLDER, []))
         deletes = reuse(placement, labels_of)
         _let_remember(placement.bodies, routed.started)
         _let_weigh(placement.bodies, routed.weights)
@@ -145,17 +145,17 @@ class _Task:
 
     def _drafts(
         self,
-        family: Family,
+        family: ServiceFamily,
         by_ports: ByPorts,
         placement: Placement,
         labels_of: Callable[[str], Mapping[str, str]],
-        routed: Routed,
-    ) -> tuple[list[Draft], list[Update]]:
+        routed: RoutedEndpoints,
+    ) -> tuple[list[SliceBody], list[SliceUpdate]]:
         ports_of = {frozenset(ports): ports for ports in by_ports}
         changed = [body for body in placement.bodies if body.changed]
 
-        def draft(body: Body) -> Draft:
-            return Draft(
+        def draft(body: PlacedSlice) -> SliceBody:
+            return SliceBody(
                 self.service,
                 family.value,
                 _ports_of(body, ports_of),
@@ -166,11 +166,11 @@ class _Task:
 
         creates = [draft(body) for body in changed if body.existing is None]
         updated = in_safe_order(placement, [body for body in changed if body.existing is not None])
-        return creates, [Update(body.existing, draft(body)) for body in updated if body.existing is not None]
+        return creates, [SliceUpdate(body.existing, draft(body)) for body in updated if body.existing is not None]
 
 
 def _ports_of(
-    body: Body, ports_of: Mapping[frozenset[EndpointPort], tuple[EndpointPort, ...]]
+    body: PlacedSlice, ports_of: Mapping[frozenset[EndpointPort], tuple[EndpointPort, ...]]
 ) -> tuple[EndpointPort, ...]:
     """In the order that the slice has, if these are its ports."""
     if body.existing and frozenset(body.existing.ports or ()) == body.bucket.ports:
@@ -178,7 +178,7 @@ def _ports_of(
     return ports_of.get(body.bucket.ports, ())
 
 
-def _let_remember(bodies: Sequence[Body], started: str) -> None:
+def _let_remember(bodies: Sequence[PlacedSlice], started: str) -> None:
     """One slice is enough to remember what has started; none may say what is no longer so."""
     said = [body.existing.metadata.annotations.get(STARTED, "") if body.existing else "" for body in bodies]
     for body, keys in zip(bodies, said, strict=True):
@@ -187,18 +187,18 @@ def _let_remember(bodies: Sequence[Body], started: str) -> None:
         bodies[0].changed = True
 
 
-def _let_weigh(bodies: Sequence[Body], weights: Mapping[str, Consumers]) -> None:
+def _let_weigh(bodies: Sequence[PlacedSlice], weights: Mapping[str, Consumers]) -> None:
     for body in bodies:
         said = body.existing.metadata.annotations.get(WEIGHTS, "") if body.existing else ""
         body.changed = body.changed or said != _weights_of(body, weights)
 
 
-def _weights_of(body: Body, weights: Mapping[str, Consumers]) -> str:
+def _weights_of(body: PlacedSlice, weights: Mapping[str, Consumers]) -> str:
     return write_weights(weights, (endpoint.addresses[0] for endpoint in body.endpoints)) if weights else ""
 
 
 def _sort_out(
-    service: Service, existing: Sequence[EndpointSlice], families: Sequence[Family]
+    service: Service, existing: Sequence[EndpointSlice], families: Sequence[ServiceFamily]
 ) -> tuple[dict[str, list[EndpointSlice]], list[EndpointSlice]]:
     """The Service's own slices by family, in order of name, and those that have to go whatever they hold."""
     by_family: dict[str, list[EndpointSlice]] = {family: [] for family in families}

@@ -34,7 +34,7 @@ class _Written:
         return _PAUSES_SECONDS[self.times - 1] if self.times <= len(_PAUSES_SECONDS) else _LONGEST_SECONDS
 
 
-class Repairs:
+class RepairBackoff:
     """What was written last, by Service and slice."""
 
     def __init__(self) -> None:

@@ -9,16 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
-from zonewise.routing import (
-    Cluster,
-    Decision,
-    Drain,
-    Expression,
-    HintsForm,
-    Memory,
-    decide,
-    express,
-)
+from zonewise.routing import Decision, Drain, HintsExpression, HintsForm, Memory, RoutingNodes, decide, express
 from zonewise.routing.endpoints import is_marked_ready
 from zonewise.routing.load import Consumers
 from zonewise.routing.policy import Distribution, TrafficDistribution
@@ -31,11 +22,11 @@ Place = Callable[[Endpoint], tuple[str, EndpointHints | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedEndpoints:
     """`started` is what the slices have to remember beside their hints, `weights` what proxies can't learn from these."""
 
     decision: Decision
-    expression: Expression
+    expression: HintsExpression
     wanted: Wanted
     grouped: bool = False
     started: str = ""
@@ -46,11 +37,11 @@ def route(
     service: Service,
     by_ports: ByPorts,
     slices: Sequence[EndpointSlice],
-    cluster: Cluster,
+    cluster: RoutingNodes,
     form: HintsForm,
     drained: Drain,
     memory: Memory | None = None,
-) -> Routed:
+) -> RoutedEndpoints:
     """`memory` is of the last decision; without it, it is what our own slices remember."""
     if memory is None:
         memory = remember(slices, service, cluster)
@@ -62,12 +53,14 @@ def route(
         grouping = Grouping(decision, expression, cluster, _waiting(decision, endpoints), memory)
         wanted = _placed(by_ports, grouping.of)
         weights = beyond_hints(decision, cluster)
-        return Routed(decision, expression, wanted, True, started(decision, memory), weights)
+        return RoutedEndpoints(decision, expression, wanted, True, started(decision, memory), weights)
     if isinstance(policy, Distribution) and not decision.drained:
-        return Routed(decision, expression, _placed(by_ports, _nearest(policy)))
+        return RoutedEndpoints(decision, expression, _placed(by_ports, _nearest(policy)))
     if hints:
-        return Routed(decision, expression, _placed(by_ports, lambda endpoint: (ALL, hints.get(endpoint.addresses[0]))))
-    return Routed(decision, expression, _unhinted(by_ports))
+        return RoutedEndpoints(
+            decision, expression, _placed(by_ports, lambda endpoint: (ALL, hints.get(endpoint.addresses[0])))
+        )
+    return RoutedEndpoints(decision, expression, _unhinted(by_ports))
 
 
 def hinted(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:

@@ -13,7 +13,17 @@ from typing import Final
 import msgspec
 
 from zonewise.objects import Service
-from zonewise.routing import Cluster, Code, Decision, Expression, Forecast, Policy, Reason, Subject, forecast
+from zonewise.routing import (
+    Decision,
+    Forecast,
+    HintsExpression,
+    Policy,
+    RoutingCode,
+    RoutingNodes,
+    RoutingReason,
+    RoutingSubject,
+    forecast,
+)
 from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 from zonewise.routing.policy import (
     AutomaticHints,
@@ -28,9 +38,16 @@ OUR_PROXY: Final = "zonewise"
 STOCK_DNS_LOSS: Final = "the Service is headless, and stock DNS gives its clients every endpoint"
 
 _IN_FORCE: Final = frozenset(
-    {Code.TOPOLOGY_KEYS, Code.REQUIRED, Code.PREFERRED, Code.HINTED, Code.DISTRIBUTED, Code.ZONE_DRAINED}
+    {
+        RoutingCode.TOPOLOGY_KEYS,
+        RoutingCode.REQUIRED,
+        RoutingCode.PREFERRED,
+        RoutingCode.HINTED,
+        RoutingCode.DISTRIBUTED,
+        RoutingCode.ZONE_DRAINED,
+    }
 )
-DRAIN_CODES: Final = frozenset({Code.ZONE_DRAINED, Code.NOT_DRAINED})
+DRAIN_CODES: Final = frozenset({RoutingCode.ZONE_DRAINED, RoutingCode.NOT_DRAINED})
 _VISIBLE: Final = 0.1
 """Figures that moved by less are not worth a write,"""
 _FEW: Final = 0.25
@@ -40,7 +57,7 @@ _LONGEST: Final = 500
 _FIGURES: Final = re.compile(r"\d+(\.\d+)?")
 
 
-class State(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class ServiceRoutingState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """`since` is when policy, activity and code became what they are, `as_of` when the figures were taken.
 
     Shares are of 1 and hold if proxies do all that was decided; `losses` are what stock proxies will not do. `drain` says
@@ -93,16 +110,16 @@ def has_state(decision: Decision) -> bool:
     )
 
 
-def own_complaints(decision: Decision) -> list[Reason]:
+def own_complaints(decision: Decision) -> list[RoutingReason]:
     return [complaint for complaint in decision.complaints if complaint.blame[0].kind == "Service"]
 
 
-def foreign_complaints(decision: Decision) -> list[Reason]:
+def foreign_complaints(decision: Decision) -> list[RoutingReason]:
     """About the namespace: told there, not on each of its Services."""
     return [complaint for complaint in decision.complaints if complaint.blame[0].kind != "Service"]
 
 
-def forecasts_of(decisions: Iterable[Decision], cluster: Cluster) -> list[Forecast]:
+def forecasts_of(decisions: Iterable[Decision], cluster: RoutingNodes) -> list[Forecast]:
     """Of those that have anybody to serve."""
     return [forecast(found, cluster) for found in decisions if found.endpoints]
 
@@ -110,19 +127,19 @@ def forecasts_of(decisions: Iterable[Decision], cluster: Cluster) -> list[Foreca
 def state_of(
     service: Service,
     decisions: Mapping[str, Decision],
-    expressions: Mapping[str, Expression],
+    expressions: Mapping[str, HintsExpression],
     forecasts: Sequence[Forecast],
     now: str,
-    before: State | None = None,
-) -> State:
+    before: ServiceRoutingState | None = None,
+) -> ServiceRoutingState:
     """Of two families that differ, the first that does not get its way speaks."""
     told = {family: _told(decision) for family, decision in sorted(decisions.items())}
     family = next((name for name, reason in told.items() if not _in_force(reason, decisions[name])), next(iter(told)))
     decision, reason = decisions[family], told[family]
     differ = len({found.code for found in told.values()}) > 1
-    sentence = "; ".join(found.sentence for found in decision.reasons if found.code is not Code.NO_POLICY)
+    sentence = "; ".join(found.sentence for found in decision.reasons if found.code is not RoutingCode.NO_POLICY)
     drain = next((found for found in decision.reasons if found.code in DRAIN_CODES), None)
-    state = State(
+    state = ServiceRoutingState(
         policy=policy_name(decision.reading.policy),
         source=decision.reading.source,
         active=_in_force(reason, decision),
@@ -145,7 +162,7 @@ def state_of(
     )
 
 
-def _told(decision: Decision) -> Reason:
+def _told(decision: Decision) -> RoutingReason:
     """The reason that counts: the first level that does not get its way, else the first of all."""
     reasons = [reason for reason in decision.reasons if reason.code not in DRAIN_CODES] or list(decision.reasons)
     if isinstance(decision.reading.policy, NoPolicy):
@@ -153,17 +170,17 @@ def _told(decision: Decision) -> Reason:
     return next((reason for reason in reasons if not _in_force(reason, decision)), reasons[0])
 
 
-def _in_force(reason: Reason, decision: Decision) -> bool:
+def _in_force(reason: RoutingReason, decision: Decision) -> bool:
     """An even spread is in force where it was asked for, and is a refusal where something else was."""
     asked_evenly = policy_name(decision.reading.policy) == "same-zone Balanced"
-    return reason.code in _IN_FORCE or (reason.code is Code.BALANCED and asked_evenly)
+    return reason.code in _IN_FORCE or (reason.code is RoutingCode.BALANCED and asked_evenly)
 
 
-def identity(state: State) -> tuple[str, bool, str]:
+def identity(state: ServiceRoutingState) -> tuple[str, bool, str]:
     return state.policy, state.active, state.code
 
 
-def differs(before: State, state: State) -> bool:
+def differs(before: ServiceRoutingState, state: ServiceRoutingState) -> bool:
     return (
         _essence(before) != _essence(state)
         or abs(before.in_zone - state.in_zone) >= _VISIBLE
@@ -172,7 +189,7 @@ def differs(before: State, state: State) -> bool:
     )
 
 
-def _essence(state: State) -> tuple[object, ...]:
+def _essence(state: ServiceRoutingState) -> tuple[object, ...]:
     """What a state is but for its figures; endpoints to blame come and go like pods."""
     blame = tuple(name for name in state.blame if not name.startswith("Endpoint "))
     return (*identity(state), state.source, blame, state.drain, state.drained, state.complaints, kinds(state.losses))
@@ -182,7 +199,7 @@ def kinds(sentences: Iterable[str]) -> tuple[str, ...]:
     return tuple(_FIGURES.sub("#", sentence) for sentence in sentences)
 
 
-def _losses(service: Service, expressions: Mapping[str, Expression]) -> tuple[str, ...]:
+def _losses(service: Service, expressions: Mapping[str, HintsExpression]) -> tuple[str, ...]:
     """Headless Services are DNS's, which knows no hints, and no proxy's."""
     if _has_our_proxy(service):
         return ()
@@ -196,12 +213,12 @@ def _has_our_proxy(service: Service) -> bool:
     return service.metadata.labels.get(PROXY_NAME_LABEL) == OUR_PROXY
 
 
-def _distinct(groups: Iterable[Iterable[Reason]]) -> tuple[str, ...]:
+def _distinct(groups: Iterable[Iterable[RoutingReason]]) -> tuple[str, ...]:
     sentences = dict.fromkeys(cut(reason.sentence) for reasons in groups for reason in reasons)
     return tuple(sentences)[:_MOST_LISTED]
 
 
-def _listed(subjects: Iterable[Subject]) -> tuple[str, ...]:
+def _listed(subjects: Iterable[RoutingSubject]) -> tuple[str, ...]:
     names = [str(subject) for subject in dict.fromkeys(subjects)]
     more = (f"{len(names) - _MOST_LISTED} more",) if len(names) > _MOST_LISTED else ()
     return (*names[:_MOST_LISTED], *more)
@@ -211,9 +228,9 @@ def cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def read_state(written: str | None) -> State | None:
+def read_state(written: str | None) -> ServiceRoutingState | None:
     """What nobody can read was never said."""
     try:
-        return msgspec.json.decode(written, type=State) if written else None
+        return msgspec.json.decode(written, type=ServiceRoutingState) if written else None
     except msgspec.DecodeError:
         return None

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from zonewise.objects import EndpointHints, EndpointSlice
-from zonewise.routing import EVERYONE, Cluster, Decision, Tier
+from zonewise.routing import EVERYONE, Decision, RoutingNodes, Tier
 from zonewise.routing.endpoints import is_marked_ready
 from zonewise.routing.hints_codec import zone_consumers
 from zonewise.routing.hints_strict import hint_strictly
-from zonewise.slices.decide.placement import Body, Wanted, identity
+from zonewise.slices.decide.placement import PlacedSlice, Wanted, identity
 from zonewise.slices.decide.route import hinted
 from zonewise.topology import ZONE
 
@@ -26,7 +26,7 @@ def carry_hints(slices: Iterable[EndpointSlice], wanted: Wanted) -> None:
             endpoints[key] = hinted(endpoint, was.get(key) if is_marked_ready(endpoint) else None)
 
 
-def hint_bodies(bodies: list[Body], cluster: Cluster, decision: Decision) -> Decision:
+def hint_bodies(bodies: list[PlacedSlice], cluster: RoutingNodes, decision: Decision) -> Decision:
     """Hints the bodies in place; the decision becomes what these hints say."""
     changing = [body for body in bodies if body.changed]
     unchanged = [body for body in bodies if not body.changed]
@@ -47,7 +47,7 @@ def hint_bodies(bodies: list[Body], cluster: Cluster, decision: Decision) -> Dec
     return replace(decision, tiers=(Tier(ZONE, consumers), EVERYONE), reasons=(said.reason, *decision.reasons[1:]))
 
 
-def _apply(body: Body, hints: tuple[EndpointHints | None, ...]) -> None:
+def _apply(body: PlacedSlice, hints: tuple[EndpointHints | None, ...]) -> None:
     for index, (endpoint, given) in enumerate(zip(body.endpoints, hints, strict=True)):
         if endpoint.hints != given:
             body.endpoints[index] = hinted(endpoint, given)

@@ -22,7 +22,7 @@ class _Deleted:
     uid: str
 
 
-class Written:
+class EndpointSliceTracker:
     """`heard_version` is the resource version up to which the watch has told everything."""
 
     def __init__(self, heard_version: Callable[[], str]) -> None:

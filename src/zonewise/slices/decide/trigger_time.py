@@ -22,7 +22,7 @@ class _Seen:
 _NOTHING: Final = _Seen("", {})
 
 
-class TriggerTimes:
+class TriggerTimeTracker:
     """The API writes times in UTC with whole seconds, so their texts are ordered as they are."""
 
     def __init__(self) -> None:

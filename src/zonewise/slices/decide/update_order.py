@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from zonewise.objects import Endpoint
 from zonewise.routing.endpoints import is_marked_ready
-from zonewise.slices.decide.placement import Body, Placement, identity
+from zonewise.slices.decide.placement import PlacedSlice, Placement, identity
 
 
-class Moves(NamedTuple):
+class EndpointMoves(NamedTuple):
     """`reallocated` endpoints are ready, before and after, and for other zones."""
 
     added: int
@@ -18,12 +18,12 @@ class Moves(NamedTuple):
     reallocated: int
 
 
-def count_moves(placement: Placement) -> Moves:
+def count_moves(placement: Placement) -> EndpointMoves:
     moved = sum(key in placement.come for key in placement.gone)
-    return Moves(len(placement.come) - moved, len(placement.gone) - moved, _reallocated(placement))
+    return EndpointMoves(len(placement.come) - moved, len(placement.gone) - moved, _reallocated(placement))
 
 
-def in_safe_order(placement: Placement, updates: Sequence[Body]) -> Sequence[Body]:
+def in_safe_order(placement: Placement, updates: Sequence[PlacedSlice]) -> Sequence[PlacedSlice]:
     """Updates in an order that never leaves a Service without a ready endpoint that had one and will have one.
 
     And in which a ready endpoint is added to its new slice before its old one loses it. Where slices swap endpoints no
@@ -43,7 +43,7 @@ def in_safe_order(placement: Placement, updates: Sequence[Body]) -> Sequence[Bod
     return [updates[index] for index in order]
 
 
-def _waits_for(placement: Placement, updates: Sequence[Body]) -> list[set[int]]:
+def _waits_for(placement: Placement, updates: Sequence[PlacedSlice]) -> list[set[int]]:
     """For each update, which others take ready endpoints from its slice."""
     takers: dict[str, set[int]] = {}
     for index, body in enumerate(updates if placement.gone else ()):
@@ -54,7 +54,7 @@ def _waits_for(placement: Placement, updates: Sequence[Body]) -> list[set[int]]:
     return [takers.get(_name(body), set()) for body in updates]
 
 
-def _name(body: Body) -> str:
+def _name(body: PlacedSlice) -> str:
     return body.existing.metadata.name if body.existing else ""
 
 
@@ -77,5 +77,5 @@ def _zones(endpoint: Endpoint) -> frozenset[str]:
     return frozenset(hint.name for hint in endpoint.hints.for_zones) if endpoint.hints else frozenset()
 
 
-def _endpoints(bodies: Iterable[Body]) -> Iterable[Endpoint]:
+def _endpoints(bodies: Iterable[PlacedSlice]) -> Iterable[Endpoint]:
     return (endpoint for body in bodies for endpoint in body.endpoints)

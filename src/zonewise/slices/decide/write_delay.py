@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from zonewise.objects import Endpoint, EndpointSlice, Service
 from zonewise.routing.endpoints import is_marked_ready
-from zonewise.slices.decide.body import Draft, Update
+from zonewise.slices.decide.body import SliceBody, SliceUpdate
 from zonewise.slices.decide.plan import SlicesPlan
 
 _LOCAL = "Local"
@@ -24,7 +24,7 @@ def can_wait(service: Service, plan: SlicesPlan) -> bool:
     return all(map(_goes_unnoticed, plan.updates))
 
 
-def _goes_unnoticed(update: Update) -> bool:
+def _goes_unnoticed(update: SliceUpdate) -> bool:
     before, after = _ready(update.existing), _ready(update.draft)
     return (
         bool(after)
@@ -34,5 +34,5 @@ def _goes_unnoticed(update: Update) -> bool:
     )
 
 
-def _ready(found: EndpointSlice | Draft) -> list[Endpoint]:
+def _ready(found: EndpointSlice | SliceBody) -> list[Endpoint]:
     return [endpoint for endpoint in found.endpoints or () if is_marked_ready(endpoint)]

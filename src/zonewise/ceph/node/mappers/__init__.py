@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from zonewise.errors import UsageError, ZonewiseError
 
 if TYPE_CHECKING:
-    from zonewise.ceph.backend.cluster import Cluster
+    from zonewise.ceph.backend.cluster import CephCluster
 
 
 class MapperError(ZonewiseError):
@@ -22,7 +22,7 @@ class MapperError(ZonewiseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class MapperClient:
     """As whom the node speaks to a cluster. The key is never shown, nor given to a command line."""
 
     configuration: str
@@ -32,12 +32,12 @@ class Client:
     fsid: str = ""
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Client:
+    def of(cls, cluster: CephCluster) -> MapperClient:
         return cls(cluster.configuration, cluster.user, cluster.key, cluster.fsid)
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class MappedImage:
     pool: str
     name: str
     namespace: str = ""
@@ -59,30 +59,30 @@ class Mapper(Protocol):
     def missing(self) -> str:
         """What this node lacks for it; empty if nothing."""
 
-    def map(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> str:
+    def map(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> str:
         """The device of the image: the one it has already, or a new one."""
 
-    def device(self, image: Image, directory: Path) -> str | None: ...
+    def device(self, image: MappedImage, directory: Path) -> str | None: ...
 
-    def holds(self, image: Image, directory: Path) -> bool:
+    def holds(self, image: MappedImage, directory: Path) -> bool:
         """Whether this node has the image open, even if a crash came before its device."""
 
     def refresh(self, device: str, directory: Path) -> None:
         """Let the device have the image's size, which may have grown."""
 
-    def unmap(self, image: Image, directory: Path) -> None: ...
+    def unmap(self, image: MappedImage, directory: Path) -> None: ...
 
     def trouble(self, directory: Path) -> str:
         """What keeps a mapped image from working; empty if nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class MapperChoice:
     mapper: Mapper
     reason: str
 
 
-def choose(mappers: Sequence[Mapper], wanted: str = "auto") -> Choice:
+def choose(mappers: Sequence[Mapper], wanted: str = "auto") -> MapperChoice:
     """The first that this node can do, or the one that was asked for by name."""
     if wanted not in {"auto", *(mapper.name for mapper in mappers)}:
         names = ", ".join(mapper.name for mapper in mappers)
@@ -93,6 +93,6 @@ def choose(mappers: Sequence[Mapper], wanted: str = "auto") -> Choice:
             continue
         missing = mapper.missing()
         if not missing:
-            return Choice(mapper, "; ".join([f"{mapper.name} works here", *lacking]))
+            return MapperChoice(mapper, "; ".join([f"{mapper.name} works here", *lacking]))
         lacking.append(f"{mapper.name} does not: {missing}")
     raise MapperError(f"this node can't map RBD images: {'; '.join(lacking)}")

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from zonewise.ceph.node import host_command, keyfiles
-from zonewise.ceph.node.mappers import Client, Image, MapperError
+from zonewise.ceph.node.mappers import MappedImage, MapperClient, MapperError
 
 _BUS = Path("/sys/bus/rbd")
 _SEARCHED = host_command.environment()["PATH"]
@@ -30,7 +30,7 @@ class KernelRbd:
             return ""
         return "this kernel has no rbd module"
 
-    def map(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> str:
+    def map(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> str:
         keyfiles.write(directory / _CLUSTER, client.fsid)
         found = self.device(image, directory)
         if found is not None:
@@ -46,7 +46,7 @@ class KernelRbd:
             raise MapperError(f"rbd mapped {image.specification} but the kernel does not list it: {output}")
         return device
 
-    def device(self, image: Image, directory: Path) -> str | None:
+    def device(self, image: MappedImage, directory: Path) -> str | None:
         try:
             cluster = (directory / _CLUSTER).read_text()
         except FileNotFoundError:
@@ -58,13 +58,13 @@ class KernelRbd:
                 return f"/dev/rbd{entry.name}"
         return None
 
-    def holds(self, image: Image, directory: Path) -> bool:
+    def holds(self, image: MappedImage, directory: Path) -> bool:
         return self.device(image, directory) is not None
 
     def refresh(self, device: str, directory: Path) -> None:
         """The kernel watches the image."""
 
-    def unmap(self, image: Image, directory: Path) -> None:
+    def unmap(self, image: MappedImage, directory: Path) -> None:
         device = self.device(image, directory)
         if device is not None:
             host_command.run("rbd", "device", "unmap", device)
@@ -74,7 +74,7 @@ class KernelRbd:
         return ""
 
 
-def _map_command(client: Client, image: Image, conf: Path, *, read_only: bool) -> list[str]:
+def _map_command(client: MapperClient, image: MappedImage, conf: Path, *, read_only: bool) -> list[str]:
     return [
         *("rbd", "device", "map", "--conf", str(conf), "--id", client.user),
         *(["--read-only"] if read_only else []),

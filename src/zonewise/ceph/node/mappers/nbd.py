@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from zonewise.ceph.node import daemons, host_command, keyfiles
-from zonewise.ceph.node.mappers import Client, Image, MapperError
+from zonewise.ceph.node.mappers import MappedImage, MapperClient, MapperError
 
 PROGRAM = "rbd-nbd"
 _MODULE = Path("/sys/module/nbd")
@@ -32,7 +32,7 @@ class Nbd:
             return "this kernel has no nbd, or its module is not loaded"
         return ""
 
-    def map(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> str:
+    def map(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> str:
         found = self.device(image, directory)
         if found is not None:
             return found
@@ -52,18 +52,18 @@ class Nbd:
                 raise MapperError(f"image {image.specification} could not be mapped: {error}") from error
         return self.device(image, directory) or ""
 
-    def device(self, image: Image, directory: Path) -> str | None:
+    def device(self, image: MappedImage, directory: Path) -> str | None:
         number = daemons.pid(directory)
         _, output = host_command.run(PROGRAM, "list-mapped", "--format", "json")
         return listed_device(output, image, number)
 
-    def holds(self, image: Image, directory: Path) -> bool:
+    def holds(self, image: MappedImage, directory: Path) -> bool:
         return daemons.running(directory) or self.device(image, directory) is not None
 
     def refresh(self, device: str, directory: Path) -> None:
         """rbd-nbd watches the image."""
 
-    def unmap(self, image: Image, directory: Path) -> None:
+    def unmap(self, image: MappedImage, directory: Path) -> None:
         device = self.device(image, directory)
         if device is not None:
             host_command.run(PROGRAM, "unmap", device)
@@ -76,7 +76,7 @@ class Nbd:
         return "rbd-nbd has ended: reads and writes fail until the volume is unstaged and staged again"
 
 
-def listed_device(listing: str, image: Image, number: int | None) -> str | None:
+def listed_device(listing: str, image: MappedImage, number: int | None) -> str | None:
     """Images of two clusters may have one name: the process that we started decides."""
     for entry in json.loads(listing or "[]"):
         same = (entry["pool"], entry.get("namespace", ""), entry["image"]) == (image.pool, image.namespace, image.name)
@@ -85,7 +85,7 @@ def listed_device(listing: str, image: Image, number: int | None) -> str | None:
     return None
 
 
-def _map_command(client: Client, image: Image, *, read_only: bool) -> list[str]:
+def _map_command(client: MapperClient, image: MappedImage, *, read_only: bool) -> list[str]:
     return [
         # In the foreground, so that the process that we started is the one that serves the device.
         *(PROGRAM, "map", "--foreground", "--conf", _CONFIGURATION, "--id", client.user),

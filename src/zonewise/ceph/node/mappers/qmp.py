@@ -15,7 +15,7 @@ from zonewise.ceph.node.mappers import MapperError
 TIMEOUT_SECONDS = 30.0
 
 
-class Conversation:
+class QmpConnection:
     """Raises MapperError for what the daemon refuses, OSError when nobody answers."""
 
     def __init__(self, path: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:

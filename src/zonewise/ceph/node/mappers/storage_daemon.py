@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 
 from zonewise.ceph.node import daemons, host_command, keyfiles, mounts
-from zonewise.ceph.node.mappers import Client, Image, MapperError, loop_devices
-from zonewise.ceph.node.mappers.qmp import Conversation
+from zonewise.ceph.node.mappers import MappedImage, MapperClient, MapperError, loop_devices
+from zonewise.ceph.node.mappers.qmp import QmpConnection
 
 PROGRAM = "qemu-storage-daemon"
 _FILE, _CONTROL, _KEY, _CONFIGURATION = "image", "control", "key", "ceph.conf"
@@ -43,7 +43,7 @@ class StorageDaemon:
         absent = [path for path in ("/dev/fuse", "/dev/loop-control") if not Path(path).exists()]
         return f"this kernel has no {' and no '.join(absent)}" if absent else ""
 
-    def map(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> str:
+    def map(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> str:
         found = self.device(image, directory)
         if found is not None and _answers(directory):
             keyfiles.remove(directory, _KEY)
@@ -53,10 +53,10 @@ class StorageDaemon:
         self._start(client, image, directory, read_only=read_only)
         return loop_devices.attach(directory / _FILE, read_only=read_only)
 
-    def device(self, image: Image, directory: Path) -> str | None:  # noqa: ARG002 - the directory is the image's
+    def device(self, image: MappedImage, directory: Path) -> str | None:  # noqa: ARG002 - the directory is the image's
         return loop_devices.find(directory / _FILE)
 
-    def holds(self, image: Image, directory: Path) -> bool:  # noqa: ARG002 - the directory is the image's
+    def holds(self, image: MappedImage, directory: Path) -> bool:  # noqa: ARG002 - the directory is the image's
         return daemons.running(directory)
 
     def refresh(self, device: str, directory: Path) -> None:
@@ -65,7 +65,7 @@ class StorageDaemon:
         It has no word for "look again", only for "have this size", which would also shrink: so the size is the image's own,
         asked a moment before, never one from a request.
         """
-        with Conversation(directory / _CONTROL) as talk:
+        with QmpConnection(directory / _CONTROL) as talk:
             nodes = {node["node-name"]: node for node in talk.ask("query-named-block-nodes")}
             if _PROBE in nodes:  # of a plugin that was killed here
                 talk.ask("blockdev-del", {"node-name": _PROBE})
@@ -82,7 +82,7 @@ class StorageDaemon:
                 talk.ask("blockdev-del", {"node-name": _PROBE})
         loop_devices.refresh(device, sizes[_PROBE])
 
-    def unmap(self, image: Image, directory: Path) -> None:  # noqa: ARG002 - the directory is the image's
+    def unmap(self, image: MappedImage, directory: Path) -> None:  # noqa: ARG002 - the directory is the image's
         loop_devices.detach(directory / _FILE)
         self._end(directory)
         self._remove_leftovers(directory)
@@ -92,7 +92,7 @@ class StorageDaemon:
             return "its storage daemon has ended: reads and writes fail until the volume is unstaged and staged again"
         return "" if _answers(directory) else "its storage daemon runs but does not answer"
 
-    def _start(self, client: Client, image: Image, directory: Path, *, read_only: bool) -> None:
+    def _start(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> None:
         if not daemons.running(directory):
             (directory / _FILE).touch(mode=0o600)
         keyfiles.write(directory / _CONFIGURATION, client.configuration)
@@ -107,7 +107,7 @@ class StorageDaemon:
     def _end(self, directory: Path) -> None:
         if daemons.running(directory):
             try:
-                with Conversation(directory / _CONTROL) as talk:
+                with QmpConnection(directory / _CONTROL) as talk:
                     talk.ask("quit")
             except OSError:
                 pass  # it does not listen any more, or not yet
@@ -121,7 +121,7 @@ class StorageDaemon:
         keyfiles.remove(directory, _FILE, _CONTROL, _KEY, _CONFIGURATION)
 
 
-def _command(client: Client, image: Image, *, read_only: bool) -> list[str]:
+def _command(client: MapperClient, image: MappedImage, *, read_only: bool) -> list[str]:
     opened = {
         "driver": "rbd",
         "node-name": _NODE,
@@ -161,7 +161,7 @@ def _options_of(file: str) -> dict[str, object]:
 def _answers(directory: Path) -> bool:
     """It listens once it has opened the image and shows the file."""
     try:
-        with Conversation(directory / _CONTROL):
+        with QmpConnection(directory / _CONTROL):
             return True
     except OSError:
         return False

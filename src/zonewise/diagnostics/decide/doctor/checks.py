@@ -14,10 +14,10 @@ from typing import Final
 from cryptography import x509
 
 from zonewise.diagnostics.decide.doctor.cluster_checks import check_cluster, check_data_plane, check_nodes
-from zonewise.diagnostics.decide.doctor.facts import Facts
-from zonewise.diagnostics.decide.doctor.findings import Diagnosis, Finding, Group, Level, counted
+from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
+from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Diagnosis, Finding, FindingLevel, counted
 from zonewise.diagnostics.decide.status.assemble import CONFIGURATIONS, assemble
-from zonewise.diagnostics.decide.status.report import ServiceState, ServiceStatus, Status
+from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
 from zonewise.objects import Key
 from zonewise.routing import HintsForm
 from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
@@ -29,7 +29,7 @@ _NAMED: Final = 3
 
 
 def diagnose(
-    facts: Facts, now: datetime, hints: HintsForm = HintsForm.STABLE, *, before_install: bool = False
+    facts: DoctorFacts, now: datetime, hints: HintsForm = HintsForm.STABLE, *, before_install: bool = False
 ) -> Diagnosis:
     """`before_install` looks at nothing that only an installed Zonewise has."""
     status = assemble(facts.seen, now, hints)
@@ -42,53 +42,59 @@ def diagnose(
         server=facts.seen.server,
         version=facts.seen.version,
         installed=status.installed,
-        wrong=sum(found.level is Level.WRONG for found in findings),
-        notes=sum(found.level is Level.NOTE for found in findings),
+        wrong=sum(found.level is FindingLevel.WRONG for found in findings),
+        notes=sum(found.level is FindingLevel.NOTE for found in findings),
         findings=tuple(findings),
     )
 
 
-def check_zonewise(facts: Facts, status: Status, now: datetime) -> Iterator[Finding]:
+def check_zonewise(facts: DoctorFacts, status: ClusterStatus, now: datetime) -> Iterator[Finding]:
     if not status.installed:
         sentence = "Zonewise is not installed here"
-        yield Finding(Group.ZONEWISE, "NotInstalled", Level.NOTE, sentence, "zonewise install")
+        yield Finding(CheckGroup.ZONEWISE, "NotInstalled", FindingLevel.NOTE, sentence, "zonewise install")
         return
     troubles = {"ComponentNotReady", "NoLeader", "WebhookDown"}
     found = [each for each in status.troubles if each.code in troubles]
     for trouble in found:
-        yield Finding(Group.ZONEWISE, trouble.code, Level.WRONG, trouble.sentence, trouble.remedy)
+        yield Finding(CheckGroup.ZONEWISE, trouble.code, FindingLevel.WRONG, trouble.sentence, trouble.remedy)
     if not found:
-        yield Finding(Group.ZONEWISE, "Running", Level.FINE, _what_runs(status))
+        yield Finding(CheckGroup.ZONEWISE, "Running", FindingLevel.FINE, _what_runs(status))
     yield from _reached(facts)
     yield from _certificates(facts, now)
     yield from _component_rights(facts)
     if facts.budgets_known is False and any(component.name == "zonewise-disruption" for component in status.components):
         fix = "zonewise install --only disruption"
-        yield Finding(Group.ZONEWISE, "NoBudgetKind", Level.WRONG, "the cluster knows no TopologyDisruptionBudget", fix)
+        yield Finding(
+            CheckGroup.ZONEWISE,
+            "NoBudgetKind",
+            FindingLevel.WRONG,
+            "the cluster knows no TopologyDisruptionBudget",
+            fix,
+        )
 
 
-def _what_runs(status: Status) -> str:
+def _what_runs(status: ClusterStatus) -> str:
     names = [component.name.removeprefix("zonewise-") for component in status.components]
     return f"everything is ready: {', '.join(names)}" if names else "it runs outside of the cluster, and leads"
 
 
-def _reached(facts: Facts) -> Iterator[Finding]:
+def _reached(facts: DoctorFacts) -> Iterator[Finding]:
     for name, problem in facts.reached.items():
         if problem is None:
             sentence = f"whether the API server reaches webhook {name} can't be tried with your rights"
             fix = "allow `get` of services/proxy where it runs, or ask an administrator to run this"
-            yield Finding(Group.ZONEWISE, "WebhookUntried", Level.UNKNOWN, sentence, fix, (name,))
+            yield Finding(CheckGroup.ZONEWISE, "WebhookUntried", FindingLevel.UNKNOWN, sentence, fix, (name,))
         elif problem:
             sentence = f"the API server does not reach webhook {name}: {problem}"
             fix = "let the API server through to the webhook's port: network policies, firewalls, its Service"
-            yield Finding(Group.ZONEWISE, "WebhookUnreachable", Level.WRONG, sentence, fix, (name,))
+            yield Finding(CheckGroup.ZONEWISE, "WebhookUnreachable", FindingLevel.WRONG, sentence, fix, (name,))
     reached = tuple(name for name, problem in facts.reached.items() if not problem and problem is not None)
     if reached:
         sentence = f"the API server reaches {counted(len(reached), 'webhook', '').strip()}: {', '.join(reached)}"
-        yield Finding(Group.ZONEWISE, "WebhookReached", Level.FINE, sentence, objects=reached)
+        yield Finding(CheckGroup.ZONEWISE, "WebhookReached", FindingLevel.FINE, sentence, objects=reached)
 
 
-def _certificates(facts: Facts, now: datetime) -> Iterator[Finding]:
+def _certificates(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
     fix = "restart `zonewise webhook`: it renews its certificates and tells the API server"
     good: dict[str, datetime] = {}
     for configuration in facts.seen.webhooks:
@@ -98,18 +104,24 @@ def _certificates(facts: Facts, now: datetime) -> Iterator[Finding]:
             ends = _ends(webhook.client_config.ca_bundle)
             if ends is None:
                 sentence = f"the caBundle of webhook {webhook.name} is no certificate"
-                yield Finding(Group.ZONEWISE, "CertificateUnreadable", Level.WRONG, sentence, fix, (webhook.name,))
+                yield Finding(
+                    CheckGroup.ZONEWISE, "CertificateUnreadable", FindingLevel.WRONG, sentence, fix, (webhook.name,)
+                )
             elif ends <= now:
                 sentence = f"the certificate authority of webhook {webhook.name} expired at {ends:%Y-%m-%d %H:%M} UTC"
-                yield Finding(Group.ZONEWISE, "CertificateExpired", Level.WRONG, sentence, fix, (webhook.name,))
+                yield Finding(
+                    CheckGroup.ZONEWISE, "CertificateExpired", FindingLevel.WRONG, sentence, fix, (webhook.name,)
+                )
             elif ends <= now + SOON:
                 sentence = f"the certificate authority of webhook {webhook.name} expires at {ends:%Y-%m-%d %H:%M} UTC"
-                yield Finding(Group.ZONEWISE, "CertificateExpires", Level.NOTE, sentence, fix, (webhook.name,))
+                yield Finding(
+                    CheckGroup.ZONEWISE, "CertificateExpires", FindingLevel.NOTE, sentence, fix, (webhook.name,)
+                )
             else:
                 good[webhook.name] = ends
     if good:
         sentence = f"the certificate authorities of webhooks hold until {min(good.values()):%Y-%m-%d}"
-        yield Finding(Group.ZONEWISE, "Certificate", Level.FINE, sentence, objects=tuple(good))
+        yield Finding(CheckGroup.ZONEWISE, "Certificate", FindingLevel.FINE, sentence, objects=tuple(good))
 
 
 def _ends(bundle: str) -> datetime | None:
@@ -121,24 +133,24 @@ def _ends(bundle: str) -> datetime | None:
     return max(each.not_valid_after_utc for each in found).astimezone(UTC)
 
 
-def _component_rights(facts: Facts) -> Iterator[Finding]:
+def _component_rights(facts: DoctorFacts) -> Iterator[Finding]:
     for name, rights in facts.running.items():
         missing = [str(need) for need, allowed in rights.items() if not allowed]
         if missing:
             sentence = f"{name} may not {missing[0]}" + (f", nor {len(missing) - 1} more" if len(missing) > 1 else "")
             fix = "zonewise install --diff shows what its roles lack; zonewise install puts them back"
-            yield Finding(Group.ZONEWISE, "ComponentRights", Level.WRONG, sentence, fix, tuple(missing))
+            yield Finding(CheckGroup.ZONEWISE, "ComponentRights", FindingLevel.WRONG, sentence, fix, tuple(missing))
     if facts.running and all(allowed for rights in facts.running.values() for allowed in rights.values()):
         sentence = f"{len(facts.running)} components have the rights they need"
-        yield Finding(Group.ZONEWISE, "ComponentRights", Level.FINE, sentence)
+        yield Finding(CheckGroup.ZONEWISE, "ComponentRights", FindingLevel.FINE, sentence)
 
 
-def check_services(facts: Facts, status: Status) -> Iterator[Finding]:
+def check_services(facts: DoctorFacts, status: ClusterStatus) -> Iterator[Finding]:
     yield from _contested(facts)
     yield from _other_webhooks(facts)
     for state, code, level, words in (
-        (ServiceState.CUT_OFF, "CutOff", Level.WRONG, "{have} clients that reach no endpoint by their rule"),
-        (ServiceState.NOT_IN_FORCE, "NotInForce", Level.NOTE, "{have} a policy that is not in force"),
+        (ServiceState.CUT_OFF, "CutOff", FindingLevel.WRONG, "{have} clients that reach no endpoint by their rule"),
+        (ServiceState.NOT_IN_FORCE, "NotInForce", FindingLevel.NOTE, "{have} a policy that is not in force"),
     ):
         those = [service for service in status.services if service.state is state]
         if those:
@@ -147,7 +159,7 @@ def check_services(facts: Facts, status: Status) -> Iterator[Finding]:
     if odd:
         yield _about(
             "Complaints",
-            Level.NOTE,
+            FindingLevel.NOTE,
             odd,
             f"{{say}} what has no effect, such as {_quoted(odd[0].outlook.complaints[0])}",
             "zonewise plan -o wide",
@@ -159,10 +171,12 @@ def check_services(facts: Facts, status: Status) -> Iterator[Finding]:
         and not (odd or lossy)
         and not status.states[ServiceState.CUT_OFF] + status.states[ServiceState.NOT_IN_FORCE]
     ):
-        yield Finding(Group.SERVICES, "Services", Level.FINE, f"{len(status.services)} Services are as they ask to be")
+        yield Finding(
+            CheckGroup.SERVICES, "Services", FindingLevel.FINE, f"{len(status.services)} Services are as they ask to be"
+        )
 
 
-def _losses(status: Status) -> Iterator[Finding]:
+def _losses(status: ClusterStatus) -> Iterator[Finding]:
     """What stock components won't do of what is asked. Headless Services are no proxy's, but DNS's."""
     lossy = [service for service in status.services if service.outlook.losses]
     headless = [service for service in lossy if STOCK_DNS_LOSS in service.outlook.losses]
@@ -171,13 +185,13 @@ def _losses(status: Status) -> Iterator[Finding]:
         first = others[0].outlook
         words = f"{{ask}} what stock proxies can't do: {_quoted(first.losses[0])}"
         fix = f"kubectl label service -n {first.namespace} {first.name} {PROXY_NAME_LABEL}={OUR_PROXY}"
-        yield _about("NeedsProxy", Level.NOTE, others, words, fix)
+        yield _about("NeedsProxy", FindingLevel.NOTE, others, words, fix)
     if headless:
         words = "{ask} what stock DNS can't do: it gives the clients of a headless Service every endpoint"
-        yield _about("NeedsDNS", Level.NOTE, headless, words, "zonewise install --only dns")
+        yield _about("NeedsDNS", FindingLevel.NOTE, headless, words, "zonewise install --only dns")
 
 
-def _contested(facts: Facts) -> Iterator[Finding]:
+def _contested(facts: DoctorFacts) -> Iterator[Finding]:
     """Two controllers that each write all slices of a Service double its endpoints."""
     managers: dict[Key, set[str]] = {}
     for found in facts.seen.slices:
@@ -189,10 +203,12 @@ def _contested(facts: Facts) -> Iterator[Finding]:
         some = ", ".join(map(str, contested[:_NAMED]))
         sentence = f"{len(contested)} Services have slices by {', '.join(others)} beside the stock controller's: {some}"
         fix = "let one controller write a Service's slices; `kubectl get endpointslices --show-labels` tells whose they are"
-        yield Finding(Group.SERVICES, "TwoControllers", Level.NOTE, sentence, fix, tuple(map(str, contested)))
+        yield Finding(
+            CheckGroup.SERVICES, "TwoControllers", FindingLevel.NOTE, sentence, fix, tuple(map(str, contested))
+        )
 
 
-def _other_webhooks(facts: Facts) -> Iterator[Finding]:
+def _other_webhooks(facts: DoctorFacts) -> Iterator[Finding]:
     names = [
         configuration.metadata.name
         for configuration in facts.other_webhooks
@@ -202,14 +218,14 @@ def _other_webhooks(facts: Facts) -> Iterator[Finding]:
     if names:
         sentence = f"other webhooks change EndpointSlices, too: {', '.join(names[:_NAMED])}"
         fix = "see that they write no hints: whoever is called last has the last word"
-        yield Finding(Group.SERVICES, "OtherWebhooks", Level.NOTE, sentence, fix, tuple(names))
+        yield Finding(CheckGroup.SERVICES, "OtherWebhooks", FindingLevel.NOTE, sentence, fix, tuple(names))
 
 
-def _about(code: str, level: Level, services: Sequence[ServiceStatus], words: str, fix: str) -> Finding:
+def _about(code: str, level: FindingLevel, services: Sequence[RoutingStatus], words: str, fix: str) -> Finding:
     names = tuple(str(service.outlook.key) for service in services)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     sentence = f"{counted(len(names), 'Service', words)}: {', '.join(names[:_NAMED])}{more}"
-    return Finding(Group.SERVICES, code, level, sentence, fix, names)
+    return Finding(CheckGroup.SERVICES, code, level, sentence, fix, names)
 
 
 def _quoted(sentence: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from zonewise.diagnostics.decide.doctor.facts import Facts
-from zonewise.diagnostics.decide.doctor.findings import Finding, Group, Level, counted
+from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
+from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Finding, FindingLevel, counted
 from zonewise.diagnostics.decide.explain.data_plane import minor_of, tells_version
 from zonewise.objects import Node
 from zonewise.routing.kube_proxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
@@ -26,47 +26,51 @@ _MODE: Final = re.compile(r"^\s*mode:\s*[\"']?(\w*)", re.MULTILINE)
 _MINOR: Final = re.compile(r"v?1\.(\d+)")
 
 
-def check_cluster(facts: Facts, now: datetime) -> Iterator[Finding]:
+def check_cluster(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
     yield from _server(facts)
     yield from _clock(facts)
     yield from _node_clocks(facts, now)
     yield from _rights(facts)
 
 
-def _server(facts: Facts) -> Iterator[Finding]:
+def _server(facts: DoctorFacts) -> Iterator[Finding]:
     if not facts.live:
         return
     found = _MINOR.match(facts.seen.version)
     minor = int(found[1]) if found else 0
     said = f"the API server answers: {facts.seen.version}" + (f", as {facts.user}" if facts.user else "")
     if minor >= BUDGETS_MINOR:
-        yield _fine(Group.CLUSTER, "Server", said)
+        yield _fine(CheckGroup.CLUSTER, "Server", said)
     elif minor >= OLDEST_MINOR:
         sentence = f"{said}; budgets need 1.{BUDGETS_MINOR} to guard deletes (ValidatingAdmissionPolicy)"
-        yield Finding(Group.CLUSTER, "ServerOld", Level.NOTE, sentence, "upgrade, or use budgets for evictions only")
+        yield Finding(
+            CheckGroup.CLUSTER, "ServerOld", FindingLevel.NOTE, sentence, "upgrade, or use budgets for evictions only"
+        )
     else:
         sentence = f"{said}: hints in EndpointSlices are on by default since 1.{OLDEST_MINOR}"
-        yield Finding(Group.CLUSTER, "ServerTooOld", Level.WRONG, sentence, f"upgrade to 1.{OLDEST_MINOR} or later")
+        yield Finding(
+            CheckGroup.CLUSTER, "ServerTooOld", FindingLevel.WRONG, sentence, f"upgrade to 1.{OLDEST_MINOR} or later"
+        )
 
 
-def _clock(facts: Facts) -> Iterator[Finding]:
+def _clock(facts: DoctorFacts) -> Iterator[Finding]:
     if facts.ahead_seconds is None:
         return
     if abs(facts.ahead_seconds) <= _TOLERATED_SECONDS:
-        yield _fine(Group.CLUSTER, "Clock", "this machine's clock agrees with the API server's")
+        yield _fine(CheckGroup.CLUSTER, "Clock", "this machine's clock agrees with the API server's")
         return
     way = "ahead of" if facts.ahead_seconds > 0 else "behind"
     sentence = f"this machine's clock is {abs(facts.ahead_seconds):.0f} s {way} the API server's"
     yield Finding(
-        Group.CLUSTER,
+        CheckGroup.CLUSTER,
         "ClockSkew",
-        Level.NOTE,
+        FindingLevel.NOTE,
         sentence,
         "set both by NTP: ages of leases and certificates are judged by it",
     )
 
 
-def _node_clocks(facts: Facts, now: datetime) -> Iterator[Finding]:
+def _node_clocks(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
     """A node that is ready renews its lease all the time, by its own clock."""
     ready = {node.metadata.name for node in facts.seen.nodes if is_ready(node)}
     ahead, late = list[str](), list[str]()
@@ -80,34 +84,34 @@ def _node_clocks(facts: Facts, now: datetime) -> Iterator[Finding]:
             late.append(lease.metadata.name)
     if ahead or late:
         yield _about(
-            Group.CLUSTER,
+            CheckGroup.CLUSTER,
             "NodeClockSkew",
-            Level.NOTE,
+            FindingLevel.NOTE,
             [*ahead, *late],
             "{have} a clock that is off by more than a few seconds, or {write} no lease",
             "set the nodes' clocks by NTP",
         )
     elif facts.node_leases:
-        yield _fine(Group.CLUSTER, "NodeClocks", f"the clocks of {len(facts.node_leases)} nodes agree")
+        yield _fine(CheckGroup.CLUSTER, "NodeClocks", f"the clocks of {len(facts.node_leases)} nodes agree")
 
 
-def _rights(facts: Facts) -> Iterator[Finding]:
+def _rights(facts: DoctorFacts) -> Iterator[Finding]:
     if not facts.allowed:
         return
     missing = [str(need) for need, allowed in facts.allowed.items() if not allowed]
     if missing:
         sentence = f"you may not {missing[0]}" + (f", nor {len(missing) - 1} more" if len(missing) > 1 else "")
         fix = "ask an administrator to run `zonewise install`, or for these rights"
-        yield Finding(Group.CLUSTER, "InstallRights", Level.WRONG, sentence, fix, tuple(missing))
+        yield Finding(CheckGroup.CLUSTER, "InstallRights", FindingLevel.WRONG, sentence, fix, tuple(missing))
     else:
-        yield _fine(Group.CLUSTER, "InstallRights", "you may install Zonewise")
+        yield _fine(CheckGroup.CLUSTER, "InstallRights", "you may install Zonewise")
 
 
-def check_nodes(facts: Facts) -> Iterator[Finding]:
+def check_nodes(facts: DoctorFacts) -> Iterator[Finding]:
     """Nodes of the control plane send and serve hardly anything, and may stay without labels."""
     nodes = [node for node in facts.seen.nodes if not is_control_plane(node.metadata.labels)]
     if not nodes:
-        yield Finding(Group.NODES, "NoNodes", Level.WRONG, "there is no worker node", "add nodes")
+        yield Finding(CheckGroup.NODES, "NoNodes", FindingLevel.WRONG, "there is no worker node", "add nodes")
         return
     found = [*_zones(nodes), *_regions(nodes), *_capacities(nodes)]
     yield from found
@@ -115,10 +119,14 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     if len(zones) == 1:
         sentence = f"all nodes are in one zone, {next(iter(zones))}: there is nothing to keep traffic in"
         yield Finding(
-            Group.NODES, "OneZone", Level.NOTE, sentence, "use same-node policies, or spread nodes over zones"
+            CheckGroup.NODES,
+            "OneZone",
+            FindingLevel.NOTE,
+            sentence,
+            "use same-node policies, or spread nodes over zones",
         )
     elif not found:
-        yield _fine(Group.NODES, "Labels", f"{len(nodes)} nodes in {len(zones)} zones, all labelled")
+        yield _fine(CheckGroup.NODES, "Labels", f"{len(nodes)} nodes in {len(zones)} zones, all labelled")
 
 
 def _zones(nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -134,17 +142,17 @@ def _zones(nodes: Sequence[Node]) -> Iterator[Finding]:
     if without:
         fix = f"kubectl label node {without[0]} {ZONE}=ZONE"
         words = "{have} no zone label: clients there use every endpoint, and stock automatic hints are off for all"
-        yield _about(Group.NODES, "ZoneMissing", Level.WRONG, without, words, fix)
+        yield _about(CheckGroup.NODES, "ZoneMissing", FindingLevel.WRONG, without, words, fix)
     if old:
         fix = f"kubectl label node {old[0]} {ZONE}=ZONE, and let the cloud provider's controller do it for new ones"
         words = f"{{have}} the old label {BETA_ZONE} only, which stock components no longer read"
-        yield _about(Group.NODES, "OldLabels", Level.WRONG, old, words, fix)
+        yield _about(CheckGroup.NODES, "OldLabels", FindingLevel.WRONG, old, words, fix)
     if differ:
         words = "{say} one thing in the old labels and another in today's, which counts"
         yield _about(
-            Group.NODES,
+            CheckGroup.NODES,
             "LabelsDiffer",
-            Level.NOTE,
+            FindingLevel.NOTE,
             differ,
             words,
             "remove the labels failure-domain.beta.kubernetes.io/*",
@@ -155,21 +163,23 @@ def _regions(nodes: Sequence[Node]) -> Iterator[Finding]:
     without = [_name(node) for node in nodes if not {REGION, BETA_REGION} & node.metadata.labels.keys()]
     if without:
         fix = f"kubectl label node {without[0]} {REGION}=REGION, where regions matter to you"
-        yield _about(Group.NODES, "RegionMissing", Level.NOTE, without, "{have} no region label", fix)
+        yield _about(CheckGroup.NODES, "RegionMissing", FindingLevel.NOTE, without, "{have} no region label", fix)
 
 
 def _capacities(nodes: Sequence[Node]) -> Iterator[Finding]:
     without = [_name(node) for node in nodes if is_ready(node) and not capacity_of(node).cpu_millis]
     if without:
         words = "{report} no allocatable CPU: automatic hints can't be shared out by it"
-        yield _about(Group.NODES, "NoCPU", Level.WRONG, without, words, f"look at the kubelet of {without[0]}")
+        yield _about(
+            CheckGroup.NODES, "NoCPU", FindingLevel.WRONG, without, words, f"look at the kubelet of {without[0]}"
+        )
     away = [_name(node) for node in nodes if not is_ready(node)]
     if away:
         words = "{are} not ready, and {count} for nothing"
-        yield _about(Group.NODES, "NotReady", Level.NOTE, away, words, f"kubectl describe node {away[0]}")
+        yield _about(CheckGroup.NODES, "NotReady", FindingLevel.NOTE, away, words, f"kubectl describe node {away[0]}")
 
 
-def check_data_plane(facts: Facts) -> Iterator[Finding]:
+def check_data_plane(facts: DoctorFacts) -> Iterator[Finding]:
     names = {found.metadata.name for found in facts.daemon_sets}
     if "cilium" in names and (facts.cilium_config or {}).get("kube-proxy-replacement") in {"true", "strict"}:
         yield from _cilium(facts)
@@ -177,40 +187,52 @@ def check_data_plane(facts: Facts) -> Iterator[Finding]:
         other = min(names & {"kube-router", "antrea-agent"})
         sentence = f"{other} may carry Services in kube-proxy's place, with rules of its own for hints"
         yield Finding(
-            Group.DATA_PLANE, "OtherDataPlane", Level.NOTE, sentence, f"look up how {other} reads EndpointSlice hints"
+            CheckGroup.DATA_PLANE,
+            "OtherDataPlane",
+            FindingLevel.NOTE,
+            sentence,
+            f"look up how {other} reads EndpointSlice hints",
         )
     elif facts.kube_proxy_config is not None or "kube-proxy" in names:
         yield from _kube_proxy(facts)
     elif facts.live:
         sentence = "no kube-proxy is to be seen: it may run outside of pods, or something else carries Services"
         yield Finding(
-            Group.DATA_PLANE, "NoKubeProxy", Level.UNKNOWN, sentence, "see that what carries Services heeds hints"
+            CheckGroup.DATA_PLANE,
+            "NoKubeProxy",
+            FindingLevel.UNKNOWN,
+            sentence,
+            "see that what carries Services heeds hints",
         )
     yield from _versions(facts)
 
 
-def _cilium(facts: Facts) -> Iterator[Finding]:
+def _cilium(facts: DoctorFacts) -> Iterator[Finding]:
     if (facts.cilium_config or {}).get("enable-service-topology") == "true":
-        yield _fine(Group.DATA_PLANE, "Cilium", "Cilium carries Services, and heeds hints")
+        yield _fine(CheckGroup.DATA_PLANE, "Cilium", "Cilium carries Services, and heeds hints")
         return
     sentence = "Cilium carries Services in kube-proxy's place, and ignores hints"
     fix = "cilium config set enable-service-topology true (Helm: loadBalancer.serviceTopology=true)"
-    yield Finding(Group.DATA_PLANE, "CiliumIgnoresHints", Level.WRONG, sentence, fix)
+    yield Finding(CheckGroup.DATA_PLANE, "CiliumIgnoresHints", FindingLevel.WRONG, sentence, fix)
 
 
-def _kube_proxy(facts: Facts) -> Iterator[Finding]:
+def _kube_proxy(facts: DoctorFacts) -> Iterator[Finding]:
     found = _MODE.search(facts.kube_proxy_config or "")
     mode = (found[1] if found else "") or "iptables"
     if mode == "userspace":
         sentence = "kube-proxy runs in mode userspace, which knows no hints"
         yield Finding(
-            Group.DATA_PLANE, "KubeProxyMode", Level.WRONG, sentence, "set mode: nftables or iptables in its config"
+            CheckGroup.DATA_PLANE,
+            "KubeProxyMode",
+            FindingLevel.WRONG,
+            sentence,
+            "set mode: nftables or iptables in its config",
         )
     else:
-        yield _fine(Group.DATA_PLANE, "KubeProxyMode", f"kube-proxy runs in mode {mode}, which heeds hints")
+        yield _fine(CheckGroup.DATA_PLANE, "KubeProxyMode", f"kube-proxy runs in mode {mode}, which heeds hints")
 
 
-def _versions(facts: Facts) -> Iterator[Finding]:
+def _versions(facts: DoctorFacts) -> Iterator[Finding]:
     told = [node for node in facts.seen.nodes if tells_version(node)]
     by_minor: dict[int, list[str]] = {}
     for node in told:
@@ -224,13 +246,13 @@ def _versions(facts: Facts) -> Iterator[Finding]:
     ]
     if too_old:
         words = f"{{are}} older than 1.{OLDEST_MINOR}: the kube-proxy ignores hints"
-        yield _about(Group.DATA_PLANE, "ProxyTooOld", Level.WRONG, too_old, words, "upgrade them")
+        yield _about(CheckGroup.DATA_PLANE, "ProxyTooOld", FindingLevel.WRONG, too_old, words, "upgrade them")
     if picky:
         words = (
             f"{{are}} older than 1.{FIRST_MINOR_THAT_ALWAYS_HEEDS}: kube-proxy heeds hints only of annotated Services"
         )
         fix = "annotate Services with service.kubernetes.io/topology-mode: Auto, or upgrade"
-        yield _about(Group.DATA_PLANE, "ProxyPicky", Level.NOTE, picky, words, fix)
+        yield _about(CheckGroup.DATA_PLANE, "ProxyPicky", FindingLevel.NOTE, picky, words, fix)
     if told and not too_old and not picky:
         oldest = min(by_minor)
         node_hints = (
@@ -238,18 +260,18 @@ def _versions(facts: Facts) -> Iterator[Finding]:
             if oldest >= FIRST_MINOR_WITH_NODE_HINTS
             else f"; hints for nodes count since 1.{FIRST_MINOR_WITH_NODE_HINTS}"
         )
-        yield _fine(Group.DATA_PLANE, "ProxyVersions", f"all nodes run 1.{oldest} or later{node_hints}")
+        yield _fine(CheckGroup.DATA_PLANE, "ProxyVersions", f"all nodes run 1.{oldest} or later{node_hints}")
 
 
 def _name(node: Node) -> str:
     return node.metadata.name
 
 
-def _fine(group: Group, code: str, sentence: str) -> Finding:
-    return Finding(group, code, Level.FINE, sentence)
+def _fine(group: CheckGroup, code: str, sentence: str) -> Finding:
+    return Finding(group, code, FindingLevel.FINE, sentence)
 
 
-def _about(group: Group, code: str, level: Level, names: Sequence[str], words: str, fix: str) -> Finding:
+def _about(group: CheckGroup, code: str, level: FindingLevel, names: Sequence[str], words: str, fix: str) -> Finding:
     distinct = tuple(dict.fromkeys(names))
     more = f" and {len(distinct) - _NAMED} more" if len(distinct) > _NAMED else ""
     sentence = f"{counted(len(distinct), 'node', words)}: {', '.join(distinct[:_NAMED])}{more}"

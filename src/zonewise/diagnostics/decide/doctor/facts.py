@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zonewise.diagnostics.decide.status.assemble import Seen
+from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
 from zonewise.install.decide.rights import Right
 from zonewise.objects import Lease
 from zonewise.objects.admissionregistration import WebhookConfiguration
@@ -13,7 +13,7 @@ from zonewise.objects.apps import DaemonSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DoctorFacts:
     """None stands for what could not be found out.
 
     `ahead_seconds` is how far this machine's clock is ahead of the API server's. `reached` has a line per webhook: empty
@@ -21,7 +21,7 @@ class Facts:
     components by name.
     """
 
-    seen: Seen
+    seen: ClusterSnapshot
     live: bool = True
     ahead_seconds: float | None = None
     user: str = ""

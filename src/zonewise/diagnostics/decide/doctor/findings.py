@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     """`Wrong` makes the exit code 1; `Note` is worth knowing; `Unknown` could not be looked at."""
 
     FINE = "Fine"
@@ -20,7 +20,7 @@ class Level(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Group(StrEnum):
+class CheckGroup(StrEnum):
     CLUSTER = "Cluster"
     NODES = "Nodes"
     DATA_PLANE = "Data plane"
@@ -31,9 +31,9 @@ class Group(StrEnum):
 class Finding(msgspec.Struct, frozen=True, rename="camel"):
     """`sentence` says what was found, `fix` what to do about it, `objects` whom it concerns."""
 
-    group: Group
+    group: CheckGroup
     code: str
-    level: Level
+    level: FindingLevel
     sentence: str
     fix: str = ""
     objects: tuple[str, ...] = ()

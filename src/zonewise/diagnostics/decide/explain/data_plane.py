@@ -16,9 +16,9 @@ import msgspec
 from zonewise.dns.decide.client_groups import decisions
 from zonewise.dns.decide.zone import ready_by_family
 from zonewise.objects import EndpointSlice, Node, Service, ServicePort
-from zonewise.planning.data_plane import Carrier
-from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, Place, find_targets, is_stranded
-from zonewise.routing import Choice, Cluster, Code, Decision, Reason, choose, drained_zones
+from zonewise.planning.data_plane import DataPlane
+from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, NodePlace, find_targets, is_stranded
+from zonewise.routing import ClientChoice, Decision, RoutingCode, RoutingNodes, RoutingReason, choose, drained_zones
 from zonewise.routing.kube_proxy import LATEST_MINOR, PROXY_NAME_LABEL, stock_choice, traffic_policies
 
 T = TypeVar("T", Service, EndpointSlice)
@@ -27,17 +27,17 @@ _MINOR: Final = re.compile(r"v?1\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class EndpointsForClient:
     """Addresses and their weights, why, and the decision behind it where the carrier made one itself."""
 
     shares: Mapping[str, float]
-    reason: Reason
+    reason: RoutingReason
     decision: Decision | None = None
-    choice: Choice | None = None
+    choice: ClientChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ServiceFrontend:
     """One port of a Service in one address family."""
 
     port: ServicePort
@@ -48,39 +48,39 @@ class Front:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class DataPlaneView:
     """A Service, its slices, and the cluster around it."""
 
     service: Service
     slices: Sequence[EndpointSlice]
-    cluster: Cluster = field(repr=False)
+    cluster: RoutingNodes = field(repr=False)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
-def given(scene: Scene, front: Front, node: Node, carrier: Carrier) -> Given:
+def given(scene: DataPlaneView, front: ServiceFrontend, node: Node, carrier: DataPlane) -> EndpointsForClient:
     match carrier:
-        case Carrier.ZONEWISE_PROXY | Carrier.OTHER:
+        case DataPlane.ZONEWISE_PROXY | DataPlane.OTHER:
             return _by_our_proxy(scene, front, node)
-        case Carrier.DNS:
+        case DataPlane.DNS:
             return _by_dns(scene, front, node)
-        case Carrier.STOCK_DNS:
+        case DataPlane.STOCK_DNS:
             return by_stock_dns(scene, front)
         case _:
             return by_kube_proxy(scene, front, node)
 
 
-def _by_our_proxy(scene: Scene, front: Front, node: Node) -> Given:
-    place = Place(node.metadata.name, scene.cluster, scene.namespaces)
+def _by_our_proxy(scene: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
+    place = NodePlace(node.metadata.name, scene.cluster, scene.namespaces)
     slices = _watched(scene, place.zone)
     found = find_targets(scene.service, front.port, slices, place, front.family)
     local = scene.service.spec.internal_traffic_policy == "Local"
     shares = dict.fromkeys(found.local, 1.0) if local else found.cluster
     choice = choose(found.decision, scene.cluster, node.metadata.name) if found.decision else None
     by_address = {target.address: share for target, share in shares.items()}
-    return Given(by_address, _local(by_address) if local else found.reason, found.decision, choice)
+    return EndpointsForClient(by_address, _local(by_address) if local else found.reason, found.decision, choice)
 
 
-def _watched(scene: Scene, zone: str) -> Sequence[EndpointSlice]:
+def _watched(scene: DataPlaneView, zone: str) -> Sequence[EndpointSlice]:
     """A node's proxy hears of groups for other zones only where it would have no endpoint at all."""
     if not zone or is_stranded(scene.service, scene.slices, zone):
         return scene.slices
@@ -88,7 +88,7 @@ def _watched(scene: Scene, zone: str) -> Sequence[EndpointSlice]:
     return [found for found in scene.slices if found.metadata.labels.get(CONSUMER, ALL) in ours]
 
 
-def by_kube_proxy(scene: Scene, front: Front, node: Node) -> Given:
+def by_kube_proxy(scene: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
     """As if no other proxy were named: what is compared is what comes of the slices."""
     service = _unlabelled(scene.service)
     choice = stock_choice(
@@ -104,32 +104,37 @@ def by_kube_proxy(scene: Scene, front: Front, node: Node) -> Given:
     reason = choice.reason
     if local and traffic_policies(service, front.port, front.family).uses_cluster:
         reason = _local(shares)
-    return Given(shares, reason)
+    return EndpointsForClient(shares, reason)
 
 
-def _local(shares: Mapping[str, float]) -> Reason:
+def _local(shares: Mapping[str, float]) -> RoutingReason:
     sentence = f"internalTrafficPolicy Local leaves the {len(shares)} endpoints on the client's node"
     remedy = "" if shares else "run an endpoint on the node, or set internalTrafficPolicy to Cluster"
-    return Reason(Code.PROXY_LOCAL_ONLY, sentence, {"chosen": len(shares)}, remedy=remedy)
+    return RoutingReason(RoutingCode.PROXY_LOCAL_ONLY, sentence, {"chosen": len(shares)}, remedy=remedy)
 
 
-def _by_dns(scene: Scene, front: Front, node: Node) -> Given:
+def _by_dns(scene: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:
     """As the Zonewise DNS server answers; a stock one gives every ready endpoint to everybody."""
     said = scene.namespaces.get(scene.service.metadata.namespace, {})
     drain = drained_zones(scene.service, said, scene.cluster.node_drains)
     slices = [found for found in scene.slices if found.address_type == front.family]
     made = decisions(scene.service, ready_by_family(slices), scene.cluster, drain)
     if not made:
-        return Given({}, Reason(Code.NO_ENDPOINTS, "no endpoint is ready", remedy="make a pod of the Service ready"))
+        return EndpointsForClient(
+            {},
+            RoutingReason(RoutingCode.NO_ENDPOINTS, "no endpoint is ready", remedy="make a pod of the Service ready"),
+        )
     choice = choose(made[0], scene.cluster, node.metadata.name)
-    return Given(choice.shares, choice.reason, made[0], choice)
+    return EndpointsForClient(choice.shares, choice.reason, made[0], choice)
 
 
-def by_stock_dns(scene: Scene, front: Front) -> Given:
+def by_stock_dns(scene: DataPlaneView, front: ServiceFrontend) -> EndpointsForClient:
     slices = [found for found in scene.slices if found.address_type == front.family]
     ready = [endpoint.addresses[0] for found in ready_by_family(slices) for endpoint in found if endpoint.addresses]
     sentence = f"stock DNS answers with all {len(ready)} ready endpoints, whoever asks"
-    return Given(dict.fromkeys(ready, 1.0), Reason(Code.BALANCED, sentence, {"ready": len(ready)}))
+    return EndpointsForClient(
+        dict.fromkeys(ready, 1.0), RoutingReason(RoutingCode.BALANCED, sentence, {"ready": len(ready)})
+    )
 
 
 def tells_version(node: Node) -> bool:

@@ -10,25 +10,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zonewise.diagnostics.decide.explain import dns_report
-from zonewise.diagnostics.decide.explain.dns_names import Kind, Meaning
-from zonewise.diagnostics.decide.explain.dns_report import Account, Client
+from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning
+from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport
 from zonewise.dns.decide.client_groups import decisions
-from zonewise.dns.decide.handler import LARGEST, Elsewhere, Sender, respond
+from zonewise.dns.decide.handler import LARGEST, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.record_builder import is_headless
-from zonewise.dns.decide.table import Table
-from zonewise.dns.decide.zone import Catalog, Settings, ready_by_family
-from zonewise.dns.wire.message import Type
+from zonewise.dns.decide.table import RecordTable
+from zonewise.dns.decide.zone import ClusterZone, ZoneConfig, ready_by_family
+from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import to_text
-from zonewise.dns.wire.text import Shown, alias_in, query_for, shown
+from zonewise.dns.wire.text import TextReply, alias_in, query_for, shown
 from zonewise.objects import EndpointSlice, Key, Node, Service
-from zonewise.routing import Choice, Cluster, Decision, choose, drained_zones, report
-from zonewise.routing.report import EndpointAccount, TierAccount
+from zonewise.routing import ClientChoice, Decision, RoutingNodes, choose, drained_zones, report
+from zonewise.routing.report import EndpointReport, TierReport
 
-_FAMILIES = {Type.A: "IPv4", Type.AAAA: "IPv6"}
+_FAMILIES = {RecordType.A: "IPv4", RecordType.AAAA: "IPv6"}
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DnsState:
     """What was read of the cluster: all nodes and namespaces (by name, with their annotations), and Services concerned."""
 
     nodes: Sequence[Node] = ()
@@ -38,16 +38,18 @@ class State:
     """Namespaces and addresses, for verified pod records."""
 
 
-def explain(asked: Meaning, type_: Type, client: Client, state: State, settings: Settings) -> Account:
+def explain(
+    asked: NameMeaning, type_: RecordType, client: DnsClientReport, state: DnsState, settings: ZoneConfig
+) -> DnsReport:
     answer, elsewhere = _ask(asked, type_, client.node, state, settings)
     service, slices = state.services.get(asked.service, (None, ())) if asked.service else (None, ())
-    cluster = Cluster.of(state.nodes)
+    cluster = RoutingNodes.of(state.nodes)
     of_types = [each for each in slices if _FAMILIES.get(type_, each.address_type) == each.address_type]
     headless = service is not None and is_headless(service)
-    varied = headless and asked.kind in {Kind.SERVICE, Kind.PORT}
+    varied = headless and asked.kind in {NameKind.SERVICE, NameKind.PORT}
     made = _decided(service, of_types, cluster, state) if service and varied else []
     chosen = [choose(decision, cluster, client.node) for decision in made] if client.node else []
-    return Account(
+    return DnsReport(
         name=asked.name,
         type=type_.name,
         verdict=_verdict(asked, answer, service, made, chosen, elsewhere=elsewhere),
@@ -57,7 +59,7 @@ def explain(asked: Meaning, type_: Type, client: Client, state: State, settings:
         policy=report.of_policy(made),
         tiers=tuple(_tiers(made, chosen, cluster, client.node)),
         endpoints=tuple(_endpoints(of_types, answer, made, chosen, cluster))
-        if headless or asked.kind is Kind.ENDPOINT
+        if headless or asked.kind is NameKind.ENDPOINT
         else (),
         answer=answer,
         passed_on=elsewhere,
@@ -65,22 +67,24 @@ def explain(asked: Meaning, type_: Type, client: Client, state: State, settings:
     )
 
 
-def _ask(asked: Meaning, type_: Type, node: str, state: State, settings: Settings) -> tuple[Shown, bool]:
+def _ask(
+    asked: NameMeaning, type_: RecordType, node: str, state: DnsState, settings: ZoneConfig
+) -> tuple[TextReply, bool]:
     """The reply, and whether others are asked for it, or for where it points."""
-    found = respond(_table(state, settings), query_for(asked.name, type_), Sender(node), LARGEST)
+    found = respond(_table(state, settings), query_for(asked.name, type_), QuerySender(node), LARGEST)
     if isinstance(found, bytes):
         return shown(found), False
     return _known_of(found, settings.domain.ttl), True
 
 
-def _known_of(found: Elsewhere, ttl: int) -> Shown:
+def _known_of(found: ForwardQuery, ttl: int) -> TextReply:
     if not found.count:
-        return Shown("", None)
+        return TextReply("", None)
     return alias_in(to_text(found.query.name), found.name, ttl)
 
 
-def _table(state: State, settings: Settings) -> Table:
-    catalog, table = Catalog(settings), Table(settings.domain.wire)
+def _table(state: DnsState, settings: ZoneConfig) -> RecordTable:
+    catalog, table = ClusterZone(settings), RecordTable(settings.domain.wire)
     updates = [*catalog.snapshot(), *catalog.set_nodes(state.nodes), *catalog.set_namespaces(state.namespaces)]
     for key, (service, slices) in state.services.items():
         updates += catalog.set_service(key, service, slices)
@@ -91,19 +95,27 @@ def _table(state: State, settings: Settings) -> Table:
     return table
 
 
-def _decided(service: Service, slices: Sequence[EndpointSlice], cluster: Cluster, state: State) -> list[Decision]:
+def _decided(
+    service: Service, slices: Sequence[EndpointSlice], cluster: RoutingNodes, state: DnsState
+) -> list[Decision]:
     said = state.namespaces.get(service.metadata.namespace, {})
     return decisions(service, ready_by_family(slices), cluster, drained_zones(service, said, cluster.node_drains))
 
 
-def _tiers(made: Sequence[Decision], chosen: Sequence[Choice], cluster: Cluster, node: str) -> Iterator[TierAccount]:
+def _tiers(
+    made: Sequence[Decision], chosen: Sequence[ClientChoice], cluster: RoutingNodes, node: str
+) -> Iterator[TierReport]:
     for decision, choice in zip(made, chosen, strict=False):  # none is chosen for a client nobody knows
         yield from report.tiers(decision, choice, cluster, node)
 
 
 def _endpoints(
-    slices: Iterable[EndpointSlice], answer: Shown, made: Sequence[Decision], chosen: Sequence[Choice], cluster: Cluster
-) -> Iterator[EndpointAccount]:
+    slices: Iterable[EndpointSlice],
+    answer: TextReply,
+    made: Sequence[Decision],
+    chosen: Sequence[ClientChoice],
+    cluster: RoutingNodes,
+) -> Iterator[EndpointReport]:
     given = {record.data for record in (*answer.records, *answer.additional) if record.type in {"A", "AAAA"}}
     drained = {address: found for decision in made for address, found in decision.drained.items()}
     pairs = zip(made, chosen, strict=False)  # none is chosen for a client nobody knows
@@ -114,11 +126,11 @@ def _endpoints(
 
 
 def _verdict(
-    asked: Meaning,
-    answer: Shown,
+    asked: NameMeaning,
+    answer: TextReply,
     service: Service | None,
     made: Sequence[Decision],
-    chosen: Sequence[Choice],
+    chosen: Sequence[ClientChoice],
     *,
     elsewhere: bool,
 ) -> str:
@@ -137,36 +149,40 @@ def _verdict(
             return "the name exists, but has no record of that type"
         case _ if service is not None and service.spec.type == "ExternalName":
             return "an alias, followed to its target: ask for that to see why"
-        case _ if service is not None and asked.kind is Kind.SERVICE:
+        case _ if service is not None and asked.kind is NameKind.SERVICE:
             return "the cluster IP, whoever asks: the node's proxy chooses the endpoint"
         case _:
             return "the same for every client"
 
 
-def _missing(asked: Meaning, service: Service | None) -> str:
+def _missing(asked: NameMeaning, service: Service | None) -> str:
     match asked.kind:
-        case Kind.POD:
+        case NameKind.POD:
             return "no such pod, or the server does not answer for pods (see --pods)"
         case _ if asked.service is None:
             return "nothing in the cluster has that name"
         case _ if service is None:
             return f"there is no Service {asked.service}"
-        case Kind.SERVICE:
+        case NameKind.SERVICE:
             return f"no endpoint of headless Service {asked.service} is ready"
-        case Kind.PORT:
+        case NameKind.PORT:
             return f"Service {asked.service} has no port {asked.detail}"
-        case Kind.ENDPOINT:
+        case NameKind.ENDPOINT:
             return f"Service {asked.service} has no ready endpoint {asked.detail!r}"
         case _:
             return f"nothing has that name below Service {asked.service}"
 
 
 def _remedies(
-    asked: Meaning, service: Service | None, made: Sequence[Decision], chosen: Sequence[Choice], answer: Shown
+    asked: NameMeaning,
+    service: Service | None,
+    made: Sequence[Decision],
+    chosen: Sequence[ClientChoice],
+    answer: TextReply,
 ) -> Iterator[str]:
     """What would change the answer; nothing is amiss where there is none."""
     found = [choice.reason.remedy for choice in chosen]
     found += [reason.remedy for decision in made for reason in (*decision.reasons, *decision.complaints)]
-    if asked.kind is Kind.SERVICE and service is not None and not answer.records and answer.rcode == "NXDOMAIN":
+    if asked.kind is NameKind.SERVICE and service is not None and not answer.records and answer.rcode == "NXDOMAIN":
         found.append("make a pod of the Service ready")
     yield from dict.fromkeys(remedy for remedy in found if remedy)

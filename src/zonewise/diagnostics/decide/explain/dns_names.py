@@ -15,7 +15,7 @@ NDOTS: Final = 5
 """Pods' resolvers try a name with fewer dots in the search path first."""
 
 
-class Kind(StrEnum):
+class NameKind(StrEnum):
     SERVICE = "Service"
     PORT = "Port"
     ENDPOINT = "Endpoint"
@@ -28,16 +28,16 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class NameMeaning:
     """`detail` is what stands before the Service: a port, a host name, a zone; or a pod's address with dashes."""
 
     name: str
-    kind: Kind
+    kind: NameKind
     service: Key | None = None
     detail: str = ""
 
 
-def meaning(name: str, domain: str) -> Meaning:
+def meaning(name: str, domain: str) -> NameMeaning:
     """`name` as people write it; WrongNameError where it can be no name."""
     wire, suffix = to_wire(name), to_wire(domain)
     found, end = labels_of(wire), labels_of(suffix)
@@ -45,28 +45,28 @@ def meaning(name: str, domain: str) -> Meaning:
     full = to_text(wire)
     if found[len(labels) :] != end:
         reverse = full.endswith((".in-addr.arpa.", ".ip6.arpa."))
-        return Meaning(full, Kind.REVERSE if reverse else Kind.FOREIGN)
+        return NameMeaning(full, NameKind.REVERSE if reverse else NameKind.FOREIGN)
     match labels:
         case [address, _namespace, "pod"]:
-            return Meaning(full, Kind.POD, detail=address)
+            return NameMeaning(full, NameKind.POD, detail=address)
         case [*front, service, namespace, "svc"]:
             return _of_service(full, Key(namespace, service), front)
         case _:
-            return Meaning(full, Kind.OTHER)
+            return NameMeaning(full, NameKind.OTHER)
 
 
-def _of_service(full: str, service: Key, front: list[str]) -> Meaning:
+def _of_service(full: str, service: Key, front: list[str]) -> NameMeaning:
     match front:
         case []:
-            return Meaning(full, Kind.SERVICE, service)
+            return NameMeaning(full, NameKind.SERVICE, service)
         case [port, protocol] if port.startswith("_") and protocol.startswith("_"):
-            return Meaning(full, Kind.PORT, service, f"{port[1:]}/{protocol[1:]}")
+            return NameMeaning(full, NameKind.PORT, service, f"{port[1:]}/{protocol[1:]}")
         case [*zone, "pin" | "prefer", "_zone"] if zone:
-            return Meaning(full, Kind.ZONE, service, ".".join(zone))
+            return NameMeaning(full, NameKind.ZONE, service, ".".join(zone))
         case [host]:
-            return Meaning(full, Kind.ENDPOINT, service, host)
+            return NameMeaning(full, NameKind.ENDPOINT, service, host)
         case _:
-            return Meaning(full, Kind.OTHER, service)
+            return NameMeaning(full, NameKind.OTHER, service)
 
 
 def candidates(name: str, namespace: str, domain: str) -> list[str]:

@@ -15,13 +15,13 @@ from zonewise.dns.decide.client_location import plain
 from zonewise.dns.decide.node_ranges import own_addresses, places
 from zonewise.dns.decide.record_builder import is_headless
 from zonewise.dns.wire.message import Rcode
-from zonewise.dns.wire.text import Shown
+from zonewise.dns.wire.text import TextReply
 from zonewise.objects import Node, Service
-from zonewise.routing.report import EndpointAccount, PolicyAccount, TierAccount
+from zonewise.routing.report import EndpointReport, PolicyReport, TierReport
 from zonewise.topology import zone_of
 
 
-class FoundBy(StrEnum):
+class ClientFoundBy(StrEnum):
     POD_RANGE = "PodRange"
     NODE_ADDRESS = "NodeAddress"
     POD_ADDRESS = "PodAddress"
@@ -29,7 +29,7 @@ class FoundBy(StrEnum):
     NOTHING = "Nothing"
 
 
-class Account(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class DnsReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`passed_on` where other servers are asked for the name, or for where it points; in the end, where the answer is
     that it does not exist: resolvers ask for the name as it was written last.
     """
@@ -38,12 +38,12 @@ class Account(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     type: str
     verdict: str
     kind: str
-    service: ServiceAccount | None
-    client: Client
-    policy: PolicyAccount | None
-    tiers: tuple[TierAccount, ...]
-    endpoints: tuple[EndpointAccount, ...]
-    answer: Shown
+    service: DnsServiceReport | None
+    client: DnsClientReport
+    policy: PolicyReport | None
+    tiers: tuple[TierReport, ...]
+    endpoints: tuple[EndpointReport, ...]
+    answer: TextReply
     passed_on: bool
     remedies: tuple[str, ...]
 
@@ -52,53 +52,55 @@ class Account(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return bool(self.answer.records) or (self.passed_on and self.answer.rcode != Rcode.NXDOMAIN.name)
 
 
-class ServiceAccount(msgspec.Struct, frozen=True, rename="camel"):
+class DnsServiceReport(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str
     name: str
     type: str
 
 
-class Client(msgspec.Struct, frozen=True, rename="camel"):
+class DnsClientReport(msgspec.Struct, frozen=True, rename="camel"):
     """Who asks; `sentence` says how its node was found, or why none was."""
 
     who: str
     address: str = ""
     node: str = ""
     zone: str = ""
-    found_by: FoundBy = FoundBy.NOTHING
+    found_by: ClientFoundBy = ClientFoundBy.NOTHING
     sentence: str = ""
 
 
-def of_service(service: Service) -> ServiceAccount:
+def of_service(service: Service) -> DnsServiceReport:
     headless = service.spec.type != "ExternalName" and is_headless(service)
     kind = "Headless" if headless else service.spec.type
-    return ServiceAccount(service.metadata.namespace, service.metadata.name, kind)
+    return DnsServiceReport(service.metadata.namespace, service.metadata.name, kind)
 
 
-def located(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> Client:
+def located(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> DnsClientReport:
     """Where the server finds a client of that address; `pods` are nodes by address where it locates by pods."""
     name = places(nodes, pods).node(address)
     node = next((each for each in nodes if each.metadata.name == name), None)
     if node is None:
         ranges = sum(bool(each.spec.pod_cidrs) for each in nodes)
         sentence = f"{address} is no node's address and in no pod range ({ranges} of {len(nodes)} nodes have one)"
-        return Client(who, address, sentence=sentence)
+        return DnsClientReport(who, address, sentence=sentence)
     found_by, sentence = _traced(address, node, pods)
-    return Client(who, address, name, zone_of(node.metadata.labels) or "", found_by, sentence)
+    return DnsClientReport(who, address, name, zone_of(node.metadata.labels) or "", found_by, sentence)
 
 
-def on_node(who: str, node: Node) -> Client:
+def on_node(who: str, node: Node) -> DnsClientReport:
     name = node.metadata.name
-    return Client(who, "", name, zone_of(node.metadata.labels) or "", FoundBy.NAMED, f"asked for a client on {name}")
+    return DnsClientReport(
+        who, "", name, zone_of(node.metadata.labels) or "", ClientFoundBy.NAMED, f"asked for a client on {name}"
+    )
 
 
-def _traced(address: str, node: Node, pods: Mapping[bytes, str]) -> tuple[FoundBy, str]:
+def _traced(address: str, node: Node, pods: Mapping[bytes, str]) -> tuple[ClientFoundBy, str]:
     found = plain(address)
     assert found is not None, "a node was found for it"
     if found in own_addresses(node):
-        return FoundBy.NODE_ADDRESS, f"{address} is the node's own address"
+        return ClientFoundBy.NODE_ADDRESS, f"{address} is the node's own address"
     if found in pods:
-        return FoundBy.POD_ADDRESS, f"{address} is the address of a pod there"
+        return ClientFoundBy.POD_ADDRESS, f"{address} is the address of a pod there"
     ranges = (ip_network(text, strict=False) for text in node.spec.pod_cidrs)
     within = next(each for each in ranges if ip_address(found) in each)
-    return FoundBy.POD_RANGE, f"{address} is in the node's pod range {within}"
+    return ClientFoundBy.POD_RANGE, f"{address} is in the node's pod range {within}"

@@ -9,18 +9,18 @@ from collections.abc import Iterable
 
 import msgspec
 
-from zonewise.diagnostics.decide.explain.eviction import LeaderAccount
-from zonewise.disruption.decide.drain import DrainPlan, Leaving, Staying
+from zonewise.diagnostics.decide.explain.eviction import LeaderReport
+from zonewise.disruption.decide.drain import DrainPlan, LeavingPlan, StayingPlan
 from zonewise.topology import Reason
 
 
-class ReasonAccount(msgspec.Struct, frozen=True, rename="camel"):
+class DrainReasonReport(msgspec.Struct, frozen=True, rename="camel"):
     code: str
     message: str
     remedy: str
 
 
-class ChargeAccount(msgspec.Struct, frozen=True, rename="camel"):
+class DrainChargeReport(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str
     budget: str
     domain: str
@@ -32,8 +32,8 @@ class LeavingPod(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     namespace: str
     name: str
     node: str
-    charges: tuple[ChargeAccount, ...]
-    held_by: tuple[ReasonAccount, ...]
+    charges: tuple[DrainChargeReport, ...]
+    held_by: tuple[DrainReasonReport, ...]
     remark: str
 
 
@@ -41,10 +41,10 @@ class StayingPod(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     namespace: str
     name: str
     node: str
-    reasons: tuple[ReasonAccount, ...]
+    reasons: tuple[DrainReasonReport, ...]
 
 
-class WaveAccount(msgspec.Struct, frozen=True, rename="camel"):
+class WaveReport(msgspec.Struct, frozen=True, rename="camel"):
     """`after_others`: it waits for what is disrupted now to be whole again."""
 
     node: str
@@ -52,38 +52,38 @@ class WaveAccount(msgspec.Struct, frozen=True, rename="camel"):
     pods: tuple[LeavingPod, ...]
 
 
-class DrainAccount(msgspec.Struct, frozen=True, rename="camel"):
+class DrainReport(msgspec.Struct, frozen=True, rename="camel"):
     """`never` are pods that no waiting would let go, `passed_over` those that a drain leaves alone.
 
     While the `leader` is in trouble no pod goes that is charged.
     """
 
-    waves: tuple[WaveAccount, ...]
+    waves: tuple[WaveReport, ...]
     never: tuple[StayingPod, ...]
     passed_over: tuple[StayingPod, ...]
-    leader: LeaderAccount
+    leader: LeaderReport
 
 
-def account_of(plan: DrainPlan, leader: LeaderAccount) -> DrainAccount:
-    waves = tuple(WaveAccount(wave.node, wave.after_others, tuple(map(_leaving, wave.pods))) for wave in plan.waves)
-    return DrainAccount(waves, tuple(map(_staying, plan.never)), tuple(map(_staying, plan.passed_over)), leader)
+def account_of(plan: DrainPlan, leader: LeaderReport) -> DrainReport:
+    waves = tuple(WaveReport(wave.node, wave.after_others, tuple(map(_leaving, wave.pods))) for wave in plan.waves)
+    return DrainReport(waves, tuple(map(_staying, plan.never)), tuple(map(_staying, plan.passed_over)), leader)
 
 
-def _leaving(each: Leaving) -> LeavingPod:
+def _leaving(each: LeavingPlan) -> LeavingPod:
     return LeavingPod(
         namespace=each.pod.namespace,
         name=each.pod.name,
         node=each.pod.node,
-        charges=tuple(ChargeAccount(*budget, domain) for budget, domain in each.charges.items()),
+        charges=tuple(DrainChargeReport(*budget, domain) for budget, domain in each.charges.items()),
         held_by=_reasons(each.held_by),
         remark="; ".join(map(str, each.remarks)),
     )
 
 
-def _staying(each: Staying) -> StayingPod:
+def _staying(each: StayingPlan) -> StayingPod:
     pod = each.pod
     return StayingPod(namespace=pod.namespace, name=pod.name, node=pod.node, reasons=_reasons(each.reasons))
 
 
-def _reasons(reasons: Iterable[Reason]) -> tuple[ReasonAccount, ...]:
-    return tuple(ReasonAccount(str(each.code), str(each), getattr(each, "remedy", "")) for each in reasons)
+def _reasons(reasons: Iterable[Reason]) -> tuple[DrainReasonReport, ...]:
+    return tuple(DrainReasonReport(str(each.code), str(each), getattr(each, "remedy", "")) for each in reasons)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from zonewise.disruption.decide.budget import Budget, BudgetError, Place
-from zonewise.disruption.decide.ledger import Entry
-from zonewise.disruption.decide.pdb import Refusal, refusal
-from zonewise.disruption.decide.pods import Atlas, PodFacts, gives_up, staying
-from zonewise.disruption.decide.reason import Code
-from zonewise.disruption.decide.verdict import Case, Judgement, Verdict, hangs_on_numbers, judge_all
+from zonewise.disruption.decide.budget import Budget, BudgetDomainKey, BudgetError
+from zonewise.disruption.decide.ledger import LedgerEntry
+from zonewise.disruption.decide.pdb import PdbRefusal, refusal
+from zonewise.disruption.decide.pods import NodeDomains, PodFacts, gives_up, staying
+from zonewise.disruption.decide.reason import DisruptionCode
+from zonewise.disruption.decide.verdict import BudgetCase, BudgetVerdict, EvictionVerdict, hangs_on_numbers, judge_all
 from zonewise.objects.policy import PodDisruptionBudget
 
 
-class DomainAccount(msgspec.Struct, frozen=True, rename="camel"):
+class DomainReport(msgspec.Struct, frozen=True, rename="camel"):
     """The numbers the budget publishes for the pod's domain."""
 
     name: str
@@ -31,12 +31,12 @@ class DomainAccount(msgspec.Struct, frozen=True, rename="camel"):
     allowed: int
 
 
-class PodAccount(msgspec.Struct, frozen=True, rename="camel"):
+class PodReport(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     why: str
 
 
-class BudgetAccount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class BudgetReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`verdict` is Allow, Charge or Deny; `would` what it would be without a dry run.
 
     `unavailable` are the pods of the domain that do not count as healthy, `missing` how many more are owed there.
@@ -50,12 +50,12 @@ class BudgetAccount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     code: str
     sentence: str
     remedy: str = ""
-    domain: DomainAccount | None = None
-    unavailable: tuple[PodAccount, ...] = ()
+    domain: DomainReport | None = None
+    unavailable: tuple[PodReport, ...] = ()
     missing: int = 0
 
 
-class StockAccount(msgspec.Struct, frozen=True, rename="camel"):
+class PdbReport(msgspec.Struct, frozen=True, rename="camel"):
     """A PodDisruptionBudget that selects the pod; API servers take one per pod, no more."""
 
     name: str
@@ -64,7 +64,7 @@ class StockAccount(msgspec.Struct, frozen=True, rename="camel"):
     desired: int
 
 
-class LeaderAccount(msgspec.Struct, frozen=True, rename="camel"):
+class LeaderReport(msgspec.Struct, frozen=True, rename="camel"):
     """Who keeps the published numbers true; `silent_seconds` is None where nobody ever did."""
 
     lease: str
@@ -73,41 +73,41 @@ class LeaderAccount(msgspec.Struct, frozen=True, rename="camel"):
     trouble: str
 
 
-class Account(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class EvictionReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     pod: str
     node: str
     owner: str
     ready: bool
     allowed: bool
     sentence: str
-    budgets: tuple[BudgetAccount, ...]
-    stock: tuple[StockAccount, ...]
-    leader: LeaderAccount
+    budgets: tuple[BudgetReport, ...]
+    stock: tuple[PdbReport, ...]
+    leader: LeaderReport
     guarded: bool
     unreadable: tuple[str, ...]
     remedies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class EvictionFacts:
     """What was read. `pods` are those of the pod's namespace, `owner_uid` is that of its top-level controller."""
 
     pod: PodFacts
     owner: str
     owner_uid: str
-    cases: Sequence[Case]
+    cases: Sequence[BudgetCase]
     pods: Sequence[PodFacts]
     nodes: Mapping[str, Mapping[str, str]]
     stock: Sequence[PodDisruptionBudget]
-    leader: LeaderAccount
+    leader: LeaderReport
     replicas: int | None = None
     """How many its ReplicaSet wants."""
     guarded: bool = True
     unreadable: Sequence[BudgetError] = field(default_factory=tuple)
 
 
-def explain(seen: Situation) -> Account:
-    atlas = Atlas(seen.nodes)
+def explain(seen: EvictionFacts) -> EvictionReport:
+    atlas = NodeDomains(seen.nodes)
     peers = [peer for peer in seen.pods if peer.replica_set and peer.replica_set == seen.pod.replica_set]
     charged = {uid for case in seen.cases for uid in case.status.ledger}
     others = peers if gives_up(staying(peers, charged), seen.replicas) else ()
@@ -115,7 +115,7 @@ def explain(seen: Situation) -> Account:
     by_name = {case.budget.key: case for case in seen.cases}
     stock = refusal(seen.pod, list(seen.stock))
     refusals = list(_refusals(seen, judged.each, stock))
-    return Account(
+    return EvictionReport(
         pod=str(seen.pod.key),
         node=seen.pod.node,
         owner=seen.owner,
@@ -131,45 +131,47 @@ def explain(seen: Situation) -> Account:
     )
 
 
-def _refusals(seen: Situation, judged: Sequence[Judgement], stock: Refusal | None) -> Iterator[tuple[str, str]]:
+def _refusals(
+    seen: EvictionFacts, judged: Sequence[BudgetVerdict], stock: PdbRefusal | None
+) -> Iterator[tuple[str, str]]:
     """Each with what would change it, in the order in which the guard asks."""
     if not seen.guarded:
         judged = ()
-    if seen.pod.in_between and any(each.reason.code is not Code.NOT_ENFORCED for each in judged):
+    if seen.pod.in_between and any(each.reason.code is not DisruptionCode.NOT_ENFORCED for each in judged):
         yield seen.pod.in_between, "ask again in a moment, or name its uid"
         return
     if seen.leader.trouble and hangs_on_numbers(judged, (case.budget for case in seen.cases)):
         yield seen.leader.trouble, "start `zonewise controller --parts disruption`"
     for each in judged:
-        if each.verdict is Verdict.DENY:
+        if each.verdict is EvictionVerdict.DENY:
             yield str(each.reason), each.reason.remedy
     if stock is not None:
         said = stock.cause or stock.message
         yield said[:1].lower() + said[1:], "" if stock.cause else "leave one PodDisruptionBudget that selects the pod"
 
 
-def _sentence(seen: Situation, judged: Sequence[Judgement], refusals: Sequence[str]) -> str:
+def _sentence(seen: EvictionFacts, judged: Sequence[BudgetVerdict], refusals: Sequence[str]) -> str:
     if refusals:
         return f"may not be evicted now: {'; '.join(refusals)}"
     if not judged:
         return "may be evicted: no TopologyDisruptionBudget selects it"
     if not seen.guarded:
         return "may be evicted: no guard is registered for its namespace, so nobody asks its budgets"
-    charged = [each.budget.name for each in judged if each.verdict is Verdict.CHARGE]
+    charged = [each.budget.name for each in judged if each.verdict is EvictionVerdict.CHARGE]
     if charged:
         return f"may be evicted, and is charged to {' and '.join(charged)}"
     return f"may be evicted: {judged[0].reason}"
 
 
-def _budget(seen: Situation, atlas: Atlas, case: Case, judged: Judgement) -> BudgetAccount:
+def _budget(seen: EvictionFacts, atlas: NodeDomains, case: BudgetCase, judged: BudgetVerdict) -> BudgetReport:
     budget, place = case.budget, atlas.place(case.budget, seen.pod)
     numbers = case.status.numbers.domains.get(place.domain) if place.covered else None
     domain = (
-        DomainAccount(numbers.name, numbers.slots, numbers.target, numbers.healthy, numbers.desired, numbers.allowed)
+        DomainReport(numbers.name, numbers.slots, numbers.target, numbers.healthy, numbers.desired, numbers.allowed)
         if numbers
         else None
     )
-    return BudgetAccount(
+    return BudgetReport(
         name=budget.key.name,
         limit=_limit(budget),
         enforcement=budget.enforcement,
@@ -192,15 +194,17 @@ def _limit(budget: Budget) -> str:
     return f"{budget.limit}{each}{where}"
 
 
-def _unavailable(case: Case, place: Place, pods: Iterable[PodFacts], atlas: Atlas) -> Iterator[PodAccount]:
+def _unavailable(
+    case: BudgetCase, place: BudgetDomainKey, pods: Iterable[PodFacts], atlas: NodeDomains
+) -> Iterator[PodReport]:
     for pod in sorted(pods, key=lambda known: known.name):
         if not pod.node or not case.budget.selects(pod.labels) or atlas.place(case.budget, pod) != place:
             continue
         if why := _why_unavailable(pod, case.status.ledger.get(pod.uid), atlas):
-            yield PodAccount(pod.name, why)
+            yield PodReport(pod.name, why)
 
 
-def _why_unavailable(pod: PodFacts, entry: Entry | None, atlas: Atlas) -> str:
+def _why_unavailable(pod: PodFacts, entry: LedgerEntry | None, atlas: NodeDomains) -> str:
     """Why a pod does not count as healthy; empty where it does, or where it is no pod any more."""
     by = f", charged by {entry.source} at {entry.time}" if entry is not None else ""
     if pod.terminating:
@@ -216,6 +220,6 @@ def _why_unavailable(pod: PodFacts, entry: Entry | None, atlas: Atlas) -> str:
     return "" if pod.ready else "not ready"
 
 
-def _stock(known: PodDisruptionBudget) -> StockAccount:
+def _stock(known: PodDisruptionBudget) -> PdbReport:
     status = known.status
-    return StockAccount(known.metadata.name, status.disruptions_allowed, status.current_healthy, status.desired_healthy)
+    return PdbReport(known.metadata.name, status.disruptions_allowed, status.current_healthy, status.desired_healthy)

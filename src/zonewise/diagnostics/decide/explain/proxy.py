@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from zonewise.objects import EndpointSlice, Service, key_of
-from zonewise.proxy.decide.rules import PROXY_NAME, PortRules, Refusal, Scope, is_served
+from zonewise.proxy.decide.rules import PROXY_NAME, PortRefusal, PortRules, Scope, is_served
 from zonewise.proxy.decide.service_rules import explain
-from zonewise.proxy.decide.targets import Place, Target, Targets
-from zonewise.proxy.wire.elements import Fragment, Writer
+from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, PortTargets
+from zonewise.proxy.wire.elements import ElementWriter, PortElements
 from zonewise.proxy.wire.family import Family
-from zonewise.proxy.wire.layout import Options, place_key
+from zonewise.proxy.wire.layout import LayoutOptions, place_key
 from zonewise.routing import read_policy
 from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 
@@ -19,7 +19,7 @@ from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 def explain_service(
     service: Service,
     slices: Sequence[EndpointSlice],
-    place: Place,
+    place: NodePlace,
     families: Iterable[Family],
     *,
     all_services: bool = False,
@@ -36,7 +36,7 @@ def explain_service(
         yield from _port_lines(family, targets, rules)
 
 
-def _port_lines(family: Family, targets: Targets, rules: PortRules) -> Iterator[str]:
+def _port_lines(family: Family, targets: PortTargets, rules: PortRules) -> Iterator[str]:
     yield f"{rules.name} {family.name}: {targets.reason.sentence}"
     if targets.decision:
         yield from (f"  decided: {reason.sentence}" for reason in targets.decision.reasons)
@@ -57,26 +57,26 @@ def _port_lines(family: Family, targets: Targets, rules: PortRules) -> Iterator[
     yield from _table_lines(family, rules)
 
 
-def _fate(decided: Scope | Refusal) -> str:
+def _fate(decided: Scope | PortRefusal) -> str:
     match decided:
         case Scope.CLUSTER:
             return "goes to the endpoints below"
         case Scope.LOCAL:
             return "goes to endpoints on this node"
-        case Refusal.REJECT:
+        case PortRefusal.REJECT:
             return "is refused at once: no endpoint"
-        case Refusal.DROP:
+        case PortRefusal.DROP:
             return "is dropped: no endpoint on this node, but on others"
 
 
-def _share_lines(word: str, slots: tuple[Target, ...]) -> Iterator[str]:
+def _share_lines(word: str, slots: tuple[EndpointTarget, ...]) -> Iterator[str]:
     for target, count in Counter(slots).items():
         yield f"  {word}: {target} gets {count}/{len(slots)}"
 
 
 def _table_lines(family: Family, rules: PortRules) -> Iterator[str]:
-    fragment = Fragment()
-    Writer(family, Options()).write(rules, fragment)
+    fragment = PortElements()
+    ElementWriter(family, LayoutOptions()).write(rules, fragment)
     key = place_key(family.pack(rules.cluster_ip), rules.protocol, rules.port)
     for name, elements in fragment.elements.items():
         if elements:

@@ -12,41 +12,41 @@ from typing import Final
 import msgspec
 
 from zonewise.diagnostics.decide.explain import data_plane
-from zonewise.diagnostics.decide.explain.data_plane import Front, Given, Scene
+from zonewise.diagnostics.decide.explain.data_plane import DataPlaneView, EndpointsForClient, ServiceFrontend
 from zonewise.diagnostics.decide.explain.service_report import (
-    ClientAccount,
-    FrontAccount,
-    ServiceExplanation,
-    Share,
-    StockAccount,
+    ClientReport,
+    EndpointShare,
+    FrontendReport,
+    KubeProxyReport,
+    ServiceReport,
 )
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Namespace, Node, Service, ServicePort
-from zonewise.planning.data_plane import STOCK, Carrier, Carriers
+from zonewise.planning.data_plane import STOCK, DataPlane, DataPlanes
 from zonewise.planning.forecast import RUN_DNS, routed
-from zonewise.planning.snapshot import Situation, served_by
+from zonewise.planning.snapshot import Snapshot, served_by
 from zonewise.proxy.decide.targets import offered
-from zonewise.routing import EVERYONE, Cluster, Code, Decision, HintsForm, Reason, report
+from zonewise.routing import EVERYONE, Decision, HintsForm, RoutingCode, RoutingNodes, RoutingReason, report
 from zonewise.routing.endpoints import is_draining, is_ready
 from zonewise.routing.policy import read_policy, value_of
-from zonewise.routing.report import EndpointAccount
-from zonewise.slices.decide.route import Routed
-from zonewise.slices.decide.service_status import State, forecasts_of, state_of
+from zonewise.routing.report import EndpointReport
+from zonewise.slices.decide.route import RoutedEndpoints
+from zonewise.slices.decide.service_status import ServiceRoutingState, forecasts_of, state_of
 from zonewise.topology import ZONE
 
 _FALLBACKS: Final = {
-    Code.MISSING_HINTS,
-    Code.NODE_WITHOUT_ZONE,
-    Code.ZONE_NOT_HINTED,
-    Code.PROXY_IGNORES_HINTS,
-    Code.ONLY_TERMINATING,
+    RoutingCode.MISSING_HINTS,
+    RoutingCode.NODE_WITHOUT_ZONE,
+    RoutingCode.ZONE_NOT_HINTED,
+    RoutingCode.PROXY_IGNORES_HINTS,
+    RoutingCode.ONLY_TERMINATING,
 }
-_CARRIED: Final[Mapping[Carrier, str]] = {
-    Carrier.ZONEWISE_PROXY: "the Zonewise proxy on each node",
-    Carrier.KUBE_PROXY: "kube-proxy, by the hints in the slices",
-    Carrier.DNS: "the Zonewise DNS server, with the addresses themselves: clients choose",
-    Carrier.STOCK_DNS: "stock DNS, with the addresses themselves: clients choose",
-    Carrier.OTHER: "another proxy; told here is what Zonewise's would do",
-    Carrier.NOBODY: "DNS, as an alias of a name elsewhere",
+_CARRIED: Final[Mapping[DataPlane, str]] = {
+    DataPlane.ZONEWISE_PROXY: "the Zonewise proxy on each node",
+    DataPlane.KUBE_PROXY: "kube-proxy, by the hints in the slices",
+    DataPlane.DNS: "the Zonewise DNS server, with the addresses themselves: clients choose",
+    DataPlane.STOCK_DNS: "stock DNS, with the addresses themselves: clients choose",
+    DataPlane.OTHER: "another proxy; told here is what Zonewise's would do",
+    DataPlane.NOBODY: "DNS, as an alias of a name elsewhere",
 }
 _WRITE_THEM: Final = (
     "run `zonewise controller`, with `zonewise webhook` beside a stock controller; `zonewise status` tells"
@@ -63,24 +63,24 @@ def explain(
     *,
     client: str = "",
     node: str = "",
-    carriers: Carriers = STOCK,
+    carriers: DataPlanes = STOCK,
     hints: HintsForm = HintsForm.STABLE,
-) -> ServiceExplanation:
+) -> ServiceReport:
     """For clients on `node`, who are called `client`; for those of all nodes without one."""
     served = served_by(service, slices)
-    situation = Situation(tuple(nodes), (served,), {each.metadata.name: each for each in namespaces})
+    situation = Snapshot(tuple(nodes), (served,), {each.metadata.name: each for each in namespaces})
     made = {family.value: routed(served, family, situation, hints) for family in served.by_family}
     state = _state(service, made, situation.cluster)
     said = {name: each.metadata.annotations for name, each in situation.namespaces.items()}
-    scene = Scene(service, served.slices, situation.cluster, said)
+    scene = DataPlaneView(service, served.slices, situation.cluster, said)
     carrier = carriers.of(service)
     fronts = tuple(_fronts(scene, carrier, made, node))
     reading = read_policy(service)
     losses = () if carrier.is_ours else state.losses
-    stale = _stale(scene, made) if carrier is Carrier.KUBE_PROXY else ""
+    stale = _stale(scene, made) if carrier is DataPlane.KUBE_PROXY else ""
     policy = report.of_policy([each.decision for each in made.values()])
     assert policy is not None, "a Service has a family"
-    return ServiceExplanation(
+    return ServiceReport(
         namespace=service.metadata.namespace,
         name=service.metadata.name,
         type="Headless" if carrier.is_dns else service.spec.type,
@@ -99,26 +99,28 @@ def explain(
     )
 
 
-def _state(service: Service, made: Mapping[str, Routed], cluster: Cluster) -> State:
+def _state(service: Service, made: Mapping[str, RoutedEndpoints], cluster: RoutingNodes) -> ServiceRoutingState:
     decisions = {family: each.decision for family, each in made.items()}
     expressions = {family: each.expression for family, each in made.items()}
     return state_of(service, decisions, expressions, forecasts_of(decisions.values(), cluster), now="")
 
 
-def _fronts(scene: Scene, carrier: Carrier, made: Mapping[str, Routed], node: str) -> Iterator[FrontAccount]:
+def _fronts(
+    scene: DataPlaneView, carrier: DataPlane, made: Mapping[str, RoutedEndpoints], node: str
+) -> Iterator[FrontendReport]:
     """Those of a family whose ports lead to the same endpoints are told once."""
-    if carrier is Carrier.NOBODY:
+    if carrier is DataPlane.NOBODY:
         return
     present = {found.address_type for found in scene.slices}
     for family in [name for name in made if name in present] or list(made)[:1]:
-        told: dict[tuple[ClientAccount, ...], tuple[list[str], Front]] = {}
+        told: dict[tuple[ClientReport, ...], tuple[list[str], ServiceFrontend]] = {}
         for port in scene.service.spec.ports or _UNNAMED[: carrier.is_dns]:
-            front = Front(port, family)
+            front = ServiceFrontend(port, family)
             clients = tuple(_clients(scene, front, carrier, made[family].decision, node))
             told.setdefault(clients, ([], front))[0].append(str(front))
         for clients, (ports, front) in told.items():
             endpoints = _offering(scene.slices, front, carrier)
-            yield FrontAccount(
+            yield FrontendReport(
                 ports=tuple(ports),
                 family=family,
                 ready=sum(map(is_ready, endpoints)),
@@ -127,7 +129,7 @@ def _fronts(scene: Scene, carrier: Carrier, made: Mapping[str, Routed], node: st
             )
 
 
-def _offering(slices: Iterable[EndpointSlice], front: Front, carrier: Carrier) -> list[Endpoint]:
+def _offering(slices: Iterable[EndpointSlice], front: ServiceFrontend, carrier: DataPlane) -> list[Endpoint]:
     """By address; a slice without the port has none for it, which DNS does not mind."""
     found = {
         endpoint.addresses[0]: endpoint
@@ -145,25 +147,27 @@ def _numeric(address: str) -> tuple[int, ...] | tuple[str]:
     return tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else (address,)
 
 
-def _clients(scene: Scene, front: Front, carrier: Carrier, decision: Decision, node: str) -> Iterator[ClientAccount]:
+def _clients(
+    scene: DataPlaneView, front: ServiceFrontend, carrier: DataPlane, decision: Decision, node: str
+) -> Iterator[ClientReport]:
     if node:
         yield _client(scene, front, carrier, (node,))
         return
-    alike: dict[tuple[object, ...], list[ClientAccount]] = {}
+    alike: dict[tuple[object, ...], list[ClientReport]] = {}
     for names in _groups(scene, decision):
         found = _client(scene, front, carrier, names)
         alike.setdefault((found.zone, found.gets, found.code, found.fell_back, found.stock.same), []).append(found)
     yield from map(_joined, alike.values())
 
 
-def _joined(found: Sequence[ClientAccount]) -> ClientAccount:
+def _joined(found: Sequence[ClientReport]) -> ClientReport:
     """Clients of one zone that are told the same words are one line."""
     nodes = tuple(sorted(name for each in found for name in each.nodes))
     weight = sum(each.in_zone * len(each.nodes) for each in found) / len(nodes)
     return msgspec.structs.replace(found[0], nodes=nodes, in_zone=weight)
 
 
-def _groups(scene: Scene, decision: Decision) -> list[tuple[str, ...]]:
+def _groups(scene: DataPlaneView, decision: Decision) -> list[tuple[str, ...]]:
     """Client nodes that nothing tells apart; each alone where endpoints are for nodes."""
     asked = [tier.key for tier in (*decision.tiers, decision.walls) if tier and tier is not EVERYONE]
     local = scene.service.spec.internal_traffic_policy == "Local"
@@ -177,7 +181,7 @@ def _groups(scene: Scene, decision: Decision) -> list[tuple[str, ...]]:
     return [groups[alike] for alike in sorted(groups, key=lambda alike: tuple(part or "" for part in alike))]
 
 
-def _client(scene: Scene, front: Front, carrier: Carrier, names: tuple[str, ...]) -> ClientAccount:
+def _client(scene: DataPlaneView, front: ServiceFrontend, carrier: DataPlane, names: tuple[str, ...]) -> ClientReport:
     node = scene.cluster.nodes[names[0]]
     given = data_plane.given(scene, front, node, carrier)
     zone = scene.cluster.domains(ZONE).get(names[0], "")
@@ -186,7 +190,7 @@ def _client(scene: Scene, front: Front, carrier: Carrier, names: tuple[str, ...]
     tiers = (
         report.tiers(given.decision, given.choice, scene.cluster, names[0]) if given.decision and given.choice else ()
     )
-    return ClientAccount(
+    return ClientReport(
         zone=zone,
         nodes=names,
         gets=len(given.shares),
@@ -196,19 +200,19 @@ def _client(scene: Scene, front: Front, carrier: Carrier, names: tuple[str, ...]
         sentence=given.reason.sentence,
         blame=tuple(map(str, given.reason.blame)),
         remedy=given.reason.remedy,
-        shares=tuple(Share(address, given.shares[address] / whole) for address in sorted(given.shares)),
+        shares=tuple(EndpointShare(address, given.shares[address] / whole) for address in sorted(given.shares)),
         tiers=tuple(tiers),
         stock=_stock(scene, front, node, carrier, given),
     )
 
 
-def _fell_back(given: Given) -> bool:
+def _fell_back(given: EndpointsForClient) -> bool:
     if given.choice is not None and given.decision is not None:
         return given.choice.tier is EVERYONE and len(given.decision.tiers) > 1
     return given.reason.code in _FALLBACKS
 
 
-def _homes(scene: Scene, addresses: Iterable[str]) -> dict[str, str | None]:
+def _homes(scene: DataPlaneView, addresses: Iterable[str]) -> dict[str, str | None]:
     wanted = set(addresses)
     found = {
         endpoint.addresses[0]: endpoint
@@ -219,10 +223,12 @@ def _homes(scene: Scene, addresses: Iterable[str]) -> dict[str, str | None]:
     return scene.cluster.homes(found, ZONE)
 
 
-def _stock(scene: Scene, front: Front, node: Node, carrier: Carrier, given: Given) -> StockAccount:
+def _stock(
+    scene: DataPlaneView, front: ServiceFrontend, node: Node, carrier: DataPlane, given: EndpointsForClient
+) -> KubeProxyReport:
     headless = carrier.is_dns
     stock = data_plane.by_stock_dns(scene, front) if headless else data_plane.by_kube_proxy(scene, front, node)
-    return StockAccount(
+    return KubeProxyReport(
         program="stock DNS" if headless else f"kube-proxy 1.{data_plane.minor_of(node)}",
         same=set(stock.shares) == set(given.shares),
         code=stock.reason.code,
@@ -232,12 +238,12 @@ def _stock(scene: Scene, front: Front, node: Node, carrier: Carrier, given: Give
 
 
 def _endpoint(
-    endpoint: Endpoint, clients: Sequence[ClientAccount], decision: Decision, scene: Scene, node: str
-) -> EndpointAccount:
+    endpoint: Endpoint, clients: Sequence[ClientReport], decision: Decision, scene: DataPlaneView, node: str
+) -> EndpointReport:
     address = endpoint.addresses[0]
     home = scene.cluster.homes({address: endpoint}, ZONE)[address] or ""
     takers = [client for client in clients if any(share.address == address for share in client.shares)]
-    return EndpointAccount(
+    return EndpointReport(
         address,
         endpoint.node_name or "",
         home,
@@ -248,8 +254,8 @@ def _endpoint(
 
 def _why(
     endpoint: Endpoint,
-    takers: Sequence[ClientAccount],
-    clients: Sequence[ClientAccount],
+    takers: Sequence[ClientReport],
+    clients: Sequence[ClientReport],
     decision: Decision,
     one_client: bool,
 ) -> str:
@@ -264,13 +270,13 @@ def _why(
     return f"for {', '.join(zones)}"
 
 
-def _left_out(endpoint: Endpoint, clients: Sequence[ClientAccount], decision: Decision, hints: str) -> str:
+def _left_out(endpoint: Endpoint, clients: Sequence[ClientReport], decision: Decision, hints: str) -> str:
     match endpoint:
         case _ if not is_ready(endpoint):
             return "terminating" if is_draining(endpoint) else "not ready"
         case _ if endpoint.addresses[0] in decision.drained:
             return "its zone is drained"
-        case _ if all(client.code == Code.PROXY_LOCAL_ONLY for client in clients):
+        case _ if all(client.code == RoutingCode.PROXY_LOCAL_ONLY for client in clients):
             return "not on the client's node"
         case _ if hints:
             return f"hinted for {hints}"
@@ -278,8 +284,8 @@ def _left_out(endpoint: Endpoint, clients: Sequence[ClientAccount], decision: De
             return "not for this client" if len(clients) == 1 else "for nobody"
 
 
-def _verdict(fronts: Sequence[FrontAccount], carrier: Carrier, client: str, service: Service) -> str:
-    if carrier is Carrier.NOBODY:
+def _verdict(fronts: Sequence[FrontendReport], carrier: DataPlane, client: str, service: Service) -> str:
+    if carrier is DataPlane.NOBODY:
         return f"an alias of {service.spec.external_name}: whoever serves that name serves this one"
     if not fronts:
         return "has no port, so nothing is carried" if not carrier.is_dns else "has no endpoint"
@@ -290,20 +296,20 @@ def _verdict(fronts: Sequence[FrontAccount], carrier: Carrier, client: str, serv
     return f"{', '.join(worst.ports)} over {worst.family}: {said}"
 
 
-def _how_well(front: FrontAccount) -> tuple[float, float]:
+def _how_well(front: FrontendReport) -> tuple[float, float]:
     """How many of the clients reach anything, and how much of their traffic stays in its zone."""
     whole = sum(len(each.nodes) for each in front.clients) or 1
     reached = sum(len(each.nodes) for each in front.clients if each.gets)
     return reached / whole, sum(each.in_zone * len(each.nodes) for each in front.clients) / whole
 
 
-def _verdict_on(front: FrontAccount, client: str) -> str:
+def _verdict_on(front: FrontendReport, client: str) -> str:
     if not front.ready and not any(each.gets for each in front.clients):
         return "no endpoint is ready"
     return _verdict_for(front, front.clients[0]) if client else _verdict_for_all(front)
 
 
-def _verdict_for(front: FrontAccount, one: ClientAccount) -> str:
+def _verdict_for(front: FrontendReport, one: ClientReport) -> str:
     if not one.gets:
         return f"reaches none of {len(front.endpoints)} endpoints"
     stays = {1.0: f"all in zone {one.zone}", 0.0: "none in its own zone"}
@@ -311,7 +317,7 @@ def _verdict_for(front: FrontAccount, one: ClientAccount) -> str:
     return f"{one.gets} of {front.ready or len(front.endpoints)} endpoints, {share}"
 
 
-def _verdict_for_all(front: FrontAccount) -> str:
+def _verdict_for_all(front: FrontendReport) -> str:
     cut = [each for each in front.clients if not each.gets]
     whole = sum(len(each.nodes) for each in front.clients)
     if not whole:
@@ -328,7 +334,7 @@ def _verdict_for_all(front: FrontAccount) -> str:
     return f"{share * 100:.0f} % of traffic stays in its zone{who}"
 
 
-def _stale(scene: Scene, made: Mapping[str, Routed]) -> str:
+def _stale(scene: DataPlaneView, made: Mapping[str, RoutedEndpoints]) -> str:
     """Whether somebody has yet to write the hints that were decided."""
     wanted = {
         endpoint.addresses[0]: endpoint.hints
@@ -356,13 +362,17 @@ def _names(hints: EndpointHints | None) -> tuple[frozenset[str], frozenset[str]]
 
 
 def _remedies(
-    fronts: Iterable[FrontAccount], made: Iterable[Routed], carrier: Carrier, losses: Sequence[str], stale: str
+    fronts: Iterable[FrontendReport],
+    made: Iterable[RoutedEndpoints],
+    carrier: DataPlane,
+    losses: Sequence[str],
+    stale: str,
 ) -> Iterator[str]:
     found = [_WRITE_THEM] if stale else []
-    found += [RUN_DNS] if carrier is Carrier.STOCK_DNS and losses else []
+    found += [RUN_DNS] if carrier is DataPlane.STOCK_DNS and losses else []
     found += [client.remedy for front in fronts for client in front.clients]
     for each in made:
-        reasons: Sequence[Reason] = (*each.decision.reasons, *each.decision.complaints)
-        unsaid = each.expression.losses if carrier is Carrier.KUBE_PROXY else ()
+        reasons: Sequence[RoutingReason] = (*each.decision.reasons, *each.decision.complaints)
+        unsaid = each.expression.losses if carrier is DataPlane.KUBE_PROXY else ()
         found += [reason.remedy for reason in (*reasons, *unsaid)]
     yield from dict.fromkeys(remedy for remedy in found if remedy)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import msgspec
 
-from zonewise.planning.data_plane import Carrier
-from zonewise.routing.report import EndpointAccount, PolicyAccount, TierAccount
+from zonewise.planning.data_plane import DataPlane
+from zonewise.routing.report import EndpointReport, PolicyReport, TierReport
 
 
-class Share(msgspec.Struct, frozen=True, rename="camel"):
+class EndpointShare(msgspec.Struct, frozen=True, rename="camel"):
     """`share` of the client's connections, of 1."""
 
     address: str
     share: float
 
 
-class StockAccount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class KubeProxyReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What a stock kube-proxy, or stock DNS for a headless Service, makes of the same slices."""
 
     program: str
@@ -28,7 +28,7 @@ class StockAccount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     addresses: tuple[str, ...]
 
 
-class ClientAccount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ClientReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What the clients on `nodes` get, who are alike in this; where they differ in addresses, those of the first.
 
     `in_zone` is the share of their connections that stays in their zone. `fell_back` where a rule or hints had nothing
@@ -44,22 +44,22 @@ class ClientAccount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     sentence: str
     blame: tuple[str, ...]
     remedy: str
-    shares: tuple[Share, ...]
-    tiers: tuple[TierAccount, ...]
-    stock: StockAccount
+    shares: tuple[EndpointShare, ...]
+    tiers: tuple[TierReport, ...]
+    stock: KubeProxyReport
 
 
-class FrontAccount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class FrontendReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Ports of one address family that are served alike."""
 
     ports: tuple[str, ...]
     family: str
     ready: int
-    clients: tuple[ClientAccount, ...]
-    endpoints: tuple[EndpointAccount, ...]
+    clients: tuple[ClientReport, ...]
+    endpoints: tuple[EndpointReport, ...]
 
 
-class ServiceExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ServiceReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`asks` is the statement that counts, as it is written; `client` whom it was asked for, empty for everybody.
 
     `losses` are what the slices' hints can't tell a stock kube-proxy of what was decided, `stale` tells that they don't
@@ -74,10 +74,10 @@ class ServiceExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
     asks: str
     policy_name: str
     in_force: bool
-    policy: PolicyAccount
-    carrier: Carrier
+    policy: PolicyReport
+    carrier: DataPlane
     carried: str
-    fronts: tuple[FrontAccount, ...]
+    fronts: tuple[FrontendReport, ...]
     losses: tuple[str, ...]
     stale: str
     remedies: tuple[str, ...]

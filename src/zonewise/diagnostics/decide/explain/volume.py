@@ -21,12 +21,12 @@ from zonewise.ceph.decide.domains import (
     lies_in,
     segments_of,
 )
-from zonewise.ceph.decide.takeover import Domain, TakeoverMap
+from zonewise.ceph.decide.takeover import TakeoverDomain, TakeoverMap
 from zonewise.objects import Node
 from zonewise.topology import NodeSelector, is_ready
 
 
-class Reach(msgspec.Struct, frozen=True, rename="camel"):
+class VolumeReach(msgspec.Struct, frozen=True, rename="camel"):
     """The nodes of one domain that reach a volume. `by` says how: its domain, a takeover, or from everywhere."""
 
     domain: str
@@ -35,15 +35,15 @@ class Reach(msgspec.Struct, frozen=True, rename="camel"):
     ready: int
 
 
-class Takeover(msgspec.Struct, frozen=True, rename="camel"):
+class TakeoverReport(msgspec.Struct, frozen=True, rename="camel"):
     """`entry` is who takes the volume's domain over now, as the map says it; `would` what the rest could add."""
 
     domain: str
     entry: str = ""
-    would: tuple[Reach, ...] = ()
+    would: tuple[VolumeReach, ...] = ()
 
 
-class Account(msgspec.Struct, frozen=True, rename="camel"):
+class VolumeReport(msgspec.Struct, frozen=True, rename="camel"):
     """The JSON of `zonewise explain volume -o json`: a field is never renamed, only added."""
 
     claim: str
@@ -56,15 +56,15 @@ class Account(msgspec.Struct, frozen=True, rename="camel"):
     domain: str = ""
     reason: str = ""
     attributes: Mapping[str, str] = {}
-    reach: tuple[Reach, ...] = ()
-    takeovers: tuple[Takeover, ...] = ()
+    reach: tuple[VolumeReach, ...] = ()
+    takeovers: tuple[TakeoverReport, ...] = ()
     pools: tuple[tuple[str, str], ...] = ()
     """Of a claim without a volume: which pool a pod in which domain would get."""
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class VolumeFacts:
     """What the cluster says. `volume` is whole, since its node selector is judged as a scheduler does."""
 
     claim: str
@@ -85,7 +85,7 @@ REASONS: Mapping[str, str] = {
 """For people: the codes that the driver leaves in volumes' attributes."""
 
 
-def account(facts: Facts) -> Account:
+def account(facts: VolumeFacts) -> VolumeReport:
     spec = facts.volume["spec"]
     csi = spec["csi"]
     attributes: Mapping[str, str] = csi.get("volumeAttributes") or {}
@@ -99,7 +99,7 @@ def account(facts: Facts) -> Account:
     where = f"lies in pool {pool or 'unknown'}"
     whose = f" of {describe(domain)}" if domain else ", which is reached from everywhere"
     count = sum(len(each.nodes) for each in reach)
-    return Account(
+    return VolumeReport(
         claim=facts.claim,
         sentence=f"{where}{whose}: {count} of {len(facts.nodes)} nodes reach it, {ready} of them ready",
         is_reached=ready > 0,
@@ -111,12 +111,12 @@ def account(facts: Facts) -> Account:
         reason=REASONS.get(attributes.get("reason", ""), attributes.get("reason", "")),
         attributes=dict(attributes),
         reach=reach,
-        takeovers=tuple(_takeover(facts, Domain(value, label), selector) for label, value in reversed(domain)),
+        takeovers=tuple(_takeover(facts, TakeoverDomain(value, label), selector) for label, value in reversed(domain)),
         problems=(*facts.problems, *_silent(facts, domain, selector)),
     )
 
 
-def _silent(facts: Facts, domain: Segments, selector: NodeSelector | None) -> list[str]:
+def _silent(facts: VolumeFacts, domain: Segments, selector: NodeSelector | None) -> list[str]:
     """Nodes that should reach it and do not say so."""
     return [
         f"{node.metadata.name} is in {describe(domain)} and does not advertise it: does the node plugin run there?"
@@ -135,7 +135,7 @@ def _domain_of(required: Mapping[str, Any] | None) -> Segments:
     return ()
 
 
-def _reach(facts: Facts, selector: NodeSelector | None) -> tuple[Reach, ...]:
+def _reach(facts: VolumeFacts, selector: NodeSelector | None) -> tuple[VolumeReach, ...]:
     found: dict[tuple[str, str], list[Node]] = {}
     for node in facts.nodes:
         labels = node.metadata.labels
@@ -151,11 +151,11 @@ def _reach(facts: Facts, selector: NodeSelector | None) -> tuple[Reach, ...]:
     return tuple(_reached(domain, by, nodes) for (by, domain), nodes in sorted(found.items()))
 
 
-def _reached(domain: str, by: str, nodes: Sequence[Node]) -> Reach:
-    return Reach(domain, by, tuple(sorted(node.metadata.name for node in nodes)), sum(map(is_ready, nodes)))
+def _reached(domain: str, by: str, nodes: Sequence[Node]) -> VolumeReach:
+    return VolumeReach(domain, by, tuple(sorted(node.metadata.name for node in nodes)), sum(map(is_ready, nodes)))
 
 
-def _takeover(facts: Facts, domain: Domain, selector: NodeSelector | None) -> Takeover:
+def _takeover(facts: VolumeFacts, domain: TakeoverDomain, selector: NodeSelector | None) -> TakeoverReport:
     """Who would reach the volume besides, if all took its domain over."""
     everyone = TakeoverMap({domain: ()})
     added: dict[str, list[Node]] = {}
@@ -165,7 +165,7 @@ def _takeover(facts: Facts, domain: Domain, selector: NodeSelector | None) -> Ta
         adopted = dict.fromkeys(takeover.adopted(everyone, own, facts.labels.names), ACTIVE)
         if selector and not selector.matches(labels) and selector.matches({**labels, **adopted}):
             added.setdefault(describe(own), []).append(node)
-    return Takeover(
+    return TakeoverReport(
         str(domain),
         next(
             (
@@ -179,9 +179,9 @@ def _takeover(facts: Facts, domain: Domain, selector: NodeSelector | None) -> Ta
     )
 
 
-def waiting(claim: str, storage_class: str, pools: Sequence[tuple[str, str]], problems: Sequence[str]) -> Account:
+def waiting(claim: str, storage_class: str, pools: Sequence[tuple[str, str]], problems: Sequence[str]) -> VolumeReport:
     """Of a claim that has no volume yet."""
-    return Account(
+    return VolumeReport(
         claim=claim,
         sentence=f"has no volume yet: class {storage_class or 'none'} makes one when a pod asks for it, or at once",
         is_reached=False,

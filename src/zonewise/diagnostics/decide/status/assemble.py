@@ -1,6 +1,6 @@
 """The state of a cluster, from the objects that were read of it: what runs, who leads, what became of every Service. Pure.
 
-`survey` reads a live cluster, the dashboard has its caches, and a dump will do: all fill a `Seen`.
+`survey` reads a live cluster, the dashboard has its caches, and a dump will do: all fill a `ClusterSnapshot`.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from zonewise.diagnostics.decide.status import storage
 from zonewise.diagnostics.decide.status.budgets import budget_status
 from zonewise.diagnostics.decide.status.report import (
     BudgetStatus,
-    Component,
-    Leader,
+    ClusterStatus,
+    ComponentStatus,
+    LeaderStatus,
+    RoutingStatus,
     ServiceState,
-    ServiceStatus,
-    Status,
-    Traffic,
-    Trouble,
-    Webhook,
-    Zone,
+    StatusProblem,
+    WebhookStatus,
+    ZoneStatus,
+    ZoneTraffic,
 )
-from zonewise.diagnostics.decide.status.traffic import Measured, Shared, by_service, flows
+from zonewise.diagnostics.decide.status.traffic import InZoneShare, MeasuredTraffic, by_service, flows
 from zonewise.objects import ENDPOINT_SLICES, EndpointSlice, Key, Lease, Namespace, Node, Service
 from zonewise.objects.admissionregistration import RegisteredWebhook, WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
 from zonewise.planning.data_plane import DNS, NAME_LABEL, PROXY, carriers_of
-from zonewise.planning.forecast import Outlook, look
-from zonewise.planning.snapshot import Situation, gather
+from zonewise.planning.forecast import ClusterForecast, look
+from zonewise.planning.snapshot import Snapshot, gather
 from zonewise.routing import HintsForm
 from zonewise.routing.endpoints import is_ready as endpoint_ready
 from zonewise.slices.decide.names import service_key
@@ -64,7 +64,7 @@ _NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ClusterSnapshot:
     """What was read. `unread` has a line for each kind that could not be, which then stands here empty."""
 
     server: str = ""
@@ -79,11 +79,11 @@ class Seen:
     webhooks: Sequence[WebhookConfiguration] = ()
     budgets: Sequence[TopologyDisruptionBudget] = ()
     volumes: Sequence[PersistentVolume] = ()
-    traffic: Measured = field(default_factory=Measured)
+    traffic: MeasuredTraffic = field(default_factory=MeasuredTraffic)
     unread: Sequence[str] = ()
 
 
-def assemble(seen: Seen, now: datetime, hints: HintsForm = HintsForm.STABLE) -> Status:
+def assemble(seen: ClusterSnapshot, now: datetime, hints: HintsForm = HintsForm.STABLE) -> ClusterStatus:
     """`hints` is what the controller is told of them."""
     carriers = carriers_of([*seen.deployments, *seen.daemon_sets])
     situation = gather(seen.nodes, seen.services, seen.slices, namespaces=seen.namespaces, carriers=carriers)
@@ -100,7 +100,7 @@ def assemble(seen: Seen, now: datetime, hints: HintsForm = HintsForm.STABLE) -> 
         *_troubles(services, budgets, readable),
         *_traffic_troubles(seen.traffic, {node.metadata.name for node in seen.nodes if not is_ready(node)}),
     )
-    return Status(
+    return ClusterStatus(
         at=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         server=seen.server,
         version=seen.version,
@@ -121,13 +121,13 @@ def assemble(seen: Seen, now: datetime, hints: HintsForm = HintsForm.STABLE) -> 
     )
 
 
-def _zones(situation: Situation) -> Iterator[Zone]:
+def _zones(situation: Snapshot) -> Iterator[ZoneStatus]:
     by_zone: dict[str, list[Node]] = {}
     for node in situation.nodes:
         by_zone.setdefault(zone_of(node.metadata.labels) or "", []).append(node)
     drained = situation.cluster.node_drains.drain.zones
     for name, nodes in sorted(by_zone.items()):
-        yield Zone(
+        yield ZoneStatus(
             name=name,
             region=next((region for node in nodes if (region := region_of(node.metadata.labels))), ""),
             nodes=len(nodes),
@@ -137,32 +137,32 @@ def _zones(situation: Situation) -> Iterator[Zone]:
         )
 
 
-def _service(outlook: Outlook, measured: Mapping[Key, Shared]) -> ServiceStatus:
-    return ServiceStatus(state=state_of(outlook), outlook=outlook, measured=measured.get(outlook.key))
+def _service(outlook: ClusterForecast, measured: Mapping[Key, InZoneShare]) -> RoutingStatus:
+    return RoutingStatus(state=state_of(outlook), outlook=outlook, measured=measured.get(outlook.key))
 
 
-def state_of(outlook: Outlook) -> ServiceState:
+def state_of(outlook: ClusterForecast) -> ServiceState:
     match outlook:
-        case Outlook(endpoints=0):
+        case ClusterForecast(endpoints=0):
             return ServiceState.UNSERVED
-        case Outlook(cut_off=cut_off) if cut_off:
+        case ClusterForecast(cut_off=cut_off) if cut_off:
             return ServiceState.CUT_OFF
-        case Outlook(astray=astray) if astray:
+        case ClusterForecast(astray=astray) if astray:
             return ServiceState.NOT_IN_FORCE
-        case Outlook(policy="none", active=False):
+        case ClusterForecast(policy="none", active=False):
             return ServiceState.NOT_ASKED
-        case Outlook(active=True):
+        case ClusterForecast(active=True):
             return ServiceState.IN_FORCE
         case _:
             return ServiceState.NOT_IN_FORCE
 
 
-def _states(services: Iterable[ServiceStatus]) -> dict[ServiceState, int]:
+def _states(services: Iterable[RoutingStatus]) -> dict[ServiceState, int]:
     counted = Counter(service.state for service in services)
     return {state: counted[state] for state in ServiceState}
 
 
-def _components(seen: Seen) -> Iterator[Component]:
+def _components(seen: ClusterSnapshot) -> Iterator[ComponentStatus]:
     for deployment in seen.deployments:
         status = deployment.status
         yield _component(
@@ -179,9 +179,9 @@ def _components(seen: Seen) -> Iterator[Component]:
         )
 
 
-def _component(kind: str, found: Deployment | DaemonSet, wanted: int, ready: int, up_to_date: int) -> Component:
+def _component(kind: str, found: Deployment | DaemonSet, wanted: int, ready: int, up_to_date: int) -> ComponentStatus:
     metadata = found.metadata
-    return Component(
+    return ComponentStatus(
         name=metadata.name,
         namespace=metadata.namespace,
         kind=kind,
@@ -191,11 +191,11 @@ def _component(kind: str, found: Deployment | DaemonSet, wanted: int, ready: int
     )
 
 
-def _leader(lease: Lease, now: datetime) -> Leader:
+def _leader(lease: Lease, now: datetime) -> LeaderStatus:
     spec = lease.spec
     silent = max(0.0, (now - datetime.fromisoformat(spec.renew_time)).total_seconds()) if spec.renew_time else None
     allowed = (spec.lease_duration_seconds or 15) * _SILENT_LEASES
-    return Leader(
+    return LeaderStatus(
         lease=f"{lease.metadata.namespace}/{lease.metadata.name}",
         duty=LEASES.get(lease.metadata.name, ""),
         holder=spec.holder_identity or "",
@@ -205,7 +205,7 @@ def _leader(lease: Lease, now: datetime) -> Leader:
     )
 
 
-def _webhooks(seen: Seen) -> Iterator[Webhook]:
+def _webhooks(seen: ClusterSnapshot) -> Iterator[WebhookStatus]:
     wanted = {
         Key(target.namespace, target.name)
         for configuration in seen.webhooks
@@ -221,10 +221,12 @@ def _webhooks(seen: Seen) -> Iterator[Webhook]:
             yield _webhook(configuration, webhook, ready)
 
 
-def _webhook(configuration: WebhookConfiguration, webhook: RegisteredWebhook, ready: Mapping[Key, int]) -> Webhook:
+def _webhook(
+    configuration: WebhookConfiguration, webhook: RegisteredWebhook, ready: Mapping[Key, int]
+) -> WebhookStatus:
     called = webhook.client_config
     service = Key(called.service.namespace, called.service.name) if called.service else None
-    return Webhook(
+    return WebhookStatus(
         configuration=configuration.metadata.name,
         name=webhook.name,
         target=str(service) if service else called.url or "",
@@ -234,8 +236,8 @@ def _webhook(configuration: WebhookConfiguration, webhook: RegisteredWebhook, re
     )
 
 
-def _traffic(measured: Measured, services: Mapping[Key, Shared]) -> Traffic:
-    return Traffic(
+def _traffic(measured: MeasuredTraffic, services: Mapping[Key, InZoneShare]) -> ZoneTraffic:
+    return ZoneTraffic(
         proxies=measured.proxies,
         answered=len(measured.by_node),
         problem=measured.problem,
@@ -246,11 +248,11 @@ def _traffic(measured: Measured, services: Mapping[Key, Shared]) -> Traffic:
 
 
 def _runtime_troubles(
-    components: Iterable[Component], leaders: Iterable[Leader], webhooks: Iterable[Webhook]
-) -> Iterator[Trouble]:
+    components: Iterable[ComponentStatus], leaders: Iterable[LeaderStatus], webhooks: Iterable[WebhookStatus]
+) -> Iterator[StatusProblem]:
     for component in components:
         if not component.healthy:
-            yield Trouble(
+            yield StatusProblem(
                 code="ComponentNotReady",
                 sentence=f"{component.ready} of {component.wanted} pods of {component.namespace}/{component.name} are ready",
                 remedy=f"kubectl -n {component.namespace} describe {component.kind.lower()} {component.name}",
@@ -258,7 +260,7 @@ def _runtime_troubles(
     for leader in leaders:
         if not leader.alive:
             silent = "was never renewed" if leader.silent_seconds is None else f"silent {leader.silent_seconds:.0f} s"
-            yield Trouble(
+            yield StatusProblem(
                 code="NoLeader",
                 sentence=f"nobody {leader.duty or 'leads'}: lease {leader.lease} is {silent}"
                 if leader.holder
@@ -268,23 +270,27 @@ def _runtime_troubles(
     for webhook in webhooks:
         if not webhook.healthy:
             why = "no ready endpoint stands behind it" if webhook.trusted else "its caBundle is empty"
-            yield Trouble(
+            yield StatusProblem(
                 code="WebhookDown",
                 sentence=f"webhook {webhook.name} ({webhook.target}, {webhook.failure_policy}): {why}",
                 remedy="see that `zonewise webhook` runs and may write its webhook configuration",
             )
 
 
-def _troubles(services: Sequence[ServiceStatus], budgets: Iterable[BudgetStatus], readable: bool) -> Iterator[Trouble]:
+def _troubles(
+    services: Sequence[RoutingStatus], budgets: Iterable[BudgetStatus], readable: bool
+) -> Iterator[StatusProblem]:
     if readable:
         yield from _service_troubles(services)
     for budget in budgets:
         if budget.trouble:
             sentence = f"budget {budget.namespace}/{budget.name}: {budget.trouble}"
-            yield Trouble(code="BudgetTrouble", sentence=sentence, remedy=f"kubectl -n {budget.namespace} describe tdb")
+            yield StatusProblem(
+                code="BudgetTrouble", sentence=sentence, remedy=f"kubectl -n {budget.namespace} describe tdb"
+            )
 
 
-def _traffic_troubles(measured: Measured, away: set[str]) -> Iterator[Trouble]:
+def _traffic_troubles(measured: MeasuredTraffic, away: set[str]) -> Iterator[StatusProblem]:
     """`away` are the nodes that are not ready."""
     if not measured.proxies or not measured.problem:
         return
@@ -297,10 +303,10 @@ def _traffic_troubles(measured: Measured, away: set[str]) -> Iterator[Trouble]:
         why = f"{', '.join(nodes[:_NAMED])}{more} {'is' if len(nodes) == 1 else 'are'} not ready"
         remedy = f"kubectl describe node {nodes[0]}"
     sentence = f"{len(measured.by_node)} of {measured.proxies} proxies told their traffic: {why}"
-    yield Trouble(code="TrafficUnknown", sentence=sentence, remedy=remedy)
+    yield StatusProblem(code="TrafficUnknown", sentence=sentence, remedy=remedy)
 
 
-def _service_troubles(services: Sequence[ServiceStatus]) -> Iterator[Trouble]:
+def _service_troubles(services: Sequence[RoutingStatus]) -> Iterator[StatusProblem]:
     for state, code, words in (
         (ServiceState.CUT_OFF, "ServicesCutOff", "clients that reach no endpoint"),
         (ServiceState.NOT_IN_FORCE, "ServicesNotInForce", "a policy that is not in force"),
@@ -309,7 +315,7 @@ def _service_troubles(services: Sequence[ServiceStatus]) -> Iterator[Trouble]:
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             have = "Service has" if len(names) == 1 else "Services have"
-            yield Trouble(
+            yield StatusProblem(
                 code=code,
                 sentence=f"{len(names)} {have} {words}: {', '.join(names[:_NAMED])}{more}",
                 remedy=f"zonewise explain service {names[0]}",
@@ -317,10 +323,10 @@ def _service_troubles(services: Sequence[ServiceStatus]) -> Iterator[Trouble]:
 
 
 def _sentence(
-    components: Sequence[Component],
-    leaders: Sequence[Leader],
-    services: Sequence[ServiceStatus],
-    troubles: Sequence[Trouble],
+    components: Sequence[ComponentStatus],
+    leaders: Sequence[LeaderStatus],
+    services: Sequence[RoutingStatus],
+    troubles: Sequence[StatusProblem],
 ) -> str:
     if troubles:
         return troubles[0].sentence if len(troubles) == 1 else f"{len(troubles)} things want looking at"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from zonewise.diagnostics.decide.status.report import BudgetDomain, BudgetStatus, Charge
+from zonewise.diagnostics.decide.status.report import BudgetDomainStatus, BudgetStatus, ChargeStatus
 from zonewise.disruption.decide.budget import Budget, BudgetError
 from zonewise.objects.policy import TopologyDisruptionBudget
 
@@ -27,11 +27,13 @@ def budget_status(found: TopologyDisruptionBudget) -> BudgetStatus:
         pods=said.expected_pods,
         charged=tuple(charge.name for charge in said.ledger),
         charges=tuple(
-            Charge(pod=each.name, domain=each.domain, source=each.source, time=each.time, confirmed=each.confirmed)
+            ChargeStatus(
+                pod=each.name, domain=each.domain, source=each.source, time=each.time, confirmed=each.confirmed
+            )
             for each in said.ledger
         ),
         domains=tuple(
-            BudgetDomain(
+            BudgetDomainStatus(
                 name=domain.name,
                 pods=domain.slots,
                 healthy=domain.healthy,

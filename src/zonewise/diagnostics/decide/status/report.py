@@ -9,11 +9,11 @@ from enum import StrEnum
 
 import msgspec
 
-from zonewise.diagnostics.decide.status.traffic import Flow, Shared
-from zonewise.planning.forecast import Outlook
+from zonewise.diagnostics.decide.status.traffic import InZoneShare, ZoneFlow
+from zonewise.planning.forecast import ClusterForecast
 
 
-class Component(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ComponentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A Deployment or DaemonSet of ours; `up_to_date` pods are of its newest template."""
 
     name: str
@@ -28,7 +28,7 @@ class Component(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return self.wanted > 0 and self.ready >= self.wanted
 
 
-class Leader(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class LeaderStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Who holds a lease; `silent_seconds` is by this machine's clock, None where it was never renewed."""
 
     lease: str
@@ -39,7 +39,7 @@ class Leader(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     alive: bool
 
 
-class Webhook(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class WebhookStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A registered webhook of ours. `endpoints` are ready behind its Service, None where it is called by URL."""
 
     configuration: str
@@ -54,7 +54,7 @@ class Webhook(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return self.trusted and self.endpoints != 0
 
 
-class Zone(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ZoneStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`drained` where nodes ask traffic to leave it; the name is empty for nodes that say no zone."""
 
     name: str
@@ -75,15 +75,15 @@ class ServiceState(StrEnum):
     NOT_ASKED = "NotAsked"
 
 
-class ServiceStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class RoutingStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`outlook` is foreseen, `measured` was counted by node proxies, if any did."""
 
     state: ServiceState
-    outlook: Outlook
-    measured: Shared | None = None
+    outlook: ClusterForecast
+    measured: InZoneShare | None = None
 
 
-class Traffic(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ZoneTraffic(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Measured since each proxy started: bytes between zones; `answered` of `proxies`, and why not all."""
 
     proxies: int = 0
@@ -91,14 +91,14 @@ class Traffic(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     problem: str = ""
     in_zone: int = 0
     cross_zone: int = 0
-    flows: tuple[Flow, ...] = ()
+    flows: tuple[ZoneFlow, ...] = ()
 
     @property
     def share(self) -> float | None:
-        return Shared(self.in_zone, self.cross_zone).share
+        return InZoneShare(self.in_zone, self.cross_zone).share
 
 
-class BudgetDomain(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class BudgetDomainStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     name: str
     pods: int
     healthy: int
@@ -106,7 +106,7 @@ class BudgetDomain(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     allowed: int
 
 
-class Charge(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ChargeStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A pod that is about to go, or gone and not replaced yet; `source` is how, `time` since when."""
 
     pod: str
@@ -128,8 +128,8 @@ class BudgetStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     desired: int
     pods: int
     charged: tuple[str, ...]
-    charges: tuple[Charge, ...]
-    domains: tuple[BudgetDomain, ...]
+    charges: tuple[ChargeStatus, ...]
+    domains: tuple[BudgetDomainStatus, ...]
     trouble: str
 
 
@@ -143,7 +143,7 @@ class VolumeDomain(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     nodes: int
 
 
-class Takeover(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class TakeoverStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`nodes`, in the zones `targets`, serve the volumes of `domain` in its place."""
 
     domain: str
@@ -151,7 +151,7 @@ class Takeover(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     nodes: int
 
 
-class Trouble(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class StatusProblem(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`code` is stable."""
 
     code: str
@@ -159,7 +159,7 @@ class Trouble(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     remedy: str
 
 
-class Status(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ClusterStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`installed` tells whether anything of Zonewise runs there; `unread` what could not be looked at, and why."""
 
     at: str
@@ -167,15 +167,15 @@ class Status(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     version: str
     installed: bool
     sentence: str
-    troubles: tuple[Trouble, ...]
-    components: tuple[Component, ...]
-    leaders: tuple[Leader, ...]
-    webhooks: tuple[Webhook, ...]
-    zones: tuple[Zone, ...]
+    troubles: tuple[StatusProblem, ...]
+    components: tuple[ComponentStatus, ...]
+    leaders: tuple[LeaderStatus, ...]
+    webhooks: tuple[WebhookStatus, ...]
+    zones: tuple[ZoneStatus, ...]
     states: dict[ServiceState, int]
-    services: tuple[ServiceStatus, ...]
-    traffic: Traffic
+    services: tuple[RoutingStatus, ...]
+    traffic: ZoneTraffic
     budgets: tuple[BudgetStatus, ...]
     volumes: tuple[VolumeDomain, ...]
-    takeovers: tuple[Takeover, ...]
+    takeovers: tuple[TakeoverStatus, ...]
     unread: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from zonewise.diagnostics.decide.status.report import Takeover, VolumeDomain
+from zonewise.diagnostics.decide.status.report import TakeoverStatus, VolumeDomain
 from zonewise.objects import Node
 from zonewise.objects.storage import NodeTerm, PersistentVolume
 from zonewise.topology import zone_of
@@ -69,7 +69,7 @@ def _bytes(volume: PersistentVolume) -> int:
         return 0
 
 
-def takeovers(nodes: Iterable[Node]) -> tuple[Takeover, ...]:
+def takeovers(nodes: Iterable[Node]) -> tuple[TakeoverStatus, ...]:
     serving: dict[str, list[Node]] = {}
     for node in nodes:
         for label in node.metadata.labels:
@@ -77,7 +77,7 @@ def takeovers(nodes: Iterable[Node]) -> tuple[Takeover, ...]:
                 kind, _, domain = label.removeprefix(TAKEOVER).partition(".")
                 serving.setdefault(f"{kind}={domain}", []).append(node)
     return tuple(
-        Takeover(
+        TakeoverStatus(
             domain=domain,
             targets=tuple(sorted({zone for node in by if (zone := zone_of(node.metadata.labels))})),
             nodes=len(by),
