@@ -15,11 +15,12 @@ from click.testing import CliRunner, Result
 
 from support.lab import shared_cluster
 from support.process import wait_for
+from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED
 from zonewise.cli.main import cli, main
 from zonewise.install.components import InstallComponent, InstallMode, ManifestValues, documents, identity
 from zonewise.install.decide.kinds import ORDER
 from zonewise.install.decide.rights import Right, rights_to_install
-from zonewise.install.remove import GRANTED, GRANTS_MANAGER, SLICE_MARKS
+from zonewise.install.remove import SLICE_MARKS
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 
@@ -149,7 +150,7 @@ def _mark_what_programs_mark(site: Site) -> None:
     site.kubectl("create", "-f", "-", given=json.dumps(pod | {"spec": {"containers": [{"name": "c", "image": "i"}]}}))
     granted = {GRANTED: "uid", "controller.kubernetes.io/pod-deletion-cost": "-2147483648"}
     grant = pod | {"metadata": {"name": "leaving", "annotations": granted}}
-    flags = ("--server-side", f"--field-manager={GRANTS_MANAGER}")
+    flags = ("--server-side", f"--field-manager={DISRUPTION_FIELD_MANAGER}")
     site.kubectl("apply", *flags, "-f", "-", given=json.dumps(grant))
     metadata = {kind: dict.fromkeys(marks, "x") for kind, marks in SLICE_MARKS.items()}
     found = {"metadata": {"name": "own", **metadata}, "addressType": "IPv4", "endpoints": [], "ports": []}

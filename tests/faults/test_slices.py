@@ -12,12 +12,12 @@ import pytest
 from support.slices.churn import Churn, Observer
 from support.slices.cluster import ControllerProcess, World, running, settled
 from support.waiting import eventually
+from zonewise.api.names import SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.kube.wire.errors import Conflict, NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES, SERVICES
-from zonewise.routing.policy import SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.routing.tuning import TUNING_ANNOTATIONS
 
 pytestmark = [pytest.mark.xdist_group("slice-faults"), pytest.mark.timeout(1800)]

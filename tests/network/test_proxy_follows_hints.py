@@ -20,6 +20,7 @@ from support.lab.machine import ZONEWISE
 from support.lab.pods import SHOP_PORT, Pods, eventually, fetch
 from support.process import Program as Process
 from support.slices.overlay import WebhookProcess
+from zonewise.api.names import PADDING, SAME_ZONE, STARTING_THRESHOLD
 from zonewise.diagnostics.decide.explain.service import explain
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
@@ -30,8 +31,6 @@ from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, key_of
 from zonewise.planning.data_plane import DataPlane
 from zonewise.routing import DRAIN_ZONE
-from zonewise.routing.policy import SAME_ZONE
-from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
 from zonewise.slices.decide.names import service_key
 
 PODS = {

@@ -22,8 +22,9 @@ from support.install.deployed import SYSTEM, Deployed, audit_flags, documents, g
 from support.lab.machine import ZONEWISE
 from support.process import Program as Process
 from support.waiting import eventually
+from zonewise.api.names import CSI_DRIVER, CSI_TOPOLOGY_PREFIX
 from zonewise.ceph.decide.csinode import REJOINING
-from zonewise.ceph.decide.domains import DRIVER, PREFIX, takeover_key
+from zonewise.ceph.decide.domains import takeover_key
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, Forbidden
@@ -111,7 +112,7 @@ async def register(bed: Bed, csi: Csi, node: str) -> None:
 
 async def provision(bed: Bed, csi: Csi, ceph: LabCeph, name: str, node: str) -> Any:
     """As a provisioner does for a pod that waits on `node`: every key of its CSINode, from all nodes that have them."""
-    keys = next(each for each in (await bed.client.get(CSI_NODES, node)).spec.drivers or () if each.name == DRIVER)
+    keys = next(each for each in (await bed.client.get(CSI_NODES, node)).spec.drivers or () if each.name == CSI_DRIVER)
     mine, others = {}, []
     for each in (await bed.client.list(NODES)).items:
         if all(key in each.metadata.labels for key in keys.topology_keys):
@@ -179,7 +180,7 @@ async def test_the_driver_as_deployed(
 async def provision_by_domain(bed: Bed, csi: Csi, ceph: LabCeph, nodes: Mapping[str, str]) -> None:
     made = await provision(bed, csi, ceph, "data", nodes["zone-a"])
     assert made.volume_context["pool"] == ceph.pool("zone-a")
-    assert made.accessible_topology[0].segments == {f"{PREFIX}zone": "zone-a"}
+    assert made.accessible_topology[0].segments == {f"{CSI_TOPOLOGY_PREFIX}zone": "zone-a"}
     await bind(bed, "data", made)
     await bed.pod("db", "data")
     assert await bed.until_scheduled("db") == nodes["zone-a"]
@@ -229,11 +230,11 @@ def explain(site: Deployed, claim: str) -> str:
 async def relabel(bed: Bed, node: str) -> None:
     """A node that moves: labels and registration follow."""
     await bed.label(node, {bed.region_label: None, bed.zone_label: "zone-b"})
-    await bed.until_labelled(node, {f"{PREFIX}zone": "zone-b", f"{PREFIX}region": None})
+    await bed.until_labelled(node, {f"{CSI_TOPOLOGY_PREFIX}zone": "zone-b", f"{CSI_TOPOLOGY_PREFIX}region": None})
 
     async def follows() -> bool:
         drivers = (await bed.client.get(CSI_NODES, node)).spec.drivers or ()
-        return [list(each.topology_keys) for each in drivers] == [[f"{PREFIX}zone"]]
+        return [list(each.topology_keys) for each in drivers] == [[f"{CSI_TOPOLOGY_PREFIX}zone"]]
 
     await eventually(follows)
 
@@ -258,8 +259,8 @@ async def only_its_own(site: Deployed, bed: Bed, nodes: Mapping[str, str]) -> No
         ):
             with pytest.raises(Forbidden):
                 await plugin.patch(NODES, node, MergePatch(change), dry_run=True)
-        for change_name in (DRIVER, "other.example"):
-            whole = await bed.client.get(CSI_NODES.whole(), other if change_name == DRIVER else own)
+        for change_name in (CSI_DRIVER, "other.example"):
+            whole = await bed.client.get(CSI_NODES.whole(), other if change_name == CSI_DRIVER else own)
             whole["spec"]["drivers"] = [{"name": change_name, "nodeID": "n", "topologyKeys": []}]
             with pytest.raises(ApiError):
                 await plugin.update(CSI_NODES.whole(), whole, dry_run=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zonewise import log
+from zonewise.api.names import CSI_LEASE, CSI_REPORTER
 from zonewise.ceph.controller.auto_takeover import AutoTakeover, AutoTakeoverConfig
 from zonewise.ceph.controller.events import ClaimEvents
 from zonewise.ceph.grpc_server import GrpcServer
@@ -25,8 +26,6 @@ from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.access import ClusterAccess
 
-LEASE: Final = "zonewise-csi"
-REPORTING_CONTROLLER: Final = "zonewise.dev/csi"
 _GRACE_SECONDS: Final = 15.0
 _log = log.get_logger(__name__)
 
@@ -68,7 +67,7 @@ async def node(
 ) -> None:
     async with Client(access) as client:
         caches = Caches(client)
-        async with Recorder(client, REPORTING_CONTROLLER, where.node) as recorder:
+        async with Recorder(client, CSI_REPORTER, where.node) as recorder:
             advertising = TopologyLabels(client, caches, recorder, where)
             health.add_ready("topology", advertising.trouble)
             async with serving(endpoint, services(advertising.segments)), caches:
@@ -90,12 +89,12 @@ async def controller(
     identity = unique_identity()
     async with Client(access) as client:
         leadership = (
-            LeaderElector(client, LEASE, lead.namespace, identity=identity, timing=lead.timing)
+            LeaderElector(client, CSI_LEASE, lead.namespace, identity=identity, timing=lead.timing)
             if lead is not None
             else None
         )
         caches = Caches(client)
-        async with Recorder(client, REPORTING_CONTROLLER, identity) as recorder:
+        async with Recorder(client, CSI_REPORTER, identity) as recorder:
             announcements = ClaimEvents(client, recorder)
             writing = client.guarded(leadership) if leadership else client
             automatic = AutoTakeover(writing, caches, recorder, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zonewise import __version__
-from zonewise.ceph.decide.domains import DRIVER
+from zonewise.api.names import CSI_DRIVER
 from zonewise.ceph.spec import csi_pb2 as csi
 
 _SERVICES = (
@@ -15,7 +15,7 @@ _SERVICES = (
 
 
 class IdentityService:
-    def __init__(self, is_ready: Callable[[], bool] = lambda: True, name: str = DRIVER) -> None:
+    def __init__(self, is_ready: Callable[[], bool] = lambda: True, name: str = CSI_DRIVER) -> None:
         self._is_ready = is_ready
         self._name = name
 

@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 
 from zonewise import log
+from zonewise.api.names import CSI_DRIVER, CSI_TOPOLOGY_PREFIX
 from zonewise.ceph.controller.events import CLAIM, CLAIM_NAMESPACE
-from zonewise.ceph.decide.domains import DRIVER, PREFIX
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
@@ -43,7 +43,7 @@ def request_for(claim: Json, parameters: Mapping[str, str], nodes: Mapping[str, 
     metadata, spec = claim["metadata"], claim["spec"]
     said = metadata.get("annotations", {})
     mine = segments(nodes.get(said.get(_SELECTED_NODE, ""), {}))
-    if spec.get("volumeName") or said.get(_PROVISIONER) != DRIVER or not mine:
+    if spec.get("volumeName") or said.get(_PROVISIONER) != CSI_DRIVER or not mine:
         return None
     others = [found for labels in nodes.values() if (found := segments(labels)) and found != mine]
     topologies = [csi.Topology(segments=each) for each in (mine, *others)]
@@ -60,7 +60,7 @@ def request_for(claim: Json, parameters: Mapping[str, str], nodes: Mapping[str, 
 
 
 def segments(labels: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in labels.items() if name.startswith(PREFIX)}
+    return {name: value for name, value in labels.items() if name.startswith(CSI_TOPOLOGY_PREFIX)}
 
 
 def volume_for(claim: Json, made: Any) -> Json:
@@ -79,7 +79,7 @@ def volume_for(claim: Json, made: Any) -> Json:
     return {
         "metadata": {
             "name": f"pvc-{metadata['uid']}",
-            "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER},
+            "annotations": {"pv.kubernetes.io/provisioned-by": CSI_DRIVER},
         },
         "spec": {
             "capacity": {"storage": spec["resources"]["requests"]["storage"]},
@@ -87,7 +87,11 @@ def volume_for(claim: Json, made: Any) -> Json:
             "storageClassName": spec["storageClassName"],
             "persistentVolumeReclaimPolicy": "Delete",
             "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **reference},
-            "csi": {"driver": DRIVER, "volumeHandle": made.volume_id, "volumeAttributes": dict(made.volume_context)},
+            "csi": {
+                "driver": CSI_DRIVER,
+                "volumeHandle": made.volume_id,
+                "volumeAttributes": dict(made.volume_context),
+            },
             **reached,
         },
     }
@@ -150,7 +154,7 @@ class LabProvisioner:
 def done_with(volume: PersistentVolume) -> str:
     """The handle of a volume of ours whose claim is gone, and whose data may go, too; else empty."""
     source, policy = volume.spec.csi, volume.spec.persistent_volume_reclaim_policy
-    if source is None or source.driver != DRIVER or policy != "Delete" or volume.status.phase != "Released":
+    if source is None or source.driver != CSI_DRIVER or policy != "Delete" or volume.status.phase != "Released":
         return ""
     return source.volume_handle
 

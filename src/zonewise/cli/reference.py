@@ -9,16 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zonewise.api import names
 from zonewise.cli.main import cli
 from zonewise.cli.man import CommandEntry, entries
 from zonewise.cli.schemas import ACCOUNTS, fields
-from zonewise.disruption.decide import old_revisions
-from zonewise.disruption.decide.ledger import RESERVED
-from zonewise.disruption.decide.pods import GRANTED
-from zonewise.disruption.webhook import registration
 from zonewise.install.components import SUMMARY, InstallComponent, InstallMode, ManifestValues, documents
-from zonewise.routing import drain, policy, tuning, weights_annotation
-from zonewise.slices.decide import metadata, names
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +25,30 @@ class ReferenceEntry:
 
 
 SAID_BY_YOU = (
-    ReferenceEntry(policy.TOPOLOGY_KEYS, "Service, annotation", "JSON list of node labels; `*` last for any node", "preference list: the first label whose value an endpoint shares with the client's node decides"),
-    ReferenceEntry(policy.SAME_NODE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays on the client's node"),
-    ReferenceEntry(policy.SAME_ZONE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's zone"),
-    ReferenceEntry(policy.SAME_REGION, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's region"),
-    ReferenceEntry(policy.OLD_HINTS, "Service, annotation", "`auto`, `Auto`", "automatic hints, as stock"),
-    ReferenceEntry(policy.TOPOLOGY_MODE, "Service, annotation", "`Auto`, `Disabled`", "automatic hints, as stock"),
-    ReferenceEntry(tuning.ALGORITHM, "Service, annotation", "`local`, `local-shared`, `local-weighted`, `local-opt`, `optimal`", "how Prefer shares endpoints out"),
-    ReferenceEntry(tuning.STARTING_THRESHOLD, "Service, annotation", "a number, or so many per zone: `3x`", "endpoints from which on Prefer is worth it"),
-    ReferenceEntry(tuning.PADDING, "Service, annotation", "a number", "how far above the threshold Prefer starts, and below it ends"),
-    ReferenceEntry(tuning.OVERLOAD_THRESHOLD, "Service, annotation", "a percentage", "how much more than an even share an endpoint may get"),
-    ReferenceEntry(drain.DRAIN_ZONE, "Service, Namespace, Node, annotation", "zones, separated by commas", "traffic leaves these zones"),
-    ReferenceEntry("service.kubernetes.io/service-proxy-name", "Service, label", "`zonewise`", "the node proxy serves it; kube-proxy leaves it alone"),
-    ReferenceEntry(old_revisions.UPDATE, "StatefulSet, DaemonSet, annotation", "`Evict`", "updated by eviction, in waves over domains; with strategy OnDelete"),
-    ReferenceEntry(old_revisions.PARTITION, "StatefulSet, annotation", "a number", "pods below it are not updated"),
-    ReferenceEntry(registration.GUARDING, "Namespace, label", "`unguarded`", "budgets hold nobody back there"),
+    ReferenceEntry(names.TOPOLOGY_KEYS, "Service, annotation", "JSON list of node labels; `*` last for any node", "preference list: the first label whose value an endpoint shares with the client's node decides"),
+    ReferenceEntry(names.SAME_NODE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays on the client's node"),
+    ReferenceEntry(names.SAME_ZONE, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's zone"),
+    ReferenceEntry(names.SAME_REGION, "Service, annotation", "`Balanced`, `Require`, `Prefer`", "traffic stays in the client's region"),
+    ReferenceEntry(names.OLD_HINTS, "Service, annotation", "`auto`, `Auto`", "automatic hints, as stock"),
+    ReferenceEntry(names.TOPOLOGY_MODE, "Service, annotation", "`Auto`, `Disabled`", "automatic hints, as stock"),
+    ReferenceEntry(names.ALGORITHM, "Service, annotation", "`local`, `local-shared`, `local-weighted`, `local-opt`, `optimal`", "how Prefer shares endpoints out"),
+    ReferenceEntry(names.STARTING_THRESHOLD, "Service, annotation", "a number, or so many per zone: `3x`", "endpoints from which on Prefer is worth it"),
+    ReferenceEntry(names.PADDING, "Service, annotation", "a number", "how far above the threshold Prefer starts, and below it ends"),
+    ReferenceEntry(names.OVERLOAD_THRESHOLD, "Service, annotation", "a percentage", "how much more than an even share an endpoint may get"),
+    ReferenceEntry(names.DRAIN_ZONE, "Service, Namespace, Node, annotation", "zones, separated by commas", "traffic leaves these zones"),
+    ReferenceEntry(names.PROXY_NAME_LABEL, "Service, label", "`zonewise`", "the node proxy serves it; kube-proxy leaves it alone"),
+    ReferenceEntry(names.UPDATE, "StatefulSet, DaemonSet, annotation", "`Evict`", "updated by eviction, in waves over domains; with strategy OnDelete"),
+    ReferenceEntry(names.PARTITION, "StatefulSet, annotation", "a number", "pods below it are not updated"),
+    ReferenceEntry(names.DISRUPTION_LABEL, "Namespace, label", "`unguarded`", "budgets hold nobody back there"),
     ReferenceEntry("zonewise.dev/aggregate-to-disruption", "ClusterRole, label", "`true`", "owners of other kinds are counted by their scale"),
 )  # fmt: skip
 SAID_BY_US = (
-    ReferenceEntry(names.STATE, "Service, annotation", "JSON", "how it is routed and why"),
-    ReferenceEntry(metadata.CONSUMER, "EndpointSlice, label", "a zone, `zonewise-shared`, `zonewise-all`, ...", "who should read the slice (mode own)"),
-    ReferenceEntry(metadata.STARTED, "EndpointSlice, annotation", "", "a preference is in force: what the next decision goes on from"),
-    ReferenceEntry(weights_annotation.WEIGHTS, "EndpointSlice, annotation", "JSON", "shares that hints can't say, for the node proxy"),
-    ReferenceEntry(RESERVED, "Eviction, annotation", "a time", "its sender has charged the pod: the guard lets it pass"),
-    ReferenceEntry(GRANTED, "Pod, annotation", "the pod's uid", "a workload controller may delete it"),
+    ReferenceEntry(names.ROUTING_STATE, "Service, annotation", "JSON", "how it is routed and why"),
+    ReferenceEntry(names.CONSUMER, "EndpointSlice, label", "a zone, `zonewise-shared`, `zonewise-all`, ...", "who should read the slice (mode own)"),
+    ReferenceEntry(names.STARTED, "EndpointSlice, annotation", "", "a preference is in force: what the next decision goes on from"),
+    ReferenceEntry(names.WEIGHTS, "EndpointSlice, annotation", "JSON", "shares that hints can't say, for the node proxy"),
+    ReferenceEntry(names.RESERVED, "Eviction, annotation", "a time", "its sender has charged the pod: the guard lets it pass"),
+    ReferenceEntry(names.GRANTED, "Pod, annotation", "the pod's uid", "a workload controller may delete it"),
 )  # fmt: skip
 
 

@@ -346,7 +346,8 @@ def _rules(options: dict[str, Any]) -> Rules:
 
 def _tuning(options: dict[str, Any]) -> tuple[StartingPoint, float]:
     """Read as a Service's annotations are."""
-    from zonewise.routing.tuning import OVERLOAD_THRESHOLD, STARTING_THRESHOLD, read_tuning
+    from zonewise.api.names import OVERLOAD_THRESHOLD, STARTING_THRESHOLD
+    from zonewise.routing.tuning import read_tuning
 
     said = {STARTING_THRESHOLD: options["starting_threshold"], OVERLOAD_THRESHOLD: options["overload_threshold"]}
     tuning, problems = read_tuning(said)

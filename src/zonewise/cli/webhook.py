@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.api import names
 from zonewise.cli.options import cluster_options, health_option, log_options, parts_option
 from zonewise.errors import UsageError
 
@@ -178,7 +179,7 @@ def _overlay(client: Client, caches: Caches, reach: _Reach, _secret: Key, option
 
     answering = overlaying.SliceWebhook(client, SliceInformers(caches, SlicesMode.OVERLAY), HintsForm(options["hints"]))
     body = overlaying.configuration(reach.client_config(overlaying.NAME))
-    return _Part(overlaying.CONFIGURATION_NAME, [answering.webhook()], lambda: overlaying.register(client, body))
+    return _Part(names.OVERLAY_CONFIGURATION, [answering.webhook()], lambda: overlaying.register(client, body))
 
 
 def _disruption(client: Client, caches: Caches, reach: _Reach, secret: Key, options: dict[str, Any]) -> _Part:
@@ -188,7 +189,7 @@ def _disruption(client: Client, caches: Caches, reach: _Reach, secret: Key, opti
     guard = app.guard(client, caches, options["lease_namespace"])
     where = {name: reach.client_config(name) for name in (registration.EVICTIONS, registration.DELETES)}
     return _Part(
-        registration.CONFIGURATION_NAME,
+        names.DISRUPTION_CONFIGURATION,
         guard.webhooks(),
         lambda: app.register(client, where, secret.namespace),
         guard.trouble,

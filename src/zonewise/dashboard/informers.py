@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from zonewise.api.names import APP_NAME_LABEL
 from zonewise.dashboard.decide import row_builder
 from zonewise.dashboard.decide.row_builder import DashboardView
 from zonewise.dashboard.decide.rows import NoticeRow, ServiceRow
@@ -42,7 +43,7 @@ from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS
 from zonewise.objects.change import Change
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
-from zonewise.planning.data_plane import NAME_LABEL, carriers_of
+from zonewise.planning.data_plane import carriers_of
 from zonewise.planning.forecast import look
 from zonewise.planning.snapshot import Snapshot, gather
 from zonewise.routing import HintsForm
@@ -196,7 +197,7 @@ class DashboardInformers:
 
 
 def _is_ours(found: HasMetadata) -> bool:
-    return found.metadata.labels.get(NAME_LABEL) in COMPONENTS
+    return found.metadata.labels.get(APP_NAME_LABEL) in COMPONENTS
 
 
 def _cut(keys: Iterable[Key]) -> Iterator[frozenset[Key]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from zonewise import log
+from zonewise.api.names import DISRUPTION_LEASE, DISRUPTION_REPORTER
 from zonewise.disruption.controller.budget_store import BudgetStore
 from zonewise.disruption.controller.events import BudgetEvents
 from zonewise.disruption.controller.rollout import RolloutController
@@ -23,7 +24,7 @@ from zonewise.disruption.watch.informers import DisruptionInformers
 from zonewise.disruption.watch.replicas import WorkloadInformers
 from zonewise.disruption.webhook import registration
 from zonewise.disruption.webhook.guard import EvictionGuard
-from zonewise.disruption.webhook.leader_monitor import LEASE, SILENT_SECONDS, LeaderMonitor
+from zonewise.disruption.webhook.leader_monitor import SILENT_SECONDS, LeaderMonitor
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import LeaderElector, unique_identity
@@ -40,7 +41,6 @@ _log = log.get_logger(__name__)
 
 Run = Callable[[], Awaitable[None]]
 
-REPORTING_CONTROLLER: Final = "zonewise.dev/disruption"
 _REGISTRATION: Final = "zonewise-registration"
 _POLICIES_SINCE: Final = (1, 30)
 _LOOK_SECONDS: Final = 5.0
@@ -49,7 +49,7 @@ _LOOK_SECONDS: Final = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionLeader:
     namespace: str = "kube-system"
-    name: str = LEASE
+    name: str = DISRUPTION_LEASE
     lease_seconds: int = 15
 
     @property
@@ -63,7 +63,7 @@ async def live(access: ClusterAccess, lead: DisruptionLeader | None, health: Hea
     async with Client(access) as client:
         leadership = _leadership(client, lead, identity)
         caches = Caches(client)
-        async with Recorder(client, REPORTING_CONTROLLER, identity) as recorder:
+        async with Recorder(client, DISRUPTION_REPORTER, identity) as recorder:
             sources = DisruptionInformers(caches)
             workloads = WorkloadInformers(client, caches, sources)
             health.add_ready("budgets", lambda: trouble_of((*sources.watches, *workloads.watches)))
@@ -116,7 +116,7 @@ def _leadership(client: Client, lead: DisruptionLeader | None, identity: str) ->
 def guard(client: Client, caches: Caches, lease_namespace: str) -> EvictionGuard:
     """Registered with `caches` before these run."""
     sources = DisruptionInformers(caches)
-    leader = LeaderMonitor(caches, Key(lease_namespace, LEASE))
+    leader = LeaderMonitor(caches, Key(lease_namespace, DISRUPTION_LEASE))
     return EvictionGuard(client, sources, BudgetStore(client, sources.budgets), leader)
 
 

@@ -9,8 +9,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
+from zonewise.api.names import INSTALL_FIELD_MANAGER
 from zonewise.errors import ZonewiseError
 from zonewise.install.components import Document, identity
 from zonewise.install.decide.diff import difference
@@ -18,7 +19,6 @@ from zonewise.install.decide.kinds import BY_KIND, Whole, rank
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Conflict, NotFound
 
-FIELD_MANAGER: Final = "zonewise-install"
 _POLL_SECONDS = 0.3
 _DEADLINE_SECONDS = 120.0
 """Kinds and policies are checked by the API server when they come, which takes a busy one its time."""
@@ -156,7 +156,7 @@ def _place(document: Document) -> tuple[Whole, str, str]:
 
 async def _send(client: Client, document: Document, *, force: bool, dry_run: bool = False) -> dict[str, Any]:
     resource, namespace, name = _place(document)
-    options = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": str(force).lower()}
+    options = {"fieldManager": INSTALL_FIELD_MANAGER, "fieldValidation": "Strict", "force": str(force).lower()}
     try:
         answer = await client.request(
             "PATCH",

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import yaml
 
+from zonewise.api.names import SYSTEM_NAMESPACE
 from zonewise.errors import UsageError
 
-NAMESPACE: Final = "zonewise-system"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The one in C is ten times as fast, where there is one."""
 
@@ -72,7 +72,7 @@ _SHARED: Final = {"Namespace", "CustomResourceDefinition"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestValues:
     image: str
-    namespace: str = NAMESPACE
+    namespace: str = SYSTEM_NAMESPACE
     replicas: int = 2
     api_server: tuple[str, int] = ("api.example.com", 6443)
     """Where a proxy in the place of kube-proxy finds the API server before there are rules for its cluster IP."""
@@ -168,7 +168,7 @@ def _render(text: str, values: ManifestValues) -> str:
         r"(?m)^( *replicas: )2$": rf"\g<1>{values.replicas}",
         r"(?m)^( *value: )api\.example\.com$": rf'\g<1>"{host}"',
         r'(?m)^( *value: )"6443"$': rf'\g<1>"{port}"',
-        rf"\b{NAMESPACE}\b": values.namespace,
+        rf"\b{SYSTEM_NAMESPACE}\b": values.namespace,
     }
     for pattern, replacement in replaced.items():
         text = re.sub(pattern, replacement, text)

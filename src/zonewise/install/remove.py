@@ -8,6 +8,8 @@ import copy
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
+from zonewise.api import names as api
+from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED, PROXY_NAME_LABEL, ROUTING_STATE
 from zonewise.errors import ZonewiseError
 from zonewise.install import apply
 from zonewise.install.apply import ApplyChange, ApplyOutcome
@@ -28,17 +30,12 @@ from zonewise.objects import (
 )
 from zonewise.topology import is_ready
 
-STATE: Final = "zonewise.dev/routing"
-GRANTED: Final = "zonewise.dev/granted"
-GRANTS_MANAGER: Final = "zonewise-disruption"
-"""Whose fields the grants of scale-downs are: the mark and the pod's deletion cost, if that was nobody else's before."""
 SLICE_MARKS: Final = {
-    "labels": ("zonewise.dev/consumer",),
-    "annotations": ("zonewise.dev/started", "zonewise.dev/weights"),
+    "labels": (api.CONSUMER,),
+    "annotations": (api.STARTED, api.WEIGHTS),
 }
-PROXY_NAME: Final = "service.kubernetes.io/service-proxy-name"
-LEASES_MADE: Final = ("zonewise-endpointslices", "zonewise-disruption", "zonewise-csi")
-NODE_LABELS: Final = ("topology.ceph.zonewise.dev/", "takeover.ceph.zonewise.dev/")
+LEASES_MADE: Final = (api.SLICES_LEASE, api.DISRUPTION_LEASE, api.CSI_LEASE)
+NODE_LABELS: Final = (api.CSI_TOPOLOGY_PREFIX, api.CSI_TAKEOVER_PREFIX)
 _SECRETS: Final = ("zonewise-webhook", "zonewise-guard")
 _PROXIES: Final = {InstallComponent.PROXY, InstallComponent.PROXY_ALL}
 _PATIENCE_SECONDS: Final = 120.0
@@ -98,10 +95,10 @@ async def _held(client: Client, namespace: str, away: Sequence[str]) -> list[str
 
 async def _hand_back(client: Client) -> AsyncIterator[ApplyOutcome]:
     """A Service labelled for a proxy that is gone is served by nobody; unlabelled, kube-proxy serves it."""
-    off = MergePatch({"metadata": {"labels": {PROXY_NAME: None}}})
-    for service in (await client.list(SERVICES, selector=f"{PROXY_NAME}=zonewise")).items:
+    off = MergePatch({"metadata": {"labels": {PROXY_NAME_LABEL: None}}})
+    for service in (await client.list(SERVICES, selector=f"{PROXY_NAME_LABEL}=zonewise")).items:
         await client.patch(SERVICES, service.metadata.name, off, service.metadata.namespace)
-        yield ApplyOutcome(f"label {PROXY_NAME} of service {key_of(service)}", ApplyChange.DELETED)
+        yield ApplyOutcome(f"label {PROXY_NAME_LABEL} of service {key_of(service)}", ApplyChange.DELETED)
 
 
 async def _unmark(client: Client, components: set[InstallComponent]) -> AsyncIterator[ApplyOutcome]:
@@ -110,9 +107,9 @@ async def _unmark(client: Client, components: set[InstallComponent]) -> AsyncIte
     if InstallComponent.SLICES in components:
         async for outcome in _unmark_slices(client):
             yield outcome
-        marks.append((SERVICES, STATE, MergePatch({"metadata": {"annotations": {STATE: None}}})))
+        marks.append((SERVICES, ROUTING_STATE, MergePatch({"metadata": {"annotations": {ROUTING_STATE: None}}})))
     if InstallComponent.DISRUPTION in components:
-        marks.append((PODS, GRANTED, Apply({"metadata": {"annotations": {}}}, GRANTS_MANAGER)))
+        marks.append((PODS, GRANTED, Apply({"metadata": {"annotations": {}}}, DISRUPTION_FIELD_MANAGER)))
     for resource, mark, off in marks:
         for each in await _marked(client, resource, mark):
             try:
@@ -204,7 +201,7 @@ async def _until_no_pods(client: Client, workload: Document, away: Sequence[str]
 def cleaning(proxy: Document, away: Sequence[str] = ()) -> Document:
     """A DaemonSet like the proxy's own, whose pods remove a node's rules before they are ready; none runs `away`. Pure."""
     name = f"{proxy['metadata']['name']}-cleanup"
-    labels = {"app.kubernetes.io/name": name}
+    labels = {api.APP_NAME_LABEL: name}
     spec = copy.deepcopy(proxy["spec"]["template"]["spec"])
     if away:
         spec["affinity"] = _without(spec.get("affinity") or {}, away)

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from zonewise.api.names import ZONE
 from zonewise.lab import processes, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
 from zonewise.lab.network import shaping
-from zonewise.lab.nodes.labels import ZONE
 from zonewise.lab.state import Lab, LabPhase
 
 

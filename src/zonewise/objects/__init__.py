@@ -6,6 +6,7 @@ server-side applies of the fields we own (see `zonewise.kube.client.client`), so
 Growing a view is one line; every field has a default because any of them may be absent.
 """
 
+from zonewise.api.names import SERVICE_NAME
 from zonewise.objects.coordination import LEASES, Lease, LeaseSpec
 from zonewise.objects.core import (
     CONFIG_MAPS,
@@ -41,7 +42,6 @@ from zonewise.objects.core import (
 )
 from zonewise.objects.discovery import (
     ENDPOINT_SLICES,
-    SERVICE_NAME,
     Endpoint,
     EndpointConditions,
     EndpointHints,

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from zonewise.objects.core import ObjectReference
 from zonewise.objects.meta import Metadata, View
 from zonewise.objects.resource import Resource
-
-SERVICE_NAME: Final = "kubernetes.io/service-name"
-"""The label of a slice that says whose it is."""
 
 
 class EndpointConditions(View, frozen=True):

@@ -11,16 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from zonewise.api.names import APP_DNS, APP_NAME_LABEL, APP_PROXY, PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.objects import Service
 from zonewise.objects.apps import DaemonSet, Deployment
-from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 from zonewise.slices.decide.families import is_headless
-from zonewise.slices.decide.service_status import OUR_PROXY
 
-NAME_LABEL: Final = "app.kubernetes.io/name"
-PROXY: Final = "zonewise-proxy"
-DNS: Final = "zonewise-dns"
-CARRYING: Final = f"{NAME_LABEL} in ({PROXY},{DNS})"
+CARRYING: Final = f"{APP_NAME_LABEL} in ({APP_PROXY},{APP_DNS})"
 """Selects the workloads that `carriers_of` asks for."""
 
 
@@ -60,7 +56,7 @@ class DataPlanes:
         match service.metadata.labels.get(PROXY_NAME_LABEL):
             case None:
                 return DataPlane.ZONEWISE_PROXY if self.all_services else DataPlane.KUBE_PROXY
-            case str(name) if name == OUR_PROXY:
+            case str(name) if name == PROXY_NAME:
                 return DataPlane.ZONEWISE_PROXY
             case _:
                 return DataPlane.OTHER
@@ -87,10 +83,10 @@ UNTOLD: Final = Overrides()
 
 def carriers_of(workloads: Iterable[Deployment | DaemonSet]) -> DataPlanes:
     """As far as the workloads of Zonewise tell; what runs outside of the cluster does not show."""
-    ours = [(found.metadata.labels.get(NAME_LABEL), found) for found in workloads]
+    ours = [(found.metadata.labels.get(APP_NAME_LABEL), found) for found in workloads]
     return DataPlanes(
-        all_services=any(name == PROXY and _serves_all(found) for name, found in ours),
-        dns=any(name == DNS for name, _ in ours),
+        all_services=any(name == APP_PROXY and _serves_all(found) for name, found in ours),
+        dns=any(name == APP_DNS for name, _ in ours),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from zonewise.api.names import CONSUMER
 from zonewise.errors import UsageError
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Key, Namespace, Node, Pod, Service, View, key_of
 from zonewise.objects.apps import DaemonSet, Deployment
@@ -14,7 +15,6 @@ from zonewise.planning.data_plane import STOCK, DataPlanes
 from zonewise.routing import HintsForm, RoutingNodes
 from zonewise.slices.decide.endpoints import ByPorts, endpoints_of
 from zonewise.slices.decide.families import ServiceFamily, families_of
-from zonewise.slices.decide.metadata import CONSUMER
 from zonewise.slices.decide.names import service_key
 from zonewise.slices.decide.plan import has_slices
 from zonewise.slices.decide.selectors import PodsByLabel

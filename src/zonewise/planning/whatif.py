@@ -13,25 +13,28 @@ from typing import Final
 
 import msgspec
 
+from zonewise.api.names import (
+    ALGORITHM,
+    DRAIN_ZONE,
+    OLD_HINTS,
+    OVERLOAD_THRESHOLD,
+    PADDING,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    STARTING_THRESHOLD,
+    TOPOLOGY_KEYS,
+    TOPOLOGY_MODE,
+)
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import Endpoint, Key, Node, Service
 from zonewise.planning.snapshot import ServiceSnapshot, Snapshot
 from zonewise.routing import RoutingNodes
-from zonewise.routing.drain import DRAIN_ZONE
-from zonewise.routing.policy import (
-    OLD_HINTS,
-    SAME_NODE,
-    SAME_REGION,
-    SAME_ZONE,
-    TOPOLOGY_KEYS,
-    TOPOLOGY_MODE,
-    read_policy,
-)
+from zonewise.routing.policy import read_policy
 from zonewise.routing.reason import RoutingCode, RoutingReason
-from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
 from zonewise.slices.decide.endpoints import ByPorts
 from zonewise.slices.decide.families import ServiceFamily
-from zonewise.topology import ZONE
+from zonewise.topology import HOSTNAME, ZONE
 
 Chosen = Callable[[Service], bool]
 
@@ -120,7 +123,7 @@ def _pattern(situation: Snapshot, zone: str) -> Node:
 
 
 def _like(pattern: Node, name: str, zone: str) -> Node:
-    labels = {**pattern.metadata.labels, ZONE: zone, "kubernetes.io/hostname": name}
+    labels = {**pattern.metadata.labels, ZONE: zone, HOSTNAME: name}
     return msgspec.structs.replace(
         pattern, metadata=msgspec.structs.replace(pattern.metadata, name=name, uid=name, labels=labels)
     )

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED, HEADLESS_LABEL, PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.kube.client.client import Client
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
@@ -28,10 +29,8 @@ from zonewise.objects import (
     key_of,
 )
 from zonewise.objects.change import Change
-from zonewise.proxy.decide.rules import PROXY_NAME
-from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, NodePlace
+from zonewise.proxy.decide.targets import NodePlace
 from zonewise.routing import DRAIN_ZONE, RoutingNodes
-from zonewise.routing.kube_proxy import HEADLESS_LABEL, PROXY_NAME_LABEL
 from zonewise.topology import is_ready, zone_of
 
 _BY_SERVICE: Final = "service"
@@ -48,7 +47,7 @@ def service_selector(*, all_services: bool) -> str:
 def slice_selectors(zone: str, *, all_services: bool) -> tuple[str, str]:
     """Of ungrouped slices, and of the groups for the zone; a node in no zone may use every group."""
     base = f"!{HEADLESS_LABEL}" if all_services else f"{PROXY_NAME_LABEL}={PROXY_NAME},!{HEADLESS_LABEL}"
-    groups = f"{CONSUMER} in ({ALL},{SHARED},{zone})" if zone else CONSUMER
+    groups = f"{CONSUMER} in ({CONSUMER_ALL},{CONSUMER_SHARED},{zone})" if zone else CONSUMER
     return f"{base},!{CONSUMER}", f"{base},{groups}"
 
 

@@ -5,10 +5,11 @@ tells what that does to traffic, `express` says it in the hints of EndpointSlice
 kube-proxy makes of such hints.
 """
 
+from zonewise.api.names import DRAIN_ZONE
 from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.decide import HintsForm, decide
 from zonewise.routing.decision import ClientChoice, Decision, choose
-from zonewise.routing.drain import DRAIN_ZONE, NO_DRAIN, Drain, drained_zones
+from zonewise.routing.drain import NO_DRAIN, Drain, drained_zones
 from zonewise.routing.forecast import Forecast, forecast
 from zonewise.routing.hints_codec import HintsExpression, express, recall
 from zonewise.routing.kube_proxy import ProxyChoice, stock_choice

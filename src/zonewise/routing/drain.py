@@ -11,18 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from zonewise.api.names import DRAIN_ZONE, DRAINED
 from zonewise.objects import Endpoint, Node, Service, key_of
 from zonewise.routing.load import consumed_by
 from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import value_problem, zone_of
-
-DRAIN_ZONE: Final = "zonewise.dev/drain-zone"
-
-DRAINED: Final = "zonewise-drained"
-"""The zone and node that drained endpoints are hinted for while the others follow a preference of their own."""
-
-DRAINED_EVENLY: Final = "zonewise-drained-even"
-"""The same while the others are for everyone: these hints are no memory of a preference."""
 
 NOBODY: Final = consumed_by(DRAINED)
 

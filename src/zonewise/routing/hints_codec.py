@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from zonewise.api.names import DRAINED, DRAINED_EVENLY
 from zonewise.objects import Endpoint, EndpointHints, Hint
 from zonewise.routing.cluster import NODE_NAME, RoutingNodes
 from zonewise.routing.decision import Decision
-from zonewise.routing.drain import DRAINED, DRAINED_EVENLY
 from zonewise.routing.endpoints import is_ready
 from zonewise.routing.load import Consumers, consumed_by, names
 from zonewise.routing.reason import RoutingCode, RoutingReason

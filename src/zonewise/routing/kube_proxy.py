@@ -12,17 +12,16 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from typing import Final
 
+from zonewise.api.names import HEADLESS_LABEL, OLD_HINTS, PROXY_NAME_LABEL, TOPOLOGY_MODE
 from zonewise.objects import SERVICE_NAME, Endpoint, EndpointSlice, Node, Service, ServicePort
 from zonewise.routing.endpoints import is_draining, is_ready
-from zonewise.routing.policy import OLD_HINTS, TOPOLOGY_MODE, hints_enabled
+from zonewise.routing.policy import hints_enabled
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import ZONE
 
 LATEST_MINOR: Final = 36
 FIRST_MINOR_WITH_NODE_HINTS: Final = 34
 FIRST_MINOR_THAT_ALWAYS_HEEDS: Final = 31
-PROXY_NAME_LABEL: Final = "service.kubernetes.io/service-proxy-name"
-HEADLESS_LABEL: Final = "service.kubernetes.io/headless"
 
 
 @dataclass(frozen=True, slots=True)

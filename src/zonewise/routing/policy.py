@@ -14,17 +14,19 @@ from typing import Final
 
 import msgspec
 
+from zonewise.api.names import (
+    OLD_HINTS,
+    OVERLOAD_THRESHOLD,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    TOPOLOGY_KEYS,
+    TOPOLOGY_MODE,
+)
 from zonewise.objects import Service, key_of
 from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
-from zonewise.routing.tuning import OVERLOAD_THRESHOLD, TUNING_ANNOTATIONS, Tuning, read_tuning
+from zonewise.routing.tuning import TUNING_ANNOTATIONS, Tuning, read_tuning
 from zonewise.topology import canonical_key, key_problem
-
-TOPOLOGY_KEYS: Final = "zonewise.dev/topology-keys"
-SAME_NODE: Final = "endpointslice.kubernetes.io/same-node"
-SAME_ZONE: Final = "endpointslice.kubernetes.io/same-zone"
-SAME_REGION: Final = "endpointslice.kubernetes.io/same-region"
-OLD_HINTS: Final = "service.kubernetes.io/topology-aware-hints"
-TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
 
 EVERY_NODE: Final = "*"
 MOST_KEYS: Final = 16

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from math import floor
 from typing import Any, Final
 
+from zonewise.api.names import OVERLOAD_THRESHOLD, STARTING_THRESHOLD
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.assign import compose, moves, pick, settle
 from zonewise.routing.load import Composition, Consumers, consumed_by, in_domain_share, loads, sizes_of
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
 from zonewise.routing.rebalance import OUTSIDE, AssignmentDraft, afresh
-from zonewise.routing.tuning import OVERLOAD_THRESHOLD, STARTING_THRESHOLD, StartingPoint
+from zonewise.routing.tuning import StartingPoint
 
 DEFAULT_OVERLOAD: Final = 0.5
 

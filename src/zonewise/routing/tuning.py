@@ -10,12 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from zonewise.api.names import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
 from zonewise.routing.algorithms import Algorithm
-
-ALGORITHM: Final = "zonewise.dev/algorithm"
-STARTING_THRESHOLD: Final = "zonewise.dev/starting-threshold"
-PADDING: Final = "zonewise.dev/padding"
-OVERLOAD_THRESHOLD: Final = "zonewise.dev/overload-threshold"
 
 PREFER_ALGORITHMS: Final = {
     algorithm.value: algorithm

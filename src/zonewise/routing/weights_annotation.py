@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
 
 import msgspec
 
 from zonewise.routing.load import Consumers
-
-WEIGHTS: Final = "zonewise.dev/weights"
 
 ByAddress = Mapping[str, Mapping[str, float]]
 """The weight with which each zone consumes an address."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from zonewise import log
+from zonewise.api.names import SLICES_LEASE, SLICES_REPORTER
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import LeaderElector, unique_identity
 from zonewise.kube.controller.recorder import Recorder
@@ -26,14 +26,11 @@ _log = log.get_logger(__name__)
 
 Run = Callable[[], Awaitable[None]]
 
-LEASE: Final = "zonewise-endpointslices"
-REPORTING_CONTROLLER: Final = "zonewise.dev/endpointslices"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicesLeader:
     namespace: str = "kube-system"
-    name: str = LEASE
+    name: str = SLICES_LEASE
     lease_seconds: int = 15
 
     @property
@@ -58,7 +55,7 @@ async def live(access: ClusterAccess, options: SlicesOptions, health: Health) ->
     async with Client(access) as client:
         leadership = _leadership(client, options, identity)
         caches = Caches(client)
-        async with Recorder(client, REPORTING_CONTROLLER, identity) as recorder:
+        async with Recorder(client, SLICES_REPORTER, identity) as recorder:
             sources, run = _controller(_writing(client, leadership, options), caches, recorder, options)
             health.add_ready("watches", lambda: _trouble(sources))
             async with caches:

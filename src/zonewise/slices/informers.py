@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Final
 
+from zonewise.api.names import MANAGED_BY, STOCK_MANAGER
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import (
@@ -36,7 +37,7 @@ from zonewise.slices.decide.change_filter import (
     service_matters,
     wants_routing,
 )
-from zonewise.slices.decide.names import MANAGED_BY, STOCK_MANAGER, service_key
+from zonewise.slices.decide.names import service_key
 from zonewise.slices.decide.selectors import PodsByLabel, ServicesBySelector
 
 _OF_SERVICE: Final = "service"

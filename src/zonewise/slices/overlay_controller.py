@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import Counter
 
+from zonewise.api.names import OVERLAY_FIELD_MANAGER, ROUTING_STATE
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.workqueue import WorkQueue
@@ -22,8 +23,7 @@ from zonewise.kube.wire.errors import Conflict, Invalid, NotFound
 from zonewise.kube.wire.patch import JsonPatch, pointer
 from zonewise.objects import ENDPOINT_SLICES, EndpointSlice, Key, Service, key_of
 from zonewise.routing import Decision, HintsExpression, HintsForm, RoutingCode, RoutingNodes, RoutingReason
-from zonewise.slices.decide.names import STATE
-from zonewise.slices.decide.overlay import FIELD_MANAGER, Hints, Operations, Overlay, is_stock, overlay
+from zonewise.slices.decide.overlay import Hints, Operations, Overlay, is_stock, overlay
 from zonewise.slices.decide.repair_backoff import RepairBackoff
 from zonewise.slices.informers import SliceInformers
 
@@ -77,7 +77,7 @@ class OverlayController:
         workers: int = 4,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client.named(FIELD_MANAGER)
+        self._client = client.named(OVERLAY_FIELD_MANAGER)
         self.sources = sources
         self._reporter = reporter
         self._hints = hints
@@ -100,7 +100,7 @@ class OverlayController:
         cluster, drained = self.sources.cluster(), self.sources.drained_zones(service)
         answer = overlay(service, slices, cluster, hints=self._hints, drained=drained)
         done = _Done()
-        if not answer.is_silent or STATE in service.metadata.annotations:
+        if not answer.is_silent or ROUTING_STATE in service.metadata.annotations:
             done = await self._write(key, answer, slices)
             if done.written and answer.is_silent:
                 return RECHECK_SECONDS  # the note that we hinted it stays until the hints are seen to be gone

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from prometheus_client import Counter, Gauge
 
 from zonewise import log
+from zonewise.api.names import ROUTING_STATE
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
 from zonewise.kube.wire.errors import Conflict, Invalid, NotFound
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import NODES, SERVICES, Key, ObjectReference, Service, key_of
 from zonewise.routing import Decision, HintsExpression, RoutingNodes, RoutingReason
-from zonewise.slices.decide.names import STATE
 from zonewise.slices.decide.service_status import ServiceRoutingState, foreign_complaints
 from zonewise.slices.decide.status_diff import StatusReport, report_on
 
@@ -96,7 +96,7 @@ class RoutingReporter:
 
     def _written(self, service: Service) -> str | None:
         """The annotation as it is on the server, as far as we know."""
-        seen, key = service.metadata.annotations.get(STATE), key_of(service)
+        seen, key = service.metadata.annotations.get(ROUTING_STATE), key_of(service)
         ahead = self._ahead.get(key)
         if ahead and ahead.uid == service.metadata.uid and int(service.metadata.resource_version) < ahead.version:
             return ahead.text
@@ -106,7 +106,7 @@ class RoutingReporter:
     async def _write(self, service: Service, report: StatusReport) -> bool:
         """False where the Service is gone, or another one has its name. Where its annotations are full, events remain."""
         metadata = service.metadata
-        patch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {STATE: report.text}}})
+        patch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {ROUTING_STATE: report.text}}})
         try:
             made = await self._client.patch(SERVICES, metadata.name, patch, metadata.namespace)
             version = int(made.metadata.resource_version)

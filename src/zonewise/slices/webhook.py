@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
-from zonewise.kube.client.client import FIELD_MANAGER as OWNING_MANAGER
+from zonewise.api.names import FIELD_MANAGER as OWNING_MANAGER
+from zonewise.api.names import MANAGED_BY, OVERLAY_CONFIGURATION, OVERLAY_FIELD_MANAGER, STOCK_MANAGER
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.admission import Webhook
 from zonewise.kube.wire.admission_review import AdmissionVerdict, Review
@@ -22,17 +23,16 @@ from zonewise.kube.wire.patch import Apply
 from zonewise.objects import ENDPOINT_SLICES, SERVICES, EndpointSlice, Service, key_of
 from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.names import MANAGED_BY, STOCK_MANAGER, service_key
-from zonewise.slices.decide.overlay import FIELD_MANAGER, Operations, as_remembered, is_stock, overlay
+from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.overlay import Operations, as_remembered, is_stock, overlay
 from zonewise.slices.informers import SliceInformers
 
 NAME: Final = "endpointslices"
-CONFIGURATION_NAME: Final = "zonewise-overlay"
 DEADLINE_SECONDS: Final = 1.0
 """Writers of slices wait for us; after this time they get what they sent."""
 TIMEOUT_SECONDS: Final = 2
 
-_OURS: Final = (FIELD_MANAGER, OWNING_MANAGER)
+_OURS: Final = (OVERLAY_FIELD_MANAGER, OWNING_MANAGER)
 """The controllers of both modes: who runs the webhook beside a controller that owns slices does no harm."""
 _REVIEWS: Final = Counter("zonewise_overlay_reviews", "Slices reviewed, by what became of their hints", ["outcome"])
 
@@ -108,7 +108,7 @@ def _owns(service: Service, written: EndpointSlice) -> bool:
     return service.metadata.uid in owners
 
 
-def configuration(client_config: Mapping[str, Any], name: str = CONFIGURATION_NAME) -> dict[str, Any]:
+def configuration(client_config: Mapping[str, Any], name: str = OVERLAY_CONFIGURATION) -> dict[str, Any]:
     """What makes API servers ask us; `client_config` is `{"url": ...}` or `{"service": {...}}`, trust comes later."""
     rule = {
         "apiGroups": [ENDPOINT_SLICES.group],

@@ -1,5 +1,6 @@
 """What a domain is: node labels, zones, capacity and selectors. Pure; every other room asks here."""
 
+from zonewise.api.names import HOSTNAME, REGION, ZONE
 from zonewise.topology.capacity import (
     Capacity,
     DomainCapacities,
@@ -11,9 +12,6 @@ from zonewise.topology.capacity import (
     is_ready,
 )
 from zonewise.topology.labels import (
-    HOSTNAME,
-    REGION,
-    ZONE,
     canonical_key,
     canonical_labels,
     domain_of,

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from zonewise.api.names import ZONE
 from zonewise.objects import Node
-from zonewise.topology.labels import ZONE, domain_of
+from zonewise.topology.labels import domain_of
 from zonewise.topology.quantity import QuantityError, milli_value
 from zonewise.topology.reason import Reason
 

@@ -10,11 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-ZONE: Final = "topology.kubernetes.io/zone"
-REGION: Final = "topology.kubernetes.io/region"
-HOSTNAME: Final = "kubernetes.io/hostname"
-BETA_ZONE: Final = "failure-domain.beta.kubernetes.io/zone"
-BETA_REGION: Final = "failure-domain.beta.kubernetes.io/region"
+from zonewise.api.names import BETA_REGION, BETA_ZONE, HOSTNAME, REGION, ZONE
 
 _BETA_SPELLING: Final = {ZONE: BETA_ZONE, REGION: BETA_REGION}
 _TODAYS_SPELLING: Final = {beta: today for today, beta in _BETA_SPELLING.items()}

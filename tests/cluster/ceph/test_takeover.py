@@ -8,8 +8,9 @@ import pytest
 
 from support.ceph.cluster import CONFIG, Bed
 from support.waiting import eventually
+from zonewise.api.names import CSI_DRIVER, CSI_TOPOLOGY_PREFIX
 from zonewise.ceph.decide.csinode import REJOINING
-from zonewise.ceph.decide.domains import ACTIVE, DRIVER, PREFIX, UNLABELLED, takeover_key
+from zonewise.ceph.decide.domains import ACTIVE, UNLABELLED, takeover_key
 from zonewise.ceph.node.topology_labels import NodeTopology, TopologyLabels
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
@@ -18,7 +19,7 @@ from zonewise.kube.wire.errors import Invalid
 from zonewise.objects import EVENTS, Key
 from zonewise.objects.storage import CSI_NODES
 
-ZONE, REGION = f"{PREFIX}zone", f"{PREFIX}region"
+ZONE, REGION = f"{CSI_TOPOLOGY_PREFIX}zone", f"{CSI_TOPOLOGY_PREFIX}region"
 TAKES_A = takeover_key("zone", "zone-a")
 
 
@@ -106,7 +107,7 @@ async def test_nodes_without_labels_are_served_and_take_over_with_all(bed: Bed) 
 
 async def keys_of(bed: Bed, node: str, keys: list[str]) -> bool:
     drivers = (await bed.client.get(CSI_NODES, node)).spec.drivers or ()
-    return [sorted(driver.topology_keys) for driver in drivers if driver.name == DRIVER] == [keys]
+    return [sorted(driver.topology_keys) for driver in drivers if driver.name == CSI_DRIVER] == [keys]
 
 
 async def test_a_registration_that_was_left_half_way_is_finished(bed: Bed) -> None:
@@ -117,7 +118,9 @@ async def test_a_registration_that_was_left_half_way_is_finished(bed: Bed) -> No
     whole["spec"]["drivers"][0]["topologyKeys"] = [REGION, ZONE]
     with pytest.raises(Invalid):
         await bed.client.update(CSI_NODES.whole(), whole)
-    note = f'{{"name": "{DRIVER}", "nodeID": "n-7", "topologyKeys": ["{UNLABELLED}"], "allocatable": {{"count": 30}}}}'
+    note = (
+        f'{{"name": "{CSI_DRIVER}", "nodeID": "n-7", "topologyKeys": ["{UNLABELLED}"], "allocatable": {{"count": 30}}}}'
+    )
     left = await bed.client.get(CSI_NODES.whole(), node)
     left["spec"]["drivers"] = []
     left["metadata"]["annotations"] = {REJOINING: note}
@@ -126,7 +129,7 @@ async def test_a_registration_that_was_left_half_way_is_finished(bed: Bed) -> No
         await eventually(lambda: keys_of(bed, node, [REGION, ZONE]))
     found = await bed.client.get(CSI_NODES.whole(), node)
     assert found["spec"]["drivers"][0] | {"topologyKeys": []} == {
-        "name": DRIVER,
+        "name": CSI_DRIVER,
         "nodeID": "n-7",
         "topologyKeys": [],
         "allocatable": {"count": 30},

@@ -13,7 +13,8 @@ from support.disruption.processes import install
 from support.disruption.webhook import set_ready
 from support.install.deployed import documents
 from support.waiting import eventually
-from zonewise.disruption.decide.pods import GRANTED
+from zonewise.api import names
+from zonewise.api.names import GRANTED
 from zonewise.disruption.webhook import registration
 from zonewise.disruption.webhook.registration import WORKLOAD_CONTROLLERS, delete_policy, delete_policy_binding
 from zonewise.kube.client import kubeconfig
@@ -67,8 +68,8 @@ async def users(bed: Bed) -> AsyncIterator[Users]:
     await bed.client.create(BINDINGS, delete_policy_binding())
     async with AsyncExitStack() as stack:
         yield Users(bed, stack)
-    await bed.client.delete(BINDINGS, registration.POLICY_NAME)
-    await bed.client.delete(POLICIES, registration.POLICY_NAME)
+    await bed.client.delete(BINDINGS, names.DELETE_POLICY)
+    await bed.client.delete(POLICIES, names.DELETE_POLICY)
 
 
 async def pod(bed: Bed, name: str, labels: Mapping[str, str], *, ready: bool = True) -> None:

@@ -18,9 +18,8 @@ from support.disruption.processes import Installed
 from support.disruption.rollouts import EACH_ZONE, SOON, budget_status, guard, writes
 from support.disruption.violations import watching
 from support.waiting import eventually
-from zonewise.disruption.controller.scaledown import FIELD_MANAGER
+from zonewise.api.names import DISRUPTION_FIELD_MANAGER, GRANTED
 from zonewise.disruption.decide.budget import EVERYWHERE
-from zonewise.disruption.decide.pods import GRANTED
 from zonewise.kube.wire.patch import Apply, MergePatch
 from zonewise.objects import PODS, Pod
 from zonewise.topology import ZONE
@@ -89,7 +88,8 @@ async def test_big_zones_give_first_a_frozen_one_gives_nothing_and_unused_grants
 
     unused = (await bed.pods("web"))[0]
     grant = Apply(
-        {"metadata": {"uid": unused.metadata.uid, "annotations": {GRANTED: unused.metadata.uid}}}, FIELD_MANAGER
+        {"metadata": {"uid": unused.metadata.uid, "annotations": {GRANTED: unused.metadata.uid}}},
+        DISRUPTION_FIELD_MANAGER,
     )
 
     async def revoked() -> bool:

@@ -26,6 +26,15 @@ from support.slices.overlay import (
     said,
 )
 from support.waiting import eventually
+from zonewise.api.names import (
+    MANAGED_BY,
+    OLD_HINTS,
+    PADDING,
+    SAME_ZONE,
+    STARTING_THRESHOLD,
+    STOCK_MANAGER,
+    TOPOLOGY_KEYS,
+)
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
@@ -35,9 +44,7 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.objects import ENDPOINT_SLICES, NODES
 from zonewise.routing import DRAIN_ZONE
-from zonewise.routing.policy import OLD_HINTS, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
-from zonewise.slices.decide.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER, service_key
+from zonewise.slices.decide.names import SERVICE_NAME, service_key
 from zonewise.slices.informers import SliceInformers, SlicesMode
 from zonewise.slices.overlay_controller import OverlayController
 from zonewise.slices.reporter import RoutingReporter

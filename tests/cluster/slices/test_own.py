@@ -8,13 +8,12 @@ from prometheus_client import REGISTRY, generate_latest
 
 from support.slices.cluster import ControllerProcess, World, running, settled
 from support.waiting import eventually
+from zonewise.api.names import CONSUMER, SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.objects import ENDPOINT_SLICES, LEASES, NAMESPACES, NODES, SERVICES, EndpointSlice
 from zonewise.routing import DRAIN_ZONE, HintsForm
-from zonewise.routing.policy import SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.slices.controller import SlicesConfig
-from zonewise.slices.decide.metadata import CONSUMER
 
 pytestmark = pytest.mark.xdist_group("slices")
 

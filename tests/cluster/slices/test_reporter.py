@@ -9,12 +9,10 @@ from structlog.testing import capture_logs
 
 from support.slices.cluster import World, running, settled
 from support.waiting import eventually
+from zonewise.api.names import PADDING, ROUTING_STATE, SAME_ZONE, STARTING_THRESHOLD, TOPOLOGY_KEYS
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import EVENTS, NAMESPACES, NODES, SERVICES, Event
 from zonewise.routing import DRAIN_ZONE
-from zonewise.routing.policy import SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
-from zonewise.slices.decide.names import STATE
 
 pytestmark = pytest.mark.xdist_group("slices")
 
@@ -24,7 +22,7 @@ DRAINED, EVENLY = ("zonewise-drained",), ("zonewise-drained-even",)
 
 async def state(world: World, name: str = "web") -> dict[str, Any] | None:
     service = await world.client.get(SERVICES, name, world.namespace)
-    text = service.metadata.annotations.get(STATE)
+    text = service.metadata.annotations.get(ROUTING_STATE)
     return json.loads(text) if text else None
 
 
@@ -102,7 +100,7 @@ async def test_the_annotation_goes_with_the_policy_and_comes_back_when_somebody_
     await world.spread("web", {"zone-a": 1})
     async with running(world.client):
         await told(world, code="Required")
-        await world.annotate("web", {STATE: None})
+        await world.annotate("web", {ROUTING_STATE: None})
         await world.annotate("web", {"poke": "it"})
         await told(world, code="Required")
         await world.annotate("web", {SAME_ZONE: None})

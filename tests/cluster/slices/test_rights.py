@@ -15,6 +15,7 @@ from support.process import Program as Process
 from support.slices import cluster
 from support.slices.cluster import ControllerProcess, World
 from support.waiting import eventually
+from zonewise.api.names import DRAINED_EVENLY, ROUTING_STATE, SAME_ZONE
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.patch import JsonPatch, MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
@@ -23,9 +24,6 @@ from zonewise.objects import ENDPOINT_SLICES, EVENTS, NODES, SECRETS, SERVICES, 
 from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
 from zonewise.objects.meta import View
 from zonewise.routing import DRAIN_ZONE
-from zonewise.routing.drain import DRAINED_EVENLY
-from zonewise.routing.policy import SAME_ZONE
-from zonewise.slices.decide.names import STATE
 from zonewise.slices.webhook import configuration
 
 CONTROLLER, WEBHOOK = "zonewise-controller", "zonewise-webhook"
@@ -52,7 +50,7 @@ async def deployed(start: Start, folder: Path, manifest: str, **options: Any) ->
 
 async def has_state(world: World, code: str | None) -> bool:
     service = await world.client.get(SERVICES, "web", world.namespace)
-    said = service.metadata.annotations.get(STATE)
+    said = service.metadata.annotations.get(ROUTING_STATE)
     return said is None if code is None else said is not None and f'"code":"{code}"' in said
 
 

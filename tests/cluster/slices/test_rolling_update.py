@@ -9,10 +9,9 @@ import pytest
 
 from support.slices.cluster import OF_OURS, ZONES, World, running, settled
 from support.waiting import eventually
+from zonewise.api.names import CONSUMER, SAME_ZONE
 from zonewise.kube.client.client import EventType
 from zonewise.objects import ENDPOINT_SLICES, SERVICES, EndpointSlice
-from zonewise.routing.policy import SAME_ZONE
-from zonewise.slices.decide.metadata import CONSUMER
 from zonewise.slices.decide.names import SERVICE_NAME
 
 pytestmark = pytest.mark.xdist_group("slices")

@@ -15,13 +15,14 @@ from network.proxy.conftest import Node
 from network.proxy.node import FAR_PODS, NEAR_PODS, Bed
 from network.proxy.test_topology import COUNTS, THREE_ZONES, planned
 from unit.proxy.build import cluster, endpoint, node, service, slice_of
+from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED
 from zonewise.diagnostics.decide.explain.service import explain
 from zonewise.diagnostics.decide.explain.service_report import ServiceReport
 from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice, Service
 from zonewise.planning.data_plane import DataPlanes
 from zonewise.proxy.applier import clean_up
-from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, NodePlace
+from zonewise.proxy.decide.targets import NodePlace
 from zonewise.proxy.nft_socket import NftSocket
 from zonewise.routing import RoutingNodes
 
@@ -57,7 +58,7 @@ class Case:
         return [
             found
             for found in self.slices
-            if not zone or found.metadata.labels.get(CONSUMER, ALL) in {ALL, SHARED, zone}
+            if not zone or found.metadata.labels.get(CONSUMER, CONSUMER_ALL) in {CONSUMER_ALL, CONSUMER_SHARED, zone}
         ]
 
     def explained(self) -> ServiceReport:

@@ -19,10 +19,11 @@ from unit.proxy.build import cluster, endpoint, node, service, slice_of
 from unit.slices.build import World
 from unit.slices.build import pod as slices_pod
 from unit.slices.build import service as slices_service
+from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED
 from zonewise.lab.network import namespaces
 from zonewise.objects import EndpointSlice
 from zonewise.proxy.applier import clean_up
-from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, NodePlace
+from zonewise.proxy.decide.targets import NodePlace
 from zonewise.proxy.nft_socket import NftSocket
 
 TRIES = 100
@@ -163,7 +164,7 @@ def preferred(at: str, algorithm: str, expected: Mapping[str, float], *, groups:
     endpoints = [endpoint(address, home) for address, home in MANY_HOMES.items()]
     if not groups:
         return Case(at, expected, endpoints, annotations)
-    watched = {ALL, SHARED, THREE_ZONES.domains(ZONE)[at]}
+    watched = {CONSUMER_ALL, CONSUMER_SHARED, THREE_ZONES.domains(ZONE)[at]}
     slices = [found for found in planned(annotations) if found.metadata.labels[CONSUMER] in watched]
     return Case(at, expected, [], annotations, slices=slices)
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from support.waiting import eventually
-from zonewise.ceph.decide.domains import DRIVER, DomainLabels, accessible
+from zonewise.api.names import CSI_DRIVER
+from zonewise.ceph.decide.domains import DomainLabels, accessible
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import JsonPatch, MergePatch
@@ -64,7 +65,7 @@ class Bed:
 
     async def register(self, node: str, keys: Sequence[str]) -> None:
         """As a kubelet does after NodeGetInfo."""
-        entry = {"name": DRIVER, "nodeID": node, "topologyKeys": sorted(keys), "allocatable": {"count": 30}}
+        entry = {"name": CSI_DRIVER, "nodeID": node, "topologyKeys": sorted(keys), "allocatable": {"count": 30}}
         await self.client.create(CSI_NODES, {"metadata": {"name": node}, "spec": {"drivers": [entry]}})
 
     async def take_over(self, said: Mapping[str, Sequence[str]] | str) -> None:
@@ -183,7 +184,7 @@ def volume_body(name: str, topologies: Sequence[Mapping[str, str]], namespace: s
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": CLASS,
             "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-            "csi": {"driver": DRIVER, "volumeHandle": f"handle-{name}"},
+            "csi": {"driver": CSI_DRIVER, "volumeHandle": f"handle-{name}"},
             **affinity,
         },
     }

@@ -13,11 +13,12 @@ from typing import Any
 from support.disruption.cluster import BUDGETS, Bed, charges_in
 from support.disruption.processes import install, user_kubeconfig
 from support.waiting import eventually
+from zonewise.api.names import DISRUPTION_LEASE
 from zonewise.disruption import app as disruption_app
 from zonewise.disruption.controller.budget_store import BudgetStore
 from zonewise.disruption.watch.informers import DisruptionInformers
 from zonewise.disruption.webhook.guard import EvictionGuard
-from zonewise.disruption.webhook.leader_monitor import LEASE, LeaderMonitor
+from zonewise.disruption.webhook.leader_monitor import LeaderMonitor
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import utc_now
@@ -82,7 +83,7 @@ async def replica(
     async with Client(kubeconfig.load(config)) as client:
         caches = Caches(client)
         sources = DisruptionInformers(caches)
-        leader = LeaderMonitor(caches, Key(LEASE_NAMESPACE, LEASE), silent_seconds=silent_seconds)
+        leader = LeaderMonitor(caches, Key(LEASE_NAMESPACE, DISRUPTION_LEASE), silent_seconds=silent_seconds)
         guard = EvictionGuard(client, sources, BudgetStore(client, sources.budgets), leader, wall=wall)
         async with caches:
             await caches.wait_synced()

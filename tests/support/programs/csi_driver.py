@@ -6,13 +6,13 @@ import threading
 from pathlib import Path
 
 from zonewise import log
+from zonewise.api.names import CSI_TOPOLOGY_PREFIX
 from zonewise.ceph import crash_points
 from zonewise.ceph.backend.cephfs import CephFsBackend
 from zonewise.ceph.backend.cluster import CephClusters
 from zonewise.ceph.backend.rbd import RbdBackend
 from zonewise.ceph.config import CsiConfigFile
 from zonewise.ceph.controller.service import ControllerService
-from zonewise.ceph.decide.domains import PREFIX
 from zonewise.ceph.decide.ids import VolumeKind
 from zonewise.ceph.grpc_server import GrpcServer
 from zonewise.ceph.identity import IdentityService
@@ -28,7 +28,7 @@ def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Pa
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
     clusters = CephClusters(CsiConfigFile(config), 60)
-    topology = {f"{PREFIX}zone": "zone-a"}
+    topology = {f"{CSI_TOPOLOGY_PREFIX}zone": "zone-a"}
     server = GrpcServer(
         f"unix://{socket}",
         {

@@ -12,14 +12,13 @@ from random import Random
 from typing import Any
 
 from support.slices.cluster import OF_OURS, ZONES, World
+from zonewise.api.names import PADDING, SAME_ZONE, STARTING_THRESHOLD, TOPOLOGY_MODE
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.errors import ApiError
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import ENDPOINT_SLICES, PODS, SERVICES, EndpointSlice, Key
 from zonewise.objects.change import Change
-from zonewise.routing.policy import SAME_ZONE, TOPOLOGY_MODE
-from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
 from zonewise.slices.decide.names import service_key
 
 POLICIES: tuple[dict[str, str | None], ...] = tuple(

@@ -11,6 +11,7 @@ from typing import Any
 
 from support.process import Program as Process
 from support.waiting import eventually
+from zonewise.api.names import MANAGED_BY, STOCK_MANAGER
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
@@ -33,7 +34,7 @@ from zonewise.objects import (
 )
 from zonewise.routing import DRAIN_ZONE, HintsForm, RoutingNodes, drained_zones
 from zonewise.slices.controller import SliceController, SlicesConfig
-from zonewise.slices.decide.names import MANAGED_BY, SERVICE_NAME, STOCK_MANAGER
+from zonewise.slices.decide.names import SERVICE_NAME
 from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 from zonewise.topology import ZONE
 

@@ -18,13 +18,14 @@ from typing import Any
 from support.lab.machine import ZONEWISE
 from support.process import Program
 from support.waiting import eventually
+from zonewise.api.names import ROUTING_STATE
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.nodes import kwok
 from zonewise.objects import ENDPOINT_SLICES, NODES, PODS, SERVICES, Endpoint, EndpointSlice, Service
 from zonewise.routing import RoutingNodes, drained_zones
-from zonewise.slices.decide.names import STATE, service_key
+from zonewise.slices.decide.names import service_key
 from zonewise.slices.decide.overlay import overlay
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -101,7 +102,7 @@ class Site:
         return Counter(hinted_zones(each) for found in slices for each in found.endpoints or ()) == Counter(expected)
 
     async def state_of(self, service: str) -> str | None:
-        return (await self.client.get(SERVICES, service, self.namespace)).metadata.annotations.get(STATE)
+        return (await self.client.get(SERVICES, service, self.namespace)).metadata.annotations.get(ROUTING_STATE)
 
     async def has_no_state(self, service: str) -> bool:
         return await self.state_of(service) is None

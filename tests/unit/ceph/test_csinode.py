@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from zonewise.api.names import CSI_DRIVER
 from zonewise.ceph.decide.csinode import REJOINING, CsiNodeStep, next_change
-from zonewise.ceph.decide.domains import DRIVER
 
 OTHER = {"name": "other.example", "nodeID": "n", "topologyKeys": ["x"]}
 
@@ -14,7 +14,7 @@ def csi_node(*drivers: dict[str, Any], **annotations: str) -> dict[str, Any]:
 
 
 def entry(*keys: str) -> dict[str, Any]:
-    return {"name": DRIVER, "nodeID": "n-1", "topologyKeys": list(keys), "allocatable": {"count": 40}}
+    return {"name": CSI_DRIVER, "nodeID": "n-1", "topologyKeys": list(keys), "allocatable": {"count": 40}}
 
 
 def test_an_entry_that_is_right_or_that_nobody_made_is_left_alone() -> None:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zonewise.api.names import CSI_TAKEOVER_PREFIX, CSI_TOPOLOGY_PREFIX
 from zonewise.ceph.decide import domains
-from zonewise.ceph.decide.domains import ACTIVE, PREFIX, TAKEOVER_PREFIX, UNLABELLED, DomainLabels
+from zonewise.ceph.decide.domains import ACTIVE, UNLABELLED, DomainLabels
 from zonewise.errors import UsageError
 from zonewise.topology import key_problem
 
@@ -38,7 +39,7 @@ def test_segments_of_nodes(node: dict[str, str], segments: domains.Segments) -> 
     labels = DomainLabels.parse(SEED)
     assert labels.segments(node) == segments
     advertised = labels.advertised(node)
-    assert advertised == ({f"{PREFIX}{name}": value for name, value in segments} or {UNLABELLED: "true"})
+    assert advertised == ({f"{CSI_TOPOLOGY_PREFIX}{name}": value for name, value in segments} or {UNLABELLED: "true"})
     assert domains.segments_of(advertised) == segments
 
 
@@ -71,9 +72,9 @@ def test_a_zone_lies_in_its_region() -> None:
 def test_a_volume_is_reached_from_its_domain_and_from_who_takes_it_over() -> None:
     assert domains.accessible(()) == []
     assert domains.accessible((("region", "eu"), ("zone", "eu-1"))) == [
-        {f"{PREFIX}region": "eu", f"{PREFIX}zone": "eu-1"},
-        {f"{TAKEOVER_PREFIX}zone.eu-1": ACTIVE},
-        {f"{TAKEOVER_PREFIX}region.eu": ACTIVE},
+        {f"{CSI_TOPOLOGY_PREFIX}region": "eu", f"{CSI_TOPOLOGY_PREFIX}zone": "eu-1"},
+        {f"{CSI_TAKEOVER_PREFIX}zone.eu-1": ACTIVE},
+        {f"{CSI_TAKEOVER_PREFIX}region.eu": ACTIVE},
     ]
 
 
@@ -88,7 +89,12 @@ def test_long_names_stay_apart() -> None:
 
 
 def test_what_is_not_ours_in_a_request_is_not_read() -> None:
-    asked = {f"{PREFIX}zone": "a", f"{TAKEOVER_PREFIX}zone.b": ACTIVE, UNLABELLED: "true", "other.io/zone": "c"}
+    asked = {
+        f"{CSI_TOPOLOGY_PREFIX}zone": "a",
+        f"{CSI_TAKEOVER_PREFIX}zone.b": ACTIVE,
+        UNLABELLED: "true",
+        "other.io/zone": "c",
+    }
     assert domains.segments_of(asked) == (("zone", "a"),)
 
 
@@ -96,5 +102,8 @@ def test_allowed_topologies_may_say_the_labels_of_nodes() -> None:
     names = ("region", "zone")
     assert domains.segments_of({"topology.kubernetes.io/zone": "a"}, names) == (("zone", "a"),)
     assert domains.segments_of({"failure-domain.beta.kubernetes.io/zone": "a"}, names) == (("zone", "a"),)
-    assert domains.unreadable({"topology.kubernetes.io/zone": "a", f"{PREFIX}rack": "r"}, names) == ""
-    assert domains.unreadable({f"{PREFIX}zone": "a", "kubernetes.io/hostname": "n"}, names) == "kubernetes.io/hostname"
+    assert domains.unreadable({"topology.kubernetes.io/zone": "a", f"{CSI_TOPOLOGY_PREFIX}rack": "r"}, names) == ""
+    assert (
+        domains.unreadable({f"{CSI_TOPOLOGY_PREFIX}zone": "a", "kubernetes.io/hostname": "n"}, names)
+        == "kubernetes.io/hostname"
+    )

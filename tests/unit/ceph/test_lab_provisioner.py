@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from zonewise.ceph.decide.domains import DRIVER, PREFIX
+from zonewise.api.names import CSI_DRIVER, CSI_TOPOLOGY_PREFIX
 from zonewise.ceph.lab_provisioner import done_with, request_for, volume_for
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.objects.storage import (
@@ -14,12 +14,12 @@ from zonewise.objects.storage import (
     PersistentVolumeStatus,
 )
 
-ZONE = f"{PREFIX}zone"
+ZONE = f"{CSI_TOPOLOGY_PREFIX}zone"
 NODES = {"a-1": {ZONE: "a"}, "a-2": {ZONE: "a"}, "b-1": {ZONE: "b", "other": "x"}, "new": {}}
 SIDECARS = "csi.storage.k8s.io/fstype"
 
 
-def claim(node: str = "b-1", volume: str = "", provisioner: str = DRIVER) -> dict[str, Any]:
+def claim(node: str = "b-1", volume: str = "", provisioner: str = CSI_DRIVER) -> dict[str, Any]:
     said = {"volume.kubernetes.io/selected-node": node, "volume.kubernetes.io/storage-provisioner": provisioner}
     spec = {"volumeName": volume, "accessModes": ["ReadWriteOnce"], "storageClassName": "ceph-rbd"}
     metadata = {"name": "data", "namespace": "shop", "uid": "u1", "annotations": said}
@@ -51,7 +51,7 @@ def test_the_volume_is_reached_as_the_driver_says() -> None:
     )
     terms = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert [term["matchExpressions"][0]["key"] for term in terms] == [ZONE, "takeover"]
-    assert volume["spec"]["csi"] == {"driver": DRIVER, "volumeHandle": "id", "volumeAttributes": {"pool": "p"}}
+    assert volume["spec"]["csi"] == {"driver": CSI_DRIVER, "volumeHandle": "id", "volumeAttributes": {"pool": "p"}}
     assert volume["spec"]["claimRef"]["uid"] == "u1"
 
 
@@ -62,9 +62,9 @@ def test_a_volume_that_is_reached_from_everywhere_is_tied_to_no_node() -> None:
 @pytest.mark.parametrize(
     ("driver", "policy", "phase", "handle"),
     [
-        (DRIVER, "Delete", "Released", "id"),
-        (DRIVER, "Delete", "Bound", ""),
-        (DRIVER, "Retain", "Released", ""),
+        (CSI_DRIVER, "Delete", "Released", "id"),
+        (CSI_DRIVER, "Delete", "Bound", ""),
+        (CSI_DRIVER, "Retain", "Released", ""),
         ("other.example", "Delete", "Released", ""),
     ],
 )

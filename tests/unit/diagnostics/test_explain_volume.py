@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from zonewise.ceph.decide.domains import ACTIVE, DRIVER, DomainLabels, Segments, accessible, takeover_key
+from zonewise.api.names import CSI_DRIVER
+from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, accessible, takeover_key
 from zonewise.ceph.decide.takeover import NOTHING, TakeoverDomain, TakeoverMap
 from zonewise.diagnostics.decide.explain import volume as explain_volume
 from zonewise.diagnostics.decide.explain.volume import VolumeFacts, VolumeReach, VolumeReport
@@ -26,7 +27,7 @@ def volume(segments: Segments, **attributes: str) -> dict[str, Any]:
     ]
     spec: dict[str, Any] = {
         "storageClassName": "ceph-rbd",
-        "csi": {"driver": DRIVER, "volumeHandle": "id", "volumeAttributes": attributes},
+        "csi": {"driver": CSI_DRIVER, "volumeHandle": "id", "volumeAttributes": attributes},
     }
     if terms:
         spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from zonewise.api.names import DISRUPTION_CONFIGURATION, DISRUPTION_LEASE
 from zonewise.diagnostics.decide.explain.eviction import EvictionReport
 from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, inquire
-from zonewise.disruption.webhook.leader_monitor import LEASE
-from zonewise.disruption.webhook.registration import CONFIGURATION_NAME, DELETES, EVICTIONS, webhook_configuration
+from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, webhook_configuration
 from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.objects import LEASES, NAMESPACES, PODS, Key, Resource
 from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS
@@ -22,7 +22,7 @@ Objects = Mapping[tuple[Resource[Any], str], Mapping[str, Any] | type[Exception]
 NOW = datetime(2026, 11, 16, 6, tzinfo=UTC)
 SERVED = {EVICTIONS: {"url": "https://a"}, DELETES: {"url": "https://a"}}
 REGISTERED: Objects = {
-    (VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION_NAME): webhook_configuration(SERVED, "guards"),
+    (VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): webhook_configuration(SERVED, "guards"),
 }
 BY_CONTROLLER = {"apiVersion": "v1", "controller": True}
 
@@ -52,7 +52,7 @@ async def told(objects: Objects, namespace: str = "shop") -> EvictionReport:
 
 def lease(namespace: str, age_seconds: float, holder: str = "leader") -> Objects:
     renewed = (NOW - timedelta(seconds=age_seconds)).isoformat()
-    return {(LEASES, f"{namespace}/{LEASE}"): {"spec": {"holderIdentity": holder, "renewTime": renewed}}}
+    return {(LEASES, f"{namespace}/{DISRUPTION_LEASE}"): {"spec": {"holderIdentity": holder, "renewTime": renewed}}}
 
 
 @pytest.mark.parametrize(
@@ -73,28 +73,28 @@ async def test_only_a_deployment_stands_above_a_replica_set_as_for_the_guard(abo
         ),
         pytest.param(lease("kube-system", 900) | lease("zonewise-system", 800), "zonewise-system", True, id="both old"),
         pytest.param(
-            lease("kube-system", 900) | {(LEASES, f"zonewise-system/{LEASE}"): Forbidden},
+            lease("kube-system", 900) | {(LEASES, f"zonewise-system/{DISRUPTION_LEASE}"): Forbidden},
             "zonewise-system",
             False,
             id="the other may be the one",
         ),
         pytest.param(
-            lease("kube-system", 2) | {(LEASES, f"zonewise-system/{LEASE}"): Forbidden},
+            lease("kube-system", 2) | {(LEASES, f"zonewise-system/{DISRUPTION_LEASE}"): Forbidden},
             "kube-system",
             False,
             id="the other can't be the one",
         ),
-        pytest.param({}, f"kube-system/{LEASE} or zonewise-system", True, id="none"),
+        pytest.param({}, f"kube-system/{DISRUPTION_LEASE} or zonewise-system", True, id="none"),
     ],
 )
 async def test_the_lease_in_use_is_the_one_renewed_last(leases: Objects, used: str, silent: bool) -> None:
     leader = (await told(leases)).leader
-    assert leader.lease == f"{used}/{LEASE}"
+    assert leader.lease == f"{used}/{DISRUPTION_LEASE}"
     assert bool(leader.trouble) is silent
 
 
 UNGUARDED = {"metadata": {"labels": {"zonewise.dev/disruption": "unguarded"}}}
-MAY_NOT_LOOK: Objects = {(VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION_NAME): Forbidden}
+MAY_NOT_LOOK: Objects = {(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION): Forbidden}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from unit.disruption.paper import BUDGET, Paper, budget, replica_pod
-from zonewise.disruption.decide.pods import GRANTED
+from zonewise.api.names import GRANTED
 from zonewise.disruption.watch.informers import WorkloadKey
 from zonewise.objects import PODS, Key, Pod
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, TopologyDisruptionBudget

@@ -9,12 +9,10 @@ import pytest
 import yaml
 
 from zonewise.cli.main import cli
-from zonewise.disruption.decide.pods import GRANTED
 from zonewise.errors import UsageError
 from zonewise.install import components, remove
 from zonewise.install.components import DEFAULT, InstallComponent, InstallMode, ManifestValues, documents, identity
 from zonewise.install.decide.kinds import BY_KIND, rank
-from zonewise.slices.decide.names import STATE
 
 PLAIN = ManifestValues(image="zonewise")
 FORMS = [
@@ -222,7 +220,3 @@ def test_no_last_pod_is_made_for_nodes_that_are_away() -> None:
     others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("a", "b")]
     assert affinity["nodeAffinity"][required]["nodeSelectorTerms"] == [linux | {"matchFields": others}]
     assert "podAffinity" in affinity
-
-
-def test_marks_are_removed_under_the_names_they_are_written() -> None:
-    assert (remove.STATE, remove.GRANTED) == (STATE, GRANTED)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.planning.cluster import PORTS, node, service
+from zonewise.api.names import TOPOLOGY_KEYS
 from zonewise.objects import Endpoint, EndpointSlice, Node
 from zonewise.planning.data_plane import DataPlane
 from zonewise.planning.effective_routing import carried
@@ -17,7 +18,6 @@ from zonewise.planning.forecast import routed
 from zonewise.planning.snapshot import gather
 from zonewise.routing import choose
 from zonewise.routing.kube_proxy import ProxyTarget, TrafficPolicies, categorize
-from zonewise.routing.policy import TOPOLOGY_KEYS
 from zonewise.slices.decide.families import ServiceFamily
 from zonewise.topology import HOSTNAME, ZONE
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from support.planning.cluster import OURS, headless, labelled, node, service, situation, slice_of
+from zonewise.api.names import CONSUMER, MANAGED_BY, SAME_ZONE, STOCK_MANAGER
 from zonewise.diagnostics.decide.explain.service import explain
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import SERVICE_NAME, Key, Pod, Service, ServicePort, key_of
@@ -15,9 +16,6 @@ from zonewise.planning.data_plane import STOCK, DataPlanes
 from zonewise.planning.forecast import ClusterForecast, ServiceForecast, look
 from zonewise.planning.snapshot import Snapshot, gather
 from zonewise.routing import RoutingNodes
-from zonewise.routing.policy import SAME_ZONE
-from zonewise.slices.decide.metadata import CONSUMER
-from zonewise.slices.decide.names import MANAGED_BY, STOCK_MANAGER
 from zonewise.slices.decide.overlay import overlay
 
 EVEN = {"a": 4, "b": 4, "c": 4}

@@ -10,22 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.proxy.build import NODES, cluster, endpoint, node, service, slice_of
+from zonewise.api.names import CONSUMER, CONSUMER_SHARED, WEIGHTS
 from zonewise.objects import Key, Service
 from zonewise.proxy.decide import targets as module
 from zonewise.proxy.decide.service_rules import ServiceRules
-from zonewise.proxy.decide.targets import (
-    CONSUMER,
-    SHARED,
-    EndpointTarget,
-    NodePlace,
-    PortTargets,
-    find_targets,
-    is_stranded,
-    ready_on,
-)
+from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, PortTargets, find_targets, is_stranded, ready_on
 from zonewise.proxy.wire.family import IPV4
 from zonewise.routing import decide
-from zonewise.routing.weights_annotation import WEIGHTS, write_weights
+from zonewise.routing.weights_annotation import write_weights
 
 EVERYWHERE = [endpoint("10.1.0.1", "a1"), endpoint("10.1.0.2", "a2"), endpoint("10.2.0.1", "b1")]
 HINTED = [endpoint("10.1.0.1", "a1", zones=["a"]), endpoint("10.2.0.1", "b1", zones=["b"])]
@@ -192,7 +184,7 @@ def test_groups_give_the_shares_that_were_decided(algorithm: str, counts: dict[s
         found.metadata.annotations[WEIGHTS] = write_weights(tier.consumers, [e["addresses"][0] for e in inside])
         slices.append(found)
     for at in counts:
-        seen = [each for each in slices if each.metadata.labels[CONSUMER] in {NODES[at], SHARED}]
+        seen = [each for each in slices if each.metadata.labels[CONSUMER] in {NODES[at], CONSUMER_SHARED}]
         assert find(asked, *seen, at=at).cluster == find(asked, slice_of(*many), at=at).cluster
 
 

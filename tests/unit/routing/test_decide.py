@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
+from zonewise.api.names import (
+    ALGORITHM,
+    OLD_HINTS,
+    PADDING,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    STARTING_THRESHOLD,
+    TOPOLOGY_KEYS,
+)
 from zonewise.objects import Endpoint, Service
 from zonewise.routing import HintsForm, RoutingCode, RoutingNodes, choose, decide
 from zonewise.routing.cluster import NODE_NAME
 from zonewise.routing.endpoints import usable
-from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
+from zonewise.routing.tuning import PREFER_ALGORITHMS
 from zonewise.topology import REGION, ZONE
 
 THREE = cluster({"a": 2, "b": 2, "c": 2}, region="r")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
+from zonewise.api.names import ALGORITHM, PADDING, SAME_NODE, SAME_ZONE, STARTING_THRESHOLD, TOPOLOGY_KEYS
 from zonewise.routing import RoutingCode, RoutingNodes, choose, decide, forecast
-from zonewise.routing.policy import SAME_NODE, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
+from zonewise.routing.tuning import PREFER_ALGORITHMS
 from zonewise.topology import ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}

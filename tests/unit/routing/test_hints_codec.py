@@ -8,10 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
+from zonewise.api.names import (
+    ALGORITHM,
+    OLD_HINTS,
+    PADDING,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    STARTING_THRESHOLD,
+    TOPOLOGY_KEYS,
+)
 from zonewise.objects import Endpoint, EndpointHints, EndpointPort, EndpointSlice, Metadata, ServicePort
 from zonewise.routing import RoutingCode, RoutingNodes, choose, decide, express, recall, stock_choice
-from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import ALGORITHM, PADDING, STARTING_THRESHOLD
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}

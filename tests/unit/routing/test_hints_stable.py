@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import endpoint, endpoints, node, service
+from zonewise.api.names import OLD_HINTS, OVERLOAD_THRESHOLD
 from zonewise.routing import HintsForm, RoutingCode, RoutingNodes, RoutingSubject, decide
 from zonewise.routing.hints_stable import hint_stably
 from zonewise.routing.load import names
-from zonewise.routing.policy import OLD_HINTS
-from zonewise.routing.tuning import OVERLOAD_THRESHOLD
 from zonewise.topology import ZONE
 
 AUTO = service({OLD_HINTS: "Auto"})

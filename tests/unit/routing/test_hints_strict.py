@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import endpoint, node
+from zonewise.api.names import BETA_ZONE
 from zonewise.objects import Endpoint, Node
 from zonewise.routing.endpointslice_events import stock_event
 from zonewise.routing.hints_strict import Allocation, Hinted, allocate, cpu_shares, hint_strictly, is_overloaded
 from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import ZONE
-from zonewise.topology.labels import BETA_ZONE
 
 VECTORS = [json.loads(line) for line in (Path(__file__).parent / "stock_hints.jsonl").read_text().splitlines()]
 

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import endpoint, node, service
+from zonewise.api.names import BETA_ZONE, TOPOLOGY_KEYS
 from zonewise.objects import Endpoint
 from zonewise.routing import Decision, RoutingCode, RoutingNodes, RoutingSubject, choose, decide
-from zonewise.routing.policy import TOPOLOGY_KEYS
 from zonewise.topology import HOSTNAME, REGION, ZONE
-from zonewise.topology.labels import BETA_ZONE
 
 RACK = "example.com/rack"
 

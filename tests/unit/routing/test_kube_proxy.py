@@ -9,6 +9,7 @@ import re
 import pytest
 
 from unit.routing.build import endpoint, node, service
+from zonewise.api.names import OLD_HINTS, TOPOLOGY_MODE
 from zonewise.objects import (
     Endpoint,
     EndpointPort,
@@ -29,7 +30,6 @@ from zonewise.routing.kube_proxy import (
     stock_choice,
     traffic_policies,
 )
-from zonewise.routing.policy import OLD_HINTS, TOPOLOGY_MODE
 from zonewise.routing.reason import RoutingCode, RoutingSubject
 
 CLUSTER = TrafficPolicies()

@@ -5,15 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import service
-from zonewise.objects import Service
-from zonewise.routing.algorithms import Algorithm
-from zonewise.routing.policy import (
+from zonewise.api.names import (
+    ALGORITHM,
     OLD_HINTS,
+    OVERLOAD_THRESHOLD,
+    PADDING,
     SAME_NODE,
     SAME_REGION,
     SAME_ZONE,
+    STARTING_THRESHOLD,
     TOPOLOGY_KEYS,
     TOPOLOGY_MODE,
+)
+from zonewise.objects import Service
+from zonewise.routing.algorithms import Algorithm
+from zonewise.routing.policy import (
     AutomaticHints,
     Distribution,
     NoPolicy,
@@ -26,7 +32,7 @@ from zonewise.routing.policy import (
     read_policy,
 )
 from zonewise.routing.reason import RoutingCode, RoutingSubject
-from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD, StartingPoint, Tuning
+from zonewise.routing.tuning import StartingPoint, Tuning
 
 BALANCED, PREFER, REQUIRE = Strength
 

@@ -3,10 +3,17 @@
 import pytest
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
+from zonewise.api.names import (
+    ALGORITHM,
+    OVERLOAD_THRESHOLD,
+    PADDING,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    STARTING_THRESHOLD,
+)
 from zonewise.objects import Endpoint
 from zonewise.routing import Decision, RoutingCode, RoutingNodes, RoutingSubject, choose, decide
-from zonewise.routing.policy import SAME_NODE, SAME_REGION, SAME_ZONE
-from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, STARTING_THRESHOLD
 
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
 THREE = cluster({"a": 2, "b": 2, "c": 2})

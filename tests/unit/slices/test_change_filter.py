@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from zonewise.api.names import ROUTING_STATE
 from zonewise.objects import Condition, Metadata, Node, NodeStatus, Pod, PodIP, PodSpec, PodStatus, Service, Taint
 from zonewise.routing import DRAIN_ZONE
 from zonewise.slices.decide.change_filter import (
@@ -11,7 +12,6 @@ from zonewise.slices.decide.change_filter import (
     service_matters,
     wants_routing,
 )
-from zonewise.slices.decide.names import STATE
 from zonewise.topology import ZONE
 
 READY = Condition(type="Ready", status="True", last_transition_time="2026-11-16T10:00:00Z")
@@ -66,7 +66,7 @@ def test_nodes() -> None:
 
 
 def test_services() -> None:
-    said = replace(SERVICE, metadata=replace(SERVICE.metadata, annotations={STATE: "{}"}, resource_version="9"))
+    said = replace(SERVICE, metadata=replace(SERVICE.metadata, annotations={ROUTING_STATE: "{}"}, resource_version="9"))
     asked = replace(SERVICE, metadata=replace(SERVICE.metadata, annotations={DRAIN_ZONE: "z"}))
     assert not service_matters(SERVICE, said)
     assert service_matters(SERVICE, asked)

@@ -5,13 +5,24 @@ from collections.abc import Mapping
 import pytest
 
 from unit.slices.build import PREFER, REQUIRE, World, node, pod, pods_in, service, zones
+from zonewise.api.names import (
+    ALGORITHM,
+    CONSUMER,
+    CONSUMER_ALL,
+    CONSUMER_SHARED,
+    OLD_HINTS,
+    PADDING,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    STARTED,
+    STARTING_THRESHOLD,
+    TOPOLOGY_KEYS,
+    WEIGHTS,
+)
 from zonewise.objects import Pod
 from zonewise.routing import RoutingNodes
-from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import ALGORITHM, PADDING, STARTING_THRESHOLD
-from zonewise.routing.weights_annotation import WEIGHTS, read_weights
-from zonewise.slices.decide.groups import ALL, SHARED
-from zonewise.slices.decide.metadata import CONSUMER, STARTED
+from zonewise.routing.weights_annotation import read_weights
 
 THREE = zones("a", "b", "c")
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
@@ -54,9 +65,9 @@ SPREAD: dict[str, tuple[Mapping[str, str], dict[str, int]]] = {
     "keys over require": ({TOPOLOGY_KEYS: '["*"]'} | REQUIRE, {"none": 12}),
     "require": (REQUIRE, AT_HOME),
     "prefer": (PREFER, AT_HOME),
-    "prefer, not started": (PREFER | {STARTING_THRESHOLD: "20"}, {ALL: 12}),
+    "prefer, not started": (PREFER | {STARTING_THRESHOLD: "20"}, {CONSUMER_ALL: 12}),
     "require the node": ({SAME_NODE: "Require"}, AT_HOME),
-    "prefer the node": ({SAME_NODE: "Prefer"}, {ALL: 12}),
+    "prefer the node": ({SAME_NODE: "Prefer"}, {CONSUMER_ALL: 12}),
 }
 
 
@@ -82,8 +93,8 @@ def test_what_is_lent_stands_with_those_who_consume_it() -> None:
 
 def test_what_several_zones_consume_is_shared() -> None:
     world = synced(PREFER | AT_ONCE | {ALGORITHM: "optimal"}, pods_in({"a": 6, "b": 3}))
-    assert sizes(world) == {"b": 3, SHARED: 6}
-    assert {hints for _, hints in groups(world)[SHARED]} == {"ac"}
+    assert sizes(world) == {"b": 3, CONSUMER_SHARED: 6}
+    assert {hints for _, hints in groups(world)[CONSUMER_SHARED]} == {"ac"}
 
 
 def told_weights(world: World) -> list[dict[str, float]]:
@@ -94,7 +105,7 @@ def told_weights(world: World) -> list[dict[str, float]]:
 def test_weights_stand_beside_the_slices_that_are_shared() -> None:
     weighted = PREFER | {ALGORITHM: "local-weighted"}
     world = synced(weighted, pods_in({"a": 7, "b": 4, "c": 2}))
-    assert len(groups(world)[SHARED]) == len(told_weights(world)) > 0
+    assert len(groups(world)[CONSUMER_SHARED]) == len(told_weights(world)) > 0
     assert all(sum(weights.values()) == 1 for weights in told_weights(world))
     assert world.sync(service(weighted), pods_in({"a": 7, "b": 4, "c": 2})).writes == 0, "said once"
     world.sync(service(weighted), pods_in({"a": 4, "b": 4, "c": 4}))
@@ -112,8 +123,8 @@ def test_more_zones_than_hints_can_name_stand_there_too() -> None:
 def test_a_region_is_shared_by_its_zones() -> None:
     pods = [pod(f"{zone}-{n}", f"10.{n}.0.{ord(zone)}", node_name=f"{zone}1") for zone in "abcd" for n in range(3)]
     world = synced({SAME_REGION: "Require"}, pods, TWO_REGIONS)
-    assert sizes(world) == {SHARED: 12}
-    assert {hints for _, hints in groups(world)[SHARED]} == {"ab", "cd"}
+    assert sizes(world) == {CONSUMER_SHARED: 12}
+    assert {hints for _, hints in groups(world)[CONSUMER_SHARED]} == {"ab", "cd"}
 
 
 def test_an_endpoint_for_nobody_is_in_the_group_of_all_and_the_others_keep_theirs() -> None:
@@ -121,8 +132,8 @@ def test_an_endpoint_for_nobody_is_in_the_group_of_all_and_the_others_keep_their
     pods = [pod("lost", "10.9.0.1", node_name="nowhere"), *pods_in({"a": 2, "b": 2})]
     world = World(TWO_REGIONS)
     plan = world.sync(service(REQUIRE), pods)
-    assert sizes(world) == {"a": 2, "b": 2, ALL: 1}
-    assert groups(world)[ALL] == [("lost", "")]
+    assert sizes(world) == {"a": 2, "b": 2, CONSUMER_ALL: 1}
+    assert groups(world)[CONSUMER_ALL] == [("lost", "")]
     assert any("no endpoint can be hinted" in loss.sentence for loss in plan.expressions["IPv4"].losses)
 
 
@@ -170,7 +181,7 @@ def test_nothing_ready_for_a_moment_changes_no_group() -> None:
 def test_nothing_ready_from_the_start_waits_at_home_if_that_is_required() -> None:
     asleep = [_asleep(one) for one in TWELVE]
     assert sizes(synced(REQUIRE, asleep)) == AT_HOME
-    assert sizes(synced(PREFER, asleep)) == {ALL: 12}
+    assert sizes(synced(PREFER, asleep)) == {CONSUMER_ALL: 12}
 
 
 # Memory
@@ -182,7 +193,7 @@ def test_a_preference_that_had_to_stop_has_not_ended() -> None:
     world = synced(tuned, TWELVE)
     uneven = pods_in({"a": 4, "b": 4, "c": 3})
     world.sync(service(tuned), uneven)
-    assert sizes(world) == {ALL: 11}
+    assert sizes(world) == {CONSUMER_ALL: 11}
     assert any(found.metadata.annotations.get(STARTED) for found in world.slices)
     assert world.plan(service(tuned), uneven).writes == 0
     world.sync(service(tuned), pods_in({"a": 3, "b": 3, "c": 3}))
@@ -190,7 +201,7 @@ def test_a_preference_that_had_to_stop_has_not_ended() -> None:
 
 
 def test_nine_endpoints_do_not_begin() -> None:
-    assert sizes(synced(PREFER, pods_in({"a": 3, "b": 3, "c": 3}))) == {ALL: 9}
+    assert sizes(synced(PREFER, pods_in({"a": 3, "b": 3, "c": 3}))) == {CONSUMER_ALL: 9}
 
 
 def test_what_another_policy_hinted_is_no_memory() -> None:
@@ -198,7 +209,7 @@ def test_what_another_policy_hinted_is_no_memory() -> None:
     nine = pods_in({"a": 3, "b": 3, "c": 3})
     world.sync(service(traffic_distribution="PreferClose"), nine)
     world.sync(service(PREFER), nine)
-    assert sizes(world) == {ALL: 9}
+    assert sizes(world) == {CONSUMER_ALL: 9}
 
 
 @pytest.mark.parametrize("after", [{}, REQUIRE, {OLD_HINTS: "auto"}], ids=["nothing", "require", "hints"])
@@ -243,5 +254,5 @@ def test_regrouping_uses_the_slices_that_are_there() -> None:
 def test_a_label_alone_tells_balanced_from_not_started() -> None:
     world = synced({}, TWELVE[:6])
     assert world.sync(service(PREFER), TWELVE[:6]).writes == 1
-    assert sizes(world) == {ALL: 6}
+    assert sizes(world) == {CONSUMER_ALL: 6}
     assert [len(found.endpoints or ()) for found in world.slices] == [6]

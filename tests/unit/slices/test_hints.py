@@ -5,11 +5,9 @@ from collections import Counter
 import pytest
 
 from unit.slices.build import PREFER, World, node, pod, pods_in, service, zones
+from zonewise.api.names import CONSUMER, DRAIN_ZONE, OLD_HINTS
 from zonewise.objects import Endpoint
 from zonewise.routing import HintsForm, RoutingCode, RoutingNodes, drained_zones
-from zonewise.routing.drain import DRAIN_ZONE
-from zonewise.routing.policy import OLD_HINTS
-from zonewise.slices.decide.metadata import CONSUMER
 
 THREE = zones("a", "b", "c")
 PARTLY = RoutingNodes.of([node("a1", "a"), node("b1", "b"), node("nowhere")])

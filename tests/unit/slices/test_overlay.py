@@ -10,11 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, node, service
+from zonewise.api.names import (
+    ALGORITHM,
+    MANAGED_BY,
+    OLD_HINTS,
+    OVERLOAD_THRESHOLD,
+    PADDING,
+    ROUTING_STATE,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    STARTING_THRESHOLD,
+    STOCK_MANAGER,
+    TOPOLOGY_KEYS,
+)
 from zonewise.objects import Endpoint, EndpointSlice, Metadata, Service, key_of
 from zonewise.routing import NO_DRAIN, Drain, HintsForm, RoutingNodes, RoutingSubject, read_policy
-from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import ALGORITHM, OVERLOAD_THRESHOLD, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
-from zonewise.slices.decide.names import MANAGED_BY, STATE, STOCK_MANAGER
+from zonewise.routing.tuning import PREFER_ALGORITHMS
 from zonewise.slices.decide.overlay import Overlay, as_remembered, is_stock, overlay
 from zonewise.slices.decide.service_status import ServiceRoutingState, policy_name
 from zonewise.topology import HOSTNAME, REGION, ZONE
@@ -34,7 +46,7 @@ def state(policy: str) -> dict[str, str]:
     told = ServiceRoutingState(
         policy=policy, active=True, code="x", sentence="", since="", as_of="", endpoints=3, in_zone=1, worst_overload=0
     )
-    return {STATE: msgspec.json.encode(told).decode()}
+    return {ROUTING_STATE: msgspec.json.encode(told).decode()}
 
 
 def drain(*zones: str) -> Drain:

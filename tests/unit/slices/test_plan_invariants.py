@@ -9,11 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unit.slices.build import HTTP, World, node, pod, pods_in, service
+from zonewise.api.names import (
+    ALGORITHM,
+    CONSUMER,
+    OLD_HINTS,
+    PADDING,
+    SAME_NODE,
+    SAME_REGION,
+    SAME_ZONE,
+    STARTING_THRESHOLD,
+    TOPOLOGY_KEYS,
+)
 from zonewise.objects import Container, ContainerPort, EndpointSlice, Pod, Service, ServicePort
 from zonewise.routing import HintsForm, RoutingNodes
-from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_REGION, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import ALGORITHM, PADDING, PREFER_ALGORITHMS, STARTING_THRESHOLD
-from zonewise.slices.decide.metadata import CONSUMER
+from zonewise.routing.tuning import PREFER_ALGORITHMS
 from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 
 PLACES = {"a": "r", "b": "r", "c": "s"}

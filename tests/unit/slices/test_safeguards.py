@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 
 from unit.slices.build import World, node, pods_in, service
+from zonewise.api.names import OLD_HINTS
 from zonewise.objects import EndpointSlice, Node, Service, ServicePort
 from zonewise.routing import DRAIN_ZONE, HintsForm, RoutingCode, RoutingNodes, drained_zones, stock_choice
-from zonewise.routing.policy import OLD_HINTS
 from zonewise.slices.decide.plan import SlicesPlan
 
 AUTO = service({OLD_HINTS: "Auto"})

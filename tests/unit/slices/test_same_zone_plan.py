@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from unit.slices.build import World, node, pods_in, service
+from zonewise.api.names import CONSUMER, SAME_ZONE, STARTING_THRESHOLD
 from zonewise.objects import Pod
 from zonewise.routing import RoutingCode, RoutingNodes
-from zonewise.routing.policy import SAME_ZONE
-from zonewise.routing.tuning import STARTING_THRESHOLD
-from zonewise.slices.decide.metadata import CONSUMER
 from zonewise.slices.decide.plan import SlicesPlan
 from zonewise.slices.decide.status_diff import report_on
 

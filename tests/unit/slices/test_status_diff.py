@@ -10,12 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.routing.build import cluster, endpoint, endpoints, node, service
+from zonewise.api.names import (
+    OLD_HINTS,
+    PADDING,
+    PROXY_NAME_LABEL,
+    SAME_NODE,
+    SAME_ZONE,
+    STARTING_THRESHOLD,
+    TOPOLOGY_KEYS,
+)
 from zonewise.objects import Endpoint, Metadata, Service, ServiceSpec
 from zonewise.objects.events import Severity
 from zonewise.routing import DRAIN_ZONE, HintsForm, RoutingNodes, decide, drained_zones, express
-from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
-from zonewise.routing.policy import OLD_HINTS, SAME_NODE, SAME_ZONE, TOPOLOGY_KEYS
-from zonewise.routing.tuning import PADDING, STARTING_THRESHOLD
 from zonewise.slices.decide.service_status import ServiceRoutingState, read_state
 from zonewise.slices.decide.status_diff import StatusReport, report_on
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zonewise.api.names import BETA_ZONE, ZONE
 from zonewise.objects import Node
 from zonewise.topology.capacity import Capacity, DomainTotal, LeftOut, capacities_by_domain, capacity_of
-from zonewise.topology.labels import BETA_ZONE, ZONE
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 MASTER = "node-role.kubernetes.io/master"

@@ -2,12 +2,8 @@
 
 import pytest
 
+from zonewise.api.names import BETA_REGION, BETA_ZONE, HOSTNAME, REGION, ZONE
 from zonewise.topology.labels import (
-    BETA_REGION,
-    BETA_ZONE,
-    HOSTNAME,
-    REGION,
-    ZONE,
     canonical_key,
     domain_of,
     hostname_of,

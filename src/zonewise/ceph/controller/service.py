@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from zonewise.api.names import CSI_TOPOLOGY_PREFIX
 from zonewise.ceph.backend.cluster import CephCluster, CephClusters
 from zonewise.ceph.controller import journal
 from zonewise.ceph.controller import list_volumes as listing
@@ -294,7 +295,7 @@ def requirement_of(asked: csi.TopologyRequirement, names: Sequence[str]) -> Topo
 def _terms(topologies: Iterable[csi.Topology], names: Sequence[str]) -> Iterator[domains.Segments]:
     for topology in topologies:
         if key := domains.unreadable(topology.segments, names):
-            known = ", ".join(f"{domains.PREFIX}{name}" for name in names)
+            known = ", ".join(f"{CSI_TOPOLOGY_PREFIX}{name}" for name in names)
             raise CsiError(
                 GrpcCode.INVALID_ARGUMENT, f"topology key {key[:80]!r} is none of this driver's, which are {known}"
             )

@@ -17,9 +17,9 @@ from copy import deepcopy
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from zonewise.ceph.decide.domains import DRIVER
+from zonewise.api.names import CSI_DRIVER
 
-REJOINING: Final = f"{DRIVER}/rejoining"
+REJOINING: Final = f"{CSI_DRIVER}/rejoining"
 """Annotation: the entry that was removed to be made anew."""
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ def next_change(found: Json, keys: Iterable[str]) -> CsiNodeChange | None:
     body = deepcopy(found)
     wanted = sorted(keys)
     drivers: list[Json] = body.get("spec", {}).get("drivers") or []
-    entry = next((driver for driver in drivers if driver.get("name") == DRIVER), None)
+    entry = next((driver for driver in drivers if driver.get("name") == CSI_DRIVER), None)
     kept = body["metadata"].get("annotations", {}).get(REJOINING)
     if entry is not None:
         if sorted(entry.get("topologyKeys") or []) == wanted:

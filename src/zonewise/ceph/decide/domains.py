@@ -17,16 +17,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from zonewise.api.names import CSI_TAKEOVER_PREFIX, CSI_TOPOLOGY_PREFIX
 from zonewise.errors import UsageError
 from zonewise.topology import canonical_key, domain_of, key_problem
 
-DRIVER: Final = "ceph.zonewise.dev"
-PREFIX: Final = f"topology.{DRIVER}/"
-TAKEOVER_PREFIX: Final = f"takeover.{DRIVER}/"
 ACTIVE: Final = "active"
 """The value of every takeover label: its key says which domain it is."""
 
-UNLABELLED: Final = f"{PREFIX}unlabelled"
+UNLABELLED: Final = f"{CSI_TOPOLOGY_PREFIX}unlabelled"
 """What a node without domains advertises: whoever provisions refuses nodes that advertise nothing at all."""
 
 Segments = tuple[tuple[str, str], ...]
@@ -58,7 +56,7 @@ class DomainLabels:
                 raise UsageError(
                     f"--domain-labels names {key} {same}: each must have a name of its own after the slash"
                 )
-            if f"{PREFIX}{short}" == UNLABELLED:
+            if f"{CSI_TOPOLOGY_PREFIX}{short}" == UNLABELLED:
                 raise UsageError(f"--domain-labels: {key} has a name that the driver uses itself")
             seen[short] = key
         return cls(keys)
@@ -83,7 +81,7 @@ def short_name(label: str) -> str:
 
 
 def topology_of(segments: Segments) -> dict[str, str]:
-    return {f"{PREFIX}{name}": value for name, value in segments}
+    return {f"{CSI_TOPOLOGY_PREFIX}{name}": value for name, value in segments}
 
 
 def segments_of(topology: Mapping[str, str], names: Collection[str] = ()) -> Segments:
@@ -94,9 +92,9 @@ def segments_of(topology: Mapping[str, str], names: Collection[str] = ()) -> Seg
     """
     own = {short_name(key): value for key, value in topology.items() if "/" in key and short_name(key) in names}
     said = {
-        key.removeprefix(PREFIX): value
+        key.removeprefix(CSI_TOPOLOGY_PREFIX): value
         for key, value in topology.items()
-        if key.startswith(PREFIX) and key != UNLABELLED
+        if key.startswith(CSI_TOPOLOGY_PREFIX) and key != UNLABELLED
     }
     return tuple((own | said).items())
 
@@ -104,7 +102,9 @@ def segments_of(topology: Mapping[str, str], names: Collection[str] = ()) -> Seg
 def unreadable(topology: Mapping[str, str], names: Collection[str]) -> str:
     """A key of a request's term that says nothing of our domains; what it asks for can't be given. "" if there is none."""
     for key in topology:
-        if not key.startswith((PREFIX, TAKEOVER_PREFIX)) and not ("/" in key and short_name(key) in names):
+        if not key.startswith((CSI_TOPOLOGY_PREFIX, CSI_TAKEOVER_PREFIX)) and not (
+            "/" in key and short_name(key) in names
+        ):
             return key
     return ""
 
@@ -130,7 +130,7 @@ def takeover_key(name: str, value: str) -> str:
     if len(written) > _LONGEST_NAME:
         digest = hashlib.sha256(written.encode()).hexdigest()[:_DIGEST_LENGTH]
         written = f"{written[: _LONGEST_NAME - _DIGEST_LENGTH - 1]}.{digest}"
-    return f"{TAKEOVER_PREFIX}{written}"
+    return f"{CSI_TAKEOVER_PREFIX}{written}"
 
 
 def describe(segments: Iterable[tuple[str, str]]) -> str:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from zonewise.ceph.decide.domains import ACTIVE, PREFIX, TAKEOVER_PREFIX, Segments, describe, short_name, takeover_key
+from zonewise.api.names import CSI_TAKEOVER_PREFIX, CSI_TOPOLOGY_PREFIX
+from zonewise.ceph.decide.domains import ACTIVE, Segments, describe, short_name, takeover_key
 from zonewise.errors import ZonewiseError
 from zonewise.topology import Reason, value_problem
 
@@ -184,10 +185,10 @@ def label_changes(
     because a kubelet would refuse to register a driver that says otherwise.
     """
     wanted = dict(advertised)
-    prefixes: tuple[str, ...] = (PREFIX,)
+    prefixes: tuple[str, ...] = (CSI_TOPOLOGY_PREFIX,)
     if taken_over is not None:
         wanted |= dict.fromkeys(taken_over, ACTIVE)
-        prefixes = (PREFIX, TAKEOVER_PREFIX)
+        prefixes = (CSI_TOPOLOGY_PREFIX, CSI_TAKEOVER_PREFIX)
     changes: dict[str, str | None] = {key: value for key, value in wanted.items() if labels.get(key) != value}
     stale = (key for key in labels if key.startswith(prefixes) and key not in wanted)
     return changes | dict.fromkeys(stale)

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from zonewise.ceph.decide.domains import DRIVER, short_name
+from zonewise.api.names import CSI_DRIVER
+from zonewise.ceph.decide.domains import short_name
 from zonewise.ceph.decide.takeover import DOCUMENT, MAP, VERSION
 
-AUTOMATIC: Final = f"{DRIVER}/automatic"
+AUTOMATIC: Final = f"{CSI_DRIVER}/automatic"
 """Annotation: the entries that no person wrote, which are removed again without one."""
 
 

@@ -15,9 +15,10 @@ from typing import Any, Final
 from prometheus_client import Gauge
 
 from zonewise import log
+from zonewise.api.names import CSI_DRIVER, CSI_TAKEOVER_PREFIX
 from zonewise.ceph.decide import takeover
 from zonewise.ceph.decide.csinode import next_change
-from zonewise.ceph.decide.domains import DRIVER, TAKEOVER_PREFIX, DomainLabels
+from zonewise.ceph.decide.domains import DomainLabels
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.takeover import TakeoverError, TakeoverMap
 from zonewise.kube.client.client import Client
@@ -134,7 +135,7 @@ class TopologyLabels:
         about = reference_to(NODES, node)
         for sentence in sorted({adopted[key].sentence for key in changes if key in adopted}):
             self._recorder.record(about, Severity.NORMAL, "DomainTakenOver", sentence)
-        given = sorted(key.removeprefix(TAKEOVER_PREFIX) for key in changes if _is_given_back(key, changes))
+        given = sorted(key.removeprefix(CSI_TAKEOVER_PREFIX) for key in changes if _is_given_back(key, changes))
         if given:
             self._recorder.record(about, Severity.NORMAL, "DomainGivenBack", f"gives back {', '.join(given)}")
 
@@ -158,14 +159,14 @@ def _differs(found: CSINode | None, keys: Sequence[str]) -> bool:
     """As far as the watch tells; a note of ours that is left over shows in an entry that is missing."""
     if found is None:
         return False
-    entry = next((driver for driver in found.spec.drivers or () if driver.name == DRIVER), None)
+    entry = next((driver for driver in found.spec.drivers or () if driver.name == CSI_DRIVER), None)
     return entry is None or sorted(entry.topology_keys) != sorted(keys)
 
 
 def _is_given_back(key: str, changes: Mapping[str, str | None]) -> bool:
-    return key.startswith(TAKEOVER_PREFIX) and changes[key] is None
+    return key.startswith(CSI_TAKEOVER_PREFIX) and changes[key] is None
 
 
 def _taken_over(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> int:
     after = {**labels, **changes}
-    return sum(key.startswith(TAKEOVER_PREFIX) and value is not None for key, value in after.items())
+    return sum(key.startswith(CSI_TAKEOVER_PREFIX) and value is not None for key, value in after.items())

@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
+from zonewise.api.names import ROUTING_STATE, UPDATE
 from zonewise.dashboard.decide.rows import Component, ComponentRow, DrainRow, NodeRow, RolloutRow, ServiceRow
 from zonewise.diagnostics.decide.status import storage
 from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, assemble, state_of
 from zonewise.diagnostics.decide.status.budgets import budget_status
-from zonewise.disruption.decide.old_revisions import UPDATE
 from zonewise.objects import Namespace, Service, key_of
 from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
 from zonewise.objects.policy import TopologyDisruptionBudget
@@ -24,7 +24,6 @@ from zonewise.planning.data_plane import DataPlane
 from zonewise.planning.forecast import ClusterForecast
 from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import DRAIN_ZONE
-from zonewise.slices.decide.names import STATE
 from zonewise.slices.decide.service_status import read_state
 from zonewise.topology import is_control_plane, is_ready, region_of, zone_of
 
@@ -78,7 +77,7 @@ def nodes(situation: Snapshot) -> dict[str, NodeRow]:
 
 
 def service(found: ClusterForecast, written: Service, carrier: DataPlane) -> ServiceRow:
-    said = read_state(written.metadata.annotations.get(STATE))
+    said = read_state(written.metadata.annotations.get(ROUTING_STATE))
     return ServiceRow(
         namespace=found.namespace,
         name=found.name,

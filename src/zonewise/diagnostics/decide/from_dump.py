@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from zonewise.api.names import APP_NAME_LABEL
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, ClusterSnapshot
 from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic
 from zonewise.objects import EndpointSlice, Namespace, Node, Service, View
@@ -15,7 +16,6 @@ from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
-from zonewise.planning.data_plane import NAME_LABEL
 from zonewise.planning.snapshot import require
 
 KINDS: Final[Mapping[str, type[View]]] = {
@@ -52,4 +52,4 @@ def seen_in(objects: Mapping[str, Sequence[Any]], source: str) -> ClusterSnapsho
 
 
 def _is_ours(workload: Deployment | DaemonSet) -> bool:
-    return workload.metadata.labels.get(NAME_LABEL) in COMPONENTS
+    return workload.metadata.labels.get(APP_NAME_LABEL) in COMPONENTS

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from zonewise.api.names import SYSTEM_NAMESPACE
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot
 from zonewise.diagnostics.read import status
-from zonewise.install.components import NAMESPACE
 from zonewise.install.decide.rights import Right, rights_of_programs, rights_to_install
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, Forbidden, NotFound
@@ -36,7 +36,7 @@ async def examine(client: Client, *, before_install: bool = False) -> DoctorFact
     seen = await status.read(client, traffic=False)
     installed = bool(seen.deployments or seen.daemon_sets or seen.webhooks)
     ahead, user = await _review_self(client)
-    allowed = await _allowed(client, rights_to_install(NAMESPACE)) if before_install or not installed else {}
+    allowed = await _allowed(client, rights_to_install(SYSTEM_NAMESPACE)) if before_install or not installed else {}
     daemon_sets, leases, webhooks = await asyncio.gather(
         _list(client, DAEMON_SETS, _SYSTEM),
         _list(client, LEASES, "kube-node-lease"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
+from zonewise.api.names import DISRUPTION_LEASE
 from zonewise.diagnostics.decide.explain.eviction import EvictionFacts, EvictionReport, LeaderReport, explain
 from zonewise.disruption.decide import status
 from zonewise.disruption.decide.budget import Budget, BudgetError
@@ -13,7 +14,7 @@ from zonewise.disruption.decide.pods import ControllerRef, Owner, PodFacts
 from zonewise.disruption.decide.verdict import BudgetCase
 from zonewise.disruption.watch.informers import controller_of, selector_of
 from zonewise.disruption.webhook.guarded_namespaces import is_guarded, read_guarding
-from zonewise.disruption.webhook.leader_monitor import LEASE, SILENT_SECONDS
+from zonewise.disruption.webhook.leader_monitor import SILENT_SECONDS
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Forbidden, NotFound
@@ -112,7 +113,7 @@ def _owner(controller: ControllerRef | None, replica_set: ReplicaSet | None) -> 
 
 async def read_leader(client: Client, lease_namespaces: Sequence[str], now: datetime) -> LeaderReport:
     """Another may be left from before the controller moved. One that may not be read may be the one in use."""
-    leases = [Key(namespace, LEASE) for namespace in lease_namespaces]
+    leases = [Key(namespace, DISRUPTION_LEASE) for namespace in lease_namespaces]
     found: list[LeaderReport] = []
     hidden: list[Key] = []
     for lease in leases:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+from zonewise.api.names import APP_NAME_LABEL, APP_PROXY
 from zonewise.diagnostics.decide.status import assemble
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS, ClusterSnapshot
 from zonewise.diagnostics.decide.status.report import ClusterStatus
@@ -22,11 +23,10 @@ from zonewise.objects.admissionregistration import (
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
-from zonewise.planning.data_plane import NAME_LABEL, PROXY
 
 T = TypeVar("T")
 
-_OURS: Final = f"{NAME_LABEL} in ({','.join(COMPONENTS)})"
+_OURS: Final = f"{APP_NAME_LABEL} in ({','.join(COMPONENTS)})"
 MOST_PROXIES: Final = 500
 _AT_ONCE: Final = 8
 _SCRAPE_SECONDS: Final = 3.0
@@ -98,7 +98,7 @@ async def measure(client: Client) -> MeasuredTraffic:
     Few at once and each for a moment only: figures that are late are no figures.
     """
     try:
-        pods = (await client.list(PODS, selector=f"{NAME_LABEL}={PROXY}")).items
+        pods = (await client.list(PODS, selector=f"{APP_NAME_LABEL}={APP_PROXY}")).items
     except Forbidden as error:
         return MeasuredTraffic(problem=error.message, forbidden=True)
     running = [pod for pod in pods if pod.status.phase == "Running"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from zonewise.api.names import CSI_DRIVER
 from zonewise.ceph import config
 from zonewise.ceph.decide import parameters, pool_choice, takeover
-from zonewise.ceph.decide.domains import DRIVER, DomainLabels, describe
+from zonewise.ceph.decide.domains import DomainLabels, describe
 from zonewise.ceph.decide.errors import CsiError
 from zonewise.ceph.decide.takeover import DOCUMENT, NOTHING, TakeoverError, TakeoverMap
 from zonewise.diagnostics.decide.explain import volume as explain_volume
@@ -37,8 +38,8 @@ async def inquire(client: Client, claim: Key, labels: DomainLabels, config_map: 
     if not found.spec.volume_name:
         return await _waiting(client, claim, found.spec.storage_class_name or "", nodes, labels, data, problems)
     volume = await client.get(PERSISTENT_VOLUMES.whole(), found.spec.volume_name)
-    if volume["spec"].get("csi", {}).get("driver") != DRIVER:
-        raise ForeignVolume(f"{claim} has volume {found.spec.volume_name}, which {DRIVER} did not make")
+    if volume["spec"].get("csi", {}).get("driver") != CSI_DRIVER:
+        raise ForeignVolume(f"{claim} has volume {found.spec.volume_name}, which {CSI_DRIVER} did not make")
     said, unread = _takeovers(data, labels)
     return explain_volume.account(VolumeFacts(str(claim), volume, nodes, labels, said, (*problems, *unread)))
 
@@ -68,8 +69,8 @@ async def _waiting(
 ) -> VolumeReport:
     try:
         found = await client.get(STORAGE_CLASSES, name) if name else {}
-        if found.get("provisioner") != DRIVER:
-            raise ForeignVolume(f"{claim} is of class {name or 'none'}, which {DRIVER} does not serve")
+        if found.get("provisioner") != CSI_DRIVER:
+            raise ForeignVolume(f"{claim} is of class {name or 'none'}, which {CSI_DRIVER} does not serve")
         said = parameters.read(found.get("parameters") or {}, config.parse(data.get(DOCUMENT, "{}")), labels.names)
     except (CsiError, UsageError, NotFound) as error:
         return explain_volume.waiting(str(claim), name, (), (*problems, f"class {name}: {error}"))

@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
+from zonewise.api.names import RESERVED, UPDATE
 from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
 from zonewise.disruption.controller.workload_events import WorkloadEvents
 from zonewise.disruption.controller.workqueue import WorkloadQueue
 from zonewise.disruption.decide.backoff import RolloutBackoff
 from zonewise.disruption.decide.budget import Budget, DisruptionKind
-from zonewise.disruption.decide.ledger import RESERVED, ChargeSource
+from zonewise.disruption.decide.ledger import ChargeSource
 from zonewise.disruption.decide.old_revisions import (
     EVICT,
-    UPDATE,
     UpdateError,
     WorkloadUpdate,
     is_complete,

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from prometheus_client import Counter
 
+from zonewise.api.names import DELETION_COST, DISRUPTION_FIELD_MANAGER, GRANTED
 from zonewise.disruption.controller.planner import UNCOUNTED_SECONDS, Planner, Reservations
 from zonewise.disruption.controller.workload_events import WorkloadEvents
 from zonewise.disruption.controller.workqueue import TOGETHER_SECONDS, WorkloadQueue
@@ -24,7 +25,7 @@ from zonewise.disruption.decide.backoff import RolloutBackoff
 from zonewise.disruption.decide.budget import Budget, DisruptionKind
 from zonewise.disruption.decide.ledger import ChargeSource
 from zonewise.disruption.decide.pod_order import LEAVES_FIRST, PodOrder
-from zonewise.disruption.decide.pods import DELETION_COST, GRANTED, PodFacts, owner_of
+from zonewise.disruption.decide.pods import PodFacts, owner_of
 from zonewise.disruption.decide.scaledown_grants import (
     GrantDemand,
     levels,
@@ -52,8 +53,6 @@ from zonewise.objects.apps import (
     ReplicaSet,
     StatefulSet,
 )
-
-FIELD_MANAGER: Final = "zonewise-disruption"
 
 _BACKOFF: Final = Backoff(first_seconds=0.2, longest_seconds=30.0)
 _STUCK_SECONDS: Final = 60.0
@@ -255,7 +254,7 @@ class ScaleDownController:
     async def _annotate(self, pod: PodFacts, annotations: dict[str, str]) -> Pod:
         """All that we say about the pod: what is not named any more goes. The uid makes sure that it is this one."""
         body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
-        return await self._client.patch(PODS, pod.name, Apply(body, FIELD_MANAGER), pod.namespace)
+        return await self._client.patch(PODS, pod.name, Apply(body, DISRUPTION_FIELD_MANAGER), pod.namespace)
 
     def _progress_of(self, key: WorkloadKey, workload: Shrinking) -> _Progress:
         progress = self._progress.get(key)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from zonewise import log
-from zonewise.disruption.decide.pods import GRANTED, PodFacts
+from zonewise.api.names import GRANTED
+from zonewise.disruption.decide.pods import PodFacts
 from zonewise.disruption.decide.wave import Wave
 from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
 from zonewise.kube.wire.errors import ApiError

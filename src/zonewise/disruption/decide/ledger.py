@@ -15,9 +15,6 @@ from typing import Final, NamedTuple
 
 from zonewise.disruption.decide.pods import PodFacts
 
-RESERVED: Final = "zonewise.dev/reserved"
-"""Annotation of an eviction whose sender has charged the pod: the time in its entry."""
-
 MOST_ENTRIES: Final = 2000
 GONE_SECONDS: Final = 15.0
 UNCONFIRMED_SECONDS: Final = 120.0

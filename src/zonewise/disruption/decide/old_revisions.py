@@ -10,16 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from zonewise.api.names import PARTITION, UPDATE
 from zonewise.disruption.decide.budget import Amount
 from zonewise.disruption.decide.pods import PodFacts, PodStage, ordinal
 from zonewise.errors import ZonewiseError
 from zonewise.objects import Metadata
 from zonewise.objects.apps import ControllerRevision, DaemonSet, StatefulSet
 
-UPDATE: Final = "zonewise.dev/update"
 EVICT: Final = "Evict"
-PARTITION: Final = "zonewise.dev/partition"
-"""Ordinals below it keep their revision. The API has no such field beside OnDelete."""
 
 _ON_DELETE: Final = "OnDelete"
 _ROLLING: Final = "RollingUpdate"

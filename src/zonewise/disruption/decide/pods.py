@@ -12,14 +12,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from zonewise.api.names import DELETION_COST, GRANTED
 from zonewise.disruption.decide.budget import Budget, BudgetDomainKey
 from zonewise.objects import Key, Pod
 from zonewise.topology import HOSTNAME, REGION, ZONE
 
-GRANTED: Final = "zonewise.dev/granted"
-"""Annotation whose value is the pod's own uid where its controller may delete the pod."""
-
-DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 REVISION: Final = "controller-revision-hash"
 
 _CHOOSING_KINDS: Final = frozenset({"ReplicaSet", "ReplicationController"})

@@ -16,10 +16,11 @@ from typing import Any, Final
 from prometheus_client import Counter
 
 from zonewise import log
+from zonewise.api.names import RESERVED
 from zonewise.disruption.controller.budget_store import BudgetStore
 from zonewise.disruption.decide import verdict as judging
 from zonewise.disruption.decide.budget import Budget, DisruptionKind, Enforcement
-from zonewise.disruption.decide.ledger import RESERVED, ChargeSource
+from zonewise.disruption.decide.ledger import ChargeSource
 from zonewise.disruption.decide.pdb import CANNOT_EVICT, PdbRefusal, refusal
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts
 from zonewise.disruption.decide.reason import DisruptionCode

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from zonewise.disruption.webhook.registration import CONFIGURATION_NAME, EVICTIONS
+from zonewise.api.names import DISRUPTION_CONFIGURATION
+from zonewise.disruption.webhook.registration import EVICTIONS
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS, WebhookConfiguration
@@ -23,7 +24,7 @@ _WEBHOOK: Final = f"{EVICTIONS}.zonewise.dev"
 async def read_guarding(client: Client) -> LabelSelector:
     """Selects namespaces by their labels. Who may not look takes it for granted that all are guarded."""
     try:
-        return guarding(await client.get(VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION_NAME))
+        return guarding(await client.get(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION))
     except NotFound:
         return _NOBODY
     except Forbidden:

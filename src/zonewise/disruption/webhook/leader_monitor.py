@@ -16,7 +16,6 @@ from zonewise.kube.watch.informers import Caches
 from zonewise.objects import LEASES, Key, Lease
 from zonewise.objects.change import Change
 
-LEASE: Final = "zonewise-disruption"
 SILENT_SECONDS: Final = 30.0
 """So long may numbers be trusted that nobody is seen to keep: twice a lease's duration, a change of leader included."""
 

@@ -15,13 +15,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from zonewise.disruption.decide.pods import GRANTED
+from zonewise.api.names import DELETE_POLICY, DISRUPTION_CONFIGURATION, DISRUPTION_LABEL, GRANTED
 from zonewise.kube.wire.admission_review import UserInfo
 
-POLICY_NAME: Final = "zonewise-deletes"
-CONFIGURATION_NAME: Final = "zonewise-disruption"
-GUARDING: Final = "zonewise.dev/disruption"
-"""A label of namespaces: with the value below, nothing in them is refused."""
 UNGUARDED: Final = "unguarded"
 EVICTIONS: Final = "evictions"
 DELETES: Final = "deletes"
@@ -102,7 +98,7 @@ def delete_policy(system_namespace: str) -> dict[str, Any]:
     return {
         "apiVersion": _REGISTRATION,
         "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": POLICY_NAME},
+        "metadata": {"name": DELETE_POLICY},
         "spec": {
             "failurePolicy": "Fail",
             "paramKind": {"apiVersion": "zonewise.dev/v1alpha1", "kind": "TopologyDisruptionBudget"},
@@ -142,9 +138,9 @@ def delete_policy_binding() -> dict[str, Any]:
     return {
         "apiVersion": _REGISTRATION,
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": POLICY_NAME},
+        "metadata": {"name": DELETE_POLICY},
         "spec": {
-            "policyName": POLICY_NAME,
+            "policyName": DELETE_POLICY,
             "paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"},
             "validationActions": ["Deny"],
         },
@@ -157,7 +153,7 @@ def _guarded_namespaces(system_namespace: str) -> dict[str, Any]:
     return {
         "matchExpressions": [
             {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded},
-            {"key": GUARDING, "operator": "NotIn", "values": [UNGUARDED]},
+            {"key": DISRUPTION_LABEL, "operator": "NotIn", "values": [UNGUARDED]},
         ]
     }
 
@@ -171,7 +167,7 @@ def webhook_configuration(
     system_namespace: str,
     *,
     policy_guards_controllers: bool = True,
-    name: str = CONFIGURATION_NAME,
+    name: str = DISRUPTION_CONFIGURATION,
 ) -> dict[str, Any]:
     """`client_configs` says for each of EVICTIONS and DELETES where it is served; trust comes later.
 

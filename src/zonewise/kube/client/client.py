@@ -16,6 +16,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from zonewise.api.names import FIELD_MANAGER
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.executor import CallExecutor, RetryGuard
 from zonewise.kube.client.transport import Transport
@@ -42,7 +43,6 @@ __all__ = ["Client", "EventType", "ListDecoder", "ListPage", "Propagation", "Ret
 T = TypeVar("T")
 
 DEADLINE_SECONDS = 30.0
-FIELD_MANAGER = "zonewise"
 PAGE_SIZE = 500
 WATCH_SECONDS = 300
 SILENCE_SECONDS = 150.0

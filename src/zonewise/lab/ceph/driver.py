@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from zonewise.api.names import SYSTEM_NAMESPACE
 from zonewise.install import components
-from zonewise.install.components import NAMESPACE, Document, InstallComponent, InstallMode
+from zonewise.install.components import Document, InstallComponent, InstallMode
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import Conflict
 from zonewise.lab.ceph import cluster
@@ -31,7 +32,9 @@ async def configure(client: Client, lab: Lab) -> None:
     """Once: the map of takeovers is in it, which belongs to whoever uses the lab."""
     said = json.dumps(cluster.attach(lab.ceph).csi_config(), indent=2)
     try:
-        await client.create(CONFIG_MAPS, {"metadata": {"name": _CONFIG_MAP}, "data": {"config.json": said}}, NAMESPACE)
+        await client.create(
+            CONFIG_MAPS, {"metadata": {"name": _CONFIG_MAP}, "data": {"config.json": said}}, SYSTEM_NAMESPACE
+        )
     except Conflict:
         return
 

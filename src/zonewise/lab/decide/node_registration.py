@@ -7,7 +7,7 @@ from typing import Any
 
 import zonewise
 from zonewise.lab.decide.addresses import NodePlan
-from zonewise.lab.nodes.labels import node_labels
+from zonewise.lab.decide.node_labels import node_labels
 from zonewise.objects import Node
 
 LEASE_NAMESPACE = "kube-node-lease"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zonewise.api.names import ZONE
 from zonewise.errors import ZonewiseError
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
@@ -35,7 +36,6 @@ _RESOURCES: dict[str, Resource[Any]] = {
 SERVED_BY_ZONEWISE = {"service.kubernetes.io/service-proxy-name": "zonewise"}
 _SERVING_WITHIN_SECONDS = 300.0
 _NOT_READY_TAINT = "node.kubernetes.io/not-ready"
-_ZONE_LABEL = "topology.kubernetes.io/zone"
 Json = dict[str, Any]
 
 
@@ -60,7 +60,7 @@ def manifests(nodes: int, *, zonewise: bool = False, volume_in: str = "") -> lis
 
 
 def _budget(name: str) -> Json:
-    term = {"matchExpressions": [{"key": _ZONE_LABEL, "operator": "Exists"}]}
+    term = {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]}
     return {
         "apiVersion": TOPOLOGY_DISRUPTION_BUDGETS.api_version,
         "kind": TOPOLOGY_DISRUPTION_BUDGETS.kind,
@@ -98,7 +98,7 @@ def _deployment(name: str, replicas: int, environment: Mapping[str, str]) -> Jso
                 "spec": {
                     "terminationGracePeriodSeconds": 5,
                     "topologySpreadConstraints": [
-                        _spread(_ZONE_LABEL, labels),
+                        _spread(ZONE, labels),
                         _spread("kubernetes.io/hostname", labels),
                     ],
                     "containers": [_container(environment)],
@@ -127,7 +127,7 @@ def _stored(name: str, zone: str) -> Json:
     found["spec"]["strategy"] = {"type": "Recreate"}
     spec = found["spec"]["template"]["spec"]
     spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
-    expression = {"key": _ZONE_LABEL, "operator": "In", "values": [zone]}
+    expression = {"key": ZONE, "operator": "In", "values": [zone]}
     preferred = [{"weight": 100, "preference": {"matchExpressions": [expression]}}]
     spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
     return found
@@ -143,7 +143,7 @@ def _spread(key: str, labels: Mapping[str, str]) -> Json:
 
 
 def _container(environment: Mapping[str, str]) -> Json:
-    fields = {"POD": "metadata.name", "NODE": "spec.nodeName", "ZONE": f"metadata.labels['{_ZONE_LABEL}']"}
+    fields = {"POD": "metadata.name", "NODE": "spec.nodeName", "ZONE": f"metadata.labels['{ZONE}']"}
     return {
         "name": "shop",
         "image": "none",

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from zonewise.api.names import SAME_ZONE
 from zonewise.lab.demo import installed
 from zonewise.lab.demo.zone_answers import CATALOG, CATALOG_PODS, NAMESPACE, ORDERS
 from zonewise.lab.nodes import nodes
 from zonewise.lab.state import DEFAULT_NAME, Lab
 
-_SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
 _KEYS = """'zonewise.dev/topology-keys=["topology.kubernetes.io/zone", "*"]'"""
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
@@ -71,7 +71,7 @@ def _whole(lab: Lab) -> list[TourStep]:
         TourStep("Who answers whom? Every zone answers every other.", (ask,)),
         TourStep(
             "Keep answers at home, ask again, and ask why.",
-            (f"{annotate} {CATALOG} {_SAME_ZONE}=Prefer", ask, f"zonewise explain service {CATALOG} -n {NAMESPACE}"),
+            (f"{annotate} {CATALOG} {SAME_ZONE}=Prefer", ask, f"zonewise explain service {CATALOG} -n {NAMESPACE}"),
         ),
         TourStep(
             "DNS, too: a headless name means the pods of the client's zone.",

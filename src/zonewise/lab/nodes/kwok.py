@@ -8,7 +8,7 @@ from typing import Any
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab.controlplane.programs import KWOK_ANNOTATION
-from zonewise.lab.nodes.labels import node_labels
+from zonewise.lab.decide.node_labels import node_labels
 from zonewise.objects import NODES
 
 CPUS = (16, 32, 64)  # three sizes, so that capacity differs within a zone and between zones

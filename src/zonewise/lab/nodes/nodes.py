@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from zonewise.api.names import ZONE
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.lab import processes, state
 from zonewise.lab.controlplane.controlplane import ControlPlane
@@ -23,7 +24,6 @@ from zonewise.lab.network import namespaces, network, shaping
 from zonewise.lab.network.shaping import Shaping
 from zonewise.lab.nodes import agents, sandbox
 from zonewise.lab.nodes import kube_proxy as stock_proxy
-from zonewise.lab.nodes.labels import ZONE
 
 READY_WITHIN_SECONDS = 60.0
 _OTHERS_SHAPE_WITHIN_SECONDS = 60.0

@@ -13,13 +13,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from zonewise.api.names import HEADLESS_LABEL, PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.objects import Service, ServicePort
 from zonewise.proxy.decide.shares import assign_slots, count_slots
 from zonewise.proxy.decide.targets import EndpointTarget, PortTargets
 from zonewise.proxy.wire.family import Family, Protocol
-from zonewise.routing.kube_proxy import HEADLESS_LABEL, PROXY_NAME_LABEL
 
-PROXY_NAME: Final = "zonewise"
 _MOST_TARGETS: Final = 1 << 16
 
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED, WEIGHTS
 from zonewise.objects import Endpoint, EndpointSlice, Service, ServicePort
 from zonewise.routing import (
     NODE_NAME,
@@ -30,12 +31,9 @@ from zonewise.routing import (
 from zonewise.routing.endpoints import is_ready, usable
 from zonewise.routing.kube_proxy import ProxyChoice, TrafficPolicies, categorize, merge, traffic_policies
 from zonewise.routing.policy import PolicyReading, SameDomain, Strength, TopologyKeys
-from zonewise.routing.weights_annotation import WEIGHTS, read_weights
+from zonewise.routing.weights_annotation import read_weights
 from zonewise.topology import REGION, ZONE
 
-CONSUMER: Final = "zonewise.dev/consumer"
-SHARED: Final = "zonewise-shared"
-ALL: Final = "zonewise-all"
 _NOTHING_ASKED: Final = RoutingReason(RoutingCode.NO_POLICY, "all ready endpoints: nothing else is asked for or hinted")
 
 
@@ -233,19 +231,21 @@ def is_stranded(service: Service, slices: Iterable[EndpointSlice], zone: str) ->
         return False  # the controller writes none, and may never have heard of it
     if not isinstance(policy, SameDomain) or Strength.REQUIRE in {policy.node, policy.zone}:
         return False
-    return not any(found.metadata.labels.get(CONSUMER, ALL) in {ALL, SHARED, zone} for found in slices)
+    return not any(
+        found.metadata.labels.get(CONSUMER, CONSUMER_ALL) in {CONSUMER_ALL, CONSUMER_SHARED, zone} for found in slices
+    )
 
 
 def _weighed(found: EndpointSlice, zone: str) -> Iterable[tuple[Endpoint, float]]:
     """The weight of each endpoint for the clients of the zone; none for those it is not meant for."""
-    group = found.metadata.labels.get(CONSUMER, ALL)
+    group = found.metadata.labels.get(CONSUMER, CONSUMER_ALL)
     weights = read_weights(found.metadata.annotations.get(WEIGHTS, ""))
     for endpoint in found.endpoints or ():
         said = weights.get(endpoint.addresses[0]) if endpoint.addresses else None
         if said is not None:
             yield endpoint, said.get(zone, 0.0)
         else:
-            yield endpoint, float(group == zone or (group == SHARED and _hinted(endpoint, zone)))
+            yield endpoint, float(group == zone or (group == CONSUMER_SHARED and _hinted(endpoint, zone)))
 
 
 def _hinted(endpoint: Endpoint, zone: str) -> bool:

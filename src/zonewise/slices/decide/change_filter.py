@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from zonewise.api.names import ROUTING_STATE
 from zonewise.objects import Condition, HasMetadata, Node, Pod, Service
 from zonewise.routing import DRAIN_ZONE, read_policy
 from zonewise.routing.policy import NoPolicy
-from zonewise.slices.decide.names import STATE
 from zonewise.topology import is_ready, zone_of
 
 _ENDED: Final = ("Succeeded", "Failed")
@@ -29,7 +29,7 @@ def service_matters(old: Service | None, new: Service | None) -> bool:
 
 
 def _said(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in annotations.items() if name != STATE}
+    return {name: value for name, value in annotations.items() if name != ROUTING_STATE}
 
 
 def pod_matters(old: Pod, new: Pod) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
 
+from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED, STARTED
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
 from zonewise.routing import (
     NODE_NAME,
@@ -27,11 +27,7 @@ from zonewise.routing.hints_codec import MOST_HINTS
 from zonewise.routing.load import Consumers, LoadShare, names
 from zonewise.routing.policy import AutomaticHints, SameDomain, Strength
 from zonewise.routing.tiers import own_tier
-from zonewise.slices.decide.metadata import CONSUMER, STARTED
 from zonewise.topology import REGION, ZONE
-
-ALL: Final = "zonewise-all"
-SHARED: Final = "zonewise-shared"
 
 Zones = tuple[str, ...]
 
@@ -43,11 +39,11 @@ def is_grouped(policy: Policy) -> bool:
 def group_of(zones: Sequence[str]) -> str:
     match zones:
         case []:
-            return ALL
+            return CONSUMER_ALL
         case [only]:
             return only
         case _:
-            return SHARED
+            return CONSUMER_SHARED
 
 
 def remember(slices: Sequence[EndpointSlice], service: Service, cluster: RoutingNodes) -> Memory:
@@ -118,7 +114,7 @@ class Grouping:
         address = endpoint.addresses[0]
         hints = self._hints.get(address)
         if hints and hints.for_zones:
-            return hints.for_zones[0].name if len(hints.for_zones) == 1 else SHARED, hints
+            return hints.for_zones[0].name if len(hints.for_zones) == 1 else CONSUMER_SHARED, hints
         zones = self._waiting[address] if address in self._waiting else self._consumed.get(address, ())
         return group_of(zones), hints if hints or self._by_node else self._zone_hints(zones)
 

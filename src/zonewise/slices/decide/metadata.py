@@ -8,18 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from zonewise.api.names import CONSUMER, HEADLESS_LABEL, MANAGED_BY, STARTED, STOCK_MANAGER, TRIGGER_TIME, WEIGHTS
 from zonewise.objects import SERVICE_NAME, EndpointSlice, Service
-from zonewise.routing.weights_annotation import WEIGHTS
 from zonewise.slices.decide.families import is_headless
-from zonewise.slices.decide.names import MANAGED_BY, STOCK_MANAGER
 
-HEADLESS: Final = "service.kubernetes.io/headless"
-CONSUMER: Final = "zonewise.dev/consumer"
-TRIGGER_TIME: Final = "endpoints.kubernetes.io/last-change-trigger-time"
-STARTED: Final = "zonewise.dev/started"
-"""Label keys of the domains whose preference has started: hints alone do not tell who made them, or that it had to stop."""
-
-_RESERVED: Final = {SERVICE_NAME, MANAGED_BY, HEADLESS, CONSUMER}
+_RESERVED: Final = {SERVICE_NAME, MANAGED_BY, HEADLESS_LABEL, CONSUMER}
 
 
 def labels_for(service: Service, group: str | None) -> dict[str, str]:
@@ -27,7 +20,7 @@ def labels_for(service: Service, group: str | None) -> dict[str, str]:
     labels = {key: value for key, value in service.metadata.labels.items() if key not in _RESERVED}
     labels |= {SERVICE_NAME: service.metadata.name, MANAGED_BY: STOCK_MANAGER}
     if is_headless(service):
-        labels[HEADLESS] = ""
+        labels[HEADLESS_LABEL] = ""
     if group is not None:
         labels[CONSUMER] = group
     return labels

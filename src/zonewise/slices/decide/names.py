@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from zonewise.objects import SERVICE_NAME, EndpointSlice, Key
-
-MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
-STOCK_MANAGER: Final = "endpointslice-controller.k8s.io"
-"""Kept in mode own, too: consumers and other controllers look for it."""
-
-STATE: Final = "zonewise.dev/routing"
-"""The annotation in which a Service says how it is routed, and why."""
 
 
 def service_key(viewed: EndpointSlice) -> Key:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from zonewise.api.names import MANAGED_BY, ROUTING_STATE, STOCK_MANAGER
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Key, Service, key_of
 from zonewise.routing import (
     NO_DRAIN,
@@ -32,11 +33,7 @@ from zonewise.routing import (
     recall,
 )
 from zonewise.routing.policy import NoPolicy
-from zonewise.slices.decide.names import MANAGED_BY, STATE, STOCK_MANAGER
 from zonewise.slices.decide.service_status import policy_name, read_state
-
-FIELD_MANAGER: Final = "zonewise-overlay"
-"""Under which the overlay controller writes; the webhook lets its requests pass."""
 
 _MOST_ROUNDS: Final = 4
 """So that it ends whatever routing does."""
@@ -121,7 +118,7 @@ def recalled(service: Service, endpoints: Iterable[Endpoint], cluster: RoutingNo
 
 def _is_told_of(service: Service) -> bool:
     """Whether the hints in a Service's slices are of the policy it has now, as far as is known."""
-    state = read_state(service.metadata.annotations.get(STATE))
+    state = read_state(service.metadata.annotations.get(ROUTING_STATE))
     return state is None or state.policy == policy_name(read_policy(service).policy)
 
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from zonewise.api.names import CONSUMER, CONSUMER_ALL
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice
-from zonewise.slices.decide.groups import ALL
-from zonewise.slices.decide.metadata import CONSUMER
 
 Identity = tuple[tuple[str, ...], str, str, str]
 """What makes an endpoint the same one before and after: addresses, hostname, and the pod's namespace and name."""
@@ -25,7 +24,7 @@ class Bucket(NamedTuple):
     group: str
 
 
-PLACEHOLDER: Final = Bucket(frozenset(), ALL)
+PLACEHOLDER: Final = Bucket(frozenset(), CONSUMER_ALL)
 """Where a slice stands that only tells that there is no endpoint."""
 
 Wanted = dict[Bucket, dict[Identity, Endpoint]]
@@ -63,7 +62,7 @@ def identity(endpoint: Endpoint) -> Identity:
 
 def bucket_of(existing: EndpointSlice) -> Bucket:
     """A slice without a consumer label is for everyone."""
-    return Bucket(frozenset(existing.ports or ()), existing.metadata.labels.get(CONSUMER, ALL))
+    return Bucket(frozenset(existing.ports or ()), existing.metadata.labels.get(CONSUMER, CONSUMER_ALL))
 
 
 def _in_order(bucket: Bucket) -> tuple[str, list[str]]:

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
+from zonewise.api.names import STARTED, WEIGHTS
 from zonewise.objects import EndpointPort, EndpointSlice, Pod, Service
 from zonewise.routing import NO_DRAIN, Decision, Drain, HintsExpression, HintsForm, RoutingNodes, express
 from zonewise.routing.load import Consumers
 from zonewise.routing.policy import AutomaticHints
-from zonewise.routing.weights_annotation import WEIGHTS, write_weights
+from zonewise.routing.weights_annotation import write_weights
 from zonewise.slices.decide.body import SliceBody, SliceUpdate, is_owned_by
 from zonewise.slices.decide.endpoints import ByPorts, endpoints_of
 from zonewise.slices.decide.families import ServiceFamily, families_of
-from zonewise.slices.decide.metadata import STARTED, annotations_for, labels_for
+from zonewise.slices.decide.metadata import annotations_for, labels_for
 from zonewise.slices.decide.placement import PLACEHOLDER, PlacedSlice, Placement, place, reuse
 from zonewise.slices.decide.route import RoutedEndpoints, route
 from zonewise.slices.decide.strict_hints import carry_hints, hint_bodies

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from zonewise.api.names import CONSUMER_ALL
 from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Hint, Service
 from zonewise.routing import Decision, Drain, HintsExpression, HintsForm, Memory, RoutingNodes, decide, express
 from zonewise.routing.endpoints import is_marked_ready
 from zonewise.routing.load import Consumers
 from zonewise.routing.policy import Distribution, TrafficDistribution
 from zonewise.slices.decide.endpoints import ByPorts
-from zonewise.slices.decide.groups import ALL, Grouping, beyond_hints, is_grouped, remember, started
+from zonewise.slices.decide.groups import Grouping, beyond_hints, is_grouped, remember, started
 from zonewise.slices.decide.placement import Bucket, Identity, Wanted, identity
 
 Place = Callable[[Endpoint], tuple[str, EndpointHints | None]]
@@ -58,7 +59,7 @@ def route(
         return RoutedEndpoints(decision, expression, _placed(by_ports, _nearest(policy)))
     if hints:
         return RoutedEndpoints(
-            decision, expression, _placed(by_ports, lambda endpoint: (ALL, hints.get(endpoint.addresses[0])))
+            decision, expression, _placed(by_ports, lambda endpoint: (CONSUMER_ALL, hints.get(endpoint.addresses[0])))
         )
     return RoutedEndpoints(decision, expression, _unhinted(by_ports))
 
@@ -101,7 +102,7 @@ def _placed(by_ports: ByPorts, place: Place) -> Wanted:
 def _unhinted(by_ports: ByPorts) -> Wanted:
     wanted: Wanted = {}
     for ports, endpoints in by_ports.items():
-        bucket = wanted.setdefault(Bucket(frozenset(ports), ALL), {})
+        bucket = wanted.setdefault(Bucket(frozenset(ports), CONSUMER_ALL), {})
         bucket.update((identity(endpoint), endpoint) for endpoint in endpoints)
     return wanted
 
@@ -114,11 +115,11 @@ def _nearest(policy: Distribution) -> Place:
     def place(endpoint: Endpoint) -> tuple[str, EndpointHints | None]:
         near = endpoint.zone, endpoint.node_name if with_nodes else None
         if not is_marked_ready(endpoint) or near == (None, None):
-            return ALL, None
+            return CONSUMER_ALL, None
         if near not in made:
             zone, node = near
             made[near] = EndpointHints(for_zones=_hints(zone), for_nodes=_hints(node))
-        return ALL, made[near]
+        return CONSUMER_ALL, made[near]
 
     return place
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from zonewise.api.names import PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.objects import Service
 from zonewise.routing import (
     Decision,
@@ -24,7 +25,6 @@ from zonewise.routing import (
     RoutingSubject,
     forecast,
 )
-from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 from zonewise.routing.policy import (
     AutomaticHints,
     Distribution,
@@ -34,7 +34,6 @@ from zonewise.routing.policy import (
     TopologyKeys,
 )
 
-OUR_PROXY: Final = "zonewise"
 STOCK_DNS_LOSS: Final = "the Service is headless, and stock DNS gives its clients every endpoint"
 
 _IN_FORCE: Final = frozenset(
@@ -210,7 +209,7 @@ def _losses(service: Service, expressions: Mapping[str, HintsExpression]) -> tup
 
 
 def _has_our_proxy(service: Service) -> bool:
-    return service.metadata.labels.get(PROXY_NAME_LABEL) == OUR_PROXY
+    return service.metadata.labels.get(PROXY_NAME_LABEL) == PROXY_NAME
 
 
 def _distinct(groups: Iterable[Iterable[RoutingReason]]) -> tuple[str, ...]:

@@ -13,15 +13,14 @@ from typing import Final
 
 import msgspec
 
+from zonewise.api.names import PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.objects import Service
 from zonewise.objects.events import Severity
 from zonewise.routing import Decision, HintsExpression, RoutingCode, RoutingNodes, RoutingReason
 from zonewise.routing.endpointslice_events import STOCK_CODES, stock_event
-from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 from zonewise.routing.policy import AutomaticHints
 from zonewise.slices.decide.service_status import (
     DRAIN_CODES,
-    OUR_PROXY,
     STOCK_DNS_LOSS,
     ServiceRoutingState,
     cut,
@@ -36,7 +35,7 @@ from zonewise.slices.decide.service_status import (
 )
 
 _NEEDS_DNS_REMEDY: Final = "answer the cluster's names with `zonewise dns`, where it does not do so already"
-_NEEDS_PROXY_REMEDY: Final = f"label the Service {PROXY_NAME_LABEL}={OUR_PROXY} where the Zonewise proxy runs"
+_NEEDS_PROXY_REMEDY: Final = f"label the Service {PROXY_NAME_LABEL}={PROXY_NAME} where the Zonewise proxy runs"
 
 
 @dataclass(frozen=True, slots=True)

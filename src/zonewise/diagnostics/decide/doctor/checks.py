@@ -13,6 +13,7 @@ from typing import Final
 
 from cryptography import x509
 
+from zonewise.api.names import MANAGED_BY, PROXY_NAME, PROXY_NAME_LABEL, STOCK_MANAGER
 from zonewise.diagnostics.decide.doctor.cluster_checks import check_cluster, check_data_plane, check_nodes
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Diagnosis, Finding, FindingLevel, counted
@@ -20,9 +21,8 @@ from zonewise.diagnostics.decide.status.assemble import CONFIGURATIONS, assemble
 from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
 from zonewise.objects import Key
 from zonewise.routing import HintsForm
-from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
-from zonewise.slices.decide.names import MANAGED_BY, STOCK_MANAGER, service_key
-from zonewise.slices.decide.service_status import OUR_PROXY, STOCK_DNS_LOSS
+from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.service_status import STOCK_DNS_LOSS
 
 SOON: Final = timedelta(days=7)
 _NAMED: Final = 3
@@ -184,7 +184,7 @@ def _losses(status: ClusterStatus) -> Iterator[Finding]:
     if others:
         first = others[0].outlook
         words = f"{{ask}} what stock proxies can't do: {_quoted(first.losses[0])}"
-        fix = f"kubectl label service -n {first.namespace} {first.name} {PROXY_NAME_LABEL}={OUR_PROXY}"
+        fix = f"kubectl label service -n {first.namespace} {first.name} {PROXY_NAME_LABEL}={PROXY_NAME}"
         yield _about("NeedsProxy", FindingLevel.NOTE, others, words, fix)
     if headless:
         words = "{ask} what stock DNS can't do: it gives the clients of a headless Service every endpoint"

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from zonewise.api.names import BETA_REGION, BETA_ZONE
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Finding, FindingLevel, counted
 from zonewise.diagnostics.decide.explain.data_plane import minor_of, tells_version
 from zonewise.objects import Node
 from zonewise.routing.kube_proxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
 from zonewise.topology import REGION, ZONE, capacity_of, is_control_plane, is_ready
-from zonewise.topology.labels import BETA_REGION, BETA_ZONE
 
 OLDEST_MINOR: Final = 24
 """Before it, hints were behind a feature gate that was off."""

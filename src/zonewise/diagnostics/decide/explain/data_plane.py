@@ -13,13 +13,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED, PROXY_NAME_LABEL
 from zonewise.dns.decide.client_groups import decisions
 from zonewise.dns.decide.zone import ready_by_family
 from zonewise.objects import EndpointSlice, Node, Service, ServicePort
 from zonewise.planning.data_plane import DataPlane
-from zonewise.proxy.decide.targets import ALL, CONSUMER, SHARED, NodePlace, find_targets, is_stranded
+from zonewise.proxy.decide.targets import NodePlace, find_targets, is_stranded
 from zonewise.routing import ClientChoice, Decision, RoutingCode, RoutingNodes, RoutingReason, choose, drained_zones
-from zonewise.routing.kube_proxy import LATEST_MINOR, PROXY_NAME_LABEL, stock_choice, traffic_policies
+from zonewise.routing.kube_proxy import LATEST_MINOR, stock_choice, traffic_policies
 
 T = TypeVar("T", Service, EndpointSlice)
 
@@ -84,8 +85,8 @@ def _watched(scene: DataPlaneView, zone: str) -> Sequence[EndpointSlice]:
     """A node's proxy hears of groups for other zones only where it would have no endpoint at all."""
     if not zone or is_stranded(scene.service, scene.slices, zone):
         return scene.slices
-    ours = {ALL, SHARED, zone}
-    return [found for found in scene.slices if found.metadata.labels.get(CONSUMER, ALL) in ours]
+    ours = {CONSUMER_ALL, CONSUMER_SHARED, zone}
+    return [found for found in scene.slices if found.metadata.labels.get(CONSUMER, CONSUMER_ALL) in ours]
 
 
 def by_kube_proxy(scene: DataPlaneView, front: ServiceFrontend, node: Node) -> EndpointsForClient:

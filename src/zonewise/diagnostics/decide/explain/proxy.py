@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from zonewise.api.names import PROXY_NAME, PROXY_NAME_LABEL
 from zonewise.objects import EndpointSlice, Service, key_of
-from zonewise.proxy.decide.rules import PROXY_NAME, PortRefusal, PortRules, Scope, is_served
+from zonewise.proxy.decide.rules import PortRefusal, PortRules, Scope, is_served
 from zonewise.proxy.decide.service_rules import explain
 from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, PortTargets
 from zonewise.proxy.wire.elements import ElementWriter, PortElements
 from zonewise.proxy.wire.family import Family
 from zonewise.proxy.wire.layout import LayoutOptions, place_key
 from zonewise.routing import read_policy
-from zonewise.routing.kube_proxy import PROXY_NAME_LABEL
 
 
 def explain_service(

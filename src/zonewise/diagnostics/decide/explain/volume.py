@@ -11,16 +11,9 @@ from typing import Any
 
 import msgspec
 
+from zonewise.api.names import CSI_TAKEOVER_PREFIX
 from zonewise.ceph.decide import takeover
-from zonewise.ceph.decide.domains import (
-    ACTIVE,
-    TAKEOVER_PREFIX,
-    DomainLabels,
-    Segments,
-    describe,
-    lies_in,
-    segments_of,
-)
+from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, describe, lies_in, segments_of
 from zonewise.ceph.decide.takeover import TakeoverDomain, TakeoverMap
 from zonewise.objects import Node
 from zonewise.topology import NodeSelector, is_ready
@@ -141,7 +134,7 @@ def _reach(facts: VolumeFacts, selector: NodeSelector | None) -> tuple[VolumeRea
         labels = node.metadata.labels
         if selector is None:
             by = "everywhere"
-        elif selector.matches({key: value for key, value in labels.items() if not key.startswith(TAKEOVER_PREFIX)}):
+        elif selector.matches({key: value for key, value in labels.items() if not key.startswith(CSI_TAKEOVER_PREFIX)}):
             by = "its domain"
         elif selector.matches(labels, node.metadata.name):
             by = "takeover"

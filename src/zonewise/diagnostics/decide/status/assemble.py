@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from zonewise.api.names import APP_DNS, APP_NAME_LABEL, APP_PROXY
 from zonewise.diagnostics.decide.status import storage
 from zonewise.diagnostics.decide.status.budgets import budget_status
 from zonewise.diagnostics.decide.status.report import (
@@ -31,7 +32,7 @@ from zonewise.objects.admissionregistration import RegisteredWebhook, WebhookCon
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.objects.storage import PersistentVolume
-from zonewise.planning.data_plane import DNS, NAME_LABEL, PROXY, carriers_of
+from zonewise.planning.data_plane import carriers_of
 from zonewise.planning.forecast import ClusterForecast, look
 from zonewise.planning.snapshot import Snapshot, gather
 from zonewise.routing import HintsForm
@@ -44,8 +45,8 @@ COMPONENTS: Final = (
     "zonewise-webhook",
     "zonewise-disruption",
     "zonewise-guard",
-    PROXY,
-    DNS,
+    APP_PROXY,
+    APP_DNS,
     "zonewise-csi-controller",
     "zonewise-csi-node",
     "zonewise-dashboard",
@@ -294,7 +295,7 @@ def _traffic_troubles(measured: MeasuredTraffic, away: set[str]) -> Iterator[Sta
     """`away` are the nodes that are not ready."""
     if not measured.proxies or not measured.problem:
         return
-    why, remedy = measured.problem, f"kubectl get pods -A -o wide -l {NAME_LABEL}={PROXY}"
+    why, remedy = measured.problem, f"kubectl get pods -A -o wide -l {APP_NAME_LABEL}={APP_PROXY}"
     if measured.forbidden:
         remedy = "allow `get` of pods/proxy where the proxies run"
     elif measured.silent and away.issuperset(measured.silent):

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from zonewise.api.names import CSI_DRIVER, CSI_TAKEOVER_PREFIX, CSI_TOPOLOGY_PREFIX
 from zonewise.diagnostics.decide.status.report import TakeoverStatus, VolumeDomain
 from zonewise.objects import Node
 from zonewise.objects.storage import NodeTerm, PersistentVolume
 from zonewise.topology import zone_of
 from zonewise.topology.quantity import QuantityError, milli_value
 
-DRIVER: Final = "ceph.zonewise.dev"
-TOPOLOGY: Final = "topology.ceph.zonewise.dev/"
-TAKEOVER: Final = "takeover.ceph.zonewise.dev/"
-"""How the label begins that a node has while it serves another domain's volumes; `zone.eu-1a` follows."""
 EVERYWHERE: Final = "everywhere"
 
 
 def volumes(found: Iterable[PersistentVolume], nodes: Sequence[Node]) -> tuple[VolumeDomain, ...]:
     by_domain: dict[str, list[PersistentVolume]] = {}
     for volume in found:
-        if volume.spec.csi and volume.spec.csi.driver == DRIVER:
+        if volume.spec.csi and volume.spec.csi.driver == CSI_DRIVER:
             by_domain.setdefault(domain_of(volume), []).append(volume)
     labels = [node.metadata.labels for node in nodes]
     return tuple(
@@ -40,9 +37,9 @@ def domain_of(volume: PersistentVolume) -> str:
     """Such as `zone=eu-1a`: the term of the domain itself, not those of who takes it over."""
     for term in _terms(volume):
         said = [
-            f"{each.key.removeprefix(TOPOLOGY)}={','.join(each.values)}"
+            f"{each.key.removeprefix(CSI_TOPOLOGY_PREFIX)}={','.join(each.values)}"
             for each in term.match_expressions
-            if each.key.startswith(TOPOLOGY)
+            if each.key.startswith(CSI_TOPOLOGY_PREFIX)
         ]
         if said:
             return ", ".join(said)
@@ -73,8 +70,8 @@ def takeovers(nodes: Iterable[Node]) -> tuple[TakeoverStatus, ...]:
     serving: dict[str, list[Node]] = {}
     for node in nodes:
         for label in node.metadata.labels:
-            if label.startswith(TAKEOVER):
-                kind, _, domain = label.removeprefix(TAKEOVER).partition(".")
+            if label.startswith(CSI_TAKEOVER_PREFIX):
+                kind, _, domain = label.removeprefix(CSI_TAKEOVER_PREFIX).partition(".")
                 serving.setdefault(f"{kind}={domain}", []).append(node)
     return tuple(
         TakeoverStatus(
