@@ -38,9 +38,10 @@ test: setup lint ## every check and every test, with coverage of the ground
 	@if $(PYTEST) $(UNHUNG) -n $(WORKERS) --dist loadgroup --cov --cov-report= --durations=25 --durations-min=5 tests; then \
 		$(BIN)/coverage report --include='src/zonewise/kube/*,src/zonewise/topology/*,src/zonewise/objects/*' --fail-under=90; \
 	else \
-		echo "what failed beside others is judged once more, alone: real clusters and kernels share these cores"; \
-		test -s .pytest_cache/again; \
-		$(PYTEST) $(UNHUNG) -n 1 --dist loadgroup @.pytest_cache/again; \
+		echo "failed tests run once more, alone; a test that passes then is flaky and goes to tests/flaky.txt"; \
+		test -s .pytest_cache/again; cp .pytest_cache/again .pytest_cache/flaky; \
+		$(PYTEST) $(UNHUNG) -n 1 --dist loadgroup @.pytest_cache/flaky; \
+		sort -u -o tests/flaky.txt tests/flaky.txt .pytest_cache/flaky; cat tests/flaky.txt; \
 	fi
 
 .PHONY: test-unit

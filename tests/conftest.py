@@ -11,7 +11,7 @@ import structlog
 from hypothesis import settings
 
 from support.lab import shared_cluster
-from support.rerun import Verdicts
+from support.rerun import RerunList
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.lab.ceph import cluster as ceph
@@ -29,7 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.hookimpl(trylast=True)  # once there is a terminal to write to
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Verdicts(config.pluginmanager.getplugin("terminalreporter")))
+        config.pluginmanager.register(RerunList(config.pluginmanager.getplugin("terminalreporter")))
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
-"""What failed is said when it fails, and what has to be judged once more is written down, for pytest to be given as @FILE.
+"""Pytest plugin: prints failures as they happen, and writes the tests to run again to `.pytest_cache/again`.
 
-`--last-failed` does not do: what belongs to a group of xdist is called otherwise when it has run than when it is looked for, and a
-test whose worker died is forgotten when another worker passes it.
+`make test` runs that file once more with `pytest @FILE` and records what passes then in `tests/flaky.txt`.
+`--last-failed` does not work here: xdist appends the group to a test's id, and forgets a test whose worker died.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-AGAIN = Path(__file__).parents[2] / ".pytest_cache/again"
-_GROUP = re.compile(r"@[\w-]+$")
+AGAIN: Final = Path(__file__).parents[2] / ".pytest_cache/again"
+_GROUP: Final = re.compile(r"@[\w-]+$")
 
 
-class Verdicts:
+class RerunList:
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
         self._collected: dict[str, None] = {}
-        self._seen: set[str] = set()
+        self._reported: set[str] = set()
         self._failed: set[str] = set()
 
     @pytest.hookimpl(optionalhook=True)
@@ -29,7 +29,7 @@ class Verdicts:
         self._collected.update(dict.fromkeys(ids))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seen.add(report.nodeid)
+        self._reported.add(report.nodeid)
         if report.failed:
             self._failed.add(report.nodeid)
             self._terminal.write_line("")
@@ -37,14 +37,14 @@ class Verdicts:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, sched: Any) -> None:
-        """xdist hands on all that the dead worker ever had, and waits for ever for who is given what is done already."""
+        """Remove finished groups from the queue: xdist hands over all of a dead worker's groups, and waits for ever."""
         for scope, unit in list(sched.workqueue.items()):
             unit.update({crashitem: True} if crashitem in unit else {})
             if all(unit.values()):
                 del sched.workqueue[scope]
 
     def pytest_sessionfinish(self) -> None:
-        """With those that nobody came to, should the workers have died before."""
-        again = [each for each in self._collected if each in self._failed or each not in self._seen]
+        """Tests that never ran, because their worker died, run again as well."""
+        again = [test for test in self._collected if test in self._failed or test not in self._reported]
         AGAIN.parent.mkdir(exist_ok=True)
-        AGAIN.write_text("".join(f"{_GROUP.sub('', each)}\n" for each in again))
+        AGAIN.write_text("".join(f"{_GROUP.sub('', test)}\n" for test in again))
