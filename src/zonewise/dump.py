@@ -1,8 +1,8 @@
-"""Dumps of a cluster as kubectl prints them, YAML or JSON, read into views object by object.
+"""Dumps of a cluster (`kubectl get -o yaml` or `json`), read into views object by object.
 
 `plan`, `explain` and the simulator read them. Measured on pods as kubectl prints them, PyYAML's C loader takes forty
 times as long as rapidyaml does; a dump of a large cluster is read in seconds because a list in kubectl's own form is cut
-at its items and only those of the kinds asked for are parsed. Anything else, and anything that is broken, goes through
+at its items and only items of the requested kinds are parsed. Everything else, and broken input, goes through
 PyYAML, whose messages say where.
 """
 
@@ -49,24 +49,24 @@ class _Chunk(NamedTuple):
 
 def read(data: bytes, source: str, views: Views) -> dict[str, list[Any]]:
     """The objects of each kind asked for, in their order; `source` names the dump in errors."""
-    found: dict[str, list[Any]] = {kind: [] for kind in views}
+    objects_by_kind: dict[str, list[Any]] = {kind: [] for kind in views}
     objects = _json_objects(data, source) if data.lstrip()[:1] == b"{" else _yaml_objects(data, source, views)
     with _silenced():
-        for kind, written in objects:
+        for kind, encoded in objects:
             if kind in views:
-                found[kind].append(_view(written, kind, views[kind], source))
-    return found
+                objects_by_kind[kind].append(_view(encoded, kind, views[kind], source))
+    return objects_by_kind
 
 
-def _view(written: bytes | msgspec.Raw, kind: str, view: type[View], source: str) -> View:
+def _view(encoded: bytes | msgspec.Raw, kind: str, view: type[View], source: str) -> View:
     try:
-        return msgspec.json.decode(written, type=view, strict=False)
+        return msgspec.json.decode(encoded, type=view, strict=False)
     except msgspec.ValidationError as error:
-        raise DumpError(f"{source}: {kind} {_name(written)} can't be read: {error}") from error
+        raise DumpError(f"{source}: {kind} {_name(encoded)} can't be read: {error}") from error
 
 
-def _name(written: bytes | msgspec.Raw) -> str:
-    metadata = msgspec.json.decode(written).get("metadata")
+def _name(encoded: bytes | msgspec.Raw) -> str:
+    metadata = msgspec.json.decode(encoded).get("metadata")
     return str(metadata.get("name", "without a name")) if isinstance(metadata, dict) else "without a name"
 
 
@@ -84,17 +84,17 @@ def _json_objects(data: bytes | msgspec.Raw, source: str) -> Iterator[tuple[str,
 
 
 def _yaml_objects(data: bytes, source: str, views: Views) -> Iterator[tuple[str, bytes | msgspec.Raw]]:
-    quick = _Quick()
+    fast = _FastYaml()
     for document in _documents(data):
         listed = _KUBECTL_LIST.match(document.text)
         if listed is None:
-            for parsed in _patiently(document, source):
+            for parsed in _parse_slow(document, source):
                 yield from _json_objects(parsed, source)
             continue
         for begin, text in _items(document.text, listed.end()):
             kind = _ITEM_KIND.search(text)
             if kind is None or (name := kind[1].decode(errors="replace")) in views:
-                yield name if kind else "", _first(quick, document, begin, text, source)
+                yield name if kind else "", _first(fast, document, begin, text, source)
 
 
 def _documents(data: bytes) -> Iterator[_Chunk]:
@@ -108,7 +108,7 @@ def _documents(data: bytes) -> Iterator[_Chunk]:
 
 
 def _all(sought: bytes, data: bytes, start: int = 0, stop: int | None = None) -> Iterator[int]:
-    """Where it stands: on hundreds of megabytes ten times as fast as a regular expression."""
+    """Positions of `sought`: on hundreds of megabytes ten times as fast as a regular expression."""
     at = data.find(sought, start, stop)
     while at >= 0:
         yield at
@@ -116,7 +116,7 @@ def _all(sought: bytes, data: bytes, start: int = 0, stop: int | None = None) ->
 
 
 def _items(text: bytes, start: int) -> Iterator[tuple[int, bytes]]:
-    """An item begins where a line does: whatever stands in one is indented."""
+    """An item begins at the start of a line; its content is indented."""
     end = _LIST_END.search(text, max(start, len(text) - 4096))
     stop = end.start() if end else len(text)
     begins = [at + 1 for at in _all(b"\n- ", text, start, stop)]
@@ -124,16 +124,16 @@ def _items(text: bytes, start: int) -> Iterator[tuple[int, bytes]]:
         yield begin, text[begin:until]
 
 
-def _first(quick: _Quick, document: _Chunk, begin: int, item: bytes, source: str) -> msgspec.Raw:
+def _first(fast: _FastYaml, document: _Chunk, begin: int, item: bytes, source: str) -> msgspec.Raw:
     """The only element of a list of one."""
-    objects = _quickly(quick, item)
+    objects = _parse_fast(fast, item)
     if objects is None:
         chunk = _Chunk(item, document.line + document.text.count(b"\n", 0, begin))
-        objects = msgspec.json.decode(next(iter(_patiently(chunk, source))), type=list[msgspec.Raw])
+        objects = msgspec.json.decode(next(iter(_parse_slow(chunk, source))), type=list[msgspec.Raw])
     return objects[0]
 
 
-class _Quick:
+class _FastYaml:
     """rapidyaml, with one tree and one buffer for all items: it never frees a buffer of its own."""
 
     def __init__(self) -> None:
@@ -151,19 +151,19 @@ class _Quick:
                 self._buffer = bytearray(2 * len(self._buffer))
 
 
-def _quickly(quick: _Quick, text: bytes) -> list[msgspec.Raw] | None:
-    """None where only PyYAML may judge: what is broken, what rapidyaml does not resolve or can't say in JSON."""
+def _parse_fast(fast: _FastYaml, text: bytes) -> list[msgspec.Raw] | None:
+    """None if PyYAML must parse it: broken input, anchors, and what rapidyaml can't write as JSON."""
     if b": *" in text or b": &" in text:
         return None
     try:
-        return msgspec.json.decode(quick.json(text), type=list[msgspec.Raw])
+        return msgspec.json.decode(fast.json(text), type=list[msgspec.Raw])
     except (*_REFUSED, TypeError, UnicodeError, msgspec.DecodeError):
         return None
 
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """rapidyaml writes its complaints to the terminal before it raises them; PyYAML's are the ones we show."""
+    """rapidyaml prints its errors to the terminal before it raises them; we show PyYAML's."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -175,7 +175,7 @@ def _silenced() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _patiently(chunk: _Chunk, source: str) -> Iterable[bytes]:
+def _parse_slow(chunk: _Chunk, source: str) -> Iterable[bytes]:
     try:
         documents = list(yaml.load_all(chunk.text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (yaml.YAMLError, UnicodeError) as error:

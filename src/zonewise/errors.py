@@ -1,4 +1,4 @@
-"""The base of every error that a person can act on: the command line shows it as one line, without a traceback."""
+"""Base of errors that a user can act on. The command line shows them as one line, without a traceback."""
 
 
 class ZonewiseError(Exception):

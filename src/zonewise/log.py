@@ -53,7 +53,7 @@ def get_logger(name: str) -> FilteringBoundLogger:
 
 
 def redact(value: Any, *, name: str = "", depth: int = 0) -> Any:
-    """The value without what must not be seen: all of it if `name` says so, else what looks like a credential."""
+    """The value without secrets: nothing of it if `name` names a secret, else all but what looks like a credential."""
     match value:
         case None | bool():
             return value
@@ -74,7 +74,7 @@ def redact(value: Any, *, name: str = "", depth: int = 0) -> Any:
 
 
 def _redact_text(text: str) -> str:
-    return _SECRET_TEXT.sub(lambda found: (found["before"] or "") + REDACTED, text)
+    return _SECRET_TEXT.sub(lambda match: (match["before"] or "") + REDACTED, text)
 
 
 def _redact_line(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
@@ -86,7 +86,7 @@ def _number(level: Level) -> int:
 
 
 def _structlog() -> Any:
-    """Without rich, which it would import, at twice its own time, for tracebacks that we have rendered before it could."""
+    """structlog without rich, which it imports for tracebacks that are rendered before: that doubles its import time."""
     if "structlog" not in sys.modules and "rich" not in sys.modules:
         sys.modules["rich"] = None  # type: ignore[assignment] # as if it were not installed
         try:
@@ -134,7 +134,7 @@ class _LazyLogger:
 
 
 class _Forwarder(logging.Handler):
-    """Gives the lines of libraries that use the standard library's logging to structlog."""
+    """Forwards records of the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = get_logger(record.name)

@@ -249,7 +249,7 @@ BROKEN = {"not base64 of PEM": "bm9uc2Vuc2U=", "cut short": "LS0tLS1CRUdJTiBDRVJ
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
 async def test_a_broken_secret_says_what_to_do(client: Client, namespace: str, text: str) -> None:
     await client.create(SECRETS, {"metadata": {"name": SECRET}, "data": {"ca.crt": text}}, namespace)
-    with pytest.raises(CertificateError, match=f"secret {namespace}/{SECRET}: .*; delete it to have it made anew"):
+    with pytest.raises(CertificateError, match=f"secret {namespace}/{SECRET}: .*; delete it to have it recreated"):
         await shared(client, namespace).current(utc_now())
 
 

@@ -133,7 +133,7 @@ async def test_the_leaders_work_ends_when_somebody_else_is_named_holder(client: 
             await eventually(lambda: term.begun == 2)
     assert [line["event"] for line in lines] == [
         "leadership gained",
-        "somebody else leads",
+        "another process leads",
         "leadership lost",
         "leadership gained",
         "leadership released",

@@ -127,7 +127,7 @@ async def test_a_leader_that_cannot_release_says_so_and_ends(
                 async with working(far, namespace, "me") as worker:
                     await eventually(lambda: worker.begun)
                     proxy.go_silent()
-            assert lines[-1]["event"] == "lease not released, it expires by itself"
+            assert lines[-1]["event"] == "lease not released, it will expire"
             assert worker.ended == 1
             assert not worker.leadership.leads
     assert (await client.get(LEASES, "x", namespace)).spec.holder_identity == "me"

@@ -119,7 +119,7 @@ async def test_a_signal_ends_a_leader_cleanly_and_the_other_takes_over_at_once(
     first = start("a")
     await eventually(lambda: history.writes_of("a"))
     second = start("b")
-    await asyncio.to_thread(second.line, "somebody else leads")
+    await asyncio.to_thread(second.line, "another process leads")
     first.signal(signal.SIGTERM)
     assert await asyncio.to_thread(first.end) == 0
     assert first.events[:2] == ["process started", "leadership gained"]

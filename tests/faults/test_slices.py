@@ -125,7 +125,7 @@ async def test_two_controllers_share_one_lease(
         await asyncio.to_thread(first.line, "leadership gained")
         second = await stack.enter_async_context(process(breakable, *lease))
         async with churn.going_on():
-            await asyncio.to_thread(second.line, "somebody else leads")
+            await asyncio.to_thread(second.line, "another process leads")
             first.signal(signal.SIGSTOP)
             await asyncio.to_thread(second.line, "leadership gained")
             first.signal(signal.SIGCONT)

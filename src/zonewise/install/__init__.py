@@ -1,1 +1,1 @@
-"""Putting Zonewise into a cluster and taking it out again: its manifests, applied, compared and removed."""
+"""Install and uninstall: manifests, applied, compared and removed."""

@@ -1,4 +1,4 @@
-"""Manifests into a cluster: by server-side apply under our own name, object by object, and until their pods are ready."""
+"""Install: server-side apply of the manifests, object by object, and waiting until their pods are ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zonewise.kube.wire.errors import Conflict, NotFound
 
 _POLL_SECONDS = 0.3
 _DEADLINE_SECONDS = 120.0
-"""Kinds and policies are checked by the API server when they come, which takes a busy one its time."""
+"""The API server validates CRDs and policies on write, which is slow on a busy server."""
 
 
 class ApplyChange(StrEnum):
@@ -43,13 +43,13 @@ class ApplyOutcome:
 
 
 async def apply(client: Client, documents: Sequence[Document], *, force: bool = False) -> AsyncIterator[ApplyOutcome]:
-    """In the order in which they need each other; those of a kind at once."""
+    """In the order of their dependencies; objects of a kind concurrently."""
     for _, alike in itertools.groupby(sorted(documents, key=rank), key=rank):
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_apply_one(client, document, force)) for document in alike]
         except ExceptionGroup as failed:
-            raise failed.exceptions[0] from failed  # the others say no more
+            raise failed.exceptions[0] from failed  # the first is enough
         for task in tasks:
             yield task.result()
 
@@ -66,26 +66,26 @@ async def _apply_one(client: Client, document: Document, force: bool) -> ApplyOu
 
 
 async def compare(client: Client, documents: Sequence[Document], *, force: bool = False) -> AsyncIterator[str]:
-    """What `apply` would change, by asking the server to do it and store nothing."""
+    """What `apply` would change, by a server-side dry run."""
     for document in sorted(documents, key=rank):
         live = await find(client, document)
         try:
             made = await _send(client, document, force=force, dry_run=True)
         except NotFound:  # its namespace is not there yet
             made = document
-        if said := difference(shown(document), live, made):
-            yield said
+        if text := difference(shown(document), live, made):
+            yield text
 
 
 async def compare_removed(client: Client, documents: Sequence[Document]) -> AsyncIterator[str]:
     """What `remove` would delete."""
     for document in sorted(documents, key=rank, reverse=True):
-        if said := difference(shown(document), await find(client, document), None):
-            yield said
+        if text := difference(shown(document), await find(client, document), None):
+            yield text
 
 
 async def remove(client: Client, documents: Sequence[Document]) -> AsyncIterator[ApplyOutcome]:
-    """In the opposite order; what is not there is fine."""
+    """In the opposite order; missing objects are skipped."""
     for document in sorted(documents, key=rank, reverse=True):
         resource, namespace, name = _place(document)
         try:
@@ -96,7 +96,7 @@ async def remove(client: Client, documents: Sequence[Document]) -> AsyncIterator
 
 
 async def until_gone(client: Client, documents: Sequence[Document], timeout_seconds: float) -> None:
-    """Finalizers take a moment: a namespace goes with all that is in it, a kind with all of its objects."""
+    """Waits for finalizers: a namespace goes with its contents, a CRD with its objects."""
     deadline = time.monotonic() + timeout_seconds
     for document in documents:
         while await find(client, document) is not None:
@@ -137,10 +137,10 @@ def missing(workload: dict[str, Any] | None) -> str:
 async def find(client: Client, document: Document) -> dict[str, Any] | None:
     resource, namespace, name = _place(document)
     try:
-        found = await client.get(resource, name, namespace)
+        live = await client.get(resource, name, namespace)
     except NotFound:
         return None
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **found}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **live}
 
 
 def shown(document: Document) -> str:

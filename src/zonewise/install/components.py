@@ -1,7 +1,7 @@
-"""What can be installed, and the manifests of it: files of this package, with four words in them replaced. Pure.
+"""Components and their manifests: files of this package, with four words in them replaced.
 
 The files are complete as they stand, and `deploy/` links to them; the Helm chart in `deploy/chart` replaces the same
-words. So whichever way Zonewise comes into a cluster, the same objects arrive.
+words. So every way to install gives the same objects.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SUMMARY: Final = {
     InstallComponent.DNS_BEHIND: "the DNS server behind CoreDNS",
     InstallComponent.DNS_NODE: "the DNS server on every node",
     InstallComponent.CSI: "the Ceph CSI driver; it needs a configuration of yours, see [storage](storage.md)",
-    InstallComponent.DASHBOARD: "the live page, for whom the API server lets",
+    InstallComponent.DASHBOARD: "the live page, for users whom the API server authorises",
 }
 DEFAULT: Final = (
     InstallComponent.SLICES,
@@ -75,16 +75,16 @@ class ManifestValues:
     namespace: str = SYSTEM_NAMESPACE
     replicas: int = 2
     api_server: tuple[str, int] = ("api.example.com", 6443)
-    """Where a proxy in the place of kube-proxy finds the API server before there are rules for its cluster IP."""
+    """The API server's address for a proxy that replaces kube-proxy: there are no rules for the cluster IP yet."""
 
 
 def choose(names: Iterable[str]) -> tuple[InstallComponent, ...]:
-    """By name, each once and in the order of their installation; none means the default ones."""
-    known = {str(component) for component in InstallComponent}
-    wanted = set(names)
-    for name in sorted(wanted - known):
+    """Components by name, in the order of installation; no name means the default ones."""
+    valid = {str(component) for component in InstallComponent}
+    requested = set(names)
+    for name in sorted(requested - valid):
         raise UsageError(f"no component {name!r}: write one or more of {', '.join(InstallComponent)}")
-    chosen = tuple(component for component in InstallComponent if component in wanted) or DEFAULT
+    chosen = tuple(component for component in InstallComponent if component in requested) or DEFAULT
     for group in _EITHER:
         both = [component for component in chosen if component in group]
         if len(both) > 1:
@@ -119,12 +119,16 @@ def identity(document: Document) -> tuple[str, str, str]:
 
 
 def superseded(chosen: Sequence[InstallComponent], mode: InstallMode, values: ManifestValues) -> list[Document]:
-    """What the other mode, or another component for the same work, has and this one has not: left behind, its rights would
-    stay, or its programs without them. A namespace and a kind are others', too.
+    """Objects of the other mode, or of another component for the same work, that this choice does not have. Left behind,
+    their rights or programs would stay. Namespaces and CRDs are shared and not listed.
     """
     kept = {identity(document) for document in documents(chosen, mode, values)}
-    found = {identity(each): each for other, how in _replaced(chosen, mode) for each in documents([other], how, values)}
-    return [each for name, each in found.items() if name not in kept and each["kind"] not in _SHARED]
+    replaced = {
+        identity(document): document
+        for other, other_mode in _replaced(chosen, mode)
+        for document in documents([other], other_mode, values)
+    }
+    return [document for name, document in replaced.items() if name not in kept and document["kind"] not in _SHARED]
 
 
 def _replaced(chosen: Sequence[InstallComponent], mode: InstallMode) -> Iterator[tuple[InstallComponent, InstallMode]]:
@@ -132,16 +136,16 @@ def _replaced(chosen: Sequence[InstallComponent], mode: InstallMode) -> Iterator
         yield InstallComponent.SLICES, InstallMode.OWN if mode is InstallMode.OVERLAY else InstallMode.OVERLAY
     for group in _EITHER:
         if group & set(chosen):
-            yield from ((each, mode) for each in InstallComponent if each in group and each not in chosen)
+            yield from ((other, mode) for other in InstallComponent if other in group and other not in chosen)
 
 
 def everything(components: Iterable[InstallComponent], values: ManifestValues) -> list[Document]:
     """The objects of these components in every mode, each once."""
-    found: dict[tuple[str, str, str], Document] = {}
+    objects: dict[tuple[str, str, str], Document] = {}
     for component in components:
         for mode in InstallMode:
-            found |= {identity(document): document for document in documents([component], mode, values)}
-    return list(found.values())
+            objects |= {identity(document): document for document in documents([component], mode, values)}
+    return list(objects.values())
 
 
 def _parts(

@@ -1,1 +1,1 @@
-"""The only room that talks to an API server: client, watch caches, queues, leases, events, admission."""
+"""Everything that talks to an API server: client, watch caches, controllers, leases, events, admission."""

@@ -1,4 +1,4 @@
-"""What the control loops count, for `/metrics`: work queues, reconciles, leases and events.
+"""Metrics of control loops: work queues, reconciles, leases and events.
 
 Names that client-go has made customary (`workqueue_*`, `leader_election_master_status`) are kept, so that existing
 dashboards and alerts read ours too.

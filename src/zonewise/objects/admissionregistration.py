@@ -36,7 +36,7 @@ class RegisteredWebhook(View, frozen=True):
     failure_policy: str = "Fail"
     rules: tuple[WebhookRule, ...] = ()
     namespace_selector: dict[str, Any] = {}
-    """Empty selects all; API servers write that where nothing was said."""
+    """Empty selects all, which is the API server's default."""
 
 
 class WebhookConfiguration(View, frozen=True):

@@ -8,7 +8,7 @@ from zonewise.objects.resource import Resource
 
 
 class EndpointConditions(View, frozen=True):
-    """`None` means the writer did not say; who reads it decides what that stands for."""
+    """`None` means unknown; the reader decides what that stands for."""
 
     ready: bool | None = None
     serving: bool | None = None

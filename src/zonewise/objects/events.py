@@ -1,4 +1,4 @@
-"""Views of events.k8s.io: what happened to objects, told to people."""
+"""Views of events.k8s.io: Events."""
 
 from __future__ import annotations
 

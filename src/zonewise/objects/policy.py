@@ -67,14 +67,14 @@ class BudgetCharge(View, frozen=True):
     def parse(cls, line: str) -> BudgetCharge:
         """Words that are missing are empty."""
         words = line.split(" ")
-        said = ["" if word == _NOTHING else word for word in words[:_WORDS]]
-        uid, name, domain, owner, time, source = [*said, *[""] * (_WORDS - len(said))]
+        fields = ["" if word == _NOTHING else word for word in words[:_WORDS]]
+        uid, name, domain, owner, time, source = [*fields, *[""] * (_WORDS - len(fields))]
         return cls(uid, name, domain, owner, time, source or "Eviction", _CONFIRMED in words[_WORDS:])
 
     def __str__(self) -> str:
         words = (self.uid, self.name, self.domain, self.owner, self.time, self.source)
-        said = " ".join(word or _NOTHING for word in words)
-        return f"{said} {_CONFIRMED}" if self.confirmed else said
+        line = " ".join(word or _NOTHING for word in words)
+        return f"{line} {_CONFIRMED}" if self.confirmed else line
 
 
 class BudgetDeparture(View, frozen=True):

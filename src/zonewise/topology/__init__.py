@@ -1,4 +1,4 @@
-"""What a domain is: node labels, zones, capacity and selectors. Pure; every other room asks here."""
+"""Domains: node labels, zones, capacity and selectors. Pure; all rooms use this one."""
 
 from zonewise.api.names import HOSTNAME, REGION, ZONE
 from zonewise.topology.capacity import (

@@ -1,6 +1,6 @@
-"""What a node can carry, and what the nodes of a domain carry together.
+"""CPU capacity of nodes and domains.
 
-Decides which nodes count when traffic is shared out by capacity, and says of each node that does not count why not.
+Decides which nodes count when traffic is shared by capacity, and gives the reason for each node that does not count.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DomainCapacities:
         return sum(total.cpu_millis for total in self.domains.values())
 
     def lacking(self) -> list[str]:
-        """Nodes that serve but don't say where they are or how large: shares made without them are a guess."""
+        """Nodes that serve but lack a zone label or a CPU figure: shares computed without them are a guess."""
         guessed = {LeftOut.NO_DOMAIN, LeftOut.NO_CPU}
         return [name for name, reason in self.left_out.items() if reason.code in guessed]
 
@@ -70,7 +70,7 @@ def is_ready(node: Node) -> bool:
 
 
 def is_control_plane(labels: Mapping[str, str]) -> bool:
-    """True for either role label, whatever its value."""
+    """True for either role label, with any value."""
     return any(label in labels for label in CONTROL_PLANE_LABELS)
 
 

@@ -1,4 +1,4 @@
-"""Why something was decided: the one form in which every room answers "why".
+"""Reason of a decision: code, sentence and facts, in one form for all rooms.
 
 A decision returns a `Reason` beside its result; explain, events, metrics labels, webhook denials and the dashboard all
 show that same value, so the sentence is written once.

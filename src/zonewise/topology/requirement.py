@@ -1,4 +1,4 @@
-"""One requirement on labels: a key, an operator and values, as `k8s.io/apimachinery/pkg/labels` evaluates it.
+"""Label requirement: a key, an operator and values, as `k8s.io/apimachinery/pkg/labels` evaluates it.
 
 The atom of every selector. Reading one from an object collects all its problems, each naming the field and what to
 write instead, so that a webhook can answer them at once.
@@ -58,21 +58,21 @@ class Requirement:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """NotIn and DoesNotExist hold where the key is absent; Gt and Lt only between integers of 64 bits."""
-        found = labels.get(self.key)
+        value = labels.get(self.key)
         match self.operator:
             case Operator.IN:
-                return found is not None and found in self.values
+                return value is not None and value in self.values
             case Operator.NOT_IN:
-                return found is None or found not in self.values
+                return value is None or value not in self.values
             case Operator.EXISTS:
-                return found is not None
+                return value is not None
             case Operator.DOES_NOT_EXIST:
-                return found is None
+                return value is None
             case Operator.GT | Operator.LT:
-                return self._compares(found)
+                return self._compares(value)
 
-    def _compares(self, found: str | None) -> bool:
-        left, right = _integer(found or ""), _integer(self.values[0])
+    def _compares(self, value: str | None) -> bool:
+        left, right = _integer(value or ""), _integer(self.values[0])
         if left is None or right is None:
             return False
         return left > right if self.operator is Operator.GT else left < right

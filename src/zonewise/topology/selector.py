@@ -2,7 +2,7 @@
 
 A node selector is a list of terms, any of which may match; within a term all requirements must hold; a term without
 requirements matches no node. A label selector is one such conjunction, but the empty one matches everything and the
-absent one nothing. Labels are compared as they are written: the scheduler knows no aliases.
+absent one nothing. Labels are compared literally: the scheduler has no aliases.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class NodeSelectorTerm:
 
     @classmethod
     def parse(
-        cls, written: NodeSelectorTermSpec | Mapping[str, Any] | None, path: str = "nodeSelectorTerm"
+        cls, source: NodeSelectorTermSpec | Mapping[str, Any] | None, path: str = "nodeSelectorTerm"
     ) -> NodeSelectorTerm:
         """Raises SelectorError with every problem found."""
-        spec = _spec(written, NodeSelectorTermSpec, path)
+        spec = _spec(source, NodeSelectorTermSpec, path)
         problems: list[str] = []
         expressions = _read_all(read_label_requirement, spec.match_expressions, f"{path}.matchExpressions", problems)
         fields = _read_all(read_field_requirement, spec.match_fields, f"{path}.matchFields", problems)
@@ -114,19 +114,19 @@ class NodeSelector:
     problems: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, written: NodeSelectorSpec | Mapping[str, Any] | None, path: str = "nodeSelector") -> NodeSelector:
+    def parse(cls, source: NodeSelectorSpec | Mapping[str, Any] | None, path: str = "nodeSelector") -> NodeSelector:
         """Raises SelectorError with every problem of every term."""
-        selector = cls.parse_as_scheduler(written, path)
+        selector = cls.parse_as_scheduler(source, path)
         if selector.problems:
             raise SelectorError(selector.problems)
         return selector
 
     @classmethod
     def parse_as_scheduler(
-        cls, written: NodeSelectorSpec | Mapping[str, Any] | None, path: str = "nodeSelector"
+        cls, source: NodeSelectorSpec | Mapping[str, Any] | None, path: str = "nodeSelector"
     ) -> NodeSelector:
         """Skips terms that can't be read, as the scheduler does with what the API server let through."""
-        spec = _spec(written, NodeSelectorSpec, path)
+        spec = _spec(source, NodeSelectorSpec, path)
         terms: list[NodeSelectorTerm] = []
         problems: list[str] = []
         for index, term in enumerate(spec.node_selector_terms or ()):
@@ -159,11 +159,11 @@ class LabelSelector:
     requirements: tuple[Requirement, ...] | None
 
     @classmethod
-    def parse(cls, written: LabelSelectorSpec | Mapping[str, Any] | None, path: str = "selector") -> LabelSelector:
+    def parse(cls, source: LabelSelectorSpec | Mapping[str, Any] | None, path: str = "selector") -> LabelSelector:
         """Raises SelectorError with every problem found."""
-        if written is None:
+        if source is None:
             return cls(None)
-        spec = _spec(written, LabelSelectorSpec, path)
+        spec = _spec(source, LabelSelectorSpec, path)
         problems: list[str] = []
         requirements = _read_match_labels(spec.match_labels or {}, f"{path}.matchLabels", problems)
         requirements += _read_all(_read_set_requirement, spec.match_expressions, f"{path}.matchExpressions", problems)
@@ -207,11 +207,11 @@ def _read_match_labels(labels: Mapping[str, str], path: str, problems: list[str]
     return tuple(requirement for requirement in read_ones if requirement is not None)
 
 
-def _spec(written: S | Mapping[str, Any] | None, kind: type[S], path: str) -> S:
-    if isinstance(written, kind):
-        return written
+def _spec(source: S | Mapping[str, Any] | None, kind: type[S], path: str) -> S:
+    if isinstance(source, kind):
+        return source
     try:
-        return msgspec.convert(written or {}, kind)
+        return msgspec.convert(source or {}, kind)
     except msgspec.ValidationError as error:
         raise SelectorError([f"{path}: {error}"]) from error
 
@@ -221,7 +221,7 @@ def _first_failing(requirements: Iterable[Requirement], labels: Mapping[str, str
 
 
 def _does_not_hold(requirement: Requirement, labels: Mapping[str, str]) -> Reason:
-    found = labels.get(requirement.key)
-    seen = f"is {found!r}" if found is not None else "is not set"
-    facts = {"key": requirement.key, "found": found or "", "requirement": str(requirement)}
-    return Reason("RequirementFails", f"{requirement} does not hold: {requirement.key} {seen}", facts)
+    value = labels.get(requirement.key)
+    actual = f"is {value!r}" if value is not None else "is not set"
+    facts = {"key": requirement.key, "found": value or "", "requirement": str(requirement)}
+    return Reason("RequirementFails", f"{requirement} does not hold: {requirement.key} {actual}", facts)

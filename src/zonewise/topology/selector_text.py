@@ -13,7 +13,7 @@ from zonewise.topology.selector import LabelSelector
 
 _COMMA_OUTSIDE: Final = re.compile(r",(?![^(]*\))")
 _EQUALITY: Final = re.compile(r"(?P<key>[^\s!=]+)\s*(?P<sign>==|=|!=)\s*(?P<value>[^\s=]*)")
-_SET: Final = re.compile(r"(?P<key>\S+)\s+(?P<word>in|notin)\s*\((?P<values>[^()]*)\)")
+_SET: Final = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
 _PRESENCE: Final = re.compile(r"(?P<absent>!?)\s*(?P<key>[^\s!=(),]+)")
 
 
@@ -24,13 +24,13 @@ def parse_selector(text: str, path: str = "-l") -> LabelSelector:
 
 
 def _requirement(part: str, path: str) -> dict[str, Any]:
-    if found := _EQUALITY.fullmatch(part):
-        operator = "NotIn" if found["sign"] == "!=" else "In"
-        return {"key": found["key"], "operator": operator, "values": [found["value"]]}
-    if found := _SET.fullmatch(part):
-        operator = "NotIn" if found["word"] == "notin" else "In"
-        return {"key": found["key"], "operator": operator, "values": [v.strip() for v in found["values"].split(",")]}
-    if found := _PRESENCE.fullmatch(part):
-        return {"key": found["key"], "operator": "DoesNotExist" if found["absent"] else "Exists"}
+    if match := _EQUALITY.fullmatch(part):
+        operator = "NotIn" if match["sign"] == "!=" else "In"
+        return {"key": match["key"], "operator": operator, "values": [match["value"]]}
+    if match := _SET.fullmatch(part):
+        operator = "NotIn" if match["operator"] == "notin" else "In"
+        return {"key": match["key"], "operator": operator, "values": [v.strip() for v in match["values"].split(",")]}
+    if match := _PRESENCE.fullmatch(part):
+        return {"key": match["key"], "operator": "DoesNotExist" if match["absent"] else "Exists"}
     example = "app=shop, tier!=test, zone in (a, b), key or !key"
     raise SelectorError([f"{path}: {part!r} is no requirement; write {example}"])

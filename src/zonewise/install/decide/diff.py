@@ -1,4 +1,4 @@
-"""How an object in the cluster differs from what applying would make of it, as people read it. Pure."""
+"""Difference between a live object and the result of an apply, as text. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 _THE_SERVERS = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid", "selfLink")
-"""Metadata that the API server writes by itself."""
+"""Metadata that the API server writes."""
 
 
 def difference(name: str, live: Mapping[str, Any] | None, applied: Mapping[str, Any] | None) -> str:

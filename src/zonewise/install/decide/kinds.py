@@ -1,4 +1,4 @@
-"""Where the kinds of our manifests live in the API, and in which order they are made and removed. Pure."""
+"""Kinds of our manifests: their API paths, and the order in which they are created and deleted. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our manifests allow each program, and what whoever applies them must be allowed: read from the manifests. Pure."""
+"""RBAC rights: those our manifests grant to each program, and those an install needs. Read from the manifests. Pure."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Right(NamedTuple):
 
     def __str__(self) -> str:
         kind = f"{self.resource}.{self.group}" if self.group else self.resource
-        said = f"{self.verb} {kind}{f' {self.name}' if self.name else ''}{f' in {self.namespace}' if self.namespace else ''}"
-        return f"{said} ({_GRANTING[self.verb]})" if self.verb in _GRANTING else said
+        text = f"{self.verb} {kind}{f' {self.name}' if self.name else ''}{f' in {self.namespace}' if self.namespace else ''}"
+        return f"{text} ({_GRANTING[self.verb]})" if self.verb in _GRANTING else text
 
 
 @lru_cache(maxsize=4)
 def rights_of_programs(namespace: str) -> dict[str, frozenset[Right]]:
-    """By the name of its workload. Of one that comes in several forms, what all of them need."""
-    found: dict[str, frozenset[Right]] = {}
+    """By workload name. Of a workload with several forms, the rights that all of them need."""
+    rights: dict[str, frozenset[Right]] = {}
     for component in InstallComponent:
         for mode in InstallMode:
             made = documents([component], mode, ManifestValues(image="", namespace=namespace))
@@ -53,31 +53,31 @@ def rights_of_programs(namespace: str) -> dict[str, frozenset[Right]]:
                     account = workload["spec"]["template"]["spec"].get("serviceAccountName", "")
                     granted = frozenset(_granted(made, account))
                     name = workload["metadata"]["name"]
-                    found[name] = found.get(name, granted) & granted
-    return found
+                    rights[name] = rights.get(name, granted) & granted
+    return rights
 
 
 def rights_to_install(namespace: str) -> tuple[Right, ...]:
-    """For what an install does by default: it looks at every object, its apply of what is not there yet both patches and
-    creates, roles grant what whoever applies them need not have, what only the other mode has is deleted, and who makes a
-    policy must be allowed to read what it is parameterized by.
+    """Rights for a default install: it reads every object; an apply of a missing object both patches and
+    creates; roles may grant rights that the user lacks; objects of the other mode only are deleted; and the author of a
+    policy must be allowed to read its parameters.
     """
     chosen, values = choose(()), ManifestValues(image="", namespace=namespace)
     made, gone = documents(chosen, InstallMode.OVERLAY, values), superseded(chosen, InstallMode.OVERLAY, values)
-    needed = [(each, verb) for each in made for verb in ("get", "create", "patch")]
-    needed += [(each, verb) for each in made if each["kind"].endswith("Role") for verb in _GRANTING]
-    needed += [(each, "delete") for each in gone]
-    return tuple(dict.fromkeys([*(_to_all_of_its_kind(each, verb) for each, verb in needed), *_to_parameters(made)]))
+    needed = [(document, verb) for document in made for verb in ("get", "create", "patch")]
+    needed += [(document, verb) for document in made if document["kind"].endswith("Role") for verb in _GRANTING]
+    needed += [(document, "delete") for document in gone]
+    return tuple(dict.fromkeys([*(_to_kind(document, verb) for document, verb in needed), *_to_parameters(made)]))
 
 
-def _to_all_of_its_kind(document: Document, verb: str) -> Right:
+def _to_kind(document: Document, verb: str) -> Right:
     kind, namespace, _ = identity(document)
     return Right(verb, BY_KIND[kind].group, BY_KIND[kind].plural, namespace)
 
 
 def _to_parameters(made: Sequence[Document]) -> Iterator[Right]:
-    kinds = [each["spec"] for each in made if each["kind"] == "CustomResourceDefinition"]
-    for policy in (each for each in made if each["kind"] == "ValidatingAdmissionPolicy"):
+    kinds = [document["spec"] for document in made if document["kind"] == "CustomResourceDefinition"]
+    for policy in (document for document in made if document["kind"] == "ValidatingAdmissionPolicy"):
         for kind in kinds:
             if kind["names"]["kind"] == policy["spec"].get("paramKind", {}).get("kind"):
                 yield from (Right(verb, kind["group"], kind["names"]["plural"]) for verb in ("get", "list"))
@@ -85,17 +85,17 @@ def _to_parameters(made: Sequence[Document]) -> Iterator[Right]:
 
 def _granted(made: Iterable[Document], account: str) -> Iterator[Right]:
     """Roles of one name may stand in several namespaces; a binding is of the one beside it."""
-    roles = {identity(each): each for each in made if each["kind"].endswith("Role")}
+    roles = {identity(document): document for document in made if document["kind"].endswith("Role")}
     for binding in made:
         if not binding["kind"].endswith("RoleBinding"):
             continue
         if account not in {subject["name"] for subject in binding["subjects"]}:
             continue
         kind, name = binding["roleRef"]["kind"], binding["roleRef"]["name"]
-        where = binding["metadata"].get("namespace", "")
-        role = roles.get((kind, where if kind == "Role" else "", name), {})
+        namespace = binding["metadata"].get("namespace", "")
+        role = roles.get((kind, namespace if kind == "Role" else "", name), {})
         for rule in role.get("rules") or ():
-            yield from _ruled(rule, where)
+            yield from _ruled(rule, namespace)
 
 
 def _ruled(rule: Document, namespace: str) -> Iterator[Right]:

@@ -1,4 +1,4 @@
-"""The API server's verbs over typed views: what every capability calls.
+"""The API client: get, list, watch, create, update, patch, delete and evict over typed views.
 
 Reads return views, which name only the fields in use. Writes never send a view back: `create` and `update` take plain
 JSON, `patch` names the fields to change, so nothing a view does not know is dropped. `limited` and `guarded` give
@@ -24,8 +24,8 @@ from zonewise.kube.wire import requests
 from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.codec import (
     EventType,
-    ListDecoder,
     ListPage,
+    ObjectList,
     WatchEvent,
     WatchLines,
     event_decoder,
@@ -38,7 +38,7 @@ from zonewise.kube.wire.patch import Patch
 from zonewise.kube.wire.requests import ApiRequest, Propagation, Selection
 from zonewise.objects import Resource
 
-__all__ = ["Client", "EventType", "ListDecoder", "ListPage", "Propagation", "RetryGuard", "WatchEvent"]
+__all__ = ["Client", "EventType", "ListPage", "ObjectList", "Propagation", "RetryGuard", "WatchEvent"]
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Client:
         await self._transport.__aexit__()
 
     def limited(self, purpose: str, qps: float, burst: int) -> Self:
-        """The same pool under a rate limit and a metrics label of its own."""
+        """A client of the same pool with its own rate limit and metrics label."""
         return self._calling(self._caller.limited(purpose, qps, burst))
 
     def guarded(self, guard: RetryGuard) -> Self:
@@ -104,7 +104,7 @@ class Client:
         resource_version: str | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
-        """With `resource_version` "0", whatever the server has at hand; without, the latest."""
+        """With `resource_version` "0", any version from the server's cache; without, the latest."""
         return await self._object(resource, requests.get(resource, name, namespace, resource_version), deadline_seconds)
 
     async def list(
@@ -117,7 +117,7 @@ class Client:
         resource_version: str | None = None,
         page_size: int = PAGE_SIZE,
         deadline_seconds: float = DEADLINE_SECONDS,
-    ) -> ListDecoder[T]:
+    ) -> ObjectList[T]:
         """All pages; the deadline is each page's. When the snapshot expires on the way, all again in one answer."""
         selection = Selection(namespace, selector, fields)
         try:
@@ -132,14 +132,14 @@ class Client:
         resource_version: str | None,
         page_size: int,
         deadline_seconds: float,
-    ) -> ListDecoder[T]:
+    ) -> ObjectList[T]:
         items = []
         version = ""
         async with aclosing(self._pages(resource, selection, resource_version, page_size, deadline_seconds)) as pages:
             async for page in pages:
                 items += page.items
                 version = page.resource_version
-        return ListDecoder(items, version)
+        return ObjectList(items, version)
 
     def pages(
         self,

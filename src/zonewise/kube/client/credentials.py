@@ -1,6 +1,6 @@
-"""Who we are to the API server, kept fresh: fixed, read from a file that is rotated, or printed by an exec plugin.
+"""Credentials for the API server: fixed, from a rotated file, or from an exec plugin.
 
-`transport` asks for the current identity before each request, and tells when the server refused one (401).
+`transport` asks for the current identity before each request, and reports when the server rejected one (401).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _PluginOutput(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PluginCredentials:
-    """Runs the command when there is nothing valid yet; callers that come meanwhile wait for the same run."""
+    """Runs the command when there is no valid credential; concurrent callers wait for the same run."""
 
     def __init__(self, plugin: ExecPlugin) -> None:
         self._plugin = plugin
@@ -155,8 +155,8 @@ async def run_plugin(plugin: ExecPlugin) -> bytes:
         await process.wait()
         raise
     if process.returncode:
-        said = " ".join((complaint or b"").decode(errors="replace").split())
-        raise Unauthorized(f"exec plugin {plugin.command!r} failed with exit code {process.returncode}: {said}")
+        message = " ".join((complaint or b"").decode(errors="replace").split())
+        raise Unauthorized(f"exec plugin {plugin.command!r} failed with exit code {process.returncode}: {message}")
     return output
 
 
@@ -174,7 +174,7 @@ def _may_interact(plugin: ExecPlugin) -> bool:
 
 
 def exec_info(plugin: ExecPlugin, interactive: bool) -> str:
-    """What the plugin is told, in KUBERNETES_EXEC_INFO."""
+    """The plugin's input, in KUBERNETES_EXEC_INFO."""
     spec: dict[str, object] = {"interactive": interactive}
     if plugin.cluster is not None:
         authority = content_of(source_of(plugin.authority))

@@ -1,4 +1,4 @@
-"""One call to the API server, from rate limit to answer: the path every verb of `client` takes.
+"""Execution of one API request: rate limit, lease guard, send, retry. Every verb of `client` takes this path.
 
 In order: wait for the purpose's rate limit and a free slot, ask the guard whether we may still write, send, map the
 answer, and decide with `retry` whether to try again; all within the call's deadline.
@@ -32,7 +32,7 @@ LATENCY = Histogram(
 WAITED = Histogram("zonewise_kube_rate_limit_seconds", "Time waited for our own rate limit", ["purpose"])
 
 CONCURRENT_CALLS = 64
-"""Per purpose: each needs a connection of its own. Watches do not count."""
+"""Per purpose: each request needs its own connection. Watches do not count."""
 
 
 class RetryGuard(Protocol):
@@ -105,7 +105,7 @@ class CallExecutor:
             return await self._guarded(call, self.guard)
 
     async def _guarded(self, call: ApiRequest, guard: RetryGuard) -> bytes:
-        """The server is told the bound too, so that it does not store what we no longer may."""
+        """The server gets the deadline too, so that it does not store a write after our lease has ended."""
         remaining = guard.remaining_seconds()
         bounded = replace(call, query={**call.query, "timeout": f"{remaining:.3f}s"})
         try:
@@ -139,7 +139,7 @@ class CallExecutor:
         REQUESTS.labels(call.verb, call.resource, self.purpose, code).inc()
 
     async def open(self, call: ApiRequest, deadline_seconds: float) -> aiohttp.ClientResponse:
-        """For streams: the answer with its body still to come. Not retried: who watches has its own pace."""
+        """For streams: the answer with its body still to come. Not retried: a watch has its own back-off."""
         code = "none"
         try:
             async with asyncio.timeout(deadline_seconds):

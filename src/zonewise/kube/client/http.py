@@ -1,7 +1,7 @@
-"""aiohttp, imported without reading the machine's root certificates, which would take a good part of a command's start.
+"""aiohttp, imported without reading the machine's root certificates: reading them takes a good part of a command's start.
 
-Nobody needs them, as every connection to an API server has a TLS context of its own (see `tls`). One that asked for the
-default would find that it trusts nobody.
+They are not needed, as every connection to an API server has its own TLS context (see `tls`). A connection with the
+default context would trust no certificate.
 """
 
 from __future__ import annotations

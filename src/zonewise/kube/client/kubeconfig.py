@@ -1,4 +1,4 @@
-"""Reads kubeconfig files, or what a pod finds in itself, into an `ClusterAccess`: the start of every connection.
+"""Kubeconfig files and in-cluster configuration, read into a `ClusterAccess`.
 
 The rules are kubectl's (client-go's `clientcmd`): files of KUBECONFIG are merged, the first to name a cluster, user or
 context wins whole, missing files are skipped, relative paths start at the file that holds them. `merge` and
@@ -267,11 +267,11 @@ def load(
 
 def _read(path: Path | str | None, environment: Mapping[str, str]) -> list[tuple[Path, KubeconfigFile]]:
     paths = [Path(path)] if path else _paths(environment)
-    found = [(item.absolute(), parse(_text(item), item)) for item in paths if path or item.exists()]
-    if not found:
+    files = [(item.absolute(), parse(_text(item), item)) for item in paths if path or item.exists()]
+    if not files:
         tried = ", ".join(map(str, paths))
         raise ConfigError(f"no kubeconfig: {tried} does not exist; give one with --kubeconfig or KUBECONFIG")
-    return found
+    return files
 
 
 def _paths(environment: Mapping[str, str]) -> list[Path]:
@@ -312,7 +312,7 @@ def in_cluster(root: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] | No
 
 
 def find(path: Path | str | None, context: str | None) -> ClusterAccess:
-    """What somebody chose, else `default`. Raises ConfigError where there is none."""
+    """The given kubeconfig, else the default one. Raises ConfigError if there is none."""
     return load(path, context) if path or context else default()
 
 

@@ -1,4 +1,4 @@
-"""TLS towards the API server, made again when a CA, certificate or key changes on disk or the exec plugin gives another."""
+"""TLS contexts for the API server, rebuilt when a CA, certificate or key changes on disk or in the exec plugin's output."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from zonewise.kube.wire.access import ClusterAccess
 from zonewise.kube.wire.errors import ConfigError
 from zonewise.log import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class TlsContexts:
-    """The newest context that could be made. New connections use it; open ones go on with theirs."""
+    """The newest context that could be made. New connections use it; open ones keep theirs."""
 
     def __init__(self, access: ClusterAccess) -> None:
         self._verify = access.verify
@@ -43,7 +43,7 @@ class TlsContexts:
         except ConfigError as error:
             if self._context is None:
                 raise
-            log.warning("new TLS files do not work, keeping the old ones", error=str(error))
+            _log.warning("new TLS files do not work, keeping the old ones", error=str(error))
         self._made_from = (authority, certificate)
 
 

@@ -1,6 +1,6 @@
-"""The wire to one API server: a single connection pool, TLS and identity kept fresh. Below `calls`, above aiohttp.
+"""HTTP transport to one API server: one connection pool, current TLS files and identity. Below `executor`, above aiohttp.
 
-Failures of the network leave here as `Unreachable`, which says whether the request may have been processed.
+Network failures are raised as `Unreachable`, which says whether the request may have been processed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zonewise.kube.wire.http_proxy import proxy_of
 from zonewise.kube.wire.requests import ApiRequest
 from zonewise.log import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 CONNECT_SECONDS = 10.0
 READ_BUFFER_BYTES = 2**18
@@ -120,7 +120,7 @@ class Transport:
         for warning in response.headers.getall("Warning", ()):
             if warning not in self._warnings and len(self._warnings) < _MOST_WARNINGS_REMEMBERED:
                 self._warnings.add(warning)
-                log.warning("the API server warns", action=call.action, warning=warning)
+                _log.warning("the API server warns", action=call.action, warning=warning)
 
     @staticmethod
     async def read(response: aiohttp.ClientResponse, call: ApiRequest) -> bytes:
@@ -137,7 +137,7 @@ class Transport:
 
     @staticmethod
     async def rest(response: aiohttp.ClientResponse, seconds: float) -> None:
-        """Let what comes of a stream gather meanwhile: many pieces read at once cost little more than one."""
+        """Pause reading so that chunks of a stream gather: reading many at once costs little more than reading one."""
         transport = response.connection.transport if response.connection else None
         if transport is None or transport.is_closing():
             return
@@ -150,7 +150,7 @@ class Transport:
 
     @staticmethod
     def hang_up(response: aiohttp.ClientResponse) -> None:
-        """End a stream before its end: a TLS farewell would wait for an answer that a silent peer never gives."""
+        """Abort a stream: a TLS close would wait for an answer that a silent peer never sends."""
         if response.connection is not None and response.connection.transport is not None:
             response.connection.transport.abort()
 
@@ -201,7 +201,7 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 def _keepalive_socket(address: Any) -> socket.socket:
-    """A peer that vanished without a word is noticed within 30 seconds, whether we wait or write."""
+    """A peer that vanished is noticed within 30 seconds, both while waiting and while writing."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""Files that others replace while we run: tokens, certificates, CAs. Read again when they change, and only then."""
+"""Files that are replaced at run time: tokens, certificates, CAs. Read again only when they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of every controller: workers take keys from a queue and reconcile them, for ever.
+"""The reconcile loop: workers take keys from a queue and reconcile them.
 
 This is the one place that catches everything: a reconcile that fails is counted, logged and tried again after its
 back-off, and no key's failure stops another's.
@@ -59,7 +59,7 @@ class Controller(Generic[K]):
                 result = await self._attempt(key)
             metrics.RECONCILES.labels(self.name, result).inc()
         except asyncio.CancelledError:
-            self._queue.add(key)  # whoever runs this controller next finishes what was begun
+            self._queue.add(key)  # the next leader finishes the reconcile
             raise
         finally:
             self._queue.done(key)

@@ -1,4 +1,4 @@
-"""Leadership by a Lease object: performs what `zonewise.kube.decide.election` decides, and runs the work of the leader.
+"""Leader elector: performs the steps of `zonewise.kube.decide.election` and runs the leader's work.
 
 `LeaderElector` is also the guard for `Client.guarded`: right before a write leaves the process it asks how long the lease
 may still be relied on. A process that was stopped past its lease finds that out before it writes, not after.
@@ -31,7 +31,7 @@ _log = log.get_logger(__name__)
 
 Lead = Callable[[], Awaitable[None]]
 
-# Where there is no CLOCK_BOOTTIME, as on macOS, CLOCK_MONOTONIC is what goes on during sleep.
+# Where there is no CLOCK_BOOTTIME, as on macOS, CLOCK_MONOTONIC counts during sleep.
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _LEASE_CALLS_PER_SECOND = 5
 _LEASE_CALLS_AT_ONCE = 10
@@ -44,7 +44,7 @@ class LeadershipChange(StrEnum):
 
 
 def boot_seconds() -> float:
-    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Seconds of a clock that is never set and counts while the machine sleeps."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
@@ -92,7 +92,7 @@ class LeaderElector:
 
     @property
     def holder(self) -> str:
-        """Who was last seen to hold the lease; empty if nobody."""
+        """The holder of the lease as last read; empty if it has none."""
         return self._election.holder
 
     def remaining_seconds(self) -> float:
@@ -103,7 +103,7 @@ class LeaderElector:
         return remaining
 
     async def run(self, lead: Lead) -> None:
-        """Run `lead` while this process leads, again with every new leadership, until it returns or fails by itself.
+        """Run `lead` while this process leads, again with every new leadership, until it returns or fails.
 
         It is cancelled when leadership is lost. When this is cancelled, `lead` ends first, still under the lease, then
         the lease is released.
@@ -218,7 +218,7 @@ class LeaderElector:
             async with asyncio.timeout(self._call_seconds):
                 await self._clear_holder()
         except (ApiError, TimeoutError) as error:
-            self._log.warning("lease not released, it expires by itself", trouble=self._words(error))
+            self._log.warning("lease not released, it will expire", trouble=self._words(error))
 
     async def _clear_holder(self) -> None:
         step = self._election.release(await self._read(), self._wall())
@@ -234,7 +234,7 @@ class LeaderElector:
 
     def _note_holder(self) -> None:
         if self.holder not in {self._known_holder, self.identity, ""}:
-            self._log.info("somebody else leads", holder=self.holder)
+            self._log.info("another process leads", holder=self.holder)
         self._known_holder = self.holder
 
     def _note_trouble(self, trouble: str) -> None:

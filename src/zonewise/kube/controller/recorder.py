@@ -1,8 +1,8 @@
-"""Tells people what happened to an object, as `kubectl describe` and `kubectl get events` show it.
+"""Event recorder: writes Kubernetes Events, as `kubectl describe` and `kubectl get events` show them.
 
-`Recorder.record` only takes note and returns: it never blocks and never fails. In the background each series that
+`Recorder.record` only queues and returns: it never blocks and never fails. In the background each series that
 `zonewise.kube.decide.event_correlator` keeps is written as one events.k8s.io/v1 Event, whose count is patched as it repeats. Events that
-the server refuses are given up; while it is away they wait, up to a limit.
+the server refuses are dropped; while it is away they wait, up to a limit.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _LONGEST_NOTE = 1024
 
 def reference_to(resource: Resource[Any], viewed: HasMetadata) -> ObjectReference:
     """Names the very object, by its uid, so that `kubectl describe` shows the event there."""
-    found = viewed.metadata
+    metadata = viewed.metadata
     return ObjectReference(
         api_version=resource.api_version,
         kind=resource.kind,
-        namespace=found.namespace,
-        name=found.name,
-        uid=found.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
     )
 
 
@@ -177,7 +177,7 @@ class Recorder:
         patch = MergePatch({"series": _series(series)})
         try:
             await self._client.patch(EVENTS, series.name, patch, _namespace(series), deadline_seconds=_WRITE_SECONDS)
-        except NotFound:  # the server forgets events after an hour, or as told
+        except NotFound:  # the server deletes events after an hour, or as configured
             self._correlator.begin_anew(series, self._wall())
             await self._create(series)
             return
@@ -210,12 +210,12 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 def _namespace(series: Series) -> str:
-    """Events of cluster-scoped objects live in `default`, where kubectl looks for them."""
+    """Events of cluster-scoped objects live in `default`, where kubectl reads them."""
     return series.subject.regarding.namespace or "default"
 
 
 def _cut(text: str, longest_bytes: int) -> str:
-    encoded = text.encode(errors="replace")  # half a surrogate pair must not fail whoever records
+    encoded = text.encode(errors="replace")  # half a surrogate pair must not fail the caller
     if len(encoded) <= longest_bytes:
         return encoded.decode()
     return encoded[: longest_bytes - 3].decode(errors="ignore") + "..."

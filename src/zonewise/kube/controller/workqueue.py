@@ -1,10 +1,10 @@
-"""A work queue of keys: what stands between a change in a cache and the reconcile that answers it.
+"""Work queue of keys, between a change in a cache and its reconcile.
 
 `Backlog` decides and is pure: the time is an argument. `WorkQueue` gives it a clock, lets workers wait for a key and
 counts. Keys, not objects, are queued: a key added ten times is worked on once, and its reconcile reads the cache afresh.
 
-A key that is added while a worker holds it runs again once that worker is done, behind the keys that waited meanwhile:
-no key is ever in two hands, and a noisy key can't starve the others. Everything runs on one event loop.
+A key that is added while a worker holds it runs again once that worker is done, behind the keys that wait already:
+no two workers ever hold one key, and a noisy key can't starve the others. Everything runs on one event loop.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Backlog(Generic[K]):
 
 
 class WorkQueue(Generic[K]):
-    """The backlog with a clock, waiting workers and metrics. A worker calls `get`, and `done` whatever happened."""
+    """The backlog with a clock, waiting workers and metrics. A worker calls `get`, and `done` in any case."""
 
     def __init__(
         self, name: str, *, backoff: Backoff | None = None, clock: Callable[[], float] = time.monotonic
@@ -231,7 +231,7 @@ class WorkQueue(Generic[K]):
         try:
             await worker
         except asyncio.CancelledError:
-            if not worker.cancelled():  # woken and cancelled at once: somebody else must take the key
+            if not worker.cancelled():  # woken and cancelled at once: another worker must take the key
                 self._wake_worker()
             raise
 

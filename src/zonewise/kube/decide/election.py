@@ -1,4 +1,4 @@
-"""Who leads, decided from a Lease object: a state machine without I/O, which `zonewise.kube.controller.elector` performs.
+"""Leader election on a Lease: a state machine without I/O. `zonewise.kube.controller.elector` performs its steps.
 
 Every write of the lease is a compare-and-set on its resource version, so of two writers one loses. On top of that:
 
@@ -10,9 +10,9 @@ leader has stopped before a new one starts, however late messages arrive and how
 must count while the machine sleeps (CLOCK_BOOTTIME). Wall clocks are written into the lease for people to read and are
 never compared.
 
-Whoever edits the lease by hand is believed: another holder's name ends leadership at the next renewal, clearing the
-holder hands over at once. A lease that vanishes is made anew by its leader; others first wait as if it were held, but
-for a candidate that never saw it.
+Manual edits of the lease are respected: another holder's name ends leadership at the next renewal, clearing the
+holder hands over at once. A deleted lease is recreated by its leader; others first wait as if it were held, except
+a candidate that never saw it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Step = ElectionWait | Read | Create | Replace
 
 
 class Election:
-    """One candidate: `next_step` says what to do, the outcome is told by `read`, `wrote`, `overtaken` or `failed`.
+    """One candidate: `next_step` says what to do; `read`, `wrote`, `overtaken` or `failed` take the outcome.
 
     `identity` must be this process's alone. `spread` in [0, 1) makes candidates ask at different times.
     """
@@ -92,7 +92,7 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who was last seen to hold the lease; empty if nobody."""
+        """The holder of the lease as last read; empty if it has none."""
         return _holder(self._lease)
 
     def remaining_seconds(self, now: float) -> float:
@@ -120,7 +120,7 @@ class Election:
         """The lease as the server has it; `now` is when the answer was in hand."""
         self._note_version(lease, now)
         if lease is None and self._lease is not None and not self.leads(now) and not self._expired(now):
-            self._rest(now)  # deleted, maybe under a leader that still acts: it alone may make it anew at once
+            self._rest(now)  # deleted, maybe under a leader that still acts: only that leader may recreate it at once
             return
         self._lease = lease
         if self._held_by_other():
@@ -144,17 +144,17 @@ class Election:
         self._up_to_date = False
 
     def failed(self, since: float) -> None:
-        """A call begun at `since` failed, and if it was a write nobody knows whether it was processed."""
+        """A call begun at `since` failed. If it was a write, it may have been processed."""
         self._rest(since)
 
     def resign(self) -> None:
-        """Stop acting now, whatever the lease says."""
+        """Stop acting now, even if the lease is still ours."""
         self._renewed_at = None
         self._up_to_date = False
         self._resting_until = float("-inf")
 
     def release(self, lease: Lease | None, wall: datetime) -> Replace | None:
-        """What hands a lease over to whoever comes next, without making them wait; None if it is not ours."""
+        """The write that releases the lease, so that the next candidate need not wait; None if it is not ours."""
         if lease is None or _holder(lease) != self.identity:
             return None
         spec = LeaseSpec(
@@ -179,7 +179,7 @@ class Election:
         return self.holder not in {"", self.identity}
 
     def _expired(self, now: float) -> bool:
-        """A duration that somebody shortened by hand does not bind the leader, so it must not bind us."""
+        """A duration shortened by hand does not bind the leader, so candidates must not rely on it."""
         lease_seconds = self._lease.spec.lease_duration_seconds if self._lease else None
         return now - self._seen_at >= max(lease_seconds or 0, self._timing.lease_seconds)
 

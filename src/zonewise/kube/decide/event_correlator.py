@@ -1,6 +1,6 @@
-"""Which events are worth an object: repeats become one series, similar ones one summary, noise nothing. Pure.
+"""Event correlation: repeats become one series, similar events one summary, excess events are dropped. Pure.
 
-`zonewise.kube.controller.recorder` tells every occurrence to `Correlator` and writes the series that it keeps. An event seen again
+`zonewise.kube.controller.recorder` passes every occurrence to `Correlator` and writes the series it keeps. A repeated event
 only raises its series' count. When an object has had many notes of one reason, further new ones share one series. And
 each object has a budget of new events, so that one that flaps does not fill the server's storage.
 """
@@ -60,7 +60,7 @@ SeriesKey = tuple[EventSubject, str | None]
 
 @dataclass(slots=True)
 class Series:
-    """One event and its repeats. `written` is how many occurrences the server knows of."""
+    """One event and its repeats. `written` counts the occurrences that are stored in the API server."""
 
     key: SeriesKey
     name: str
@@ -109,7 +109,7 @@ class Correlator:
         return (key for key, series in self._series.items() if series.written < series.count)
 
     def begin_anew(self, series: Series, wall: datetime) -> None:
-        """The server has forgotten the event: what is told of it next begins another one, with its count going on."""
+        """The server has deleted the event: the next occurrence starts another object, and the count continues."""
         series.name, series.first, series.written = self._next_name(series.subject), wall, 0
 
     def discard(self, key: SeriesKey) -> None:

@@ -1,7 +1,7 @@
-"""How long the reader of a watch rests before it reads on; pure.
+"""Read batching of a watch: how long to wait before the next read. Pure.
 
 Waking up for a change costs more than the change itself. Changes that come one by one are read at once; while they come
-in crowds, ever more of them are taken together, up to the rest that their reader can bear.
+in bursts, more and more of them are read together, up to the longest wait that the reader allows.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class Reflector(Generic[T]):
 
 
 def _difference(before: Mapping[Key, T], after: Mapping[Key, T]) -> list[Change[T]]:
-    """What a watch would have told: removals first, and an object recreated under its name is two changes."""
+    """The changes a watch would have reported: removals first; an object recreated under its name is two changes."""
     removed = [Change(key, old, None) for key, old in before.items() if not _is_same(old, after.get(key))]
     put = []
     for key, new in after.items():

@@ -1,4 +1,4 @@
-"""Whether a failed call is tried again, and when; pure.
+"""Retry rules: whether a failed call is tried again, and when. Pure.
 
 A read may always be repeated. A write is repeated only when the server surely did not process it: the connection was
 never made, or the server turned it away with 429.
@@ -29,7 +29,7 @@ def delay_before_retry(
     if not (_is_passing(error) if is_read else _surely_not_processed(error)):
         return None
     backoff = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**attempt) * (0.5 + jitter)
-    # Added, not the larger of both: those who are told the same time to come back should not all come at once.
+    # Added, not the larger of both: clients with the same Retry-After should not all return at once.
     delay = error.retry_after_seconds + backoff
     return delay if delay < remaining_seconds else None
 

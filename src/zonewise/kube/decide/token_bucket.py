@@ -21,7 +21,7 @@ class TokenBucket:
         return max(0.0, -self._tokens / self.qps)
 
     def give_back(self, now: float) -> None:
-        """For whoever stopped waiting."""
+        """For a caller that stopped waiting."""
         self._refill(now)
         self._tokens = min(self.burst, self._tokens + 1)
 

@@ -1,8 +1,8 @@
-"""The server that API servers ask before they admit a request: HTTPS, one path per webhook.
+"""Admission webhook server: HTTPS, one path per webhook.
 
 It reads a review, runs the webhook's handler under a deadline and answers its verdict. When the handler is late or
-fails, the webhook's own `on_failure` verdict is the answer, before the API server gives up on us: what happens then is
-declared here, not left to a timeout. Where its certificates come from is the business of `zonewise.kube.server.cert_manager`.
+fails, the answer is the webhook's own `on_failure` verdict, sent before the API server's timeout: the outcome is
+declared here, not left to that timeout. Its certificates come from `zonewise.kube.server.cert_manager`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zonewise.log import get_logger
 
 T = TypeVar("T")
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 # An API server takes 3 MiB per request; an update's review carries the old and the new object.
 BODY_LIMIT_BYTES: Final = 8 * 2**20
@@ -101,13 +101,13 @@ class AdmissionServer:
         except ZonewiseError:
             await self._runner.cleanup()
             raise
-        log.info("admission server listens", port=self.port, webhooks=[webhook.name for webhook in self._webhooks])
+        _log.info("admission server listens", port=self.port, webhooks=[webhook.name for webhook in self._webhooks])
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._runner is not None, "the server is not running"
         await self._runner.cleanup()
-        log.info("admission server stopped")
+        _log.info("admission server stopped")
 
 
 class _Endpoint(Generic[T]):
@@ -122,7 +122,7 @@ class _Endpoint(Generic[T]):
             asked = await self._read(request, deadline)
         except web.HTTPException as error:
             self._count(AdmissionOutcome.UNREADABLE, started)
-            log.warning("review refused", webhook=self._webhook.name, status=error.status, problem=error.text)
+            _log.warning("review refused", webhook=self._webhook.name, status=error.status, problem=error.text)
             raise
         answer, outcome = await self._judge(asked, deadline)
         self._count(outcome, started)
@@ -146,10 +146,10 @@ class _Endpoint(Generic[T]):
             async with patience:
                 verdict = await self._webhook.decide(asked)
             answer = admission_review.answer(asked.uid, verdict)
-        except Exception as error:  # whatever it is, the API server waits for an answer
+        except Exception as error:  # noqa: BLE001 - the API server waits for an answer
             outcome = AdmissionOutcome.LATE if patience.expired() else AdmissionOutcome.FAILED
             failed = error if outcome is AdmissionOutcome.FAILED else None
-            log.warning("review not decided", webhook=self._webhook.name, outcome=outcome, exc_info=failed)
+            _log.warning("review not decided", webhook=self._webhook.name, outcome=outcome, exc_info=failed)
             return admission_review.answer(asked.uid, self._webhook.on_failure), outcome
         return answer, AdmissionOutcome.ALLOWED if verdict.allowed else AdmissionOutcome.DENIED
 

@@ -1,7 +1,7 @@
-"""Tells API servers to trust our webhooks: keeps `caBundle` in the webhook configurations we are responsible for.
+"""CA injection: keeps `caBundle` of our webhook configurations up to date, so that API servers trust our webhooks.
 
 `missing_trust` decides from a cached configuration; `CaInjector` sends what it says. The patch names webhooks and
-their bundle only, so whatever else others write there stays.
+their bundle only, so all other fields stay as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zonewise.objects.admissionregistration import (
     WebhookConfiguration,
 )
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 SYNC_SECONDS: Final = 30.0
 
@@ -51,7 +51,7 @@ class CaInjector:
         ]
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Calls `wake` when a configuration changes, so that a bundle somebody removed is put back."""
+        """Calls `wake` when a configuration changes, so that a removed bundle is put back."""
         for _, cache in self._caches:
             cache.on_change(lambda _change: wake())
 
@@ -68,8 +68,8 @@ class CaInjector:
         try:
             await self._client.patch(resource, name, patch)
         except NotFound:
-            return  # deleted since the cache heard of it
-        log.info("webhook configuration trusts us", kind=resource.kind, name=name)
+            return  # deleted since the cache was updated
+        _log.info("webhook configuration trusts us", kind=resource.kind, name=name)
 
 
 async def _synced(cache: Cache[WebhookConfiguration]) -> None:
@@ -77,4 +77,4 @@ async def _synced(cache: Cache[WebhookConfiguration]) -> None:
         async with asyncio.timeout(SYNC_SECONDS):
             await cache.wait_synced()
     except TimeoutError:
-        raise DeadlineExceeded(cache.problem or "nothing heard yet", action=f"first list of {cache.name}") from None
+        raise DeadlineExceeded(cache.problem or "not synced yet", action=f"first list of {cache.name}") from None

@@ -1,6 +1,6 @@
-"""Keeps a server's certificate fresh while it serves: authorities in a Secret, the leaf in a live TLS context.
+"""Certificate renewal for our own servers: authorities in a Secret, the leaf in a live TLS context.
 
-All replicas share one Secret; whoever first finds that an authority is due writes it, the others read it. Every
+All replicas share one Secret. The first replica that finds an authority due writes it, the others read it. Every
 replica signs its own leaf, which never leaves its memory. One step, `renew`, is safe to run at any time: it reads the
 Secret afresh, has the API servers trust what stands there, and only then may serve under it.
 """
@@ -24,12 +24,12 @@ from zonewise.kube.wire.patch import MergePatch
 from zonewise.log import get_logger
 from zonewise.objects import SECRETS, Key, Secret
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 CHECK_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 5
-_LEAST_PAUSE_SECONDS: Final = 0.2  # whoever fights us over a configuration does not make us spin
+_LEAST_PAUSE_SECONDS: Final = 0.2  # bounds a fight over a configuration with another writer
 _EXPIRY: Final = Gauge("zonewise_certificate_expiry_seconds", "When it ends, in seconds of Unix time", ["certificate"])
 _LIFETIMES: Final = Lifetimes()
 
@@ -47,7 +47,7 @@ def server_context() -> ssl.SSLContext:
 
 
 def install(context: ssl.SSLContext, leaf: Leaf) -> None:
-    """New connections get the new certificate, open ones go on."""
+    """New connections get the new certificate; open ones keep theirs."""
     # The ssl module loads chains from files only; this one lives in memory and has no name.
     descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
@@ -67,7 +67,7 @@ class SharedAuthorities:
         self._known = Authorities()
 
     async def current(self, now: dt.datetime) -> Authorities:
-        """What stands in the Secret, after whatever renewal was due at `now`."""
+        """The authorities in the Secret, after any renewal that was due at `now`."""
         for _ in range(_ATTEMPTS):
             try:
                 self._known = await self._read_or_renew(now)
@@ -75,13 +75,15 @@ class SharedAuthorities:
                 continue  # another replica was first: read what it wrote
             else:
                 return self._known
-        raise CertificateError(f"secret {self._secret} changes faster than it can be read; who else writes to it?")
+        raise CertificateError(
+            f"secret {self._secret} changes faster than it can be read; does another program write to it?"
+        )
 
     async def _read_or_renew(self, now: dt.datetime) -> Authorities:
         try:
             secret = await self._client.get(SECRETS, self._secret.name, self._secret.namespace)
         except NotFound:
-            # One deleted by mistake comes back as it was, so that the leaves in use stay trusted. To be rid of an
+            # A Secret deleted by mistake is restored as it was, so that the leaves in use stay trusted. To be rid of an
             # authority, delete the Secret while no replica runs.
             renewed = self._known.renewed(now, self._lifetimes)
             await self._client.create(SECRETS, self._body(renewed), self._secret.namespace)
@@ -98,7 +100,7 @@ class SharedAuthorities:
         try:
             return Authorities.from_secret({field: base64.b64decode(text) for field, text in secret.data.items()})
         except CertificateError as error:
-            raise CertificateError(f"secret {self._secret}: {error}; delete it to have it made anew") from error
+            raise CertificateError(f"secret {self._secret}: {error}; delete it to have it recreated") from error
 
     def _body(self, authorities: Authorities, resource_version: str = "") -> dict[str, object]:
         metadata = {"name": self._secret.name, "namespace": self._secret.namespace}
@@ -109,7 +111,7 @@ class SharedAuthorities:
 
     def _written(self, authorities: Authorities) -> Authorities:
         newest = authorities.members[-1]
-        log.info("authorities written", name=str(self._secret), count=len(authorities.members), expires=newest.expires)
+        _log.info("authorities written", name=str(self._secret), count=len(authorities.members), expires=newest.expires)
         return authorities
 
 
@@ -150,7 +152,7 @@ class CertManager:
             try:
                 await self.renew()
             except (ApiError, CertificateError) as error:
-                log.warning("certificates not renewed", error=str(error), retry_seconds=_RETRY_SECONDS)
+                _log.warning("certificates not renewed", error=str(error), retry_seconds=_RETRY_SECONDS)
                 pause_seconds = _RETRY_SECONDS
             await self._pause(pause_seconds)
 
@@ -189,4 +191,4 @@ class CertManager:
         install(self.context, leaf)
         self._leaf = leaf
         _EXPIRY.labels("leaf").set(leaf.expires.timestamp())
-        log.info("serving certificate renewed", hosts=self._hosts, expires=leaf.expires, authority=leaf.authority[:16])
+        _log.info("serving certificate renewed", hosts=self._hosts, expires=leaf.expires, authority=leaf.authority[:16])

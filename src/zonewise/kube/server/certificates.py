@@ -1,7 +1,7 @@
-"""Certificates for our own servers: authorities that follow each other without a gap, and the leaves they sign.
+"""Certificates of our own servers: overlapping authorities, and the leaves they sign.
 
 An authority is made long before its predecessor ends and is only trusted at first; once every API server has had time
-to learn of it, it signs. So the two overlap in the bundle and no call ever meets a certificate it does not trust.
+to read it, it signs. So the two overlap in the bundle, and no call meets a certificate that it does not trust.
 This module decides and computes, with the time as an argument; `zonewise.kube.server.cert_manager` keeps the authorities in a
 Secret and the leaf in a running server.
 """
@@ -134,7 +134,7 @@ class Authorities:
         try:
             certificates = x509.load_pem_x509_certificates(bundle) if bundle else []
             keys = [_load_key(pem) for pem in _split_keys(data.get(KEYS_FIELD, b""))]
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # a TypeError tells of an encrypted key
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # a TypeError means an encrypted key
             raise CertificateError(f"{CERTIFICATES_FIELD} or {KEYS_FIELD} is not plain PEM: {error}") from error
         by_public_key = {_public_bytes(key.public_key()): key for key in keys}
         return cls(tuple(_pair(certificate, by_public_key) for certificate in certificates))

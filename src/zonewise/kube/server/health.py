@@ -1,4 +1,4 @@
-"""What a process says of itself over HTTP: `/livez`, `/readyz` and `/metrics`.
+"""Health and metrics endpoints: `/livez`, `/readyz` and `/metrics`.
 
 `Health` holds named checks and the process's phase; `zonewise.kube.process` moves the phase, capabilities add checks.
 The answers look like the API server's own: "ok", or with `?verbose` and on failure one line per check.
@@ -113,7 +113,7 @@ async def serve(
 
 
 class _Answers:
-    """The server is loaded when somebody asks for the first time: what a process is there for comes first."""
+    """The HTTP server is imported with the first request, so that it does not delay the start of the process."""
 
     def __init__(self, health: Health) -> None:
         self._probes = {"/livez": health.live, "/readyz": health.ready}

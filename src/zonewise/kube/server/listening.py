@@ -1,4 +1,4 @@
-"""Opens the port of our HTTP servers, `health` and `admission`; on all addresses that means IPv4 and IPv6 alike."""
+"""Listening sockets of our HTTP servers. "All addresses" means IPv4 and IPv6."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def listen_for(
     protocol: Callable[[], asyncio.Protocol], what: str, host: str | None, port: int, tls: ssl.SSLContext | None
 ) -> asyncio.Server:
-    """As `listen`, for who needs nothing of a server before the first connection."""
+    """As `listen`, for a server that is loaded with the first connection."""
     loop = asyncio.get_running_loop()
     try:
         if host:
@@ -40,7 +40,7 @@ async def listen(runner: web.AppRunner, what: str, host: str | None, port: int, 
 
 
 def _site(runner: web.AppRunner, host: str | None, port: int, tls: ssl.SSLContext | None) -> web.BaseSite:
-    from aiohttp import web  # noqa: PLC0415 - loaded by who made the runner
+    from aiohttp import web  # noqa: PLC0415 - loaded already by the caller, who made the runner
 
     if host:
         return web.TCPSite(runner, host, port, ssl_context=tls)

@@ -1,4 +1,4 @@
-"""How to reach one API server and who to be there: plain values, made by `kubeconfig`, used by `transport`.
+"""Address and credentials of one API server: plain values, made by `kubeconfig`, used by `transport`.
 
 Secrets never appear in the `repr` of any of these.
 """
@@ -40,7 +40,7 @@ class BasicAuth:
 
 
 class Interaction(StrEnum):
-    """Whether an exec plugin may ask the person at the terminal."""
+    """Whether an exec plugin may prompt on the terminal."""
 
     NEVER = "Never"
     IF_AVAILABLE = "IfAvailable"

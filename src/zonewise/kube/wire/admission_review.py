@@ -1,7 +1,7 @@
-"""AdmissionReview v1 on the wire: what an API server asks, and the verdicts we answer with; pure.
+"""AdmissionReview v1: requests of the API server and the verdicts in reply. Pure.
 
 `zonewise.kube.server.admission` serves it. A handler gets a `Review` whose objects are read through the view it asked for, and
-returns a `AdmissionVerdict`; nothing else of the protocol concerns it.
+returns an `AdmissionVerdict`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GroupVersionResource(View, frozen=True):
 class Review(View, Generic[T], frozen=True):
     """One request to be judged. `name` is empty for some deletes: take it from `old_object` then.
 
-    A `dry_run` must leave no trace: the request will not be carried out whatever the verdict.
+    A `dry_run` must have no effect: the request is not carried out even if it is allowed.
     """
 
     uid: str

@@ -1,4 +1,4 @@
-"""Bytes to typed values; pure. Each view type gets one decoder of each sort, made once.
+"""JSON decoding of API objects, lists and watch events. Pure. One decoder per view type, made once.
 
 A watch is a stream of JSON lines cut anywhere by the network: `WatchLines` puts them together, `read_event` decodes each in
 one typed pass. An ERROR event carries a Status instead of the object, so it is decoded again as one and raised.
@@ -53,7 +53,7 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
     remaining: int | None = None
 
 
-class ListDecoder(msgspec.Struct, Generic[T], frozen=True):
+class ObjectList(msgspec.Struct, Generic[T], frozen=True):
     """All items as of one resource version."""
 
     items: list[T]

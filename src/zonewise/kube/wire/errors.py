@@ -1,5 +1,5 @@
 # ruff: noqa: N818 - the names are those of the API's own reasons
-"""What can go wrong when talking to an API server, by who must act; pure.
+"""Errors of API calls, grouped by who must act. Pure.
 
 Every failed call raises one `ApiError`. Its class says the kind, its text names the call: "conflict: update of leases
 kube-system/x: the object has been modified". `from_answer` maps an HTTP answer or the Status of a watch event.
@@ -113,7 +113,7 @@ class TooManyRequests(ApiError):
 
 
 class ServerError(ApiError):
-    """Any 5xx that has no class of its own."""
+    """Any other 5xx."""
 
     kind = "server error"
 

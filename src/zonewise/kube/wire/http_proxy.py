@@ -1,6 +1,6 @@
-"""Which HTTP proxy the environment asks for: HTTPS_PROXY, HTTP_PROXY and NO_PROXY as Go's tools read them; pure.
+"""HTTP proxy settings from HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as Go's tools read them. Pure.
 
-A proxy's URL may hold a password, which is sent to the proxy and shown to nobody.
+A proxy's URL may hold a password, which is sent to the proxy and never shown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def without_userinfo(url: str) -> str:
 
 
 def proxy_of(url: str) -> tuple[URL | None, dict[str, str]]:
-    """Where the proxy is and the headers it wants: errors tell the URL, so the password must not be in it."""
+    """The proxy's URL and headers. Errors show the URL, so the password is not in it."""
     if not url:
         return None, {}
     proxy = URL(url)

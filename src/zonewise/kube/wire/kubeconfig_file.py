@@ -1,4 +1,4 @@
-"""What a kubeconfig file says, field by field, as kubectl reads it; pure. `kubeconfig` gives it its meaning."""
+"""Kubeconfig files, field by field, as kubectl reads them. Pure; `kubeconfig` interprets them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four ways to change part of an object; pure. `Client.patch` sends them.
+"""Patch types: JSON patch, merge patch, strategic merge patch, server-side apply. Pure; `Client.patch` sends them.
 
 A patch names only the fields to change, so fields that no view knows stay as they are.
 """

@@ -1,4 +1,4 @@
-"""What each verb sends: method, path, query and body as one `ApiRequest`; pure. `client` makes them, `calls` performs them.
+"""API requests by verb: method, path, query and body. Pure; `client` makes them, `executor` sends them.
 
 Views never go into a body: `update` refuses one anywhere inside, since it would drop the fields the view does not know.
 """
@@ -174,7 +174,7 @@ def evict(
     annotations: Mapping[str, str] | None = None,
     dry_run: bool,
 ) -> ApiRequest:
-    """Not repeated by itself: a 429 is the budget's answer."""
+    """Not retried: a 429 is the budget's answer."""
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     eviction = {
         "apiVersion": "policy/v1",
