@@ -132,7 +132,7 @@ def test_a_failed_start_names_the_program_and_keeps_its_log(machine: Machine) ->
 USAGE = {
     "kwok nodes need a zone": (["up", "--zones", "0", "--kwok-nodes", "3"], "at least one with --zones"),
     "kube-proxy needs nodes": (["up", "--nodes", "0", "--kube-proxy"], "kube-proxy runs on namespace nodes"),
-    "a version that is none": (["up", "--kube-version", "1.36"], "looks like v1.36.3"),
+    "a version that is none": (["up", "--kube-version", "1.36"], "has the form v1.36.3"),
     "a name that is none": (["status", "--name", "Big"], "lower-case letters"),
     "too many zones": (["up", "--zones", "30"], "26"),
 }

@@ -1,7 +1,7 @@
-"""A lab's life: up and down. The control plane, kwok nodes and namespace nodes come together here.
+"""`lab up` and `lab down`: control plane, kwok nodes and namespace nodes.
 
-`up` writes the lab's record first and marks it ready last, so whatever is found in between is the rest of a crash and is
-removed before a new start. Whatever is stopped is found through records and names, never through memory.
+`up` writes the lab's record first and marks it ready last, so a record in between is left by a crash and is
+removed before a new start. What to stop is found through records and names, never through memory.
 """
 
 import os
@@ -69,10 +69,10 @@ def _running(name: str, options: LabOptions) -> Lab | None:
     runs is only removed when they say so.
     """
     lab = state.find(name)
-    found = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)] if lab is not None else []
-    if lab is None or lab.phase is not LabPhase.READY or not any(process.running for process in found):
+    recorded = [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)] if lab is not None else []
+    if lab is None or lab.phase is not LabPhase.READY or not any(process.running for process in recorded):
         return None
-    ended = [process.name for process in found if not process.running]
+    ended = [process.name for process in recorded if not process.running]
     if ended or lab.options != options:
         what = f"is broken ({', '.join(ended)} ended)" if ended else f"is running {_differences(lab.options, options)}"
         raise ZonewiseError(f"lab {name!r} {what}: end it first with `zonewise lab down --name {name}`")
@@ -140,7 +140,7 @@ def _start(name: str, options: LabOptions, built: binaries.Binaries, progress: P
 
 
 def _leave_for_the_reader(name: str) -> None:
-    """The error names what to look at: logs stay until the next `up` or `down`; a lab that only lacks its demo goes on."""
+    """The error names the logs, which stay until the next `up` or `down`. A lab that only lacks its demo keeps running."""
     lab = state.find(name)
     if lab is None:
         _remove(name)

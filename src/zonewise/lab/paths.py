@@ -1,4 +1,4 @@
-"""Where the lab keeps things: what can be rebuilt in the cache, what runs in the state directory, etcd's data in memory."""
+"""Directories of the lab: cache for builds, state directory for running labs, memory for etcd's data."""
 
 import os
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""One door for the lab's processes: start, find again, signal, stop.
+"""Processes of a lab: start, find again, signal, stop.
 
 A process writes its own record (pid, start time, boot) before it becomes the program, so a lab whose `up` was
 killed at any moment knows every process it owns. Signals go through a pidfd after the start time was compared:
-a pid that the kernel has given to somebody else is never touched.
+a pid that the kernel has given to another process is never touched.
 """
 
 import os
@@ -19,7 +19,7 @@ CLOSED_RECORDS = "run.closed"
 LOGS = "log"
 
 # $0 is the record, $1 the working directory. A shell reads /proc/self as itself and keeps pid and start time across exec.
-# If the record can't be written (the lab was removed meanwhile) the program is not started.
+# If the record can't be written (the lab has been removed) the program is not started.
 _RECORD_THEN_EXEC = (
     'read -r stat </proc/self/stat && read -r boot </proc/sys/kernel/random/boot_id && printf "%s\\n%s\\n" "$boot" "$stat" >"$0"'
     ' && cd "$1" && shift && exec "$@"'
@@ -115,7 +115,7 @@ def spawn(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Process:
-    """Start argv in a session of its own, with its record in directory/run and its output appended to directory/log."""
+    """Start argv in a new session, with its record in directory/run and its output appended to directory/log."""
     record, log = directory / RECORDS / name, log_path(directory, name)
     record.parent.mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def spawn(
     )
     _, started = start_time(Path(f"/proc/{pid}/stat").read_text())
     process = Process(name, pid, started)
-    while process.running and not record.exists():  # a millisecond or two, after which `find` knows it
+    while process.running and not record.exists():  # a millisecond or two, after which `find` finds it
         time.sleep(0.001)
     return process
 
@@ -175,7 +175,7 @@ def close(directory: Path, grace_seconds: float) -> None:
 
 
 def dismiss(directory: Path, name: str, grace_seconds: float) -> None:
-    """Stop it because it is no longer wanted: without its record nobody misses it. Fine when it was never started."""
+    """Stop it and delete its record, so that it does not count as crashed. Does nothing if it was never started."""
     process = find(directory, name)
     if process is not None:
         stop([process], grace_seconds)

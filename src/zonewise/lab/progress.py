@@ -1,4 +1,4 @@
-"""How long work takes, shown while it runs: one living line on a terminal, a few lasting lines anywhere else."""
+"""Progress of long work: one updated line on a terminal, a few lines elsewhere."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Records on disk: msgspec structs as JSON, replaced in one step so that a reader or a crash never sees half of one."""
+"""Records on disk: msgspec structs as JSON, replaced atomically."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ def read(path: Path, type_: type[T]) -> T:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace the file in one step; nobody but its owner can read it at any moment."""
+    """Replace the file atomically; only its owner can ever read it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

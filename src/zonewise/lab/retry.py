@@ -1,4 +1,4 @@
-"""Asking again: while all pods of a lab start at once, a busy machine may leave its API server no time to answer."""
+"""Retries while a lab starts: on a busy machine its API server may be slow to answer."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def port(slot: int, index: int) -> int:
 
 
 def claim(directory: Path, registry: Path | None = None) -> int:
-    """The slot of this existing directory: the one it holds already, or the first free one whose ports nobody uses."""
+    """The slot of this existing directory: the one it holds already, or the first free one whose ports are unused."""
     with _locked(registry or default_registry()) as claims:
         held = [int(link.name) for link in claims.iterdir() if _target(link) == directory]
         if held:

@@ -1,4 +1,4 @@
-"""What is known about each lab on this machine: its record, its directory, and the lock of whoever works on it.
+"""State of the labs on this machine: record, directory and lock of each.
 
 A lab is a directory below the state root. Its record is written before anything is started, so a lab that crashed half
 way is found, named and removed like any other.
@@ -21,7 +21,7 @@ from zonewise.lab.build.binaries import DEFAULT_VERSION
 from zonewise.lab.controlplane import programs
 
 DEFAULT_NAME = "default"
-_BRIEFLY_SECONDS = 0.2  # as long as somebody who only looks (`is_held`) may be in the way
+_BRIEFLY_SECONDS = 0.2  # as long as a call of `is_held` may hold the lock
 _POLL_SECONDS = 0.02
 _RECORD = "lab.json"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")  # it becomes part of network namespaces' names
@@ -105,7 +105,7 @@ def directory_of(name: str) -> Path:
 
 
 def find(name: str) -> Lab | None:
-    """The lab's record, whatever its phase; None also for a directory whose record was never written."""
+    """The lab's record in any phase; None also for a directory without a record."""
     try:
         return records.read(directory_of(name) / _RECORD, Lab)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -115,7 +115,7 @@ def find(name: str) -> Lab | None:
 def get(name: str) -> Lab:
     lab = find(name)
     if lab is None or lab.phase is not LabPhase.READY:
-        others = ", ".join(each for each in names() if each != name)
+        others = ", ".join(other for other in names() if other != name)
         known = f", or choose one of yours with --name: {others}" if others else ""
         raise NoLabError(f"no lab {name!r} is running: start {name!r} with `zonewise lab up --name {name}`{known}")
     return lab
@@ -146,7 +146,7 @@ def locked(name: str, patience_seconds: float = _BRIEFLY_SECONDS) -> Iterator[No
 
 
 def is_held(name: str) -> bool:
-    """Whether somebody works on this lab right now."""
+    """Whether a command works on this lab now."""
     try:
         descriptor = os.open(_lock_of(name), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -189,8 +189,8 @@ def _wait_for_holder(descriptor: int, name: str, deadline: float) -> None:
         return
     holder = os.read(descriptor, 20).decode()
     os.close(descriptor)
-    who = f"process {holder}" if holder else "another process"
-    raise BusyError(f"lab {name!r} is being started, stopped or shaped by {who}: wait for it")
+    owner = f"process {holder}" if holder else "another process"
+    raise BusyError(f"lab {name!r} is being started, stopped or shaped by {owner}: wait for it")
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

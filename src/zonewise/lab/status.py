@@ -1,4 +1,4 @@
-"""How a lab is right now: its processes, its zones and their nodes, as `zonewise lab status` shows them."""
+"""Status of a lab: processes, zones and nodes, as `zonewise lab status` shows them."""
 
 import http.client
 from collections import Counter
@@ -77,9 +77,9 @@ Labs = tuple[ListedLab, ...]
 
 
 def listed() -> Labs:
-    found = {name: state.find(name) for name in state.names()}
+    labs = {name: state.find(name) for name in state.names()}
     return tuple(
-        ListedLab(name, lab.phase if lab else None, str(state.directory_of(name))) for name, lab in found.items()
+        ListedLab(name, lab.phase if lab else None, str(state.directory_of(name))) for name, lab in labs.items()
     )
 
 
@@ -95,7 +95,7 @@ def of(lab: Lab) -> LabStatus:
 
 
 def _recorded(lab: Lab) -> LabStatus:
-    found = tuple(map(_process, [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]))
+    recorded = tuple(map(_process, [*processes.recorded(lab.directory), *processes.recorded(lab.ceph)]))
     return LabStatus(
         name=lab.name,
         health=LabHealth.STARTING,
@@ -103,7 +103,7 @@ def _recorded(lab: Lab) -> LabStatus:
         directory=str(lab.directory),
         slot=lab.slot,
         zones=tuple(map(LabZoneStatus, lab.zones)),
-        processes=found,
+        processes=recorded,
     )
 
 

@@ -129,5 +129,5 @@ def test_what_is_not_built_says_how_to_build_it() -> None:
 
 @pytest.mark.parametrize("version", ["1.36.3", "v1.36", "latest", "v1.36.3/../x"])
 def test_versions_look_like_versions(version: str) -> None:
-    with pytest.raises(UsageError, match=r"looks like v1\.36\.3"):
+    with pytest.raises(UsageError, match=r"has the form v1\.36\.3"):
         binaries.build_directory(version)

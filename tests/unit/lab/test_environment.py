@@ -129,7 +129,7 @@ def test_what_the_lab_does_not_know_is_said() -> None:
     with pytest.raises(ContainerConfigError, match=r"fieldRef spec\.priority is unknown"):
         variables(field("F", "spec.priority"))
     with pytest.raises(
-        ContainerConfigError, match="variable S: the lab knows value, fieldRef and configMapKeyRef only"
+        ContainerConfigError, match="variable S: the lab supports value, fieldRef and configMapKeyRef only"
     ):
         variables({"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
 

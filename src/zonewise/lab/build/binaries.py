@@ -1,4 +1,4 @@
-"""The lab's programs: built once from their Go modules into a cache, then found there.
+"""Binaries of a lab: built once from their Go modules into a cache.
 
 A build is one directory, named after the Kubernetes version and a hash of our Go sources, and moved into place whole:
 what is there is complete. `build` makes it.
@@ -50,7 +50,7 @@ def find(version: str = DEFAULT_VERSION) -> Binaries:
 
 def build_directory(version: str, sources: Path = SOURCES) -> Path:
     if not _VERSION.fullmatch(version):
-        raise UsageError(f"a Kubernetes version looks like {DEFAULT_VERSION}, not {version!r}")
+        raise UsageError(f"a Kubernetes version has the form {DEFAULT_VERSION}, not {version!r}")
     return paths.cache_root() / "control-plane" / f"{version}-{sources_hash(sources)}"
 
 

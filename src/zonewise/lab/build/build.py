@@ -1,6 +1,6 @@
-"""Builds the lab's programs with Go: fetch modules, compile, put the result into the cache in one step.
+"""Go builds of the lab's binaries: fetch modules, compile, move the result into the cache in one step.
 
-An interrupted build goes on where it stopped, because Go keeps what it fetched and compiled. Two builds at once wait for
+An interrupted build continues where it stopped, because Go keeps what it fetched and compiled. Two builds at once wait for
 each other, and the second finds the first one's result.
 """
 
@@ -78,7 +78,7 @@ def _scratch_prefix(directory: Path) -> str:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """What a killed build of the same thing left; with the lock held nobody is at work on it."""
+    """Remains of a killed build of the same version; with the lock held no other build uses them."""
     for scratch in directory.parent.glob(f"{_scratch_prefix(directory)}*"):
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -87,10 +87,10 @@ class GoToolchain:
     """The Go command, run inside one module."""
 
     def __init__(self, module: Path) -> None:
-        found = shutil.which("go") or shutil.which(GO_HOME / "bin" / "go")
-        if found is None:
+        command = shutil.which("go") or shutil.which(GO_HOME / "bin" / "go")
+        if command is None:
             raise BinariesError(f"Go {_wanted(module)} or newer is needed to build the lab's programs: {_INSTALL_GO}")
-        self._command = found
+        self._command = command
         self.module = module
 
     def version(self) -> str:
@@ -111,7 +111,7 @@ class GoToolchain:
                     on_message(messages[-1])
                 process.wait()
             finally:
-                process.terminate()  # of no effect once it ended; on Ctrl-C nothing goes on compiling behind our back
+                process.terminate()  # no effect once it ended; on Ctrl-C no compiler is left running
             if process.returncode != 0:
                 raise BinariesError(f"`go {arguments[0]}` failed: {' '.join(_complaints(messages)[:3])}")
             output.seek(0)
@@ -134,8 +134,8 @@ def _complaints(messages: Sequence[str]) -> list[str]:
 
 
 def _wanted(module: Path) -> str:
-    found = re.search(r"^go (\d+\.\d+)", (module / "go.mod").read_text(), re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^go (\d+\.\d+)", (module / "go.mod").read_text(), re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _compile(go: GoToolchain, version: str, binary: Path, reporter: ProgressReporter) -> None:
@@ -188,7 +188,7 @@ def linker_flags(version: str) -> str:
 
 
 def _write_stages(go: GoToolchain, path: Path) -> None:
-    """kwok learns how nodes and pods come to life from these; they ship in its module."""
+    """kwok's stages for nodes and pods; they ship in its module."""
     root = Path(go.run(["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"]).strip(), "kustomize", "stage")
     path.write_text("".join(f"---\n{(root / file).read_text()}" for file in _STAGE_FILES))
 

@@ -1,4 +1,4 @@
-"""The Go module for another Kubernetes version: text in, text out, but for asking Go what that version needs.
+"""go.mod for another Kubernetes version.
 
 Kubernetes publishes its parts ("staging" modules) beside itself: v1.35.4 goes with v0.35.4 of each. Its own go.mod names
 them, so the list follows the version. kwok is left out: each release of it compiles with few versions of those parts, and
@@ -18,7 +18,7 @@ _UNPUBLISHED = "v0.0.0"  # what Kubernetes' own go.mod says where its replacemen
 def required(text: str) -> list[str]:
     """Every module that a go.mod requires."""
     blocks = re.findall(r"^require \((.*?)^\)|^require ([^(].*?)$", text, re.MULTILINE | re.DOTALL)
-    return [found for block in blocks for found in _REQUIREMENT.findall(block[0] or block[1])]
+    return [requirement for block in blocks for requirement in _REQUIREMENT.findall(block[0] or block[1])]
 
 
 def staging_modules(kubernetes_go_mod: str) -> list[str]:

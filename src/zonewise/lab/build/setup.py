@@ -1,6 +1,6 @@
-"""What `make setup` runs once the virtual environment is there: system packages, then the lab's programs.
+"""`make setup`, after the virtual environment: system packages, then the lab's binaries.
 
-Quick when all is there. Without root it says which command somebody with root should run, and does the rest.
+Fast when all is installed. Without root it prints the command to run as root, and does the rest.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def run(version: str, reporter: ProgressReporter) -> None:
 
 
 def _install(packages: list[str], reporter: ProgressReporter) -> None:
-    """Only namespace nodes and storage need them: what can't be installed is said, and setup goes on."""
+    """Only namespace nodes and storage need them: a package that can't be installed is reported, and setup continues."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     if shutil.which("apt-get") is None:
         reporter.step(
@@ -121,7 +121,7 @@ def main() -> None:
         sys.exit(f"setup: {error}")
     except KeyboardInterrupt:
         reporter.close()
-        sys.exit("setup: interrupted; run it again to go on from here")
+        sys.exit("setup: interrupted; run it again to continue")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ STOP_GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _RECORD = "control-plane.json"
 # Clients first, so that none of them spends its last second on retries. What they talked to gets no time: its data is
-# thrown away, and an API server would wait a minute for watchers that are gone without a farewell.
+# thrown away, and an API server would wait a minute for watchers that are gone without closing.
 _STOP_ORDER = (
     ((Program.KWOK, Program.SCHEDULER, Program.CONTROLLER_MANAGER), STOP_GRACE_SECONDS),
     ((Program.APISERVER, Program.ETCD), 0.0),
@@ -125,10 +125,10 @@ class ControlPlane:
     # Faults: what tests and people do to a running control plane.
 
     def process(self, program: Program) -> processes.Process:
-        found = processes.find(self.directory, program)
-        if found is None:
+        process = processes.find(self.directory, program)
+        if process is None:
             raise LookupError(f"{program} was never started in {self.directory}")
-        return found
+        return process
 
     def spawn(self, program: Program) -> processes.Process:
         """Start one program without waiting for it; see wait_ready."""
@@ -160,7 +160,7 @@ class ControlPlane:
         return etcd.compact(self.layout.etcd_socket)
 
     def forget_history(self) -> int:
-        """Make every resourceVersion before the returned one answer 410: compact etcd, and start the cache anew."""
+        """Make every resourceVersion before the returned one answer 410: compact etcd, and restart the cache."""
         revision = self.compact()
         self.restart_apiserver()
         return revision
@@ -187,7 +187,7 @@ class ControlPlane:
         )
 
     def _controller_manager(self) -> http.client.HTTPSConnection:
-        """Its certificate is made by itself, on loopback, and only its health is asked for."""
+        """Its certificate is self-signed, on loopback, and only its health is read."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -224,7 +224,7 @@ class ControlPlane:
 
     def launch(self, progress: Callable[[str], None]) -> None:
         enabled = self.settings.programs
-        shutil.rmtree(self.layout.data, ignore_errors=True)  # of a lab whose directory somebody removed by hand
+        shutil.rmtree(self.layout.data, ignore_errors=True)  # of a lab whose directory was removed by hand
         self.layout.data.mkdir(mode=0o700)
         self.spawn(Program.ETCD)
         self.write_credentials()
@@ -250,7 +250,7 @@ class ControlPlane:
 
 
 def halt(directory: Path) -> None:
-    """End whatever was started in this directory and forget its data; logs stay. Fine when there is nothing."""
+    """Stop all processes of this directory and delete its data; logs stay. Does nothing if there are none."""
     with suppress(FileNotFoundError, msgspec.DecodeError):
         ControlPlane.attach(directory).stop()
     processes.close(directory, STOP_GRACE_SECONDS)
@@ -258,11 +258,13 @@ def halt(directory: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Halt it and delete the directory. The slot goes last: while anything on disk names it, it is nobody else's."""
+    """Halt it and delete the directory. The slot goes last: while anything on disk names it, no other lab can take it."""
     halt(directory)
     shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():
-        raise ZonewiseError(f"could not remove {directory}: see who owns and uses what is left in it, then try again")
+        raise ZonewiseError(
+            f"could not remove {directory}: check owner and open files of what is left in it, then try again"
+        )
     slots.release(directory)
 
 

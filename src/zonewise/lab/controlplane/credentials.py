@@ -1,4 +1,4 @@
-"""Who may talk to a lab's API server, and how: its certificates, and a kubeconfig for every user."""
+"""Credentials of a lab: certificates, and a kubeconfig for every user."""
 
 import datetime as dt
 from collections.abc import Sequence

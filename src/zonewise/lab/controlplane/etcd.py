@@ -1,4 +1,4 @@
-"""What the lab asks etcd itself, through the JSON gateway on its socket."""
+"""etcd client for labs, through the JSON gateway on its socket."""
 
 import base64
 import http.client
@@ -34,9 +34,9 @@ def compact(socket_path: Path) -> int:
 
 
 def write(socket_path: Path, objects: Mapping[str, Any]) -> None:
-    """Objects by their keys, past the API server, which then tells of them as of any other.
+    """Writes objects by key, past the API server, which then serves them as any other.
 
-    For thousands at once: it would make each Service's address an object of its own, fifty a second.
+    For thousands of Services: the API server would allocate an IPAddress object for each, fifty a second.
     """
     puts = [{"request_put": {"key": _base64(key), "value": _base64(json.dumps(body))}} for key, body in objects.items()]
     for first in range(0, len(puts), _MOST_IN_ONE_TRANSACTION):

@@ -1,4 +1,4 @@
-"""Kubeconfig files of the lab: one per user, with the client certificate inside, so that a file is all a program needs."""
+"""Kubeconfig files of a lab: one per user, with the client certificate inside."""
 
 import base64
 from pathlib import Path

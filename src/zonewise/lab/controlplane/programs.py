@@ -1,4 +1,4 @@
-"""What the lab's programs are called with: command lines as pure functions of a control plane's settings and places."""
+"""Command lines of the control plane's programs, as pure functions of its configuration."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -51,7 +51,7 @@ class ControlPlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
     flags: dict[Program, tuple[str, ...]] = {}  # more flags; the last of its kind wins
 
     def runs(self, controller: str) -> bool:
-        """Whether the controller manager runs this controller: the last word on it counts, as in --controllers."""
+        """Whether the controller manager runs this controller: the last entry counts, as in --controllers."""
         words = self.controllers.split(",")
         if f"-{controller}" in words:
             return False

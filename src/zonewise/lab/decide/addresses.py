@@ -1,9 +1,9 @@
-"""Who has which address in a lab: a pure plan from a lab's name, slot and zones to namespaces, addresses and routes.
+"""Address plan of a lab: namespaces, addresses and routes from its name, slot and zones.
 
 A lab owns one slot of 64, and with it an IPv4 /16 of the shared address space (100.64.0.0/10, RFC 6598) and an IPv6
 /48 of unique local addresses (RFC 4193). Both are cut into equal parts: part 0 joins the zones to each other and to
 the host, part 1 is the first zone, and so on. Within a zone the first subnet is the nodes' and each node has a subnet
-of its own for its pods, so a zone is one prefix and one route. `network` builds what is planned here.
+for its pods, so a zone is one prefix and one route. `network` builds what is planned here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zonewise.errors import UsageError
 SLOTS = 64
 _IPV4_SPACE = IPv4Network("100.64.0.0/10")
 _IPV6_SPACE = IPv6Network("fd7a:6f6e:6500::/40")
-_FIRST_NODE = 10  # the nodes' subnet keeps its first addresses for the zone's gateway and whoever joins later
+_FIRST_NODE = 10  # the nodes' subnet keeps its first addresses for the zone's gateway and later use
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 
 

@@ -44,7 +44,7 @@ def keyring(keys: Mapping[str, str], *, caps: bool) -> str:
     for name, value in keys.items():
         lines += [f"[{name}]", f" key = {value}"]
         allowed = OSD_CAPS if name.startswith("osd.") else CAPS[name]
-        lines += [f' caps {who} = "{what}"' for who, what in allowed.items()] if caps else []
+        lines += [f' caps {daemon} = "{what}"' for daemon, what in allowed.items()] if caps else []
     return "\n".join(lines) + "\n"
 
 

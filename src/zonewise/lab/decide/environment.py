@@ -1,4 +1,4 @@
-"""A container's environment and command line, with references filled in; pure. `containers` reads what they refer to."""
+"""Environment and command line of a container, with references resolved. Pure."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def config_maps_of(pod: RunPod, container: RunContainer) -> set[str]:
 def variables(pod: RunPod, container: RunContainer, around: PodEnvironment) -> dict[str, str]:
     """The API server is named directly, not by its Service: pods find it whether or not a proxy runs."""
     host, port = around.api_server
-    found = dict(_links(around.services)) if pod.spec.enable_service_links else {}
-    found |= {"HOSTNAME": pod.metadata.name, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
-    found |= {"KUBECONFIG": str(around.kubeconfig)} if around.kubeconfig else {}
+    variables = dict(_links(around.services)) if pod.spec.enable_service_links else {}
+    variables |= {"HOSTNAME": pod.metadata.name, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
+    variables |= {"KUBECONFIG": str(around.kubeconfig)} if around.kubeconfig else {}
     for variable in container.env:
-        value = _value(pod, variable, found, around)
+        value = _value(pod, variable, variables, around)
         if value is not None:
-            found[variable.name] = value
-    return found
+            variables[variable.name] = value
+    return variables
 
 
 def resolver(pod: RunPod, cluster_dns: str) -> str:
@@ -97,7 +97,9 @@ def _value(pod: RunPod, variable: EnvVar, known: Mapping[str, str], around: PodE
     if source.field_ref is not None:
         return _field(pod, source.field_ref.field_path, around)
     if source.config_map_key_ref is None:
-        raise ContainerConfigError(f"variable {variable.name}: the lab knows value, fieldRef and configMapKeyRef only")
+        raise ContainerConfigError(
+            f"variable {variable.name}: the lab supports value, fieldRef and configMapKeyRef only"
+        )
     reference = source.config_map_key_ref
     value = around.config_maps.get(reference.name, {}).get(reference.key)
     if value is None and not reference.optional:
@@ -122,6 +124,6 @@ def _field(pod: RunPod, path: str, around: PodEnvironment) -> str:
     }
     if path not in fields:
         raise ContainerConfigError(
-            f"fieldRef {path} is unknown to the lab; it knows labels, annotations, {', '.join(fields)}"
+            f"fieldRef {path} is not supported by the lab; use labels, annotations, {', '.join(fields)}"
         )
     return fields[path]

@@ -1,4 +1,4 @@
-"""What a namespace node tells the API server of itself: its Node object, its Lease, and when either must be sent; pure."""
+"""Node registration: the Node object and Lease of a namespace node, and when to send them. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def node_status(node: NodePlan, now: dt.datetime) -> Json:
 
 
 def node_conditions(now: dt.datetime) -> Json:
-    """The only part of the status that anybody else changes."""
+    """The only part of the status that other programs change."""
     return {
         "conditions": [
             _condition("Ready", True, "KubeletReady", "the node's agent runs", now),
@@ -62,7 +62,7 @@ def node_conditions(now: dt.datetime) -> Json:
 
 
 def needs_conditions(node: Node) -> bool:
-    """The controller manager writes Unknown when it has not heard of the node for long; only the node takes that back."""
+    """The controller manager writes Unknown when the node's heartbeat is overdue; only the node resets it."""
     return not any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
 
 

@@ -1,6 +1,6 @@
-"""What to do next with a pod on a namespace node: a pure function of the pod, its containers as last seen, and the time.
+"""Pod lifecycle on a namespace node: the next actions, from the pod, its containers' states and the time. Pure.
 
-`decide` returns actions and the next moment worth asking again; `pods` performs them and tells `ContainerState` what
+`decide` returns actions and the next moment worth asking again; `pods` performs them and records in `ContainerState` what
 happened. Level, not edge: asking twice gives the same answer until something was done or time has passed. Order,
 restarts, back-off and grace periods are the kubelet's.
 """
@@ -22,7 +22,7 @@ MOST_BACKOFF_SECONDS = 300.0
 FORGIVEN_AFTER_SECONDS = 600.0  # a run this long clears the back-off
 CONFIG_RETRY_SECONDS = 5.0
 FINAL_PHASES = frozenset({"Succeeded", "Failed"})  # the API server allows no way back from them
-UNKNOWN_EXIT_CODE = 137  # what the kubelet reports of a container that ended while nobody watched
+UNKNOWN_EXIT_CODE = 137  # what the kubelet reports of a container that ended while no agent ran
 
 
 class ContainerExit(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ def state_of(states: States, container: RunContainer) -> ContainerState:
 
 
 def unrunnable(pod: RunPod, container: RunContainer) -> StartProblem | None:
-    """What the lab can't run, said plainly in the container's waiting state."""
+    """Why the lab can't run the container, shown in its waiting state."""
     if not container.command:
         return StartProblem(
             "NoCommand", "the lab pulls no images and runs processes of this machine: give the container a command"

@@ -1,4 +1,4 @@
-"""What a node's agent reads of the pods bound to it: a view of its own, with everything that it takes to run them."""
+"""Pod view of the node agent: the fields needed to run a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod's status as a kubelet would report it: a pure function from the pod and its containers to plain JSON."""
+"""Pod status as a kubelet would report it, from the pod and its containers. Pure."""
 
 from __future__ import annotations
 
@@ -157,9 +157,9 @@ def _terminated(ended: ContainerExit) -> Json:
 
 
 def tells_news(pod: RunPod, last: Json | None, new: Json) -> bool:
-    """Whether a report must be sent: it differs from the last one, or someone else has changed a condition meanwhile.
+    """Whether a report must be sent: it differs from the last one, or another program has changed a condition since.
 
-    The controller manager does, when it has not heard of the node for long.
+    The controller manager does, when the node's heartbeat is overdue.
     """
     if last is None or _without_moments(last) != _without_moments(new):
         return True

@@ -1,4 +1,4 @@
-"""What probes have said of a container and when the next is due; pure. Thresholds count as the kubelet counts them.
+"""Probe results of a container, and when the next probe is due. Pure. Thresholds count as in the kubelet.
 
 `lifecycle` asks it what to probe and whether to restart, `podstatus` whether a container is ready; `probes` does the probing.
 """

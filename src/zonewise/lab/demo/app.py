@@ -1,7 +1,7 @@
-"""The demo application of a lab: a front and a catalog, spread over all zones, that really answer each other.
+"""Demo application of a lab: a front and a catalog, spread over all zones, that call each other.
 
 `up` applies it to a lab with namespace nodes and kube-proxy and waits until it serves. `shop` is what its pods run, and
-`answers` shows which zone answers whom.
+`zone_answers` counts which zone answers which.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Json = dict[str, Any]
 def manifests(nodes: int, *, zonewise: bool = False, volume_in: str = "") -> list[Json]:
     """Services come first: pods find them in their environment.
 
-    Beside Zonewise the catalog is served by its proxy, which counts who asks whom, the fronts ask all the time, and there
+    Beside Zonewise the catalog is served by its proxy, which counts traffic by zone, the fronts ask all the time, and there
     are as many catalogs as a preference asks for before it starts: four in each of three zones. `volume_in` names the zone
     where the orders lie, in a volume of the storage driver.
     """
@@ -79,9 +79,9 @@ def _service(name: str, labels: Mapping[str, str]) -> Json:
 
 
 def _headless(name: str, app: str) -> Json:
-    found = _service(name, {})
-    found["spec"] |= {"clusterIP": "None", "selector": {"app": app}}
-    return found
+    service = _service(name, {})
+    service["spec"] |= {"clusterIP": "None", "selector": {"app": app}}
+    return service
 
 
 def _deployment(name: str, replicas: int, environment: Mapping[str, str]) -> Json:
@@ -123,14 +123,14 @@ def _claim(name: str) -> Json:
 
 def _stored(name: str, zone: str) -> Json:
     """One pod with the claim of its name. It begins in that zone, which is therefore the zone of its volume."""
-    found = _deployment(name, 1, {})
-    found["spec"]["strategy"] = {"type": "Recreate"}
-    spec = found["spec"]["template"]["spec"]
+    deployment = _deployment(name, 1, {})
+    deployment["spec"]["strategy"] = {"type": "Recreate"}
+    spec = deployment["spec"]["template"]["spec"]
     spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
     expression = {"key": ZONE, "operator": "In", "values": [zone]}
     preferred = [{"weight": 100, "preference": {"matchExpressions": [expression]}}]
     spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
-    return found
+    return deployment
 
 
 def _spread(key: str, labels: Mapping[str, str]) -> Json:
@@ -184,15 +184,15 @@ async def _up(lab: Lab) -> None:
             await asyncio.sleep(0.2)
 
 
-async def _apply(client: Client, found: Sequence[Json]) -> None:
-    for manifest in found:
+async def _apply(client: Client, manifests: Sequence[Json]) -> None:
+    for manifest in manifests:
         metadata = manifest["metadata"]
         resource = _RESOURCES[manifest["kind"]]
         await client.patch(resource, metadata["name"], Apply(manifest, force=True), metadata.get("namespace", ""))
 
 
 async def _until_nodes_take_pods(client: Client) -> None:
-    """A ready node keeps its taint for a moment; pods placed meanwhile would all crowd on the others."""
+    """A ready node keeps its taint for a moment; pods scheduled in that time would all go to the other nodes."""
     deadline = time.monotonic() + _SERVING_WITHIN_SECONDS
     while tainted := [node.metadata.name for node in (await client.list(NODES)).items if _is_tainted(node)]:
         if time.monotonic() > deadline:

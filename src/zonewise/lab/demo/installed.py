@@ -1,4 +1,4 @@
-"""Zonewise itself in a lab: the manifests of `zonewise install`, whose pods run as processes under their own accounts.
+"""Zonewise installed in a lab: the manifests of `zonewise install`, whose pods run as processes under their own accounts.
 
 Only what a lab's nodes can't do differs: there is no image, so containers are given their command.
 """
@@ -33,9 +33,9 @@ def documents(lab: Lab) -> list[Document]:
     """But for the dashboard, which runs beside the lab, where a browser is."""
     chosen = [component for component in components.DEFAULT if component is not InstallComponent.DASHBOARD]
     values = components.ManifestValues(image="none")
-    found = components.documents([*chosen, InstallComponent.DNS], InstallMode.OVERLAY, values)
+    documents = components.documents([*chosen, InstallComponent.DNS], InstallMode.OVERLAY, values)
     driver = csi_driver.documents(lab) if lab.options.ceph else []
-    return [*map(as_process, found), _dns_service(lab.cluster_dns), *driver]
+    return [*map(as_process, documents), _dns_service(lab.cluster_dns), *driver]
 
 
 def _dns_service(address: str) -> Document:

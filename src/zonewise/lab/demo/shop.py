@@ -1,12 +1,12 @@
-"""The server of the demo application: says where it runs, and asks the Service behind it how others answer.
+"""Server of the demo application: reports where it runs, and calls the Service behind it.
 
 `python -m zonewise.lab.demo.shop` answers on PORT (8080, both IP versions):
-    /            who and where it is, as JSON
+    /            its name and location, as JSON
     /goods       a page of things to buy, some kilobytes
     /ask?n=100   asks BACKEND (host:port) that many times, a connection each, and counts the answers by zone;
                  with &by=name one of the pods that DNS names for BACKEND_NAME (name:port), looked up each time
     /healthz     200, or 503 after /fail, until /recover
-With ASK_PER_SECOND it asks BACKEND for goods so often by itself, as customers would make it.
+With ASK_PER_SECOND it also asks BACKEND for goods at that rate.
 Standard library only: a pod of it is small and starts at once.
 """
 
@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, urlsplit
 
 UNANSWERED = "unanswered"
 PORT = 8080
-GOODS = {"goods": [f"thing {number} of a thousand that nobody needs" for number in range(200)]}
+GOODS = {"goods": [f"thing {number} of a thousand" for number in range(200)]}
 _ASK_TIMEOUT_SECONDS = 2.0
 
 
@@ -42,13 +42,13 @@ def ask(backend: Callable[[], str], count: int) -> dict[str, int]:
 
 
 def by_name(backend: str) -> str:
-    """One of the addresses that the name has now: a client that looks a name up chooses by itself. Empty: it has none."""
+    """One of the name's addresses: a client of a headless Service chooses by itself. Empty if the name has none."""
     name, _, port = backend.rpartition(":")
     try:
-        found = socket.getaddrinfo(name, port, socket.AF_INET, socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(name, port, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
         return ""
-    return "{}:{}".format(*random.choice(found)[4])  # noqa: S311 - no secret
+    return "{}:{}".format(*random.choice(addresses)[4])  # noqa: S311 - no secret
 
 
 def _answering_zone(backend: str, path: str = "/") -> str:

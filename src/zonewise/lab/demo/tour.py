@@ -1,4 +1,4 @@
-"""What `lab up` prints: where things are, and a tour of commands whose effect can be watched. Each goes on from the one before."""
+"""Output of `lab up`: addresses, and a tour of commands. Each step builds on the one before."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def text(lab: Lab, *, terminal: bool) -> str:
 
 def places(lab: Lab) -> list[tuple[str, str]]:
     """By what they are for."""
-    found = [("dashboard", f"http://127.0.0.1:{installed.dashboard_port(lab)}/")] if lab.options.zonewise else []
+    lines = [("dashboard", f"http://127.0.0.1:{installed.dashboard_port(lab)}/")] if lab.options.zonewise else []
     finding = "" if _is_found() else f"source {Path(sys.prefix, 'bin', 'activate')}; "
-    found.append(("first", f"{finding}export KUBECONFIG={lab.node_kubeconfig}"))
+    lines.append(("first", f"{finding}export KUBECONFIG={lab.node_kubeconfig}"))
     if lab.options.ceph:
-        found.append(("ceph", f"export CEPH_CONF={lab.ceph / 'ceph.conf'}"))
-        found.append(("volumes", f"zonewise csi journal --config {lab.ceph / 'csi.json'}"))
-    return found
+        lines.append(("ceph", f"export CEPH_CONF={lab.ceph / 'ceph.conf'}"))
+        lines.append(("volumes", f"zonewise csi journal --config {lab.ceph / 'csi.json'}"))
+    return lines
 
 
 def _is_found() -> bool:
@@ -67,8 +67,8 @@ def _whole(lab: Lab) -> list[TourStep]:
     ask, kubectl = f"zonewise lab ask{name}", f"zonewise lab kubectl{name} --"
     annotate = f"{kubectl} -n {NAMESPACE} annotate service"
     node, zone = nodes.plan_of(lab).nodes[0].name, lab.zones[-1]
-    found = [
-        TourStep("Who answers whom? Every zone answers every other.", (ask,)),
+    steps = [
+        TourStep("Which zone answers which? Every zone answers every other.", (ask,)),
         TourStep(
             "Keep answers at home, ask again, and ask why.",
             (f"{annotate} {CATALOG} {SAME_ZONE}=Prefer", ask, f"zonewise explain service {CATALOG} -n {NAMESPACE}"),
@@ -86,13 +86,13 @@ def _whole(lab: Lab) -> list[TourStep]:
             (f"zonewise lab cut{name} {zone}", ask, f"zonewise lab heal{name} {zone}"),
         ),
     ]
-    return [*found, _takeover(zone, name)] if lab.options.ceph else found
+    return [*steps, _takeover(zone, name)] if lab.options.ceph else steps
 
 
 def _takeover(zone: str, name: str) -> TourStep:
     kubectl, pod = f"zonewise lab kubectl{name} --", f"pod -l app={ORDERS}"
     return TourStep(
-        f"Take over {zone}'s Ceph volumes: the orders, which lie there, go on elsewhere.",
+        f"Take over {zone}'s Ceph volumes: the orders, stored there, continue in another zone.",
         (
             f"zonewise lab cut{name} {zone}; {kubectl} cordon -l topology.kubernetes.io/zone={zone}",
             f"{kubectl} -n {NAMESPACE} delete {pod} --force",
@@ -108,7 +108,7 @@ def _stock(lab: Lab) -> list[TourStep]:
     prefer = """'{"spec":{"trafficDistribution":"PreferSameZone"}}'"""
     ask = f"zonewise lab ask{name}"
     return [
-        TourStep("Who answers whom? Every zone answers every other.", (ask,)),
+        TourStep("Which zone answers which? Every zone answers every other.", (ask,)),
         TourStep(
             "Keep answers at home, and ask again.",
             (f"zonewise lab kubectl{name} -- -n {NAMESPACE} patch service {CATALOG} -p {prefer}", ask),

@@ -1,4 +1,4 @@
-"""Which zone answers whom: every front pod of the demo asks the catalog's Service, and the answers are counted by zone.
+"""Answers by zone: every front pod of the demo calls the catalog's Service, and the answers are counted by zone.
 
 That is what topology-aware routing changes, and so what people look at before and after.
 """
@@ -95,7 +95,7 @@ def account(answers: Answers, zones: Sequence[str]) -> Account:
 
 
 def table(answers: Answers, zones: Sequence[str]) -> str:
-    """Who answered whom: a row for each zone that asked, in percent of its questions, and how much stayed at home."""
+    """A row for each client zone: answers by server zone in percent, and the share that stayed in the zone."""
     lost = any(counts[UNANSWERED] for counts in answers.values())
     columns = [*zones, *([UNANSWERED] if lost else [])]
     width = max(len(column) for column in (*columns, "asked from"))

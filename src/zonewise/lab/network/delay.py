@@ -1,4 +1,4 @@
-"""The delay line: a process in a lab's router that holds packets back between slow zones.
+"""Delay line: a process in a lab's router that delays packets between zones.
 
 `python -m zonewise.lab.network.delay 5 20` makes tun devices delay0 (5 ms) and delay1 (20 ms). A packet routed into one comes
 back out of it so much later, and the router sends it on. Standard library only: it starts in the blink of an eye.
@@ -22,7 +22,7 @@ _MOST_WAITING = 20_000  # as a router's buffer would, it drops what arrives at a
 
 
 class DelayLine:
-    """Packets in the order they came, each until its time. It knows neither clock nor device."""
+    """Packets in order of arrival, each held until its time. Without clock or device."""
 
     def __init__(self, delay_seconds: float) -> None:
         self._delay_seconds = delay_seconds

@@ -1,6 +1,6 @@
-"""Network namespaces as the kernel has them: entering, listing, what runs inside, removal.
+"""Network namespaces: enter, list, processes inside, remove.
 
-Names are the contract: everything of a lab carries the lab's name, so that whoever comes after a crash finds it all.
+Names are the contract: everything of a lab carries the lab's name, so that a later command finds all of it after a crash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _NAMED = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
 _ENDED_WITHIN_SECONDS = 10.0
-# Else a tool of a killed `up` could go on making namespaces after `down` has looked for them.
+# Else a tool of a killed `up` could still make namespaces after `down` has listed them.
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 _RESOLV_CONF = Path("/etc/resolv.conf")
 # The namespace begins with a copy of every mount. Copies of volumes (of CephFS, or of the file `image` of an RBD image's daemon) would
@@ -57,7 +57,7 @@ def enter(namespace: str) -> None:
 
 
 def inside(namespace: str, act: Callable[[], T]) -> T:
-    """What `act` returns when called inside the namespace, on a thread of its own; sockets it opens stay there."""
+    """What `act` returns when called inside the namespace, on a separate thread; sockets it opens stay there."""
 
     def enter_and_act() -> T:
         enter(namespace)
@@ -70,7 +70,7 @@ def inside(namespace: str, act: Callable[[], T]) -> T:
 def command(namespace: str, argv: Sequence[str], resolver: Path | None = None) -> list[str]:
     """The command line that runs argv inside; unlike `ip netns exec` it keeps the mounts, so inner `ip netns add` works.
 
-    Where the file `resolver` exists, it is argv's /etc/resolv.conf: by a mount that nobody else sees, and that ends with it.
+    Where the file `resolver` exists, it is argv's /etc/resolv.conf: by a private mount that ends with it.
     """
     entered = ["nsenter", f"--net={path(namespace)}", "--"]
     if resolver is not None and resolver.exists() and _RESOLV_CONF.exists():
@@ -84,7 +84,7 @@ def links(namespace: str) -> set[str]:
 
 
 def of_lab(lab: str) -> list[str]:
-    """The lab's namespaces, whoever made them."""
+    """The lab's namespaces."""
     router = namespace_of(lab)
     names = [entry.name for entry in _NAMED.iterdir()] if _NAMED.is_dir() else []
     return sorted(name for name in names if name == router or name.startswith(f"{router}."))
@@ -146,10 +146,10 @@ def _failed_line(stderr: str, stdin: str) -> str:
 
 def _identity(handle: Path) -> tuple[int, int] | None:
     try:
-        found = handle.stat()
-    except OSError:  # it ended meanwhile
+        status = handle.stat()
+    except OSError:  # it has ended
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _kill(pid: int) -> None:

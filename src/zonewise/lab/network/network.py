@@ -1,4 +1,4 @@
-"""A lab's network, built from its plan: what to tell `ip` is pure text, made in one process per namespace.
+"""Network of a lab, built from its address plan: `ip` commands, one process per namespace.
 
     host --- router (zw-LAB) --- zone (zw-LAB.zone.Z) --- node (zw-LAB.node.N) --- pods (zw-LAB.pod.UID)
 
@@ -16,7 +16,7 @@ from zonewise.lab.decide.addresses import Addresses, AddressPlan, NodePlan, Zone
 from zonewise.lab.network import namespaces
 
 # Forwarding is what routers do. Reverse-path filters would drop what a delay line hands back. Detecting duplicates
-# keeps an IPv6 address unusable for a second, and no address here is anybody else's.
+# keeps an IPv6 address unusable for a second, and no address here is used elsewhere.
 _SYSCTLS = {
     "net.ipv4.ip_forward": 1,
     "net.ipv4.conf.all.rp_filter": 0,
@@ -34,9 +34,13 @@ POD_GATEWAY_V6 = "fe80::1"  # IPv6 answers for an address only on its own link, 
 def build(plan: AddressPlan) -> None:
     """Make all of it; what an earlier lab of this name left is removed first."""
     remove(plan.lab, plan.link)
-    everyone = [plan.namespace, *(zone.namespace for zone in plan.zones), *(node.namespace for node in plan.nodes)]
-    namespaces.ip([f"netns add {namespace}" for namespace in everyone])
-    for namespace in everyone:
+    all_namespaces = [
+        plan.namespace,
+        *(zone.namespace for zone in plan.zones),
+        *(node.namespace for node in plan.nodes),
+    ]
+    namespaces.ip([f"netns add {namespace}" for namespace in all_namespaces])
+    for namespace in all_namespaces:
         namespaces.sysctl(namespace, _SYSCTLS)
     namespaces.ip(host_lines(plan))
     namespaces.ip(router_lines(plan), plan.namespace)
@@ -112,7 +116,7 @@ def zone_lines(zone: ZonePlan) -> list[str]:
             f"route add {node.pods.v4} via {node.address.v4} dev nodes",
             f"route add {node.pods.v6} via {node.address.v6} dev nodes",
         ]
-    # Addresses of the zone that nobody has must not go back up the default route and round in circles.
+    # Unused addresses of the zone must not loop over the default route.
     return [*lines, f"route add unreachable {zone.prefix.v4}", f"route add unreachable {zone.prefix.v6}"]
 
 

@@ -1,4 +1,4 @@
-"""Paths between zones: cut, lossy or slow. The wanted state is one value, applied as a whole to the lab's router.
+"""Traffic shaping between zones: cuts, loss, latency. The desired state is one value, applied to the lab's router.
 
 Cuts and losses are rules of nftables, replaced in one transaction. Latency is made by a delay line, a small process of
 ours in the router (`delay`), because few kernels of build machines and sandboxes have netem: policy routes lead
@@ -51,7 +51,7 @@ class Shaping(msgspec.Struct, frozen=True):
         return Shaping(self.cut - {zone}, self.paths)
 
     def with_path(self, path: ZonePath) -> Shaping:
-        """Replaces what was said of these two zones before, in either order; a path that does nothing is left out."""
+        """Replaces the path of these two zones, in either order; a path without effect is left out."""
         others = tuple(known for known in self.paths if {known.a, known.b} != {path.a, path.b})
         return Shaping(self.cut, (*others, path) if path.latency_ms or path.loss_percent else others)
 

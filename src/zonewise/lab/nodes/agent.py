@@ -1,8 +1,8 @@
-"""The agent of a namespace node: what a kubelet is on a machine. Registers the Node, beats its heart, runs its pods.
+"""Node agent of a namespace node, in the role of a kubelet: registers the Node, sends heartbeats, runs pods.
 
 `python -m zonewise.lab.nodes.agent CONFIG NODE...` forks one agent per node, which enters the node's namespace; forking after
 the imports lets six nodes start in the time of one and share its memory. An agent may be killed at any moment: its pods
-run on, and the next agent of the node goes on with them.
+keep running, and the next agent of the node adopts them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Agent:
         self._last_index = 0
 
     def restore(self, known: Cache[RunPod]) -> None:
-        """Go on with the pods an earlier agent has left; those the API server no longer knows are ended."""
+        """Adopt the pods of an earlier agent; those that the API server no longer has are ended."""
         for record in sandbox.recorded(self._node.pods_directory):
             worker = self._employ(record)
             current = known.get(key_of(record.pod))
@@ -133,16 +133,16 @@ def _node(config: AgentConfig, plan: NodePlan, client: Client) -> LaunchNode:
 
 
 async def _heartbeat(client: Client, plan: NodePlan) -> None:
-    heard = None
+    reported = None
     while True:
         try:
             await _beat(client, plan)
             trouble = ""
         except ApiError as error:
             trouble = str(error)
-        if trouble != heard:
+        if trouble != reported:
             _log.info("heartbeat", node=plan.name, trouble=trouble or "none")
-            heard = trouble
+            reported = trouble
         await asyncio.sleep(HEARTBEAT_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Starting the agents of a lab's nodes; what they do is in `agent`, which is heavy to import and so stands apart."""
+"""Start of the node agents. `agent` itself is heavy to import and so is a module of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zonewise.lab.network import namespaces
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
-    """What agents are told on their command line, as JSON."""
+    """Configuration of the agents, as JSON on their command line."""
 
     lab: str
     slot: int
@@ -33,7 +33,7 @@ def process_name(node: str) -> str:
 def start(config: AgentConfig, nodes: Iterable[str]) -> None:
     """One agent for each of these nodes that has none, forked off one process.
 
-    That process starts inside the lab's router, so that whoever removes the lab in this moment finds it there.
+    That process starts inside the lab's router, so that a concurrent `lab down` finds it there.
     """
     missing = [node for node in nodes if not is_running(Path(config.directory), node)]
     if missing:

@@ -1,4 +1,4 @@
-"""A container as a process of this machine: started in its pod's network, watched until it ends, signalled, entered.
+"""Containers as processes of this machine: start in the pod's network, watch, signal, exec.
 
 Images are ignored: the command runs with this machine's files, as the agent's user, in a session and process group of
 its own. Volumes are directories below the pod's own, which is the working directory: a mount path /config is ./config.
@@ -40,13 +40,13 @@ def base_environment(directory: Path) -> dict[str, str]:
 
 
 def find(directory: Path, container: RunContainer) -> processes.Process | None:
-    """The container's process if it still runs, whoever started it."""
+    """The container's process if it still runs."""
     process = processes.find(directory, container.name)
     return process if process is not None and process.running else None
 
 
 async def ended(process: processes.Process) -> int | None:
-    """The exit code once it has ended, as a shell counts; None if it was another agent's child and nobody can know."""
+    """The exit code once it has ended, as a shell counts; None if it was another agent's child: its exit code is lost."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -82,7 +82,7 @@ def _reap(pid: int) -> int | None:
 async def run_beside(
     running: processes.Process, namespace: str, argv: Sequence[str], timeout_seconds: float
 ) -> tuple[bool, str]:
-    """Whether a command with the container's environment and directory ended well in time, and what it said."""
+    """Whether a command with the container's environment and directory succeeded in time, and its output."""
     surroundings = Path("/proc", str(running.pid))
     try:
         pairs = (pair.partition(b"=") for pair in (surroundings / "environ").read_bytes().split(b"\0") if pair)

@@ -1,4 +1,4 @@
-"""Who a pod is to the API server: a token of its service account, bound to the pod, in a kubeconfig of the pod's own.
+"""Service account tokens of pods: bound to the pod, in a kubeconfig of its own.
 
 On a machine the kubelet mounts a token where in-cluster clients look; a lab's pods share this machine's files, so they are
 told by $KUBECONFIG instead. Only pods that name an account have a need for it.
@@ -19,7 +19,7 @@ from zonewise.objects import SERVICE_ACCOUNTS
 _FILE = "kubeconfig"
 _NOBODY = ("", "default")
 _A_YEAR_SECONDS = 365 * 24 * 3600
-"""Longer than labs live: nobody renews it."""
+"""Longer than labs live: it is not renewed."""
 
 
 def needed(pod: RunPod) -> bool:
@@ -49,7 +49,7 @@ def _save(path: Path, document: dict[str, Any]) -> Path:
 
 
 def with_token(document: dict[str, Any], token: str) -> dict[str, Any]:
-    """The same clusters and contexts, for whoever has the token."""
+    """The same clusters and contexts, with the token as credential."""
     return document | {"users": [{"name": user["name"], "user": {"token": token}} for user in document["users"]]}
 
 

@@ -1,7 +1,7 @@
 """Stock kube-proxy in every namespace node, in its nftables mode.
 
 It listens for its node's zone a moment after it has asked for the node, and where the answer comes in between it never
-learns its zone and ignores all hints. A zone that the node gets once kube-proxy listens is always heard.
+learns its zone and ignores all hints. A zone label that is set once kube-proxy watches is always seen.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class StartedProxy:
 
     @property
     def listens(self) -> bool:
-        with self.log.open("rb") as written:
-            written.seek(self.earlier_bytes)
-            return _LISTENS in written.read()
+        with self.log.open("rb") as log:
+            log.seek(self.earlier_bytes)
+            return _LISTENS in log.read()
 
 
 def process_name(node: str) -> str:

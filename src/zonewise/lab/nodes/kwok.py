@@ -1,4 +1,4 @@
-"""kwok nodes: Node objects without machines, thousands of them, spread over a lab's zones; kwok plays their kubelets."""
+"""kwok nodes: thousands of Node objects without machines, spread over a lab's zones."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Everything it takes to start a container: what its configuration refers to is read, then its process begins."""
+"""Container launch: read what its configuration refers to, then start its process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region
 class PodServices:
     """The Services of a namespace as of now, or as last known while the API server is away.
 
-    Not a watch: a pod may be heard of before the Service that was created before it.
+    Not a watch: a pod's event may arrive before that of a Service created earlier.
     """
 
     def __init__(self, client: Client) -> None:
@@ -84,12 +84,12 @@ async def _kubeconfig(node: LaunchNode, pod: RunPod, directory: Path) -> Path | 
 
 
 async def _config_maps(client: Client, pod: RunPod, container: RunContainer) -> dict[str, Mapping[str, str]]:
-    """Those that are there; who needs one that is not will say so."""
-    found: dict[str, Mapping[str, str]] = {}
+    """The ConfigMaps that exist; a container that needs a missing one reports it."""
+    data: dict[str, Mapping[str, str]] = {}
     for name in environment.config_maps_of(pod, container):
         try:
             answer = await client.get(CONFIG_MAPS, name, pod.metadata.namespace, deadline_seconds=API_DEADLINE_SECONDS)
         except NotFound:
             continue
-        found[name] = answer.data
-    return found
+        data[name] = answer.data
+    return data

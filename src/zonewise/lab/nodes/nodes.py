@@ -1,4 +1,4 @@
-"""The face of a lab's namespace nodes: made and removed, cut off and healed, shaped, and entered.
+"""Namespace nodes of a lab: create, remove, cut, heal, shape, exec.
 
 `prepare` comes before the API server, which listens on the host's end of the link it makes (`addresses.host_addresses`);
 `up` comes after it and starts an agent, and where wanted kube-proxy, in every node. `down` needs only the lab's name and
@@ -115,7 +115,7 @@ def shape(lab: NamespaceNodes, a: str, b: str, latency_ms: float, loss_percent: 
 
 @contextmanager
 def _shaping_alone(lab: NamespaceNodes) -> Iterator[AddressPlan]:
-    """What is wanted is read, changed and written back, so one at a time; whoever waited looks whether the lab is there."""
+    """A read-modify-write of the desired shaping, one at a time; after the wait, check that the lab still exists."""
     if not (lab.zones and lab.nodes_per_zone):
         raise UsageError(f"lab {lab.name!r} has no network between zones: start one with `zonewise lab up --zones 3`")
     with state.locked(lab.name, _OTHERS_SHAPE_WITHIN_SECONDS):
@@ -130,14 +130,14 @@ def shaped(lab: NamespaceNodes) -> Shaping:
 
 def exec_argv(lab: NamespaceNodes, pod_or_node: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` inside a node or a pod (`name`, or `namespace/name`)."""
-    found = plan_of(lab).nodes
-    for node in found:
+    nodes = plan_of(lab).nodes
+    for node in nodes:
         if node.name == pod_or_node:
             return namespaces.command(node.namespace, argv)
     try:
-        return sandbox.find(lab.name, lab.directory, found, pod_or_node).command(argv)
+        return sandbox.find(lab.name, lab.directory, nodes, pod_or_node).command(argv)
     except sandbox.NoPodError as error:
-        known = ", ".join(node.name for node in found) or "none"
+        known = ", ".join(node.name for node in nodes) or "none"
         raise UsageError(f"{error}, and no such node: the namespace nodes are {known}") from None
 
 
@@ -168,7 +168,7 @@ def _await_ready(lab: NamespaceNodes, plane: ControlPlane, wanted: set[str]) -> 
 
 
 def _tell_zones(plane: ControlPlane, proxies: Sequence[stock_proxy.StartedProxy]) -> None:
-    """Takes each zone away and gives it back, once the node's kube-proxy is sure to hear it."""
+    """Removes and restores each node's zone label once its kube-proxy watches."""
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     for proxy in proxies:
         while not proxy.listens:
@@ -182,10 +182,10 @@ def _tell_zones(plane: ControlPlane, proxies: Sequence[stock_proxy.StartedProxy]
 def _listed(plane: ControlPlane) -> Sequence[dict[str, Any]]:
     """None while the API server, on a busy machine, does not answer: there is time to ask again."""
     try:
-        found: Sequence[dict[str, Any]] = plane.request("GET", "/api/v1/nodes")["items"]
+        items: Sequence[dict[str, Any]] = plane.request("GET", "/api/v1/nodes")["items"]
     except (OSError, http.client.HTTPException):
         return ()
-    return found
+    return items
 
 
 def _ready(nodes: Sequence[dict[str, Any]]) -> set[str]:

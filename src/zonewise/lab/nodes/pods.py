@@ -1,6 +1,6 @@
-"""One pod on its node, from binding to removal: asks `lifecycle` what to do, does it, and reports what came of it.
+"""Pod worker: one pod on its node, from binding to removal. Performs the actions of `pod_lifecycle` and reports status.
 
-Two loops, so that a node cut off from the API server goes on caring for its pods: one manages, one reports. Everything
+Two loops, so that a node cut off from the API server still manages its pods: one manages, one reports. Everything
 that happens (a change of the pod, a process that ends, a probe's answer) changes the state and wakes both.
 """
 
@@ -155,7 +155,7 @@ class PodWorker:
         self._watch(container, process)
 
     async def _attach(self) -> None:
-        self._save()  # first: whoever comes after a crash must know of it
+        self._save()  # first: the next agent must know of it after a crash
         if self.index is not None:
             await asyncio.to_thread(sandbox.attach, self._node.lab, self._node.plan, self.pod, self.addresses)
         self._attached = True
@@ -168,7 +168,7 @@ class PodWorker:
         self._over = True
         self._wake()
 
-    # What happens by itself.
+    # Background events.
 
     def _adopt(self) -> None:
         """Go on with what an earlier agent of this node has started, on record or, if it was killed at once, not yet."""
@@ -196,7 +196,7 @@ class PodWorker:
         if probe is None or process is None:
             return
         now = time.time()
-        success, said = await probes.ask(
+        success, output = await probes.ask(
             probe, probes.ProbeTarget(process, self.namespace, self.addresses.v4, container)
         )
         state = self._state(container)
@@ -204,7 +204,7 @@ class PodWorker:
             return  # the answer is of a run that has ended
         self._put(container, state.probed(container, kind, success, now))
         if not success:
-            _log.info("probe failed", pod=str(self.pod), container=container.name, probe=str(kind), said=said[:200])
+            _log.info("probe failed", pod=str(self.pod), container=container.name, probe=str(kind), output=output[:200])
 
     async def _run_hook(self, container: RunContainer) -> None:
         process = self._processes.get(container.name)
@@ -220,11 +220,13 @@ class PodWorker:
                 await asyncio.sleep(seconds)
             case LifecycleHook(exec_=ExecAction(command=command)):
                 patience = float(self.pod.spec.termination_grace_period_seconds)
-                well, said = await containers.run_beside(process, self.namespace, command, patience)
-                if not well:
-                    _log.warning("preStop hook failed", pod=str(self.pod), container=container.name, said=said[:200])
+                success, output = await containers.run_beside(process, self.namespace, command, patience)
+                if not success:
+                    _log.warning(
+                        "preStop hook failed", pod=str(self.pod), container=container.name, output=output[:200]
+                    )
             case _:
-                _log.warning("the lab knows exec and sleep hooks only", pod=str(self.pod), container=container.name)
+                _log.warning("the lab supports exec and sleep hooks only", pod=str(self.pod), container=container.name)
 
     # State.
 
@@ -263,7 +265,7 @@ class PodWorker:
             _log.error("a pod's task failed", pod=str(self.pod), task=name, error=repr(error))
         self._wake()
 
-    # Reporting: what the API server knows.
+    # Reporting to the API server.
 
     async def _report_always(self) -> None:
         while True:
@@ -292,7 +294,7 @@ class PodWorker:
                 deadline_seconds=API_DEADLINE_SECONDS,
             )
         except (NotFound, Conflict):
-            return  # it is gone, or another one has its name: the watch will tell
+            return  # it is gone, or another one has its name: the watch will report it
         self._sent = status
         self.update(answer)
 
@@ -307,7 +309,7 @@ class PodWorker:
         )
 
     async def _delete(self) -> None:
-        """The last report, and the object's removal: the node's word that nothing of the pod is left."""
+        """The last report, and the object's removal: which confirms that nothing of the pod is left."""
         metadata, limit = self.pod.metadata, API_DEADLINE_SECONDS
         while not self._gone:
             try:

@@ -1,4 +1,4 @@
-"""Asking a container how it is: one probe over HTTP, TCP or a command. `lifecycle` says when, `health` keeps the tally.
+"""Container probes over HTTP, TCP or a command. `pod_lifecycle` says when; `probe_results` counts.
 
 The agent runs inside its node's network and asks from there, as a kubelet does.
 """
@@ -45,7 +45,7 @@ async def _ask(probe: Probe, target: ProbeTarget) -> tuple[bool, str]:
         return await _tcp(probe.tcp_socket, target)
     if probe.exec_ is not None:
         return await containers.run_beside(target.process, target.namespace, probe.exec_.command, probe.timeout_seconds)
-    return False, "the lab knows httpGet, tcpSocket and exec probes only"
+    return False, "the lab supports httpGet, tcpSocket and exec probes only"
 
 
 async def _http(get: HttpGet, target: ProbeTarget) -> tuple[bool, str]:

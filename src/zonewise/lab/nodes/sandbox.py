@@ -1,6 +1,6 @@
-"""A pod's place on its node: a directory, and a network namespace that hangs off the node by a routed link.
+"""Pod sandbox: a directory, and a network namespace with a routed link to the node.
 
-The directory holds the pod's record, from which an agent that starts anew goes on, its processes' records and logs, and
+The directory holds the pod's record, from which a restarted agent continues, its processes' records and logs, and
 its volumes. The namespace carries the lab's name and the pod's uid, so that clean-up finds it without any record.
 """
 
@@ -51,7 +51,7 @@ class NoPodError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class PodSandbox:
-    """Where a pod runs, for whoever wants to look inside."""
+    """Where a pod runs, for `lab exec`."""
 
     directory: Path
     namespace: str
