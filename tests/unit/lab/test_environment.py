@@ -125,8 +125,8 @@ def test_values_from_config_maps() -> None:
     assert environment.config_maps_of(pod, pod.spec.containers[0]) == {"settings", "mounted"}
 
 
-def test_what_the_lab_does_not_know_is_said() -> None:
-    with pytest.raises(ContainerConfigError, match=r"fieldRef spec\.priority is unknown"):
+def test_unsupported_references_are_refused() -> None:
+    with pytest.raises(ContainerConfigError, match=r"fieldRef spec\.priority is not supported"):
         variables(field("F", "spec.priority"))
     with pytest.raises(
         ContainerConfigError, match="variable S: the lab supports value, fieldRef and configMapKeyRef only"
