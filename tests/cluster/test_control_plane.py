@@ -76,7 +76,8 @@ def test_users_added_later_are_known_by_name_and_group(cluster: ControlPlane) ->
 
 
 KILLED_RUN = """
-import os, signal, shared_cluster
+import os, signal
+from support.lab import shared_cluster
 with shared_cluster.Run.join() as run:
     plane = run.private()
     print(plane.directory, flush=True)
