@@ -120,7 +120,7 @@ async def test_a_selection_is_watched_once_however_often_it_is_asked_for(
         assert proxy.accepted == 2
 
 
-async def test_stopping_leaves_nothing_behind_and_running_again_goes_on(client: Client, namespace: str) -> None:
+async def test_a_stopped_cache_can_run_again(client: Client, namespace: str) -> None:
     await put(client, namespace, "one")
     tasks_before = asyncio.all_tasks()
     caches = Caches(client)
@@ -150,7 +150,7 @@ async def test_an_error_of_the_body_passes_as_it_is(client: Client, namespace: s
         await fails()
 
 
-async def test_a_bug_in_a_watch_reaches_who_runs_it(client: Client) -> None:
+async def test_an_exception_in_a_watch_reaches_the_caller(client: Client) -> None:
     """Not an API error: nothing that trying again would cure."""
     caches = Caches(client)
     caches.of(None)  # type: ignore[arg-type]

@@ -172,7 +172,7 @@ async def test_a_410_relists_without_a_gap(private_cluster: Start, tmp_path: Pat
     assert len(changes) == len(told)
 
 
-async def test_without_streaming_lists_pages_are_read_and_expire_and_are_read_again(
+async def test_without_streaming_lists_expired_pages_are_read_again(
     private_cluster: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compactions come faster than pages: the list is then taken in one answer."""

@@ -279,7 +279,7 @@ def lines() -> Iterator[list[Any]]:
         yield lines
 
 
-async def test_refused_at_first_it_goes_on_trying_and_logs_no_secret(
+async def test_a_refused_watch_retries_and_logs_no_secret(
     cluster: ControlPlane, client: Client, namespace: str, lines: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector, "LONGEST_WAIT_SECONDS", 1.0)

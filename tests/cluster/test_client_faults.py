@@ -67,7 +67,7 @@ async def test_a_write_waits_for_a_server_that_is_away(through: Client, proxy: F
     assert (await waiting).metadata.name == "x"
 
 
-async def test_who_does_not_want_to_wait_is_told_at_once(
+async def test_a_caller_without_patience_gets_the_error_at_once(
     cluster: ControlPlane, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     access = kubeconfig.load(proxy.kubeconfig(cluster.kubeconfig, tmp_path))

@@ -55,7 +55,7 @@ async def test_the_admin_s_certificate(client: Client) -> None:
     assert (me.username, "system:masters" in me.groups) == ("admin", True)
 
 
-async def test_who_may_not_is_told_so(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:
+async def test_missing_rights_are_reported(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:
     signed(cluster, "jane").write(tmp_path, "me")
     async with Client(access(cluster, tmp_path, {"client-certificate": "me.crt", "client-key": "me.key"})) as jane:
         with pytest.raises(Forbidden, match=f'^forbidden: list of pods in {namespace}: .*User "jane" cannot list'):
@@ -134,7 +134,7 @@ async def test_the_authority_is_rotated_while_running(cluster: ControlPlane, tmp
         assert (await client.version()).startswith("v1.")
 
 
-async def test_the_server_s_name_can_be_said(cluster: ControlPlane, tmp_path: Path) -> None:
+async def test_the_tls_server_name_can_be_set(cluster: ControlPlane, tmp_path: Path) -> None:
     async with Client(access(cluster, tmp_path, {}, **{"tls-server-name": "kubernetes.default.svc"})) as client:
         await client.version()
     async with Client(access(cluster, tmp_path, {}, **{"tls-server-name": "elsewhere"})) as client:
@@ -216,7 +216,7 @@ async def test_an_exec_plugin_that_hangs_does_not_outlast_the_deadline(cluster: 
             await whoami(client, deadline_seconds=0.5)
 
 
-async def test_an_exec_plugin_that_is_missing_is_said_in_one_line(cluster: ControlPlane, tmp_path: Path) -> None:
+async def test_a_missing_exec_plugin_is_a_one_line_error(cluster: ControlPlane, tmp_path: Path) -> None:
     user = {"exec": {"apiVersion": V1, "command": "./none", "interactiveMode": "Never", "installHint": "make install"}}
     async with Client(access(cluster, tmp_path, user)) as client:
         with pytest.raises(Unauthorized, match="none' cannot be started: No such file or directory; make install"):

@@ -91,7 +91,7 @@ async def test_an_eviction_is_of_one_pod_and_may_be_tried_dry(client: Client, na
         await client.get(PODS, "p", namespace)
 
 
-async def test_a_budget_nobody_has_counted_asks_to_come_back(private_cluster: Callable[..., ControlPlane]) -> None:
+async def test_eviction_under_an_uncounted_budget_is_retried(private_cluster: Callable[..., ControlPlane]) -> None:
     plane = await asyncio.to_thread(private_cluster)
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         await client.create(NAMESPACES, {"metadata": {"name": "n"}})
@@ -141,7 +141,7 @@ async def test_flow_control_is_waited_out(crowded: Client, namespace: str) -> No
     await eventually(crowd)
 
 
-async def test_who_has_no_time_to_wait_is_told_when_to_come_back(crowded: Client) -> None:
+async def test_a_short_deadline_raises_with_retry_after(crowded: Client) -> None:
     async def is_turned_away() -> bool:
         calls = [crowded.request("GET", "/openapi/v2", deadline_seconds=1) for _ in range(6)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -222,7 +222,7 @@ async def test_a_leader_writes(client: Client, namespace: str) -> None:
 
 
 @pytest.mark.parametrize("answers", [pytest.param(0, id="before"), pytest.param(1, id="while the connection is made")])
-async def test_who_no_longer_leads_sends_nothing(
+async def test_a_former_leader_sends_no_write(
     cluster: ControlPlane, client: Client, namespace: str, answers: int
 ) -> None:
     async with Client(kubeconfig.load(cluster.kubeconfig)) as fresh:
@@ -234,7 +234,7 @@ async def test_who_no_longer_leads_sends_nothing(
             await fresh.get(CONFIG_MAPS, "x", namespace)
 
 
-async def test_who_no_longer_leads_may_read(client: Client, namespace: str) -> None:
+async def test_a_former_leader_may_read(client: Client, namespace: str) -> None:
     await client.guarded(Lease(answers=0)).list(CONFIG_MAPS, namespace)
 
 

@@ -22,7 +22,7 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1"
 
 
 def _arguments() -> list[str]:
-    (workload,) = [each for each in documents("dashboard.yaml") if each["kind"] == "Deployment"]
+    (workload,) = [document for document in documents("dashboard.yaml") if document["kind"] == "Deployment"]
     found: list[str] = workload["spec"]["template"]["spec"]["containers"][0]["args"]
     return [each for each in found if not each.startswith("--port")]
 

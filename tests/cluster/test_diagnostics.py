@@ -121,7 +121,7 @@ def test_status_and_doctor_of_a_cluster_without_zonewise(say: Say) -> None:
     assert found["traffic"]["problem"] == ""
     assert read(say("status --no-traffic -o json")[1])["traffic"]["problem"] == "not asked for"
     code, out, _ = say("doctor -o json")
-    by_code = {each["code"]: each for each in read(out)["findings"]}
+    by_code = {finding["code"]: finding for finding in read(out)["findings"]}
     assert (code, "CutOff" in by_code) == (0, False), "kube-proxy carries them all, and cuts nobody off"
     assert {"Server", "Clock", "Labels", "InstallRights", "NotInstalled", "NotInForce", "NeedsProxy"} <= by_code.keys()
     assert by_code["Clock"]["level"] == by_code["InstallRights"]["level"] == "Fine"
@@ -138,11 +138,13 @@ def test_what_runs_is_seen_and_what_it_may_not_do(shop: ControlPlane, say: Say) 
     shop.request("POST", path, body)
     try:
         found = read(say("status -o json")[1])
-        assert [(each["name"], each["wanted"], each["ready"]) for each in found["components"]] == [
+        assert [(component["name"], component["wanted"], component["ready"]) for component in found["components"]] == [
             ("zonewise-dns", 2, 0)
         ]
         assert found["troubles"][0]["code"] == "ComponentNotReady"
-        (right,) = [each for each in read(say("doctor -o json")[1])["findings"] if each["code"] == "ComponentRights"]
+        (right,) = [
+            finding for finding in read(say("doctor -o json")[1])["findings"] if finding["code"] == "ComponentRights"
+        ]
         assert (right["level"], "watch nodes" in right["objects"]) == ("Wrong", True)
     finally:
         shop.request("DELETE", f"{path}/zonewise-dns")
@@ -179,7 +181,7 @@ def test_a_proxy_in_kube_proxys_place_is_seen_by_every_command(shop: ControlPlan
 
     try:
         assert told() == (["eu-1c-0", "eu-1c-1", "eu-1c-2"], 1, "ZonewiseProxy")
-        assert "ServicesCutOff" in {each["code"] for each in read(say("status -o json")[1])["troubles"]}
+        assert "ServicesCutOff" in {trouble["code"] for trouble in read(say("status -o json")[1])["troubles"]}
         assert told(reader) == ([], 0, "KubeProxy"), "who may not look takes it for kube-proxy, and is answered"
     finally:
         shop.request("DELETE", f"{path}/zonewise-proxy")
@@ -240,7 +242,7 @@ def test_wrong_names_are_one_line(say: Say, words: str) -> None:
 
 
 @pytest.mark.parametrize("words", BAD_VALUES)
-def test_what_nobody_can_ask_is_one_line(say: Say, words: str) -> None:
+def test_an_unreadable_question_is_one_line(say: Say, words: str) -> None:
     code, out, err = say(words)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert BAD_VALUES[words] in err

@@ -86,7 +86,7 @@ async def test_probes_over_tls(state: Health) -> None:
         assert await ask(f"https://127.0.0.1:{port}/livez", ssl=client) == (200, "ok\n")
 
 
-async def test_an_address_in_use_is_told_in_one_line(state: Health) -> None:
+async def test_an_address_in_use_is_a_one_line_error(state: Health) -> None:
     async with health.serve(state, "127.0.0.1") as port:
         with pytest.raises(
             ZonewiseError, match=f"'127.0.0.1', {port}.*: address already in use; choose a free address"

@@ -224,7 +224,7 @@ def test_what_is_shared_stays_for_the_others(site: Site) -> None:
     site.done("uninstall", "--yes")
 
 
-def test_the_rights_that_doctor_asks_about_are_enough_and_all_of_them_are_needed(site: Site, tmp_path: Path) -> None:
+def test_the_rights_doctor_checks_are_sufficient_and_necessary(site: Site, tmp_path: Path) -> None:
     needed = rights_to_install(SYSTEM)
     config = _as_somebody_with(site, needed, tmp_path)
     done = _install_by(config)
@@ -269,7 +269,7 @@ def _grant(site: Site, rights: Sequence[Right]) -> None:
     site.kubectl("apply", "-f", "-", given=json.dumps(role | {"rules": rules}))
 
 
-def test_nobody_is_asked_where_nobody_sits(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plugin_does_not_prompt_without_a_terminal(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.done("install", "--only", "disruption")
     budget = {"metadata": {"name": "it"}, "spec": {"selector": {}, "maxUnavailable": 1}}
     body = {"apiVersion": "zonewise.dev/v1alpha1", "kind": "TopologyDisruptionBudget", **budget}

@@ -106,7 +106,7 @@ def test_killed_at_any_moment_it_leaves_nothing_after_down(machine: Machine) -> 
         machine.assert_untouched()
 
 
-def test_up_after_a_crash_starts_anew(machine: Machine) -> None:
+def test_up_after_a_crash_starts_afresh(machine: Machine) -> None:
     with machine.start("up", "--name", "again", "--zones", "0") as up:
         until(lambda: any("kube-apiserver" in command for command in machine.processes()))
         up.kill()

@@ -92,9 +92,7 @@ async def test_a_lone_candidate_leads_renews_and_releases(client: Client, namesp
     assert [line["event"] for line in lines] == ["leadership gained", "leadership released"]
 
 
-async def test_the_next_candidate_takes_a_released_lease_without_waiting_for_it_to_expire(
-    client: Client, namespace: str
-) -> None:
+async def test_a_released_lease_is_taken_without_waiting(client: Client, namespace: str) -> None:
     first, second = Term(), Term()
     patient = Timing(lease_seconds=3600, renew_deadline_seconds=3000, retry_seconds=0.2)
     async with Candidacy(client, namespace, first.lead, identity="a", timing=patient):
@@ -121,7 +119,7 @@ async def test_a_lease_whose_holder_died_is_taken_over_after_its_duration(client
         assert (lease.spec.holder_identity, lease.spec.lease_transitions) == ("me", 1)
 
 
-async def test_the_leaders_work_ends_when_somebody_else_is_named_holder(client: Client, namespace: str) -> None:
+async def test_the_leaders_work_ends_when_the_holder_changes(client: Client, namespace: str) -> None:
     term = Term()
     with capture_logs() as lines:
         async with Candidacy(client, namespace, term.lead, identity="me", timing=SHORT) as leadership:
@@ -141,7 +139,7 @@ async def test_the_leaders_work_ends_when_somebody_else_is_named_holder(client: 
     assert lines[2]["holder"] == "intruder"
 
 
-async def test_a_leader_whose_lease_was_deleted_makes_it_anew_and_leads_on(client: Client, namespace: str) -> None:
+async def test_a_leader_recreates_its_deleted_lease_and_keeps_leading(client: Client, namespace: str) -> None:
     term = Term()
     with capture_logs() as lines:
         async with Candidacy(client, namespace, term.lead, identity="me"):
@@ -190,7 +188,7 @@ async def test_a_cleared_holder_is_taken_again(client: Client, namespace: str) -
         assert (term.begun, term.ended) == (1, 0)
 
 
-async def test_wall_clocks_that_jump_disturb_nobody(client: Client, namespace: str) -> None:
+async def test_wall_clock_jumps_have_no_effect(client: Client, namespace: str) -> None:
     """The leader's clock falls back by a year and stands still, the candidate's is ten years ahead."""
     leading, waiting = Term(), Term()
     leaders_wall = datetime.now(UTC)

@@ -61,7 +61,7 @@ async def refused(worker: Worker) -> bool:
 
 
 @pytest.mark.parametrize("victim", [Program.APISERVER, Program.ETCD])
-async def test_a_leader_that_cannot_renew_stops_before_its_lease_ends_and_comes_back(
+async def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(
     private_cluster: Callable[..., ControlPlane], victim: Program
 ) -> None:
     """The API server is killed and started again; etcd is paused, so that the API server answers but stores nothing."""
@@ -133,7 +133,7 @@ async def test_a_leader_that_cannot_release_says_so_and_ends(
     assert (await client.get(LEASES, "x", namespace)).spec.holder_identity == "me"
 
 
-async def test_who_lost_its_lease_does_not_release_anothers(client: Client, namespace: str) -> None:
+async def test_a_former_leader_does_not_release_anothers_lease(client: Client, namespace: str) -> None:
     async with working(client, namespace, "me") as worker:
         await eventually(lambda: worker.begun)
         await client.patch(LEASES, "x", MergePatch({"spec": {"holderIdentity": "other"}}), namespace)

@@ -89,7 +89,7 @@ async def history(client: Client, namespace: str) -> AsyncIterator[History]:
         yield history
 
 
-async def test_a_process_stopped_past_its_lease_does_not_write_when_it_goes_on(
+async def test_a_process_stopped_past_its_lease_does_not_write_later(
     history: History, start: Callable[[str], Program]
 ) -> None:
     programs = {identity: start(identity) for identity in ("a", "b")}

@@ -34,7 +34,7 @@ def test_a_signal_ends_a_process_from_the_inside_out_with_code_0(
     assert program.lines[1]["signal"] == number.name
 
 
-def test_readiness_goes_off_first_while_the_work_goes_on(start: Callable[..., Program]) -> None:
+def test_readiness_goes_off_before_the_work_stops(start: Callable[..., Program]) -> None:
     program = start("clean", unready_seconds=2 * PATIENCE_SECONDS)
     program.wait_ready()
     program.signal(signal.SIGTERM)

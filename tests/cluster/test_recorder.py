@@ -150,7 +150,7 @@ async def test_events_of_cluster_scoped_objects_are_shown_by_describe(cluster: C
         await client.delete(NODES, name)
 
 
-async def test_an_event_that_the_server_has_forgotten_is_written_anew(client: Client, web: ObjectReference) -> None:
+async def test_an_event_the_server_deleted_is_written_again(client: Client, web: ObjectReference) -> None:
     async with recording(client) as recorder:
         recorder.record(web, Severity.NORMAL, "Reason", "note")
         (old,) = await eventually(lambda: stored(client, web))
@@ -173,7 +173,7 @@ async def test_a_refused_event_does_not_hold_up_others(client: Client, web: Obje
     assert "no-such-namespace" in lines[0]["error"]
 
 
-async def test_words_that_are_too_long_for_the_server_are_cut(client: Client, web: ObjectReference) -> None:
+async def test_notes_too_long_for_the_server_are_cut(client: Client, web: ObjectReference) -> None:
     async with recording(client) as recorder:
         recorder.record(web, Severity.NORMAL, "R" * 300, "Überlänge \ud800 " * 200, action="A" * 300)
     (event,) = await stored(client, web)
@@ -217,7 +217,7 @@ def user_of_a_plugin(cluster: ControlPlane, folder: Path) -> tuple[Path, str]:
     return folder / "config", json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": pair})
 
 
-async def test_while_nobody_says_who_we_are_events_wait(
+async def test_events_wait_while_credentials_fail(
     cluster: ControlPlane, client: Client, web: ObjectReference, tmp_path: Path
 ) -> None:
     path, credential = user_of_a_plugin(cluster, tmp_path)

@@ -72,7 +72,7 @@ def test_a_name_is_used_once_on_the_machine(machine: Machine, tmp_path: Path) ->
     assert link_of(shown["slot"]) not in links()
 
 
-def test_a_lab_whose_demo_fails_goes_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lab_whose_demo_fails_keeps_running(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZONEWISE_STATE", str(machine.state))
     machine.names.add(NAME)
     options = LabOptions(zones=("zone-a",), nodes_per_zone=1, kube_proxy=True, demo=True)
@@ -104,6 +104,6 @@ def test_interrupted_it_removes_its_network(machine: Machine) -> None:
     machine.assert_untouched()
 
 
-def test_more_nodes_than_addresses_is_said_before_anything_is_made(machine: Machine) -> None:
+def test_more_nodes_than_addresses_is_refused_first(machine: Machine) -> None:
     assert "room for 63 namespace nodes" in machine.run("up", "--name", NAME, "--zones", "3", "--nodes", "500", code=2)
     machine.assert_untouched()

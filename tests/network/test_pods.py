@@ -30,7 +30,7 @@ def terminated(pod: Json) -> Json:
     return state
 
 
-async def test_a_pod_knows_who_and_where_it_is(pods: Pods) -> None:
+async def test_a_pod_gets_its_name_node_and_addresses(pods: Pods) -> None:
     script = 'echo "$NAME $NODE $IP $HOSTNAME $KUBERNETES_SERVICE_HOST $(NODE) end"; exec sleep 3600'
     fields = {"NAME": "metadata.name", "NODE": "spec.nodeName", "IP": "status.podIP"}
     env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]

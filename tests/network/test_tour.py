@@ -156,7 +156,7 @@ def test_a_drain_is_held_back_by_the_budget_and_ends(tour: Lab) -> None:
     assert "node/zone-a-1 drained" in typed(tour, TOUR["drain"])
 
 
-def test_a_lost_zone_is_missed_by_nobody(tour: Lab) -> None:
+def test_clients_keep_working_when_a_zone_is_lost(tour: Lab) -> None:
     typed(tour, TOUR["lose a zone"])
     until_in_zone(tour, lambda share: share > 0.9)
 
@@ -174,7 +174,7 @@ def test_what_the_docs_say_can_be_typed(tour: Lab, block: Block, tmp_path: Path)
     typed(tour, block.commands, tmp_path)
 
 
-def test_uninstalled_the_shop_goes_on_without_it(tour: Lab) -> None:
+def test_the_shop_keeps_serving_after_uninstall(tour: Lab) -> None:
     assert "zonewise" in rules(tour)
     ready = "kubectl wait node --all --for=condition=Ready --timeout=240s"  # nodes that are away keep their rules
     typed(tour, [ready, "zonewise uninstall --yes"])

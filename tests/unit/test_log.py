@@ -33,7 +33,7 @@ def logged(form: log.Format, level: log.Level = "info") -> tuple["structlog.typi
     return log.get_logger("zonewise.test"), stream
 
 
-def test_json_lines_hold_what_was_said() -> None:
+def test_json_lines_hold_message_and_facts() -> None:
     logger, stream = logged("json")
     logger.warning("lease lost", lease="kube-system/x", held_seconds=3, text="two\nlines")
     line = json.loads(stream.getvalue())

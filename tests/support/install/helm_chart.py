@@ -30,7 +30,7 @@ def rendered(helm: str, names: str, mode: InstallMode) -> str:
 def main(helm: str) -> None:
     for names, mode in itertools.product(CHOICES, InstallMode):
         found = {identity(each): each for each in yaml.safe_load_all(rendered(helm, names, mode)) if each}
-        wanted = {identity(each): each for each in documents(choose(names.split(",")), mode, VALUES)}
+        wanted = {identity(document): document for document in documents(choose(names.split(",")), mode, VALUES)}
         same = found == {key: each for key, each in wanted.items() if key[0] != "Namespace"}
         print(f"{names}, {mode}: {len(found)} objects, {'the same' if same else 'OTHERS than install applies'}")
         if not same:

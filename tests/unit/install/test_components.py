@@ -41,7 +41,7 @@ def test_names_choose_in_the_order_of_installation() -> None:
         components.choose(["dns-node", "dns"])
 
 
-def test_words_are_replaced_everywhere() -> None:
+def test_placeholders_are_replaced_everywhere() -> None:
     values = ManifestValues(
         image="registry.example.com:5000/z@sha256:0", namespace="here", replicas=3, api_server=("::1", 7)
     )
@@ -139,7 +139,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("workload", PROGRAMS.values(), ids=PROGRAMS)
-def test_who_may_do_everything_is_root(workload: Json) -> None:
+def test_a_cluster_admin_has_all_rights(workload: Json) -> None:
     """Our images run as another user, whose privileged containers have no capability in effect."""
     spec = pod_spec(workload)
     for container in (*spec.get("initContainers", ()), *spec["containers"]):
@@ -166,7 +166,9 @@ def test_workloads_are_fit_for_production(workload: Json) -> None:
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     if workload["kind"] == "Deployment":
         assert workload["spec"]["replicas"] == 2
-        keys = {each["topologyKey"] for each in spec["topologySpreadConstraints"]}
+        keys = {
+            topologyspreadconstraint["topologyKey"] for topologyspreadconstraint in spec["topologySpreadConstraints"]
+        }
         assert keys == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
 
 
@@ -199,7 +201,9 @@ def test_no_right_is_given_without_naming_it() -> None:
 
 def test_the_last_pods_on_nodes_clean_up_with_the_rights_of_the_proxy() -> None:
     (proxy,) = [
-        each for each in documents([InstallComponent.PROXY], InstallMode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"
+        document
+        for document in documents([InstallComponent.PROXY], InstallMode.OVERLAY, PLAIN)
+        if document["kind"] == "DaemonSet"
     ]
     spec = pod_spec(remove.cleaning(proxy))
     assert spec["hostNetwork"] is True
@@ -211,7 +215,9 @@ def test_the_last_pods_on_nodes_clean_up_with_the_rights_of_the_proxy() -> None:
 
 def test_no_last_pod_is_made_for_nodes_that_are_away() -> None:
     (proxy,) = [
-        each for each in documents([InstallComponent.PROXY], InstallMode.OVERLAY, PLAIN) if each["kind"] == "DaemonSet"
+        document
+        for document in documents([InstallComponent.PROXY], InstallMode.OVERLAY, PLAIN)
+        if document["kind"] == "DaemonSet"
     ]
     required, linux = "requiredDuringSchedulingIgnoredDuringExecution", {"matchExpressions": [{"key": "linux"}]}
     pod_spec(proxy)["affinity"] = {"nodeAffinity": {required: {"nodeSelectorTerms": [linux]}}, "podAffinity": {}}

@@ -51,4 +51,4 @@ def test_the_entry_point_is_a_program_that_manifests_give_arguments_to() -> None
         for document in yaml.safe_load_all(manifest.read_text()):
             pod = document.get("spec", {}).get("template", {}).get("spec", {})
             ours = [each for each in pod.get("containers", []) if each["image"] == "zonewise"]
-            assert all("command" not in each or each["command"][0] == "zonewise" for each in ours), manifest.name
+            assert all("command" not in our or our["command"][0] == "zonewise" for our in ours), manifest.name

@@ -17,14 +17,14 @@ def test_every_program_that_status_knows_has_rights_in_its_manifest() -> None:
     assert not {right.resource for rights in found.values() for right in rights} & {"*", "secrets/*"}
 
 
-def test_roles_of_the_same_name_are_told_apart_by_their_namespaces() -> None:
+def test_roles_of_the_same_name_differ_by_namespace() -> None:
     found = {right for right in rights_of_programs("here")["zonewise-csi-node"] if right.namespace}
     events = {Right(verb, "events.k8s.io", "events", "default") for verb in ("create", "patch")}
     config = {Right(verb, "", "configmaps", "here", "zonewise-csi-config") for verb in ("list", "watch")}
     assert found == events | config
 
 
-def test_who_installs_must_be_allowed_to_make_every_kind() -> None:
+def test_install_needs_rights_on_every_kind() -> None:
     asked = set(map(str, rights_to_install("here")))
     assert {
         "create namespaces",
@@ -36,7 +36,7 @@ def test_who_installs_must_be_allowed_to_make_every_kind() -> None:
     } <= asked
 
 
-def test_who_installs_must_be_allowed_to_grant_and_to_delete_what_the_other_mode_granted() -> None:
+def test_install_needs_rights_to_grant_and_to_delete_the_other_mode() -> None:
     asked = rights_to_install("here")
     roles = "rbac.authorization.k8s.io"
     granting = {(right.verb, right.resource) for right in asked if right.verb in {"escalate", "bind"}}

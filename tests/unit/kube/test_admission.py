@@ -191,7 +191,7 @@ async def test_a_body_cut_off_is_counted_and_forgotten() -> None:
             assert (await ask(session, f"{setting.url}/at-once"))["allowed"]
 
 
-async def test_a_port_in_use_is_told_in_one_line_and_leaves_nothing_behind() -> None:
+async def test_a_port_in_use_is_a_one_line_error_and_leaves_nothing() -> None:
     async with serving() as setting:
         with pytest.raises(
             ZonewiseError, match=r"^admission: .*address already in use; choose a free address and port$"

@@ -33,7 +33,7 @@ def test_missing_trust(present: dict[str, str], lacking: list[str]) -> None:
     assert (patch.body if patch else {"webhooks": []}) == {"webhooks": expected}
 
 
-async def test_somebody_must_say_which_configurations_are_ours() -> None:
+async def test_a_selector_or_field_is_required() -> None:
     client = Client(ClusterAccess(server="https://127.0.0.1:1"))
     with pytest.raises(ValueError, match="say which webhook configurations are ours"):
         CaInjector(client, Caches(client))

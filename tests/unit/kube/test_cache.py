@@ -110,7 +110,7 @@ def test_an_empty_index_entry_is_not_kept() -> None:
     assert fed.cache._indexes["node"].entries == {}
 
 
-def test_two_readers_may_add_the_same_index_but_not_different_ones_of_a_name() -> None:
+def test_an_index_name_has_one_function() -> None:
     cache = Fed(pod("a", "n1")).cache
     cache.add_index("node", by_node)
     cache.add_index("node", by_node)
@@ -219,7 +219,7 @@ def test_a_handlers_error_is_counted_and_logged_and_stops_nothing() -> None:
     assert failures == [("n/a", True), ("n/b", True), ("n/c", True)]
 
 
-def test_an_object_on_which_an_index_function_fails_is_left_out_of_that_index_alone() -> None:
+def test_a_failing_index_function_leaves_the_object_out_of_that_index() -> None:
     fed = Fed()
 
     def fails_on_b(viewed: Pod) -> Iterable[str]:
@@ -251,7 +251,7 @@ async def test_waiting_for_the_first_list() -> None:
     assert fed.cache.resource_version == "11"
 
 
-def test_staleness_is_endless_before_the_first_word_and_never_negative() -> None:
+def test_staleness_is_infinite_before_the_first_event() -> None:
     fed = Fed()
     assert fed.cache.staleness_seconds(5.0) == float("inf")
     fed.reflector.watched(WatchEvent(EventType.BOOKMARK, pod("", version=9)), 100.0)

@@ -119,7 +119,7 @@ def plugin(tmp_path: Path) -> Plugin:
     return Plugin(tmp_path)
 
 
-async def test_a_plugin_runs_once_for_all_who_wait(plugin: Plugin) -> None:
+async def test_a_plugin_runs_once_for_all_waiting_callers(plugin: Plugin) -> None:
     plugin.gives(token="t")
     credentials = credentials_of(plugin.exec())
     identities = await asyncio.gather(*(credentials.current() for _ in range(5)))
@@ -164,7 +164,7 @@ async def test_a_plugin_may_give_a_certificate(plugin: Plugin) -> None:
     assert await credentials_of(plugin.exec()).current() == Identity("", certificate + b"\n" + key)
 
 
-async def test_a_plugin_is_told_what_is_asked_of_it(plugin: Plugin) -> None:
+async def test_a_plugin_gets_its_exec_info(plugin: Plugin) -> None:
     plugin.gives(token="t")
     await credentials_of(plugin.exec()).current()
     assert plugin.was_told == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
@@ -203,9 +203,7 @@ async def test_a_plugin_gets_its_arguments_and_environment(tmp_path: Path) -> No
         ('{"kind": "\udcff"}', "printed no ExecCredential"),
     ],
 )
-async def test_what_a_plugin_prints_wrong_is_said_and_may_be_right_the_next_time(
-    plugin: Plugin, output: str, says: str
-) -> None:
+async def test_bad_plugin_output_is_reported_and_retried(plugin: Plugin, output: str, says: str) -> None:
     credentials = credentials_of(plugin.exec())
     plugin.prints(output)
     with pytest.raises(Unauthorized, match=says):

@@ -77,7 +77,7 @@ def test_taking_over_counts_a_transition_and_renewing_does_not() -> None:
     assert (renewed.lease_transitions, renewed.acquire_time) == (3, "2026-11-16T11:00:00.000000Z")
 
 
-def test_a_held_lease_is_left_alone_until_it_has_not_changed_for_its_duration() -> None:
+def test_a_held_lease_is_taken_only_after_its_duration_unchanged() -> None:
     election = waiting_since(100.0, lease())
     assert election.next_step(100.0, WALL) == ElectionWait(2.0)
     assert election.next_step(102.0, WALL) == Read()
@@ -87,7 +87,7 @@ def test_a_held_lease_is_left_alone_until_it_has_not_changed_for_its_duration() 
     assert isinstance(election.next_step(115.0, WALL), Replace)
 
 
-def test_any_change_of_a_held_lease_starts_the_wait_anew() -> None:
+def test_any_change_of_a_held_lease_restarts_the_wait() -> None:
     election = waiting_since(0.0, lease(version="1"))
     election.read(lease(version="2"), 14.0)
     election.read(lease(version="2"), 28.9)
@@ -133,7 +133,7 @@ def test_a_leader_renews_every_retry_period_without_reading() -> None:
     assert step.version == "1"
 
 
-def test_a_failed_renewal_is_tried_again_after_reading_and_leadership_goes_on() -> None:
+def test_a_failed_renewal_is_retried_and_leadership_continues() -> None:
     election = leader(now=0.0)
     election.failed(since=3.0)
     assert election.next_step(3.0, WALL) == ElectionWait(2.0)
@@ -145,7 +145,7 @@ def test_a_failed_renewal_is_tried_again_after_reading_and_leadership_goes_on() 
     assert step.version == "2"
 
 
-def test_a_conflict_is_read_up_on_at_once_and_another_holder_ends_leadership() -> None:
+def test_a_conflict_with_another_holder_ends_leadership() -> None:
     election = leader(now=0.0)
     election.overtaken()
     assert election.next_step(2.0, WALL) == Read()
@@ -155,7 +155,7 @@ def test_a_conflict_is_read_up_on_at_once_and_another_holder_ends_leadership() -
     assert election.holder == "other"
 
 
-def test_a_leader_whose_lease_was_annotated_goes_on() -> None:
+def test_a_leader_whose_lease_was_annotated_keeps_leading() -> None:
     election = leader(now=0.0)
     election.overtaken()
     election.read(lease(version="9", holder="me"), 2.1)
@@ -163,7 +163,7 @@ def test_a_leader_whose_lease_was_annotated_goes_on() -> None:
     assert isinstance(election.next_step(2.1, WALL), Replace)
 
 
-def test_a_leader_whose_holder_was_cleared_takes_it_again_unless_somebody_was_faster() -> None:
+def test_a_leader_whose_holder_was_cleared_takes_it_again() -> None:
     election = leader(now=0.0)
     election.overtaken()
     election.read(lease(version="9", holder=None), 2.1)
@@ -171,7 +171,7 @@ def test_a_leader_whose_holder_was_cleared_takes_it_again_unless_somebody_was_fa
     assert next_write(election, 2.1).spec.holder_identity == "me"
 
 
-def test_a_leader_whose_lease_was_deleted_makes_it_anew_at_once() -> None:
+def test_a_leader_recreates_its_deleted_lease_at_once() -> None:
     election = leader(now=0.0)
     election.failed(2.0)
     election.read(None, 4.0)
@@ -214,7 +214,7 @@ def test_releasing_clears_the_holder_of_our_own_lease_only() -> None:
     assert election.release(None, WALL) is None
 
 
-def test_a_renewal_differs_from_the_last_even_when_the_wall_clock_stands_still() -> None:
+def test_renewals_differ_even_when_the_wall_clock_stands_still() -> None:
     """An update that changes nothing gets no new version, so others would take the lease for dead."""
     election = leader(now=0.0)
     stored = lease(holder="me")

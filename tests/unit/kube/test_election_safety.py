@@ -238,7 +238,7 @@ def test_long_random_walks_never_meet_two_leaders(seed: int) -> None:
         machine.at_most_one_acts()
 
 
-def test_somebody_leads_soon_after_the_last_trouble() -> None:
+def test_a_leader_exists_soon_after_the_last_fault() -> None:
     """The other half: safety alone would be met by never leading."""
     machine = Elections()
     machine.all_goes_well(0)

@@ -64,7 +64,7 @@ def test_what_differs_in_one_thing_is_another_series(other: EventSubject) -> Non
     assert first.name != second.name
 
 
-def test_after_many_notes_further_ones_are_combined_and_earlier_ones_keep_their_own() -> None:
+def test_after_many_notes_further_ones_are_combined() -> None:
     correlator = Correlator("u", EventLimits(notes=3))
     own = [observed(correlator, subject(), f"note {number}") for number in range(3)]
     combined = [observed(correlator, subject(), f"note {number}") for number in range(3, 6)]
@@ -75,7 +75,7 @@ def test_after_many_notes_further_ones_are_combined_and_earlier_ones_keep_their_
     assert observed(correlator, subject(reason="Other"), "note 9").note == "note 9"
 
 
-def test_a_series_ends_when_it_was_not_seen_for_long_and_makes_room_for_other_notes() -> None:
+def test_an_old_series_ends_and_makes_room() -> None:
     correlator = Correlator("u", EventLimits(notes=1, forget_seconds=600))
     first = observed(correlator, subject(), "a", now=0.0)
     write(first)
@@ -93,7 +93,7 @@ def test_a_series_that_waits_for_the_server_is_not_forgotten() -> None:
     assert first.count == 2
 
 
-def test_an_object_has_a_budget_of_new_events_that_grows_again_and_repeats_are_free() -> None:
+def test_an_object_has_a_refilling_budget_of_new_events() -> None:
     correlator = Correlator("u", EventLimits(burst=2, refill_seconds=300))
     for note in ("a", "b"):
         write(observed(correlator, subject(), note))
@@ -112,7 +112,7 @@ def test_budgets_are_remembered_for_so_many_objects_only() -> None:
     assert observed(correlator, subject("a"), "y").count == 1, "forgotten, so it starts afresh"
 
 
-def test_a_full_buffer_drops_what_is_new_but_counts_what_is_known_and_makes_room_of_what_is_written() -> None:
+def test_a_full_buffer_drops_new_events_and_counts_known_ones() -> None:
     correlator = Correlator("u", EventLimits(series=2))
     first = observed(correlator, subject(), "a")
     observed(correlator, subject(), "b")
@@ -133,7 +133,7 @@ def test_what_is_unwritten_is_listed_until_it_is_written() -> None:
     assert list(correlator.unwritten()) == [(subject(), "a")]
 
 
-def test_an_event_the_server_has_forgotten_begins_anew_under_another_name() -> None:
+def test_an_event_the_server_deleted_gets_another_name() -> None:
     correlator = Correlator("u")
     series = observed(correlator, subject(), "a")
     write(series)
@@ -161,7 +161,7 @@ def test_event_names_are_valid_whatever_the_object_is_called(name: str) -> None:
         max_size=200,
     )
 )
-def test_every_occurrence_is_counted_once_or_dropped_for_a_reason_and_memory_is_bounded(
+def test_occurrences_are_counted_or_dropped_in_bounded_memory(
     occurrences: list[tuple[str, str, int, int, bool]],
 ) -> None:
     limits = EventLimits(notes=3, burst=5, refill_seconds=100, forget_seconds=300, series=6, objects=2)

@@ -50,7 +50,7 @@ def test_environment(server: str, environment: dict[str, str], proxy: str) -> No
         ("", ""),
     ],
 )
-def test_who_asks_the_proxy_is_not_shown(url: str, shown: str) -> None:
+def test_the_proxys_user_is_not_shown(url: str, shown: str) -> None:
     assert without_userinfo(url) == shown
 
 

@@ -129,7 +129,7 @@ def test_users(tmp_path: Path, user: dict[str, Any], credential: Any, certificat
     assert (access.credential, access.certificate) == (credential, certificate)
 
 
-def test_an_exec_plugin_is_told_of_the_cluster_if_it_asks(tmp_path: Path) -> None:
+def test_an_exec_plugin_gets_the_cluster_if_it_asks(tmp_path: Path) -> None:
     cluster = {
         "certificate-authority": "ca.crt",
         "tls-server-name": "kubernetes",
@@ -310,7 +310,7 @@ def test_the_environment_may_name_a_proxy(tmp_path: Path) -> None:
         pytest.param(config({}, {"exec": {**EXEC, "interactiveMode": "No"}}), "Invalid enum value 'No'", id="mode"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, document: Any, says: str) -> None:
+def test_errors_are_one_line(tmp_path: Path, document: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as raised:
         loaded(tmp_path, document)
     assert "\n" not in str(raised.value)

@@ -55,7 +55,7 @@ async def test_a_port_taken_in_one_family_is_taken(taken: str | None) -> None:
                 pass
 
 
-async def test_a_host_that_is_not_ours_is_told_in_one_line() -> None:
+async def test_a_foreign_host_is_a_one_line_error() -> None:
     with pytest.raises(ZonewiseError, match=r"health and metrics: .*192\.0\.2\.1.*; choose a free address"):
         async with health.serve(Health(), "192.0.2.1"):
             pass

@@ -23,7 +23,7 @@ def test_rest_fills_the_bucket_up_to_its_burst() -> None:
     assert [bucket.take(60.0) for _ in range(3)] == pytest.approx([0, 0, 0.1])
 
 
-def test_who_stops_waiting_gives_the_place_back() -> None:
+def test_a_cancelled_waiter_returns_its_token() -> None:
     bucket = TokenBucket(qps=1, burst=1, now=0.0)
     bucket.take(0.0)
     assert bucket.take(0.0) == 1

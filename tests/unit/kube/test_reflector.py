@@ -35,7 +35,7 @@ def test_changes_during_a_streaming_list_are_part_of_it() -> None:
     assert play.watched(bookmark(7, ends_list=True)) == [Change(key("b"), None, config("b", 6))]
 
 
-def test_the_streaming_list_goes_on_as_a_watch() -> None:
+def test_a_streaming_list_continues_as_a_watch() -> None:
     play = Play().synced_by_stream("a")
     assert play.watched(added("b", 11)) == [Change(key("b"), None, config("b", 11))]
     assert play.reflector.resource_version == "11"

@@ -154,7 +154,7 @@ def test_pages_that_expire_are_fetched_again_as_one() -> None:
 
 
 @pytest.mark.parametrize("error", [GONE, TOO_LARGE, StaleList("older")], ids=["gone", "too large", "stale"])
-def test_a_list_that_cannot_start_from_our_version_becomes_a_consistent_read(error: ApiError) -> None:
+def test_a_list_from_an_unknown_version_becomes_a_consistent_read(error: ApiError) -> None:
     play = Play().synced_by_pages("a", version=10)
     play.next()
     play.failed(GONE)
@@ -265,7 +265,7 @@ def test_the_servers_retry_after_is_kept_within_reason(asked: int, wait: float) 
     assert play.next() == Wait(wait)
 
 
-def test_anything_heard_counts_against_staleness() -> None:
+def test_any_event_resets_staleness() -> None:
     play = Play()
     assert play.reflector.heard_at is None
     play.next()

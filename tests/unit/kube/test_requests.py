@@ -209,7 +209,7 @@ def test_an_eviction_is_never_repeated_by_itself() -> None:
         (lambda: requests.update(PODS, {}, "a", "", OPTIONS), "no metadata.name"),
     ],
 )
-def test_what_is_missing_is_said_before_anything_is_sent(make: Any, says: str) -> None:
+def test_missing_fields_are_refused_before_sending(make: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()
 

@@ -71,7 +71,7 @@ def test_the_server_is_given_the_time_it_asks_for_and_a_little_more() -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_who_does_not_wait_for_the_server_is_told_of_a_refusal_at_once(is_read: bool) -> None:
+def test_a_refusal_is_raised_at_once_without_waiting(is_read: bool) -> None:
     refused, reset = Unreachable("refused", sent=False), Unreachable("reset")
     assert delay(refused, is_read=is_read, wait_for_server=False) is None
     assert (delay(reset, is_read=is_read, wait_for_server=False) is not None) == is_read

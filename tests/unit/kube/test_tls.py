@@ -94,7 +94,7 @@ def encrypted(of: trustme.LeafCert) -> bytes:
     ],
     ids=["no authority", "noise", "another's key", "no pair", "encrypted"],
 )
-def test_what_is_wrong_is_said(authority: bytes, own: bytes, says: str) -> None:
+def test_wrong_values_are_reported(authority: bytes, own: bytes, says: str) -> None:
     with pytest.raises(ConfigError, match=f"^context 'x': .*{says}"):
         make_context(authority, own, True, "context 'x'")
 

@@ -56,7 +56,7 @@ async def answer_or_error(transport: Transport) -> str:
         pytest.param("http://api", "", id="plain HTTP"),
     ],
 )
-async def test_a_proxy_is_told_the_password_and_nobody_else(server: str, says: str) -> None:
+async def test_only_the_proxy_gets_the_password(server: str, says: str) -> None:
     heads = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

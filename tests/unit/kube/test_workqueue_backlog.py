@@ -27,7 +27,7 @@ def test_keys_come_out_in_the_order_they_went_in_each_once() -> None:
     assert [taken(backlog) for _ in range(4)] == ["a", "b", "c", None]
 
 
-def test_a_key_added_while_in_work_waits_until_it_is_given_back_and_then_behind_the_others() -> None:
+def test_a_key_added_while_in_work_runs_again_behind_the_others() -> None:
     backlog = filled("a", "b")
     assert taken(backlog) == "a"
     assert backlog.add("a", 1.0)
@@ -71,7 +71,7 @@ def test_a_key_that_comes_due_while_it_waits_is_not_added_twice() -> None:
     assert [taken(backlog), taken(backlog)] == ["a", None]
 
 
-def test_after_shutting_down_what_is_left_is_handed_out_and_nothing_more_comes_in() -> None:
+def test_a_shut_down_queue_hands_out_the_rest_and_takes_no_more() -> None:
     backlog = filled("a", "b")
     taken(backlog)
     backlog.add("a", 0.0)

@@ -28,7 +28,7 @@ def test_a_node_has_its_place_addresses_and_pod_ranges() -> None:
 
 
 @pytest.mark.parametrize("status", ["Unknown", "False"])
-def test_a_node_the_control_plane_has_given_up_must_speak_again(status: str) -> None:
+def test_a_node_marked_unknown_must_report_again(status: str) -> None:
     body = node_registration.node_object(NODE, NOW)
     body["status"]["conditions"][0]["status"] = status
     assert node_registration.needs_conditions(msgspec.convert(body, Node))

@@ -184,7 +184,7 @@ def test_runs_are_counted_and_a_long_one_is_forgiven() -> None:
     codes=st.lists(st.integers(0, 2), max_size=6),
     stops_on_request=st.booleans(),
 )
-def test_a_deleted_pod_ends_within_its_grace_and_is_told_once(
+def test_a_deleted_pod_gets_one_sigterm_and_ends_within_its_grace(
     deletion: int | None, policy: str, codes: list[int], stops_on_request: bool
 ) -> None:
     """Play the pod on a clock of its own: runs end with the given codes, then it is deleted."""

@@ -137,7 +137,7 @@ def test_a_transition_keeps_its_moment_until_the_next() -> None:
     assert other["lastTransitionTime"] == podstatus.timestamp(NOW)
 
 
-def test_addresses_are_told_in_both_families() -> None:
+def test_addresses_are_reported_in_both_families() -> None:
     status = report(pod(), c=RUNNING)
     assert (status["hostIP"], status["podIP"]) == ("100.64.128.10", "100.64.129.7")
     assert status["podIPs"] == [{"ip": "100.64.129.7"}, {"ip": "fd7a:6f6e:6500:101::7"}]

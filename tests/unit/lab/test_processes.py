@@ -72,7 +72,7 @@ def test_a_reused_pid_is_never_signalled(directory: Path) -> None:
     assert somebody.running
 
 
-def test_a_record_of_an_earlier_boot_is_nobody(directory: Path) -> None:
+def test_a_record_of_an_earlier_boot_matches_no_process(directory: Path) -> None:
     process = processes.spawn(directory, "sleeper", ["sleep", "100"])
     record = directory / processes.RECORDS / "sleeper"
     until(lambda: processes.find(directory, "sleeper"))

@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("seconds", "expected"), DURATIONS.items())
-def test_durations_in_words(seconds: float, expected: str) -> None:
+def test_durations_as_text(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
 
 

@@ -45,7 +45,7 @@ def test_latency_is_a_detour_that_replaces_earlier_ones() -> None:
     assert shaping.detours(PLAN, Shaping(), 6) == ["rule flush proto 122"]
 
 
-def test_the_last_word_on_a_path_counts_in_either_order() -> None:
+def test_the_last_setting_of_a_path_counts_in_either_order() -> None:
     first = Shaping().with_path(ZonePath("a", "b", 5, 1))
     assert first.with_path(ZonePath("b", "a", 7, 0)).paths == (ZonePath("b", "a", 7, 0),)
     assert first.with_path(ZonePath("b", "a", 0, 0)).paths == ()

@@ -46,7 +46,7 @@ def test_the_claim_of_a_vanished_lab_is_taken_over(tmp_path: Path, registry: Pat
     assert slots.claim(two, registry) == first
 
 
-def test_a_slot_whose_port_somebody_uses_is_passed_over(tmp_path: Path, registry: Path) -> None:
+def test_a_slot_whose_port_is_in_use_is_skipped(tmp_path: Path, registry: Path) -> None:
     one, two = directories(tmp_path, 2)
     first = slots.claim(one, registry)
     slots.release(one, registry)

@@ -53,7 +53,7 @@ def test_half_written_and_unknown_labs_are_none() -> None:
     assert state.find("broken") is None
 
 
-def test_a_lab_that_is_not_up_is_told_apart_from_others() -> None:
+def test_a_lab_that_is_not_up_is_a_clear_error() -> None:
     make("other", phase=LabPhase.READY)
     make("half")
     with pytest.raises(NoLabError, match=r"start 'half' with .* --name half`, or choose .* --name: other$"):
@@ -71,7 +71,7 @@ def test_one_at_a_time_works_on_a_lab() -> None:
         pass
 
 
-def test_who_is_patient_comes_next() -> None:
+def test_waiters_are_served_in_order() -> None:
     order: list[str] = []
 
     def wait() -> None:

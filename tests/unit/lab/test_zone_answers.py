@@ -10,7 +10,7 @@ from zonewise.lab.demo import zone_answers
 from zonewise.lab.demo.shop import UNANSWERED
 
 
-def test_rows_are_who_asked_and_columns_who_answered() -> None:
+def test_rows_are_client_zones_and_columns_server_zones() -> None:
     counted = {"zone-a": Counter({"zone-a": 3, "zone-b": 1}), "zone-b": Counter({"zone-b": 8})}
     assert zone_answers.complete(counted)
     assert zone_answers.table(counted, ["zone-a", "zone-b"]).splitlines() == [

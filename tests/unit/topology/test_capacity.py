@@ -93,7 +93,7 @@ def test_totals_per_zone_with_either_spelling() -> None:
     assert list(capacities.left_out) == ["n4"]
 
 
-def test_cordoned_nodes_count_unless_told_otherwise() -> None:
+def test_cordoned_nodes_count_by_default() -> None:
     nodes = [node("n1"), node("n2", cordoned=True)]
     assert capacities_by_domain(nodes).domains["a"].nodes == 2
     only_schedulable = capacities_by_domain(nodes, only_schedulable=True)

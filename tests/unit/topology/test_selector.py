@@ -145,7 +145,7 @@ def test_field_problem(written: dict[str, Any], problem: str) -> None:
     assert f"spec.term.matchFields[0].{problem}" in str(caught.value)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(SelectorError) as caught:
         NodeSelector.parse({"nodeSelectorTerms": [term(requirement("-", "Is", " ")), term(requirement("a", "In"))]})
     assert [problem.split(":")[0] for problem in caught.value.problems] == [
