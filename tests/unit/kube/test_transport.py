@@ -1,12 +1,16 @@
 """What a failure of the network means, and how a vanished peer is noticed."""
 
 import asyncio
+import gc
 import socket
 import ssl
+import threading
 import traceback
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
+import trustme
 from aiohttp.client_reqrep import ConnectionKey
 
 from zonewise.kube.client.transport import Transport, _keepalive_socket, _unreachable
@@ -68,11 +72,11 @@ async def test_only_the_proxy_gets_the_password(server: str, says: str) -> None:
         port = proxy.sockets[0].getsockname()[1]
         access = ClusterAccess(server=server, proxy_url=f"http://joe:hunter2@127.0.0.1:{port}")
         async with Transport(access) as transport:
-            told = await answer_or_error(transport)
+            outcome = await answer_or_error(transport)
     assert b"Proxy-Authorization: Basic am9lOmh1bnRlcjI=" in heads[0]
-    assert "407" in told
-    assert says in told
-    assert "hunter2" not in told
+    assert "407" in outcome
+    assert says in outcome
+    assert "hunter2" not in outcome
 
 
 def test_a_vanished_peer_is_noticed_within_30_seconds() -> None:
@@ -84,3 +88,61 @@ def test_a_vanished_peer_is_noticed_within_30_seconds() -> None:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert option("TCP_KEEPIDLE") + option("TCP_KEEPINTVL") * option("TCP_KEEPCNT") <= 30
         assert option("TCP_USER_TIMEOUT") <= 30_000
+
+
+class SilentServer:
+    """Answers one request up to the middle of its body, or not at all, and never answers a TLS close."""
+
+    def __init__(self, reply: bytes) -> None:
+        authority = trustme.CA()
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(self._tls)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._reply = reply
+        self._connection: ssl.SSLSocket | None = None
+        self.asked = threading.Event()
+        self.access = ClusterAccess(
+            server=f"https://127.0.0.1:{self._listener.getsockname()[1]}", authority=authority.cert_pem.bytes()
+        )
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        self._connection = self._tls.wrap_socket(self._listener.accept()[0], server_side=True)
+        self._connection.recv(65536)
+        self._connection.sendall(self._reply)
+        self.asked.set()
+
+    def close(self) -> None:
+        self._thread.join(10)
+        self._listener.close()
+        if self._connection is not None:
+            self._connection.close()
+
+
+@pytest.fixture(params=[b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"], ids=["no answer", "half a body"])
+def silent_server(request: pytest.FixtureRequest) -> Iterator[SilentServer]:
+    server = SilentServer(request.param)
+    yield server
+    server.close()
+
+
+def test_a_cancelled_request_leaves_no_open_transport(
+    silent_server: SilentServer, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def request(transport: Transport) -> None:
+        call = ApiRequest(verb="get", method="GET", path="/version")
+        async with await transport.send(call) as response:
+            await transport.read(response, call)
+
+    async def cancelled() -> None:
+        async with Transport(silent_server.access) as transport:
+            task = asyncio.create_task(request(transport))
+            await asyncio.to_thread(silent_server.asked.wait, 10)
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert not [warning for warning in recwarn if "unclosed" in str(warning.message)]

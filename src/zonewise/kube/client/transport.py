@@ -185,6 +185,14 @@ class _Connector(aiohttp.TCPConnector):
                 raise
         return connection
 
+    def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
+        """Abort a connection that is not reused. aiohttp closes it, stops tracking it, and the TLS close then waits for
+        the peer: a cancelled request to a silent server would leave its socket open when the event loop ends.
+        """
+        if (should_close or protocol.should_close) and protocol.transport is not None:
+            protocol.transport.abort()
+        super()._release(key, protocol, should_close=should_close)
+
 
 class _Cut(aiohttp.ClientError):
     """The connection broke after something may have been sent; unlike its causes, aiohttp does not retry on it."""
