@@ -1,13 +1,14 @@
-"""What readers see of a watch: the objects of one kind as last heard, by key and by index, and calls on every change.
+"""The watch cache: objects of one kind by key and by index, and handlers that are called on every change.
 
 `informers` feeds a `Reflector` and passes its changes to `publish`. State and indexes change together and between two
-awaits, so readers on the event loop never see one without the other, nor half a list; handlers run after both.
+awaits, so readers on the event loop never see one without the other, nor a partial list; handlers run after both.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic
 
 from zonewise import log
@@ -18,11 +19,18 @@ from zonewise.objects.change import Change
 _log = log.get_logger(__name__)
 
 Handler = Callable[[Change[T]], None]
+Matters = Callable[[T | None, T | None], bool]
+"""Whether a reader sees a difference between two states of an object; None stands for its absence."""
 IndexFunction = Callable[[T], Iterable[str]]
 
 
+def matters_by(facts: Callable[[T], object]) -> Matters[T]:
+    """Objects that come, go, or change in `facts`."""
+    return lambda old, new: old is None or new is None or facts(old) != facts(new)
+
+
 class Cache(Generic[T]):
-    """`name` says in logs and metrics what is watched; `count_error` is told of every handler or index function that raised."""
+    """`name` stands in logs and metrics; `count_error` is called for every handler or index function that raised."""
 
     def __init__(self, name: str, reflector: Reflector[T], count_error: Callable[[], None]) -> None:
         self.name = name
@@ -44,7 +52,7 @@ class Cache(Generic[T]):
         return self._reflector.resource_version
 
     def staleness_seconds(self, now: float) -> float:
-        """How long nothing was heard from the server, not even a bookmark, by the monotonic clock."""
+        """Seconds since the server last sent anything, bookmarks included, by the monotonic clock."""
         heard_at = self._reflector.heard_at
         return float("inf") if heard_at is None else max(0.0, now - heard_at)
 
@@ -74,7 +82,7 @@ class Cache(Generic[T]):
         return list(index.entries.get(value, {}).values())
 
     def add_index(self, name: str, function: IndexFunction[T]) -> None:
-        """`function` gives the values under which an object is found; it must depend on the object alone."""
+        """`function` returns the index values of an object; it must depend on the object alone."""
         present = self._indexes.get(name)
         if present is not None:
             if present.function is not function:
@@ -84,8 +92,13 @@ class Cache(Generic[T]):
         for key, viewed in self._reflector.objects.items():
             self._update_index(index, Change(key, None, viewed))
 
-    def on_change(self, handler: Handler[T], *, from_now_on: bool = False) -> None:
-        """Call `handler` for what is there now, as additions, unless only what is to come matters, and then for every change."""
+    def on_change(self, handler: Handler[T], *, when: Matters[T] | None = None, from_now_on: bool = False) -> None:
+        """Call `handler` for every change that matters, at first for the present objects, as additions.
+
+        With `from_now_on` the present objects are left out.
+        """
+        if when is not None:
+            handler = _Filtered(handler, when)
         self._handlers.append(handler)
         for viewed in () if from_now_on else self:
             self._call(handler, Change(key_of(viewed), None, viewed))
@@ -112,7 +125,7 @@ class Cache(Generic[T]):
         """An object whose index function raises is not in that index; it raises again when the object goes."""
         try:
             return tuple(index.function(viewed))
-        except Exception:  # noqa: BLE001 - it is not ours; counted and logged, and the watch goes on
+        except Exception:  # noqa: BLE001 - foreign code; counted and logged, and the watch continues
             self._count_error()
             _log.exception("an index function failed", watch=self.name, index=index.name, key=str(key_of(viewed)))
             return ()
@@ -126,11 +139,23 @@ class Cache(Generic[T]):
 
 
 def trouble_of(watches: Iterable[Cache[Any]]) -> str | None:
-    """For a process's readiness: which of them does not work, or has not read everything yet, and why."""
+    """For readiness: the watches that do not work, or are not synced yet, and why."""
     problems = [
         f"{watch.name}: {watch.problem or 'not read yet'}" for watch in watches if watch.problem or not watch.synced
     ]
     return "; ".join(problems) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Filtered(Generic[T]):
+    """A handler of the changes that matter; its `repr` names the handler in logs."""
+
+    handler: Handler[T]
+    when: Matters[T]
+
+    def __call__(self, change: Change[T]) -> None:
+        if self.when(change.old, change.new):
+            self.handler(change)
 
 
 class _Index(Generic[T]):
