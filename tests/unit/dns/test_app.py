@@ -10,7 +10,7 @@ import dns.message
 import pytest
 
 from zonewise.dns import app
-from zonewise.dns.app import DnsOptions, open_doors, options_of
+from zonewise.dns.app import DnsOptions, controller_config, open_sockets
 from zonewise.dns.decide.fast_path import ask_over_tcp
 from zonewise.dns.wire.names import WrongNameError, dashed, to_text, to_wire, undashed
 from zonewise.errors import UsageError, ZonewiseError
@@ -23,18 +23,18 @@ ASKED = DnsOptions(
 
 
 def test_options() -> None:
-    options = options_of(ASKED)
+    options = controller_config(ASKED)
     assert options.settings.servers == (bytes((127, 0, 0, 1)),)
     assert options.orders.upstreams == ("10.0.0.1",)
     assert options.orders.forwarders == ("10.0.0.0/8",)
-    assert options_of(replace(ASKED, forward=False)).orders.upstreams == ()
+    assert controller_config(replace(ASKED, forward=False)).orders.upstreams == ()
 
 
 def test_other_servers_are_those_of_resolv_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "RESOLV_CONF", tmp_path / "resolv.conf")
-    assert options_of(replace(ASKED, upstreams=())).orders.upstreams == ()
+    assert controller_config(replace(ASKED, upstreams=())).orders.upstreams == ()
     (tmp_path / "resolv.conf").write_text("nameserver 10.0.0.2\n")
-    assert options_of(replace(ASKED, upstreams=())).orders.upstreams == ("10.0.0.2",)
+    assert controller_config(replace(ASKED, upstreams=())).orders.upstreams == ("10.0.0.2",)
 
 
 @pytest.mark.parametrize(
@@ -47,21 +47,21 @@ def test_other_servers_are_those_of_resolv_conf(tmp_path: Path, monkeypatch: pyt
 )
 def test_mistakes_are_told_with_what_to_write(wrong: dict[str, object], advice: str) -> None:
     with pytest.raises(UsageError, match=advice):
-        options_of(replace(ASKED, **wrong))  # type: ignore[arg-type]
+        controller_config(replace(ASKED, **wrong))  # type: ignore[arg-type]
 
 
 def test_doors_share_their_port_with_a_successor() -> None:
     with pytest.raises(UsageError, match="write one such as"):
-        open_doors(replace(ASKED, listen=("somewhere",)))
-    old = open_doors(replace(ASKED, listen=("127.0.0.1", "127.0.0.2")))
-    new = open_doors(replace(ASKED, port=old.port))
+        open_sockets(replace(ASKED, listen=("somewhere",)))
+    old = open_sockets(replace(ASKED, listen=("127.0.0.1", "127.0.0.2")))
+    new = open_sockets(replace(ASKED, port=old.port))
     assert new.port == old.port
     assert [len(process) for process in old.udp] == [2, 2]
     assert len(old.tcp) == 2
     old.close()
     new.close()
     with pytest.raises(ZonewiseError, match="choose another with --port"):
-        open_doors(replace(ASKED, listen=("192.0.2.1",), port=5353))
+        open_sockets(replace(ASKED, listen=("192.0.2.1",), port=5353))
 
 
 def test_a_client_that_asks_too_much_is_sent_to_tcp_with_less_than_it_sent() -> None:
