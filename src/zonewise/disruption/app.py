@@ -40,7 +40,7 @@ _CHECK_SECONDS: Final = 5.0
 
 
 def add_to(manager: Manager, lease: LeaseConfig | None) -> None:
-    """Without a `lease` this process writes whatever others do: it must be the only one."""
+    """Without a `lease` this process always writes: it must be the only replica."""
     leader = manager.leader(lease)
     informers = DisruptionInformers(manager.caches)
     workloads = WorkloadInformers(manager.client, manager.caches, informers)

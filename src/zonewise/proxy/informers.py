@@ -52,7 +52,7 @@ def slice_selectors(zone: str, *, all_services: bool) -> tuple[str, str]:
 class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
     """`slices` are those without a group.
 
-    Calls `on_dirty` with Services to sync, `on_labels` when nodes or drained zones change, `on_node` when this node does.
+    Calls `on_dirty` with Services to sync, `on_topology` when nodes or drained zones change, `on_node` when this node does.
     """
 
     def __init__(self, client: Client, caches: Caches, node: str, *, all_services: bool) -> None:
@@ -73,7 +73,7 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         self._cluster: RoutingNodes | None = None
         self.on_dirty: Callable[[Iterable[Key]], None] = lambda _keys: None
         self.on_node: Callable[[], None] = lambda: None
-        self.on_labels: Callable[[], None] = lambda: None
+        self.on_topology: Callable[[], None] = lambda: None
         self._zone_changed = asyncio.Event()
 
     @property
@@ -147,11 +147,11 @@ class ProxyInformers(ServiceInformers[Service, EndpointSlice]):
         annotations = change.new.metadata.annotations if change.new else {}
         if DRAIN_ZONE in annotations:
             self._draining[change.key.name] = {DRAIN_ZONE: annotations[DRAIN_ZONE]}
-        self.on_labels()
+        self.on_topology()
 
     def _node_changed(self, change: Change[Node]) -> None:
         self._cluster = None
-        self.on_labels()
+        self.on_topology()
         if change.key.name == self.node_name:
             self.on_node()
             self._zone_changed.set()

@@ -123,7 +123,7 @@ class Proxy:
         gc.set_threshold(_GC_THRESHOLD_AT_START)
         synced = asyncio.Event()
         self._informers.on_dirty = self._pending.add
-        self._informers.on_labels = lambda: self._pending.add(self._rules.by_labels)
+        self._informers.on_topology = lambda: self._pending.add(self._rules.by_labels)
         self._informers.on_node = self._node_changed
         async with asyncio.TaskGroup() as group:
             if self._config.all_services:

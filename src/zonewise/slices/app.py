@@ -21,7 +21,7 @@ _log = log.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicesOptions:
-    """Without a `lease` this process writes whatever others do: it must be the only one."""
+    """Without a `lease` this process always writes: it must be the only replica."""
 
     mode: SlicesMode = SlicesMode.OWN
     lease: LeaseConfig | None = field(default_factory=lambda: LeaseConfig(name=SLICES_LEASE))
