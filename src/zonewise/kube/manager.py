@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from zonewise.kube.client.client import Client
@@ -53,10 +54,7 @@ class Leader:
 
     async def run(self, *runs: Run) -> None:
         """Run all of `runs` during each leadership, until they return, one fails, or this is cancelled."""
-
-        async def lead() -> None:
-            await _run_together({f"leader work {number}": run for number, run in enumerate(runs)})
-
+        lead = partial(_run_together, [(None, run) for run in runs])
         await (self._elector.run(lead) if self._elector else lead())
 
 
@@ -79,7 +77,7 @@ class Manager:
         self._identity = identity or unique_identity()
         self._recorders: list[Recorder] = []
         self._servers: list[AbstractAsyncContextManager[Any]] = []
-        self._parts: dict[str, Run] = {}
+        self._parts: list[tuple[str | None, Run]] = []
 
     def recorder(self, reporter: str) -> Recorder:
         """Writes events from the start of `run`; what is left at its end is written after the servers have stopped."""
@@ -99,7 +97,7 @@ class Manager:
 
     def add(self, name: str, run: Run) -> None:
         """A part of the program, cancelled when `run` is; the caches are running, but not synced."""
-        self._parts[name] = run
+        self._parts.append((name, run))
 
     async def started(self, watches: Iterable[Cache[Any]]) -> None:
         """Wait for these only: a kind that another part can't read must not hold this one up. Then report readiness."""
@@ -118,7 +116,7 @@ class Manager:
             await _run_together(self._parts)
 
 
-async def _run_together(runs: dict[str, Run]) -> None:
+async def _run_together(runs: Iterable[tuple[str | None, Run]]) -> None:
     async with asyncio.TaskGroup() as group:
-        for name, run in runs.items():
+        for name, run in runs:
             group.create_task(run(), name=name)

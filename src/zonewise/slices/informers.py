@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from zonewise.api.names import MANAGED_BY, STOCK_MANAGER
 from zonewise.kube.watch.cache import Cache
@@ -39,6 +39,8 @@ from zonewise.slices.decide.change_filter import (
 from zonewise.slices.decide.names import service_key
 from zonewise.slices.decide.selectors import PodsByLabel, ServicesBySelector
 
+_BY_NODE: Final = "node"
+
 
 class SlicesMode(StrEnum):
     """Who writes the slices: this process alone, or the stock controller, to whose slices hints are added."""
@@ -67,7 +69,6 @@ class SliceInformers(ServiceInformers[Service, EndpointSlice]):
         self._handlers: list[DirtyHandler] = []
         self._cluster: RoutingNodes | None = None
         self._pods_by_label = PodsByLabel()
-        self._pods_by_node: dict[str, dict[Key, None]] = {}
         self._services_by_selector = ServicesBySelector()
         self._routed: dict[Key, None] = {}
         self._draining_nodes: set[str] = set()
@@ -75,6 +76,7 @@ class SliceInformers(ServiceInformers[Service, EndpointSlice]):
         self.nodes.on_change(self._node_changed, when=routing_matters)
         self.namespaces.on_change(self._namespace_changed, when=drain_matters)
         if self.pods is not None:
+            self.pods.add_index(_BY_NODE, _node_of)
             self.pods.on_change(self._pod_changed)
 
     @property
@@ -126,33 +128,18 @@ class SliceInformers(ServiceInformers[Service, EndpointSlice]):
     def _pod_changed(self, change: Change[Pod]) -> None:
         old, new = change.old, change.new
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
-            if old.spec.node_name != new.spec.node_name:
-                self._place_pod(change.key, old, new)
             if pod_matters(old, new):
                 self._mark_all(self._services_of(new), SyncCause.PODS)
             return
-        self._index_pod(change)
+        if old is not None:
+            self._pods_by_label.remove(change.key, old.metadata.labels)
+        if new is not None:
+            self._pods_by_label.put(change.key, new.metadata.labels)
         touched = [key for pod in (old, new) if pod is not None for key in self._services_of(pod)]
         self._mark_all(dict.fromkeys(touched), SyncCause.PODS)
 
     def _services_of(self, pod: Pod) -> list[Key]:
         return self._services_by_selector.matching(pod.metadata.namespace, pod.metadata.labels)
-
-    def _index_pod(self, change: Change[Pod]) -> None:
-        if change.old is not None:
-            self._pods_by_label.remove(change.key, change.old.metadata.labels)
-        if change.new is not None:
-            self._pods_by_label.put(change.key, change.new.metadata.labels)
-        self._place_pod(change.key, change.old, change.new)
-
-    def _place_pod(self, key: Key, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and old.spec.node_name:
-            on_node = self._pods_by_node.get(old.spec.node_name, {})
-            on_node.pop(key, None)
-            if not on_node:
-                self._pods_by_node.pop(old.spec.node_name, None)
-        if new is not None and new.spec.node_name:
-            self._pods_by_node.setdefault(new.spec.node_name, {})[key] = None
 
     def _node_changed(self, change: Change[Node]) -> None:
         self._cluster = None
@@ -172,10 +159,8 @@ class SliceInformers(ServiceInformers[Service, EndpointSlice]):
         return touched
 
     def _on_node(self, node: str) -> Iterable[Key]:
-        for key in self._pods_by_node.get(node, ()):
-            pod = self.pods.get(key) if self.pods is not None else None
-            if pod is not None:
-                yield from self._services_of(pod)
+        for pod in self.pods.by_index(_BY_NODE, node) if self.pods is not None else ():
+            yield from self._services_of(pod)
 
     def _namespace_changed(self, change: Change[Namespace]) -> None:
         self._mark_all(self.services_in(change.key.name), SyncCause.NAMESPACE)
@@ -183,6 +168,10 @@ class SliceInformers(ServiceInformers[Service, EndpointSlice]):
     def slice_changed(self, change: Change[EndpointSlice]) -> None:
         if not self._is_own_write(change):
             super().slice_changed(change)
+
+
+def _node_of(pod: Pod) -> tuple[str, ...]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
 def _slices_selector(mode: SlicesMode) -> str:

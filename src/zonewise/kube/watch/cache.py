@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic
 
 from zonewise import log
@@ -39,7 +38,7 @@ class Cache(Generic[T]):
         self._reflector = reflector
         self._count_error = count_error
         self._indexes: dict[str, _Index[T]] = {}
-        self._handlers: list[Handler[T]] = []
+        self._handlers: list[tuple[Handler[T], Matters[T] | None]] = []
         self._synced = asyncio.Event()
 
     @property
@@ -97,11 +96,9 @@ class Cache(Generic[T]):
 
         With `from_now_on` the present objects are left out.
         """
-        if when is not None:
-            handler = _Filtered(handler, when)
-        self._handlers.append(handler)
+        self._handlers.append((handler, when))
         for viewed in () if from_now_on else self:
-            self._call(handler, Change(key_of(viewed), None, viewed))
+            self._call(handler, when, Change(key_of(viewed), None, viewed))
 
     def publish(self, changes: Sequence[Change[T]]) -> None:
         """The reflector's state has changed by `changes`: bring indexes, waiters and handlers up to date."""
@@ -111,9 +108,9 @@ class Cache(Generic[T]):
         if self._reflector.synced and not self._synced.is_set():
             self._synced.set()
             _log.info("cache synced", watch=self.name, objects=len(self), resource_version=self.resource_version)
-        for handler in tuple(self._handlers):
+        for handler, when in tuple(self._handlers):
             for change in changes:
-                self._call(handler, change)
+                self._call(handler, when, change)
 
     def _update_index(self, index: _Index[T], change: Change[T]) -> None:
         if change.old is not None:
@@ -130,9 +127,10 @@ class Cache(Generic[T]):
             _log.exception("an index function failed", watch=self.name, index=index.name, key=str(key_of(viewed)))
             return ()
 
-    def _call(self, handler: Handler[T], change: Change[T]) -> None:
+    def _call(self, handler: Handler[T], when: Matters[T] | None, change: Change[T]) -> None:
         try:
-            handler(change)
+            if when is None or when(change.old, change.new):
+                handler(change)
         except Exception:  # noqa: BLE001 - as above
             self._count_error()
             _log.exception("a handler failed", watch=self.name, handler=repr(handler), key=str(change.key))
@@ -144,18 +142,6 @@ def trouble_of(watches: Iterable[Cache[Any]]) -> str | None:
         f"{watch.name}: {watch.problem or 'not read yet'}" for watch in watches if watch.problem or not watch.synced
     ]
     return "; ".join(problems) or None
-
-
-@dataclass(frozen=True, slots=True)
-class _Filtered(Generic[T]):
-    """A handler of the changes that matter; its `repr` names the handler in logs."""
-
-    handler: Handler[T]
-    when: Matters[T]
-
-    def __call__(self, change: Change[T]) -> None:
-        if self.when(change.old, change.new):
-            self.handler(change)
 
 
 class _Index(Generic[T]):
