@@ -1,6 +1,6 @@
-"""`zonewise controller`: the process that keeps EndpointSlices, and budgets and rollouts, as decided.
+"""`zonewise controller`: the process that runs the EndpointSlice and disruption controllers.
 
-Everything is done by `zonewise.slices` and `zonewise.disruption`, each under a lease of its own.
+The parts share one client and one set of watch caches; each has a leader lease of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import click
 from zonewise.cli.options import cluster_options, health_option, log_options, parts_option
 
 if TYPE_CHECKING:
-    from zonewise.kube.server.health import Health
-    from zonewise.kube.wire.access import ClusterAccess
+    from zonewise.kube.manager import LeaseConfig, Manager
 
 HEALTH_PORT = 10261
 SLICES, DISRUPTION = "slices", "disruption"
@@ -40,122 +39,137 @@ Examples:
     type=click.Choice(["own", "overlay"]),
     default="own",
     show_default=True,
-    help="Who writes slices: this process alone, or the stock controller, on whose slices hints are put.",
+    help="own: this process writes all EndpointSlices; overlay: it adds hints to those of the stock controller.",
 )
 @cluster_options
 @click.option(
     "--leader-elect/--no-leader-elect",
     default=True,
     show_default=True,
-    help="Work only while holding a lease, so that replicas can stand by. Without it, run exactly one.",
+    help="Work only while holding a lease, so that replicas can stand by. Without it, run exactly one replica.",
 )
-@click.option("--lease-namespace", default="kube-system", show_default=True, help="Where the lease is.")
+@click.option("--lease-namespace", default="kube-system", show_default=True, help="Namespace of the lease.")
 @click.option(
     "--lease-seconds",
     type=click.IntRange(3, 600),
     default=15,
     show_default=True,
-    help="How long a leader that vanished without a word is waited for.",
+    help="Lease duration in seconds.",
 )
 @click.option(
     "--endpoints-per-slice",
     type=click.IntRange(1, 1000),
     default=100,
     show_default=True,
-    help="The most endpoints a slice gets. Fewer make smaller updates and more slices.",
+    help="Maximum number of endpoints per slice. Fewer make smaller updates and more slices.",
 )
 @click.option(
     "--batch-seconds",
     type=click.FloatRange(0, 60),
     default=0.0,
     show_default=True,
-    help="How long to wait after a pod's change for more of them. Saves writes, costs freshness.",
+    help="Delay after a pod change, to batch further changes. Saves writes, delays updates.",
 )
 @click.option(
     "--unnoticed-seconds",
     type=click.FloatRange(0, 60),
     default=1.0,
     show_default=True,
-    help="How long a change that no client would notice (a pod not ready yet, one that had terminated) may wait for more.",
+    help="Longest delay of a change that no client notices (a pod that is not ready yet, or has terminated).",
 )
 @click.option(
     "--hints",
     type=click.Choice(["stable", "strict"]),
     default="stable",
     show_default=True,
-    help="Automatic hints without refusals and flapping, or exactly as the stock controller computes them.",
+    help="stable: automatic hints without refusals and flapping; strict: exactly as the stock controller computes them.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 200), default=8, show_default=True, help="How many Services are synced at once."
+    "--workers",
+    type=click.IntRange(1, 200),
+    default=8,
+    show_default=True,
+    help="Number of Services that are synced concurrently.",
 )
 @click.option(
-    "--kube-api-qps", type=click.FloatRange(0), default=0, show_default=True, help="Writes per second; 0 for no limit."
+    "--kube-api-qps",
+    type=click.FloatRange(0),
+    default=0,
+    show_default=True,
+    help="Maximum writes per second. 0: no limit.",
 )
-@click.option("--kube-api-burst", type=click.IntRange(1), default=100, show_default=True, help="With --kube-api-qps.")
+@click.option(
+    "--kube-api-burst",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Burst of writes above --kube-api-qps.",
+)
 @health_option(HEALTH_PORT)
 @log_options
 def controller(**options: Any) -> None:
-    """Keep the cluster's EndpointSlices: who serves whom, by zone, node or any label, as each Service asks. And, where
-    it is told to, budgets of disruption: how many pods may be away from each zone at a time.
+    """Run the EndpointSlice controller, and on request the controller of topology disruption budgets.
 
-    In mode own it takes the place of the stock controller, which must be off: start kube-controller-manager with
-    --controllers=*,-endpointslice-controller, or the two undo each other's work.
+    In mode own it replaces the stock controller, which must be off: start kube-controller-manager with
+    --controllers=*,-endpointslice-controller. Otherwise the two controllers revert each other's writes.
 
-    Everything it knows is in the cluster: it may be killed and started again at any moment. SIGTERM ends it in good
-    order and hands the lease over at once; a second one ends it where it stands.
+    All state is in the cluster: the process may be killed and restarted at any time. SIGTERM shuts it down and releases
+    the lease at once; a second SIGTERM ends it immediately.
     """
     from zonewise import log
     from zonewise.kube import process
     from zonewise.kube.client import kubeconfig
+    from zonewise.kube.manager import Manager
 
     log.configure(options["log_format"], options["log_level"])
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     listen = process.HealthListen(port=options["health_port"])
-    sys.exit(process.run(lambda health: _live(access, options, health), listen=listen))
+    sys.exit(process.run(lambda health: _run(Manager(access, health), options), listen=listen))
 
 
-async def _live(access: ClusterAccess, options: dict[str, Any], health: Health) -> None:
-    """The parts stand beside each other: each has its own watches and its own lease, and one that fails ends all."""
-    import asyncio
-
-    async with asyncio.TaskGroup() as group:
-        for name in options["parts"]:
-            group.create_task(_PARTS[name](access, options, health), name=name)
+async def _run(manager: Manager, options: dict[str, Any]) -> None:
+    for name in options["parts"]:
+        _PARTS[name](manager, options)
+    await manager.run()
 
 
-async def _slices(access: ClusterAccess, options: dict[str, Any], health: Health) -> None:
-    from zonewise.slices import app
-
-    await app.live(access, _slices_options(options), health)
-
-
-async def _disruption(access: ClusterAccess, options: dict[str, Any], health: Health) -> None:
-    from zonewise.disruption import app
-
-    lead = app.DisruptionLeader(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
-    await app.live(access, lead if options["leader_elect"] else None, health)
-
-
-_PARTS = {SLICES: _slices, DISRUPTION: _disruption}
-
-
-def _slices_options(options: dict[str, Any]) -> Any:
+def _add_slices(manager: Manager, options: dict[str, Any]) -> None:
+    from zonewise.api.names import SLICES_LEASE
     from zonewise.routing import HintsForm
-    from zonewise.slices.app import SlicesLeader, SlicesOptions
+    from zonewise.slices import app
     from zonewise.slices.controller import SlicesConfig
     from zonewise.slices.informers import SlicesMode
 
-    lead = SlicesLeader(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
-    return SlicesOptions(
+    config = SlicesConfig(
+        endpoints_per_slice=options["endpoints_per_slice"],
+        batch_seconds=options["batch_seconds"],
+        unnoticed_seconds=options["unnoticed_seconds"],
+        hints=HintsForm(options["hints"]),
+        workers=options["workers"],
+    )
+    slices = app.SlicesOptions(
         mode=SlicesMode(options["mode"]),
-        lead=lead if options["leader_elect"] else None,
-        settings=SlicesConfig(
-            endpoints_per_slice=options["endpoints_per_slice"],
-            batch_seconds=options["batch_seconds"],
-            unnoticed_seconds=options["unnoticed_seconds"],
-            hints=HintsForm(options["hints"]),
-            workers=options["workers"],
-        ),
+        lease=_lease(SLICES_LEASE, options),
+        config=config,
         writes_per_second=options["kube_api_qps"],
         writes_at_once=options["kube_api_burst"],
     )
+    app.add_to(manager, slices)
+
+
+def _add_disruption(manager: Manager, options: dict[str, Any]) -> None:
+    from zonewise.api.names import DISRUPTION_LEASE
+    from zonewise.disruption import app
+
+    app.add_to(manager, _lease(DISRUPTION_LEASE, options))
+
+
+def _lease(name: str, options: dict[str, Any]) -> LeaseConfig | None:
+    from zonewise.kube.manager import LeaseConfig
+
+    if not options["leader_elect"]:
+        return None
+    return LeaseConfig(name=name, namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+
+
+_PARTS = {SLICES: _add_slices, DISRUPTION: _add_disruption}

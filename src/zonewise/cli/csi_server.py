@@ -127,9 +127,11 @@ def controller(**options: Any) -> None:
 
 
 def _run_controller(options: dict[str, Any]) -> int:
+    from zonewise.api.names import CSI_LEASE
     from zonewise.ceph import app
     from zonewise.kube import process
     from zonewise.kube.client import kubeconfig
+    from zonewise.kube.manager import LeaseConfig
 
     build = _controller_services(options)
     listen = process.HealthListen(port=options["health_port"])
@@ -138,10 +140,10 @@ def _run_controller(options: dict[str, Any]) -> int:
         return process.run(lambda health: app.alone(options["endpoint"], services, health), listen=listen)
     settings = _takeover_settings(options)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    lead = app.RunAsLeader(namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
+    lease = LeaseConfig(name=CSI_LEASE, namespace=options["lease_namespace"], lease_seconds=options["lease_seconds"])
     return process.run(
         lambda health: app.controller(
-            access, options["endpoint"], settings, lead if options["leader_elect"] else None, build, health
+            access, options["endpoint"], settings, lease if options["leader_elect"] else None, build, health
         ),
         listen=listen,
     )

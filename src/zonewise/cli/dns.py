@@ -101,9 +101,9 @@ def dns(**options: Any) -> None:
 
     log.configure(options["log_format"], options["log_level"])
     asked = _asked(options)
-    chosen = app.options_of(asked)
+    chosen = app.controller_config(asked)
     access = kubeconfig.find(options["kubeconfig"], options["context"])
-    opened = app.open_doors(asked)
+    opened = app.open_sockets(asked)
     log.get_logger(__name__).info("listening", port=opened.port, processes=len(opened.udp))
     listen = process.HealthListen(port=options["health_port"])
     sys.exit(

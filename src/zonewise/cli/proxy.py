@@ -148,18 +148,10 @@ def _prepare() -> None:
 
 
 def _run(access: ClusterAccess, settings: ProxyConfig, health_port: int) -> int:
-    from zonewise.kube.client.client import Client
     from zonewise.kube.process import HealthListen, run
-    from zonewise.kube.server.health import Health
-    from zonewise.proxy.nft_socket import NftSocket
-    from zonewise.proxy.server import Proxy
+    from zonewise.proxy import app
 
-    async def serve(health: Health) -> None:
-        with NftSocket() as kernel:
-            async with Client(access) as client:
-                await Proxy(client, settings, kernel).run(health)
-
-    return run(serve, listen=HealthListen(port=health_port))
+    return run(lambda health: app.live(access, settings, health), listen=HealthListen(port=health_port))
 
 
 async def _explain(access: ClusterAccess, settings: ProxyConfig, service: str, namespace: str) -> None:

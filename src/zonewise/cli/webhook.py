@@ -1,7 +1,6 @@
-"""`zonewise webhook`: answers API servers before they store slices or take pods, and registers itself with them.
+"""`zonewise webhook`: the admission server for EndpointSlices and for evictions and deletes of pods.
 
-Each part brings its webhooks and the objects that make API servers ask them; certificates, the server and the process
-are common to all.
+Each part has its webhooks and the configuration that registers them; the parts share certificates, server and process.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,17 +19,15 @@ from zonewise.errors import UsageError
 if TYPE_CHECKING:
     from yarl import URL
 
-    from zonewise.kube.client.client import Client
+    from zonewise.kube.manager import Manager
     from zonewise.kube.server.admission import Webhook
-    from zonewise.kube.server.health import Health
-    from zonewise.kube.watch.informers import Caches
-    from zonewise.kube.wire.access import ClusterAccess
+    from zonewise.kube.server.cert_manager import CertManager
     from zonewise.objects import Key
 
 OVERLAY, DISRUPTION = "overlay", "disruption"
 
-_NOTICED_SECONDS = 5.0
-"""How long a Service may still send us reviews after we said that we go."""
+_UNREADY_SECONDS: Final = 5.0
+"""How long a Service may still send reviews after the process reports that it is not ready."""
 
 
 @click.command(
@@ -47,71 +44,72 @@ Examples:
     "overlay: hints on the slices of the stock controller; disruption: evictions and deletes of pods under a budget.",
 )
 @click.option(
-    "--service", metavar="NAMESPACE/NAME", help="The Service through which API servers reach us, on port 443."
+    "--service", metavar="NAMESPACE/NAME", help="The Service through which API servers reach the webhook, on port 443."
 )
-@click.option("--url", metavar="URL", help="Where API servers reach us without a Service: https, a host and a port.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="Where to listen.")
+@click.option("--url", metavar="URL", help="The address of the webhook without a Service: https, a host and a port.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="Port to listen on.")
 @click.option("--host", help="The address to listen on. [default: all]")
 @click.option(
     "--secret",
     metavar="NAMESPACE/NAME",
     default="zonewise-system/zonewise-webhook",
     show_default=True,
-    help="The Secret that keeps our certificate authority; made when it is absent.",
+    help="The Secret with the certificate authority; created when it is absent.",
 )
 @click.option(
     "--register/--no-register",
     default=True,
     show_default=True,
-    help="Keep the objects that make API servers ask us (zonewise-overlay, zonewise-disruption), or leave that to others.",
+    help="Create and correct the webhook configurations zonewise-overlay and zonewise-disruption.",
 )
-@click.option("--print", "printed", is_flag=True, help="Print those objects as YAML and end.")
+@click.option("--print", "printed", is_flag=True, help="Print these configurations as YAML and exit.")
 @click.option(
     "--lease-namespace",
     default="kube-system",
     show_default=True,
-    help="Where the lease of `zonewise controller --parts disruption` is: without a leader, evictions that a budget "
-    "counts are refused.",
+    help="Namespace of the lease of `zonewise controller --parts disruption`. Without a leader, evictions of pods "
+    "under a budget are refused.",
 )
 @click.option(
     "--hints",
     type=click.Choice(["stable", "strict"]),
     default="stable",
     show_default=True,
-    help="Automatic hints without refusals and flapping, or exactly as the stock controller computes them. "
-    "Say the same to `zonewise controller`, or the two disagree.",
+    help="stable: automatic hints without refusals and flapping; strict: exactly as the stock controller computes them. "
+    "Must match the flag of `zonewise controller`.",
 )
 @cluster_options
 @health_option(8081)
 @log_options
 def webhook(**options: Any) -> None:
-    """Answer API servers: lay hints over slices that the stock controller writes, guard pods that a budget covers.
+    """Serve admission webhooks: add hints to slices of the stock controller, and guard pods under a budget.
 
-    While it is away slices are stored as they come and deletes pass; evictions in guarded namespaces are refused.
+    While it is down, slices are stored unchanged and deletes pass; evictions in guarded namespaces are refused.
     """
     from zonewise import log
     from zonewise.kube import process
     from zonewise.kube.client import kubeconfig
+    from zonewise.kube.manager import Manager
 
-    reach = _reached_at(options["service"], options["url"])
+    address = _address(options["service"], options["url"])
     secret = _key("--secret", options["secret"])
     if options["printed"]:
-        _print(reach, secret, options)
+        _print(address, secret, options)
         return
     access = kubeconfig.find(options["kubeconfig"], options["context"])
     log.configure(options["log_format"], options["log_level"])
     sys.exit(
         process.run(
-            lambda health: _serve(health, access, reach, secret, options),
+            lambda health: _run(Manager(access, health), address, secret, options),
             listen=process.HealthListen(port=options["health_port"]),
-            unready_seconds=_NOTICED_SECONDS if options["service"] else 0.0,
+            unready_seconds=_UNREADY_SECONDS if options["service"] else 0.0,
         )
     )
 
 
 @dataclass(frozen=True)
-class _Reach:
-    """How API servers reach us: through a Service, or at a URL; `hosts` are the names our certificate must have."""
+class _Address:
+    """How API servers reach the webhook: through a Service, or at a URL. The certificate must have the names `hosts`."""
 
     hosts: tuple[str, ...]
     service: Key | None = None
@@ -119,8 +117,8 @@ class _Reach:
 
     def client_config(self, path: str) -> dict[str, Any]:
         if self.service is not None:
-            where = {"namespace": self.service.namespace, "name": self.service.name}
-            return {"service": {**where, "path": f"/{path}", "port": 443}}
+            reference = {"namespace": self.service.namespace, "name": self.service.name}
+            return {"service": {**reference, "path": f"/{path}", "port": 443}}
         assert self.url is not None
         return {"url": str(self.url.with_path(f"/{path}"))}
 
@@ -128,70 +126,69 @@ class _Reach:
 @dataclass(frozen=True)
 class _Part:
     configuration_name: str
-    """The webhook configuration in which API servers are told to trust us."""
+    """The webhook configuration that carries the CA bundle."""
     webhooks: list[Webhook[Any]]
     register: Callable[[], Awaitable[None]]
     trouble: Callable[[], str | None] | None = None
-    """Why it should get no requests now; None where old knowledge does no harm."""
+    """Why it should get no requests now; None where stale caches do no harm."""
 
 
-async def _serve(health: Health, access: ClusterAccess, reach: _Reach, secret: Key, options: dict[str, Any]) -> None:
-    import asyncio
-
-    from zonewise.kube.client.client import Client
-    from zonewise.kube.server.admission import AdmissionServer
+async def _run(manager: Manager, address: _Address, secret: Key, options: dict[str, Any]) -> None:
     from zonewise.kube.server.ca_injector import CaInjector
     from zonewise.kube.server.cert_manager import CertManager
-    from zonewise.kube.watch.informers import Caches
 
-    async with Client(access) as client:
-        caches = Caches(client)
-        parts = [_PARTS[name](client, caches, reach, secret, options) for name in options["parts"]]
-        for name, part in zip(options["parts"], parts, strict=True):
-            if part.trouble is not None:
-                health.add_ready(name, part.trouble)
-        injectors = [CaInjector(client, caches, fields=f"metadata.name={part.configuration_name}") for part in parts]
+    parts = {name: _PARTS[name](manager, address, secret, options) for name in options["parts"]}
+    for name, part in parts.items():
+        if part.trouble is not None:
+            manager.health.add_ready(name, part.trouble)
+    injectors = [
+        CaInjector(manager.client, manager.caches, fields=f"metadata.name={part.configuration_name}")
+        for part in parts.values()
+    ]
 
-        async def trust(bundle_pem: bytes) -> None:
-            for injector in injectors:
-                await injector.inject(bundle_pem)
-
-        certificate = CertManager(client, secret, reach.hosts, trust)
+    async def trust(bundle_pem: bytes) -> None:
         for injector in injectors:
-            injector.on_change(certificate.wake)
-        async with caches, asyncio.TaskGroup() as group:
-            await certificate.renew()
-            await caches.wait_synced()
-            webhooks = [webhook for part in parts for webhook in part.webhooks]
-            where = {"host": options["host"], "port": options["port"]}
-            async with AdmissionServer(webhooks, certificate.context, **where):
-                for part in parts if options["register"] else ():
-                    await part.register()
-                group.create_task(certificate.run(), name="certificates")
-                health.started()
-                await asyncio.Event().wait()
+            await injector.inject(bundle_pem)
+
+    certificate = CertManager(manager.client, secret, address.hosts, trust)
+    for injector in injectors:
+        injector.on_change(certificate.wake)
+    manager.add("webhook", lambda: _serve(manager, list(parts.values()), certificate, options))
+    await manager.run()
 
 
-def _overlay(client: Client, caches: Caches, reach: _Reach, _secret: Key, options: dict[str, Any]) -> _Part:
+async def _serve(manager: Manager, parts: list[_Part], certificate: CertManager, options: dict[str, Any]) -> None:
+    from zonewise.kube.server.admission import AdmissionServer
+
+    await certificate.renew()
+    await manager.caches.wait_synced()
+    webhooks = [webhook for part in parts for webhook in part.webhooks]
+    async with AdmissionServer(webhooks, certificate.context, host=options["host"], port=options["port"]):
+        for part in parts if options["register"] else ():
+            await part.register()
+        manager.health.started()
+        await certificate.run()
+
+
+def _overlay(manager: Manager, address: _Address, _secret: Key, options: dict[str, Any]) -> _Part:
     from zonewise.routing import HintsForm
-    from zonewise.slices import webhook as overlaying
+    from zonewise.slices import webhook as slice_webhook
     from zonewise.slices.informers import SliceInformers, SlicesMode
 
-    answering = overlaying.SliceWebhook(client, SliceInformers(caches, SlicesMode.OVERLAY), HintsForm(options["hints"]))
-    body = overlaying.configuration(reach.client_config(overlaying.NAME))
-    return _Part(names.OVERLAY_CONFIGURATION, [answering.webhook()], lambda: overlaying.register(client, body))
+    informers = SliceInformers(manager.caches, SlicesMode.OVERLAY)
+    handler = slice_webhook.SliceWebhook(manager.client, informers, HintsForm(options["hints"]))
+    body = slice_webhook.configuration(address.client_config(slice_webhook.NAME))
+    return _Part(names.OVERLAY_CONFIGURATION, [handler.webhook()], lambda: slice_webhook.register(manager.client, body))
 
 
-def _disruption(client: Client, caches: Caches, reach: _Reach, secret: Key, options: dict[str, Any]) -> _Part:
+def _disruption(manager: Manager, address: _Address, secret: Key, options: dict[str, Any]) -> _Part:
     from zonewise.disruption import app
-    from zonewise.disruption.webhook import registration
 
-    guard = app.guard(client, caches, options["lease_namespace"])
-    where = {name: reach.client_config(name) for name in (registration.EVICTIONS, registration.DELETES)}
+    guard = app.guard(manager.client, manager.caches, options["lease_namespace"])
     return _Part(
         names.DISRUPTION_CONFIGURATION,
         guard.webhooks(),
-        lambda: app.register(client, where, secret.namespace),
+        lambda: app.register(manager.client, _disruption_client_configs(address), secret.namespace),
         guard.trouble,
     )
 
@@ -199,47 +196,52 @@ def _disruption(client: Client, caches: Caches, reach: _Reach, secret: Key, opti
 _PARTS = {OVERLAY: _overlay, DISRUPTION: _disruption}
 
 
-def _print(reach: _Reach, secret: Key, options: dict[str, Any]) -> None:
+def _print(address: _Address, secret: Key, options: dict[str, Any]) -> None:
     import json
 
     import yaml
 
-    documents = [document for name in options["parts"] for document in _DOCUMENTS[name](reach, secret)]
-    apart = json.loads(json.dumps(documents))  # what two of them share would be written as a reference
-    click.echo(yaml.safe_dump_all(apart, sort_keys=False, width=118), nl=False)
+    documents = [document for name in options["parts"] for document in _DOCUMENTS[name](address, secret)]
+    copies = json.loads(json.dumps(documents))  # YAML would write a shared value as an alias
+    click.echo(yaml.safe_dump_all(copies, sort_keys=False, width=118), nl=False)
 
 
-def _overlay_documents(reach: _Reach, _secret: Key) -> list[dict[str, Any]]:
+def _overlay_documents(address: _Address, _secret: Key) -> list[dict[str, Any]]:
     from zonewise.slices.webhook import NAME, configuration
 
-    return [configuration(reach.client_config(NAME))]
+    return [configuration(address.client_config(NAME))]
 
 
-def _disruption_documents(reach: _Reach, secret: Key) -> list[dict[str, Any]]:
+def _disruption_documents(address: _Address, secret: Key) -> list[dict[str, Any]]:
     from zonewise.disruption.webhook import registration
 
-    where = {name: reach.client_config(name) for name in (registration.EVICTIONS, registration.DELETES)}
-    return registration.documents(where, secret.namespace)
+    return registration.documents(_disruption_client_configs(address), secret.namespace)
+
+
+def _disruption_client_configs(address: _Address) -> dict[str, dict[str, Any]]:
+    from zonewise.disruption.webhook import registration
+
+    return {name: address.client_config(name) for name in (registration.EVICTIONS, registration.DELETES)}
 
 
 _DOCUMENTS = {OVERLAY: _overlay_documents, DISRUPTION: _disruption_documents}
 
 
-def _reached_at(service: str | None, url: str | None) -> _Reach:
+def _address(service: str | None, url: str | None) -> _Address:
     from yarl import URL
 
     if bool(service) == bool(url):
         raise UsageError("say how API servers reach the webhook: either --service NAMESPACE/NAME or --url URL")
     if service:
         key = _key("--service", service)
-        return _Reach((f"{key.name}.{key.namespace}.svc",), service=key)
+        return _Address((f"{key.name}.{key.namespace}.svc",), service=key)
     try:
         parsed = URL(url or "")
     except ValueError as error:
         raise UsageError(f"--url {url}: {error}") from error
     if parsed.scheme != "https" or not parsed.host or parsed.path not in {"", "/"}:
         raise UsageError(f"--url {url}: write https, a host and a port, as in https://10.0.0.5:8443")
-    return _Reach((parsed.host,), url=parsed)
+    return _Address((parsed.host,), url=parsed)
 
 
 def _key(option: str, text: str) -> Key:

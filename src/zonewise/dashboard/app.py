@@ -1,4 +1,4 @@
-"""`zonewise dashboard` as a process: watches, the board, the scraper and the server, together until a signal comes."""
+"""`zonewise dashboard` as a process: informers, live state, the scraper of proxies and the web server."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from zonewise.dashboard.scraper import Measure, Scraper
 from zonewise.dashboard.server import DashboardServer, serve
 from zonewise.diagnostics.read import status
 from zonewise.kube.client.client import Client
+from zonewise.kube.manager import Manager
 from zonewise.kube.server.cert_manager import install, server_context, utc_now
 from zonewise.kube.server.certificates import Authorities, Lifetimes
 from zonewise.kube.server.health import Health
 from zonewise.kube.server.listening import listen
-from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.access import ClusterAccess
 from zonewise.planning.snapshot import Snapshot
 from zonewise.routing import HintsForm
@@ -40,16 +40,16 @@ class DashboardConfig:
     proxy_port: int = 10356
     hints: HintsForm = HintsForm.STABLE
     certificate: tuple[Path, Path] | None = None
-    """Files of the certificate and its key; without them one is made, which browsers warn of."""
+    """Files of the certificate and its key. Without them a self-signed one is made, of which browsers warn."""
     scrape_seconds: float = 5.0
     login: bool = False
-    """Ask who may look on loopback, too."""
+    """Authenticate on loopback addresses, too."""
     home: str = ""
-    """Where Zonewise runs, if its leases may be read there only."""
+    """The namespace of Zonewise, if its leases may be read there only."""
 
     @property
     def local(self) -> bool:
-        """Everybody on this machine may look, over plain HTTP."""
+        """Every user of this machine may view the page, over plain HTTP."""
         return is_loopback(self.address) and not self.login
 
 
@@ -57,56 +57,49 @@ Say = Callable[[str], None]
 
 
 async def show_cluster(access: ClusterAccess, settings: DashboardConfig, health: Health, say: Say) -> None:
-    """Until cancelled. `say` is told the address once the page shows something."""
-    about = {
-        "source": _source(access),
-        "live": True,
-        "version": __version__,
-        "login": not settings.local,
-    }
-    async with Client(access) as client, asyncio.TaskGroup() as group:
-        caches = Caches(client)
-        board = LiveState(about)
-        sources = DashboardInformers(caches, board, settings.hints, settings.home)
-        door: Authenticator = (
-            LoopbackAuthenticator()
-            if settings.local
-            else TokenReviewAuthenticator(client.limited("reviews", qps=20, burst=40))
-        )
-        scraper = Scraper(
-            sources.nodes, settings.proxy_port, board, settings.scrape_seconds, _through(client, settings)
-        )
-        group.create_task(caches.run(), name="watches")
-        group.create_task(_scrape(sources, scraper), name="traffic")
-        server = DashboardServer(board, sources.situation, door, settings.hints)
-        group.create_task(_serve(server, settings, say), name="page")
-        await sources.run(health.started)
+    """Until cancelled. `say` is called with the page's address."""
+    manager = Manager(access, health)
+    client = manager.client
+    state = LiveState({"source": _source(access), "live": True, "version": __version__, "login": not settings.local})
+    informers = DashboardInformers(manager.caches, state, settings.hints, settings.home)
+    authenticator: Authenticator = (
+        LoopbackAuthenticator()
+        if settings.local
+        else TokenReviewAuthenticator(client.limited("reviews", qps=20, burst=40))
+    )
+    measure = _through_api_server(client, settings)
+    scraper = Scraper(informers.nodes, settings.proxy_port, state, settings.scrape_seconds, measure)
+    server = DashboardServer(state, informers.snapshot, authenticator, settings.hints)
+    manager.add("traffic", lambda: _scrape(informers, scraper))
+    manager.add("page", lambda: _serve(server, settings, say))
+    manager.add("informers", lambda: informers.run(health.started))
+    await manager.run()
 
 
 def _source(access: ClusterAccess) -> str:
-    """Which cluster, without the place of a file on this machine: others may look, too."""
+    """The cluster, without the path of a file on this machine: the page may be viewed from elsewhere."""
     return access.origin.partition(" of ")[0] or access.server
 
 
-def _through(client: Client, settings: DashboardConfig) -> Measure | None:
-    """Only for whoever looks from their own machine: in the cluster proxies are reached, and such rights are given to none."""
+def _through_api_server(client: Client, settings: DashboardConfig) -> Measure | None:
+    """Only on a user's own machine: in the cluster the proxies can be reached, and the rights are not granted."""
     if not is_loopback(settings.address):
         return None
-    asking = client.limited("traffic", qps=50, burst=100)
-    return lambda: status.measure(asking)
+    limited = client.limited("traffic", qps=50, burst=100)
+    return lambda: status.measure(limited)
 
 
-async def _scrape(sources: DashboardInformers, scraper: Scraper) -> None:
-    await sources.nodes.wait_synced()
+async def _scrape(informers: DashboardInformers, scraper: Scraper) -> None:
+    await informers.nodes.wait_synced()
     await scraper.run()
 
 
-async def show_dump(found: Objects, source: str, settings: DashboardConfig, health: Health, say: Say) -> None:
-    board = LiveState({"source": source, "live": False, "version": __version__, "login": False})
-    situation: Snapshot = from_dump.show(found, board, settings.hints)
+async def show_dump(objects: Objects, source: str, settings: DashboardConfig, health: Health, say: Say) -> None:
+    state = LiveState({"source": source, "live": False, "version": __version__, "login": False})
+    snapshot: Snapshot = from_dump.show(objects, state, settings.hints)
     health.started()
     server = DashboardServer(
-        board, lambda: situation, LoopbackAuthenticator(), settings.hints, "-" if source == "stdin" else source
+        state, lambda: snapshot, LoopbackAuthenticator(), settings.hints, "-" if source == "stdin" else source
     )
     await _serve(server, settings, say)
 
@@ -133,10 +126,10 @@ def _certify(context: ssl.SSLContext, settings: DashboardConfig) -> None:
 
 
 async def _recertify(context: ssl.SSLContext, settings: DashboardConfig) -> None:
-    """Files are read again and again, as whoever renews them replaces them; what can't be read leaves the old one in use."""
+    """Reload the files regularly, as they may be renewed; after a failure the old certificate stays in use."""
     while True:
         await asyncio.sleep(RELOAD_SECONDS if settings.certificate else dt.timedelta(days=7).total_seconds())
         try:
             _certify(context, settings)
         except (OSError, ssl.SSLError) as error:
-            _log.warning("certificate not read again", error=str(error))
+            _log.warning("certificate not reloaded", error=str(error))

@@ -1,7 +1,7 @@
-"""Watches the cluster and keeps the board as it is: what changed is looked at again, with what else came meanwhile.
+"""Informers of the dashboard: keep the live state up to date with the cluster, in batches.
 
-A Service is decided anew when its own objects change, and all are when nodes or namespaces change as routing sees them.
-The rest of the tables costs little and is made whole.
+A Service is decided again when its own objects change; all Services are when nodes or namespaces change in a way that
+routing sees. The other tables cost little and are rebuilt each time.
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ from zonewise.dashboard.decide.row_builder import DashboardView
 from zonewise.dashboard.decide.rows import NoticeRow, ServiceRow
 from zonewise.dashboard.live_state import LiveState
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, ClusterSnapshot
-from zonewise.diagnostics.decide.status.assemble import LEASES as DUTIES
+from zonewise.diagnostics.decide.status.assemble import LEASES as LEASE_NAMES
 from zonewise.kube.server.cert_manager import utc_now
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
+from zonewise.kube.watch.service_informers import ServiceInformers, SyncCause, drain_matters
 from zonewise.objects import (
     ENDPOINT_SLICES,
     LEASES,
-    NAMESPACES,
-    NODES,
     SERVICES,
     EndpointSlice,
     HasMetadata,
     Key,
-    Namespace,
-    Node,
     Service,
     key_of,
 )
@@ -40,164 +37,142 @@ from zonewise.objects.admissionregistration import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS
-from zonewise.objects.change import Change
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
 from zonewise.planning.data_plane import carriers_of
 from zonewise.planning.forecast import look
 from zonewise.planning.snapshot import Snapshot, gather
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.change_filter import names_drain, routing_matters
+from zonewise.slices.decide.change_filter import routing_matters
 from zonewise.slices.decide.names import service_key
 
-COMPANY_SECONDS: Final = 0.25
-"""How long a change waits for others."""
+BATCH_SECONDS: Final = 0.25
+"""How long a change waits for further ones."""
 REST_FACTOR: Final = 4.0
-"""How much longer than it worked it rests, so that a busy cluster costs a fifth of a core at most."""
+"""Rest so many times longer than the work took: a busy cluster then costs a fifth of a core at most."""
 NOTICE_SECONDS: Final = 5.0
 AT_ONCE: Final = 50
-"""Services decided between two chances for others to run."""
+"""Services that are decided before other tasks may run."""
 
 
-class DashboardInformers:
-    def __init__(self, caches: Caches, board: LiveState, hints: HintsForm = HintsForm.STABLE, home: str = "") -> None:
-        """Leases are looked for in the namespace `home`, in all of them where it is empty."""
-        self._board = board
+class DashboardInformers(ServiceInformers[Service, EndpointSlice]):
+    """Leases are watched in the namespace `home`, in all namespaces where it is empty."""
+
+    def __init__(self, caches: Caches, state: LiveState, hints: HintsForm = HintsForm.STABLE, home: str = "") -> None:
+        services, slices = caches.of(SERVICES), caches.of(ENDPOINT_SLICES)
+        super().__init__(caches, self._mark, services=services, slices=slices, owner=service_key)
+        self._state = state
         self._hints = hints
-        self.nodes = caches.of(NODES)
-        self._services = caches.of(SERVICES)
-        self._slices = caches.of(ENDPOINT_SLICES)
-        self._namespaces = caches.of(NAMESPACES)
         self._budgets = caches.of(TOPOLOGY_DISRUPTION_BUDGETS)
         self._workloads: list[Cache[Any]] = [caches.of(DEPLOYMENTS), caches.of(STATEFUL_SETS), caches.of(DAEMON_SETS)]
         self._volumes = caches.of(PERSISTENT_VOLUMES)
-        self._leases = [caches.of(LEASES, home, fields=f"metadata.name={name}") for name in DUTIES]
+        self._leases = [caches.of(LEASES, home, fields=f"metadata.name={name}") for name in LEASE_NAMES]
         self._webhooks = [caches.of(VALIDATING_WEBHOOK_CONFIGURATIONS), caches.of(MUTATING_WEBHOOK_CONFIGURATIONS)]
-        self._situation = Snapshot((), ())
+        self._snapshot = Snapshot((), ())
         self._rows: dict[str, ServiceRow] = {}
-        self._changed: set[Key] = set()
-        self._all_changed = True
-        self._woken = asyncio.Event()
+        self._dirty: set[Key] = set()
+        self._all_dirty = True
+        self._wake = asyncio.Event()
 
     @property
-    def needed(self) -> tuple[Cache[Any], ...]:
-        """Without these there is nothing to show."""
-        return self.nodes, self._services, self._slices, self._namespaces
-
-    @property
-    def _others(self) -> tuple[Cache[Any], ...]:
+    def _optional_watches(self) -> tuple[Cache[Any], ...]:
         return self._budgets, *self._workloads, self._volumes, *self._leases, *self._webhooks
 
-    def situation(self) -> Snapshot:
-        """As it was last looked at, and the page shows it: what is foreseen of it is known already."""
-        return self._situation
+    def snapshot(self) -> Snapshot:
+        """The one that the page shows: its forecast is computed already."""
+        return self._snapshot
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until cancelled; `ready` is called when the board shows the cluster."""
-        await self._synced()
-        self._listen()
-        await self._look()
+        """Until cancelled; `ready` is called when the live state shows the cluster."""
+        await self._wait_synced()
+        self._follow()
+        await self._update()
         ready()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._look_again(), name="look again")
-            group.create_task(self._notice(), name="notices")
+            group.create_task(self._update_forever(), name="updates")
+            group.create_task(self._show_notices(), name="notices")
 
-    async def _synced(self) -> None:
-        notices = asyncio.create_task(self._notice(), name="notices while starting")
+    async def _wait_synced(self) -> None:
+        notices = asyncio.create_task(self._show_notices(), name="notices while starting")
         try:
-            for cache in self.needed:
+            for cache in self.watches:
                 await cache.wait_synced()
         finally:
             notices.cancel()
 
-    def _listen(self) -> None:
-        self.nodes.on_change(self._node_changed, from_now_on=True)
-        self._namespaces.on_change(self._namespace_changed, from_now_on=True)
-        self._services.on_change(self._service_changed, from_now_on=True)
-        self._slices.on_change(self._slice_changed, from_now_on=True)
+    def _follow(self) -> None:
+        self.follow(from_now_on=True)
+        self.nodes.on_change(self._mark_all, when=routing_matters, from_now_on=True)
+        self.namespaces.on_change(self._mark_all, when=drain_matters, from_now_on=True)
         for cache in (self._budgets, *self._workloads, self._volumes):
-            cache.on_change(lambda _: self._woken.set(), from_now_on=True)
+            cache.on_change(lambda _change: self._wake.set(), from_now_on=True)
 
-    def _node_changed(self, change: Change[Node]) -> None:
-        if routing_matters(change.old, change.new):
-            self._look_at_all()
+    def _mark_all(self, _change: object) -> None:
+        self._all_dirty = True
+        self._wake.set()
 
-    def _namespace_changed(self, change: Change[Namespace]) -> None:
-        if names_drain(change.old) != names_drain(change.new):
-            self._look_at_all()
+    def _mark(self, service: Key, _cause: SyncCause) -> None:
+        self._dirty.add(service)
+        self._wake.set()
 
-    def _service_changed(self, change: Change[Service]) -> None:
-        self._look_at(change.key)
-
-    def _slice_changed(self, change: Change[EndpointSlice]) -> None:
-        for viewed in (change.old, change.new):
-            if viewed is not None:
-                self._look_at(service_key(viewed))
-
-    def _look_at_all(self) -> None:
-        self._all_changed = True
-        self._woken.set()
-
-    def _look_at(self, key: Key) -> None:
-        self._changed.add(key)
-        self._woken.set()
-
-    async def _look_again(self) -> None:
+    async def _update_forever(self) -> None:
         while True:
-            await self._woken.wait()
-            await asyncio.sleep(COMPANY_SECONDS)
+            await self._wake.wait()
+            await asyncio.sleep(BATCH_SECONDS)
             started = time.thread_time()
-            await self._look()
+            await self._update()
             await asyncio.sleep((time.thread_time() - started) * REST_FACTOR)
 
-    async def _look(self) -> None:
-        changed, everything = self._changed, self._all_changed
-        self._changed, self._all_changed = set(), False
-        self._woken.clear()
+    async def _update(self) -> None:
+        dirty, all_dirty = self._dirty, self._all_dirty
+        self._dirty, self._all_dirty = set(), False
+        self._wake.clear()
         deployments, _, daemon_sets = self._workloads
         carriers = carriers_of([*deployments, *daemon_sets])
-        situation = gather(self.nodes, self._services, self._slices, namespaces=self._namespaces, carriers=carriers)
+        snapshot = gather(self.nodes, self.services, self.slices, namespaces=self.namespaces, carriers=carriers)
         workloads = [workload for cache in self._workloads for workload in cache]
-        world = DashboardView(situation, list(self._budgets), workloads, list(self._volumes))
-        services = {key_of(served.service): served.service for served in situation.services}
-        before = self._situation
-        everything = everything or situation.own != before.own  # then slices are counted otherwise
-        everything = everything or carriers != before.carriers
-        again = services.keys() if everything else changed & services.keys()
-        situation.recall(before, services.keys() - again)
-        for keys in _cut(sorted(again)):
-            for found in look(situation, _is_in(keys), self._hints):
-                written = services[found.key]
-                self._rows[str(found.key)] = row_builder.service(found, written, carriers.of(written))
+        view = DashboardView(snapshot, list(self._budgets), workloads, list(self._volumes))
+        services = {key_of(served.service): served.service for served in snapshot.services}
+        before = self._snapshot
+        all_dirty = all_dirty or snapshot.own != before.own  # slices are then counted differently
+        all_dirty = all_dirty or carriers != before.carriers
+        decided = services.keys() if all_dirty else dirty & services.keys()
+        snapshot.recall(before, services.keys() - decided)
+        for keys in _cut(sorted(decided)):
+            for forecast in look(snapshot, _is_in(keys), self._hints):
+                service = services[forecast.key]
+                self._rows[str(forecast.key)] = row_builder.service(forecast, service, carriers.of(service))
             await asyncio.sleep(0)
         self._rows = {str(key): self._rows[str(key)] for key in services if str(key) in self._rows}
-        self._situation = situation
-        self._board.show({**row_builder.but_services(world), "services": dict(self._rows)})
+        self._snapshot = snapshot
+        self._state.show({**row_builder.but_services(view), "services": dict(self._rows)})
 
-    async def _notice(self) -> None:
-        """What can't be watched is said, not hidden."""
+    async def _show_notices(self) -> None:
+        """Show which watches do not work."""
         while True:
-            troubles = {cache.name: cache.problem for cache in (*self.needed, *self._others)}
-            if troubles[self._budgets.name].startswith("not found"):  # nobody has defined them, so there are none
-                del troubles[self._budgets.name]
-            rows = {name: NoticeRow(what=name, trouble=trouble) for name, trouble in troubles.items() if trouble}
-            self._board.show({"notices": rows, "components": row_builder.parts(self._seen(), utc_now())})
+            problems = {cache.name: cache.problem for cache in (*self.watches, *self._optional_watches)}
+            if problems[self._budgets.name].startswith("not found"):  # without the CRD there are no budgets
+                del problems[self._budgets.name]
+            rows = {name: NoticeRow(what=name, trouble=problem) for name, problem in problems.items() if problem}
+            components = row_builder.parts(self._own_components(), utc_now())
+            self._state.show({"notices": rows, "components": components})
             await asyncio.sleep(NOTICE_SECONDS)
 
-    def _seen(self) -> ClusterSnapshot:
-        """What tells of Zonewise itself."""
+    def _own_components(self) -> ClusterSnapshot:
+        """The objects of Zonewise itself."""
         deployments, _, daemon_sets = self._workloads
+        webhooks = (configuration for cache in self._webhooks for configuration in cache)
         return ClusterSnapshot(
-            deployments=[found for found in deployments if _is_ours(found)],
-            daemon_sets=[found for found in daemon_sets if _is_ours(found)],
+            deployments=list(filter(_is_own, deployments)),
+            daemon_sets=list(filter(_is_own, daemon_sets)),
             leases=[lease for cache in self._leases for lease in cache],
-            webhooks=[found for cache in self._webhooks for found in cache if found.metadata.name in CONFIGURATIONS],
-            slices=list(self._slices),
+            webhooks=[webhook for webhook in webhooks if webhook.metadata.name in CONFIGURATIONS],
+            slices=list(self.slices),
         )
 
 
-def _is_ours(found: HasMetadata) -> bool:
-    return found.metadata.labels.get(APP_NAME_LABEL) in COMPONENTS
+def _is_own(viewed: HasMetadata) -> bool:
+    return viewed.metadata.labels.get(APP_NAME_LABEL) in COMPONENTS
 
 
 def _cut(keys: Iterable[Key]) -> Iterator[frozenset[Key]]:

@@ -1,4 +1,4 @@
-"""`zonewise dns` as a program: what its options mean, and its life from the open port to the last answer."""
+"""`zonewise dns` as a process: checks its options, opens its sockets and runs the DNS controller."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import socket
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Final
 
-from zonewise.dns.controller import DnsController, DnsControllerConfig
+from zonewise.dns.controller import LONGEST_REST_SECONDS, DnsController, DnsControllerConfig
 from zonewise.dns.decide.pod_names import PodNameRecords
 from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.upstreams import read_resolv_conf, read_upstream
 from zonewise.dns.decide.zone import ZoneConfig
-from zonewise.dns.server import sockets
+from zonewise.dns.server import priority, sockets
 from zonewise.dns.server.forkserver import ForkedProcess
 from zonewise.dns.server.sockets import ListenSockets
 from zonewise.dns.server.supervisor import Orders
 from zonewise.dns.wire.names import WrongNameError, packed, to_wire
 from zonewise.errors import UsageError
-from zonewise.kube.client.client import Client
+from zonewise.kube.manager import Manager
 from zonewise.kube.server.health import Health
 from zonewise.kube.wire.access import ClusterAccess
 
-RESOLV_CONF = Path("/etc/resolv.conf")
-_NOWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Addresses of nobody (RFC 5737, 3849): asking the kernel for the way there tells our own address; nothing is sent."""
+RESOLV_CONF: Final = Path("/etc/resolv.conf")
+_UNUSED_ADDRESSES: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Documentation addresses (RFC 5737, 3849): the kernel's route to them has this host's address; nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +50,22 @@ class DnsOptions:
     log_queries: bool
 
 
-def options_of(asked: DnsOptions) -> DnsControllerConfig:
-    domain = domain_of(asked.domain)
+def controller_config(options: DnsOptions) -> DnsControllerConfig:
+    domain = domain_of(options.domain)
     settings = ZoneConfig(
-        ClusterDomain(domain, asked.ttl, asked.name_endpoints_by_pod),
-        PodNameRecords(asked.pods),
-        _own_addresses(asked.listen),
-        asked.locate == "pods",
+        ClusterDomain(domain, options.ttl, options.name_endpoints_by_pod),
+        PodNameRecords(options.pods),
+        _own_addresses(options.listen),
+        options.locate == "pods",
     )
     orders = Orders(
         domain,
-        _upstreams(asked),
-        tuple(map(_checked_range, asked.forwarders)),
-        asked.queries_per_second,
-        asked.cache_seconds,
-        asked.stale_seconds,
-        asked.log_queries,
+        _upstreams(options),
+        tuple(map(_checked_range, options.forwarders)),
+        options.queries_per_second,
+        options.cache_seconds,
+        options.stale_seconds,
+        options.log_queries,
     )
     return DnsControllerConfig(settings, orders)
 
@@ -76,33 +77,36 @@ def domain_of(text: str) -> bytes:
         raise UsageError(f"--domain {text!r}: {error}; write one such as cluster.local") from None
 
 
-def open_doors(asked: DnsOptions) -> ListenSockets:
-    sockets.check_addresses(asked.listen)
-    return sockets.open_sockets(asked.listen, asked.port, asked.processes or len(os.sched_getaffinity(0)))
+def open_sockets(options: DnsOptions) -> ListenSockets:
+    sockets.check_addresses(options.listen)
+    return sockets.open_sockets(options.listen, options.port, options.processes or len(os.sched_getaffinity(0)))
 
 
 async def live(
     access: ClusterAccess,
-    options: DnsControllerConfig,
+    config: DnsControllerConfig,
     opened: ListenSockets,
     health: Health,
-    born: ForkedProcess | None = None,
+    forked: ForkedProcess | None = None,
 ) -> None:
-    """`born` is the nursery to begin with; without one it is started."""
+    """Until cancelled. `forked` is the first fork server; without it one is started."""
     try:
-        async with Client(access) as client:
-            await DnsController(client, options).run(opened, health, born)
+        manager = Manager(access, health, longest_rest_seconds=LONGEST_REST_SECONDS)
+        controller = DnsController(manager.caches, config)
+        manager.add("dns", lambda: controller.run(opened, health, forked))
+        priority.give_way()
+        await manager.run()
     finally:
         opened.close()
 
 
-def _upstreams(asked: DnsOptions) -> tuple[str, ...]:
-    if not asked.forward:
+def _upstreams(options: DnsOptions) -> tuple[str, ...]:
+    if not options.forward:
         return ()
-    found = asked.upstreams or read_resolv_conf(RESOLV_CONF.read_text() if RESOLV_CONF.exists() else "")
-    for each in found:
-        read_upstream(each)
-    return found
+    upstreams = options.upstreams or read_resolv_conf(RESOLV_CONF.read_text() if RESOLV_CONF.exists() else "")
+    for text in upstreams:
+        read_upstream(text)
+    return upstreams
 
 
 def _checked_range(text: str) -> str:
@@ -113,14 +117,14 @@ def _checked_range(text: str) -> str:
 
 
 def _own_addresses(listen: tuple[str, ...]) -> tuple[bytes, ...]:
-    texts = listen or tuple(filter(None, map(_address_towards, _NOWHERE)))
-    return tuple(found for text in texts if (found := packed(text)))
+    texts = listen or tuple(filter(None, map(_local_address, _UNUSED_ADDRESSES)))
+    return tuple(address for text in texts if (address := packed(text)))
 
 
-def _address_towards(family: socket.AddressFamily) -> str:
+def _local_address(family: socket.AddressFamily) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((_NOWHERE[family], 9))
+            probe.connect((_UNUSED_ADDRESSES[family], 9))
         except OSError:
             return ""
         return str(probe.getsockname()[0])

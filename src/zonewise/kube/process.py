@@ -1,9 +1,8 @@
-"""The life of a long-running command: signals, health, an orderly end and an exit code.
+"""The process of a long-running command: signals, health server, graceful shutdown and exit code.
 
-`run` starts `main` and serves its health. On SIGTERM or SIGINT the process first says that it is not ready, then
-cancels `main`, whose `async with` blocks end from the inside out: the leader's work, its lease, events, caches, the
-client. The health server goes last. Whoever can't wait sends a second signal, and whatever hangs is cut off when
-the grace is over.
+`run` starts `main` and serves its health. On SIGTERM or SIGINT the process first reports that it is not ready, then
+cancels `main`, whose `async with` blocks end from the inside out (see `zonewise.kube.manager`). The health server stops
+last. A second signal ends the process at once; when the grace period is over, it is killed.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import signal
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import uvloop
 
@@ -27,16 +26,16 @@ from zonewise.kube.wire.errors import ApiError, ConfigError
 _log = log.get_logger(__name__)
 
 Main = Callable[[Health], Coroutine[Any, Any, None]]
-"""Runs until cancelled. Calls `started` on the health it is given once it is ready for work."""
+"""Runs until cancelled. Calls `Health.started` once it is ready for work."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-EXIT_FINE = 0
-EXIT_FAILED = 1
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+EXIT_FINE: Final = 0
+EXIT_FAILED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class HealthListen:
-    """Where `/livez`, `/readyz` and `/metrics` are served: by default on all addresses, as kubelets probe the pod's."""
+    """Address of `/livez`, `/readyz` and `/metrics`. Default: all addresses, as kubelets probe the pod's address."""
 
     host: str | None = None
     port: int = 0
@@ -48,10 +47,10 @@ def run(
 ) -> int:
     """The exit code: 0 after a signal or when `main` returns, 1 when it fails.
 
-    `unready_seconds` is how long to go on serving after readiness is off, for those who send work to notice.
+    `unready_seconds`: how long to serve on after readiness is off, until clients have noticed.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Process(grace_seconds, unready_seconds).live(main, listen or HealthListen()))
+        return runner.run(_Process(grace_seconds, unready_seconds).run(main, listen or HealthListen()))
 
 
 class _Process:
@@ -61,13 +60,13 @@ class _Process:
         self._health = Health()
         self._stop = asyncio.Event()
 
-    async def live(self, main: Main, listen: HealthListen) -> int:
+    async def run(self, main: Main, listen: HealthListen) -> int:
         self._catch_signals()
         try:
             async with health.serve(self._health, listen.host, listen.port, listen.tls) as port:
                 _log.info("process started", pid=os.getpid(), health_port=port)
                 await self._run_until_stopped(main)
-        except Exception as error:  # noqa: BLE001 - the last to see it
+        except Exception as error:  # noqa: BLE001 - the outermost handler: logged, and the exit code says it
             _log_failure(error)
             return EXIT_FAILED
         _log.info("process ended")
@@ -94,9 +93,9 @@ class _Process:
     def _on_signal(self, number: int) -> None:
         _log.info("process stopping", signal=signal.Signals(number).name, grace_seconds=self._grace_seconds)
         loop = asyncio.get_running_loop()
-        for each in _SIGNALS:  # from here on without the loop, which may be what hangs
-            loop.remove_signal_handler(each)
-            signal.signal(each, _leave_at_once)
+        for handled in _SIGNALS:  # a second signal must work even if the event loop hangs
+            loop.remove_signal_handler(handled)
+            signal.signal(handled, _exit_at_once)
         self._stop.set()
 
     def _cut_off(self) -> NoReturn:
@@ -107,19 +106,19 @@ class _Process:
         os._exit(EXIT_FAILED)
 
 
-def _leave_at_once(number: int, _frame: object) -> NoReturn:
+def _exit_at_once(number: int, _frame: object) -> NoReturn:
     os._exit(128 + number)
 
 
 def _log_failure(error: Exception) -> None:
-    for each in _leaves(error):
-        expected = isinstance(each, ApiError | ConfigError | ZonewiseError)
-        _log.error("process failed", error=str(each) or type(each).__name__, exc_info=None if expected else each)
+    for leaf in _leaves(error):
+        expected = isinstance(leaf, ApiError | ConfigError | ZonewiseError)
+        _log.error("process failed", error=str(leaf) or type(leaf).__name__, exc_info=None if expected else leaf)
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:
     if isinstance(error, ExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
+        for member in error.exceptions:
+            yield from _leaves(member)
     else:
         yield error

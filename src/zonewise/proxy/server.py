@@ -1,7 +1,7 @@
-"""The node proxy as a process: watch, decide, apply, again and again.
+"""The sync loop of the node proxy: watch, decide, apply.
 
-Whatever changes while a transaction is on its way is taken together into the next. When the API server is away the last
-rules stay; when the process ends they stay too, and the next one adopts them.
+Changes that arrive during a transaction are batched into the next. The last rules stay while the API server is away, and
+after the process has ended: the next process adopts them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_network
+from typing import Final
 
 from prometheus_client import Gauge, Histogram
 
 from zonewise import log
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.health import Health
+from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, key_of
 from zonewise.proxy import connection_stats, conntrack, node_addresses, traffic_counters
 from zonewise.proxy.applier import Applier, NodeNetwork
@@ -40,16 +42,16 @@ SYNC_SECONDS = Histogram(
 )
 SYNCED_SERVICES = Histogram("zonewise_proxy_sync_services", "Services in one sync", buckets=(1, 10, 100, 1e3, 1e4))
 
-REPAIR_PAUSE_SECONDS = 1.0
-LOOK_AROUND_SECONDS = 10.0
-_COLLECTED_AFTER = gc.get_threshold()
-_OBJECTS_AT_START = 10_000_000
+REPAIR_PAUSE_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 10.0
+_GC_THRESHOLD: Final = gc.get_threshold()
+_GC_THRESHOLD_AT_START: Final = 10_000_000
 _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """`pod_ranges` empty: the node's own, as the cluster says."""
+    """`pod_ranges` empty: those of the Node object."""
 
     node: str
     all_services: bool = False
@@ -66,17 +68,17 @@ _Changes = dict[Family, dict[PortName, PortRules | None]]
 @dataclass(frozen=True, slots=True)
 class PendingBatch:
     keys: frozenset[Key]
-    moved: bool
+    network_changed: bool
     repair: bool
 
 
 class PendingServices:
-    """What the next sync must do; whatever is added while one runs waits here, however often."""
+    """What the next sync must do. Additions during a sync wait here, each once."""
 
     def __init__(self) -> None:
         self._keys: set[Key] = set()
         self._wake = asyncio.Event()
-        self.moved = False
+        self.network_changed = False
         self.repair = False
 
     def add(self, keys: Iterable[Key]) -> None:
@@ -85,211 +87,213 @@ class PendingServices:
 
     async def take(self) -> PendingBatch:
         await self._wake.wait()
-        await asyncio.sleep(0)  # what came in the same breath
+        await asyncio.sleep(0)  # batch what arrives in the same turn of the loop
         self._wake.clear()
-        taken = PendingBatch(frozenset(self._keys), self.moved, self.repair)
+        batch = PendingBatch(frozenset(self._keys), self.network_changed, self.repair)
         self._keys.clear()
-        self.moved = self.repair = False
-        return taken
+        self.network_changed = self.repair = False
+        return batch
 
 
 class Proxy:
-    def __init__(self, client: Client, settings: ProxyConfig, kernel: NftSocket) -> None:
-        self._settings = settings
+    """Made before `caches` run."""
+
+    def __init__(self, client: Client, caches: Caches, config: ProxyConfig, kernel: NftSocket) -> None:
+        self._config = config
         self._kernel = kernel
         self._families = tuple(FAMILIES.values())
-        self._sources = ProxyInformers(client, settings.node, all_services=settings.all_services)
-        self._decider = ServiceRules(self._families, settings.all_services)
-        self._health_ports = HealthCheckServer()
+        self._informers = ProxyInformers(client, caches, config.node, all_services=config.all_services)
+        self._rules = ServiceRules(self._families, config.all_services)
+        self._health_checks = HealthCheckServer()
         self._pending = PendingServices()
-        self._plane: Applier | None = None
-        self._placed = asyncio.Event()
-        self._complaints: dict[Key, tuple[str, ...]] = {}
-        self._checked: dict[Key, tuple[int, LocalEndpoints]] = {}
-        self._told: set[str] = set()
-        self._unsaid: _Changes = {family: {} for family in self._families}
-        """Decided, and not in the kernel yet: what it refuses waits here until it takes it."""
-        self._unswept: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
-        """UDP ports that changed, whose flows are still to be looked at."""
-        self._service_ranges = ServiceCidrs(client, self._network_changed)
-        self._tally = traffic_counters.TrafficCount() if settings.measure_traffic else None
+        self._applier: Applier | None = None
+        self._applied = asyncio.Event()
+        self._left_out: dict[Key, tuple[str, ...]] = {}
+        self._health_check_ports: dict[Key, tuple[int, LocalEndpoints]] = {}
+        self._logged: set[str] = set()
+        self._unapplied: _Changes = {family: {} for family in self._families}
+        """Decided, but not in the kernel yet: changes that it rejected wait here for the next sync."""
+        self._changed_udp: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
+        """UDP ports that changed, whose stale flows are to be removed."""
+        self._service_cidrs = ServiceCidrs(client, self._network_changed)
+        self._traffic = traffic_counters.TrafficCount() if config.measure_traffic else None
 
     async def run(self, health: Health) -> None:
         """Until cancelled."""
-        gc.set_threshold(_OBJECTS_AT_START)
+        gc.set_threshold(_GC_THRESHOLD_AT_START)
         synced = asyncio.Event()
-        self._sources.on_dirty = self._pending.add
-        self._sources.on_labels = lambda: self._pending.add(self._decider.by_labels)
-        self._sources.on_node = self._node_changed
+        self._informers.on_dirty = self._pending.add
+        self._informers.on_topology = lambda: self._pending.add(self._rules.by_labels)
+        self._informers.on_node = self._node_changed
         async with asyncio.TaskGroup() as group:
-            if self._settings.all_services:
-                group.create_task(self._service_ranges.run(), name="service ranges")
-            group.create_task(self._sources.run(synced), name="watches")
+            if self._config.all_services:
+                group.create_task(self._service_cidrs.run(), name="service ranges")
+            group.create_task(self._informers.run(synced), name="watches")
             await synced.wait()
             group.create_task(self._watch_tables(), name="tables")
-            group.create_task(self._look_around(), name="addresses")
-            if self._tally is not None:
-                group.create_task(connection_stats.measure(self._tally, self._here), name="traffic")
+            group.create_task(self._poll_node(), name="addresses")
+            if self._traffic is not None:
+                group.create_task(connection_stats.measure(self._traffic, self._location), name="traffic")
             try:
-                await self._work(health)
+                await self._sync_forever(health)
             finally:
-                await self._health_ports.close()
+                await self._health_checks.close()
 
     def _network_changed(self) -> None:
-        self._pending.moved = True
+        self._pending.network_changed = True
         self._pending.add(())
 
     def _node_changed(self) -> None:
-        self._pending.moved = True
-        self._pending.add(self._sources.services.keys())
+        self._pending.network_changed = True
+        self._pending.add(self._informers.services.keys())
 
-    async def _work(self, health: Health) -> None:
-        """The kernel's refusal of everything we say is not the end: we say it again."""
-        self._pending.add(self._sources.services.keys())
+    async def _sync_forever(self, health: Health) -> None:
+        """When the kernel rejects every rule, all of them are sent again."""
+        self._pending.add(self._informers.services.keys())
         while True:
-            pending = await self._pending.take()
+            batch = await self._pending.take()
             try:
-                await self._sync(pending)
+                await self._sync(batch)
                 health.started()
             except NftRefusedError as error:
                 _log.error("no rules could be set", error=str(error), retry_in_seconds=REPAIR_PAUSE_SECONDS)
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
                 self._pending.repair = True
-                self._pending.add(pending.keys)
+                self._pending.add(batch.keys)
 
-    async def _sync(self, pending: PendingBatch) -> None:
+    async def _sync(self, batch: PendingBatch) -> None:
         started = time.perf_counter()
-        self._decide(pending.keys)
-        self._apply(pending)
-        self._unsaid = {family: {} for family in self._families}
+        self._decide(batch.keys)
+        self._apply(batch)
+        self._unapplied = {family: {} for family in self._families}
         SYNC_SECONDS.observe(time.perf_counter() - started)
-        SYNCED_SERVICES.observe(len(pending.keys))
-        SERVICES.set(len(self._decider.answers))
-        self._forget_flows()
-        self._note(pending.keys)
-        await self._health_ports.follow(dict(self._checked.values()))
+        SYNCED_SERVICES.observe(len(batch.keys))
+        SERVICES.set(len(self._rules.answers))
+        self._remove_stale_flows()
+        self._report(batch.keys)
+        await self._health_checks.follow(dict(self._health_check_ports.values()))
 
-    def _apply(self, pending: PendingBatch) -> None:
-        if self._plane is None:
-            plane = Applier(self._kernel, self._families, self._network())
-            plane.start(self._unsaid)
-            self._plane = plane
-            self._placed.set()
-            _settle_memory()
-            _log.info("rules in place", services=len(self._decider.answers))
+    def _apply(self, batch: PendingBatch) -> None:
+        if self._applier is None:
+            applier = Applier(self._kernel, self._families, self._network())
+            applier.start(self._unapplied)
+            self._applier = applier
+            self._applied.set()
+            _freeze_memory()
+            _log.info("rules in place", services=len(self._rules.answers))
             return
-        if pending.moved:
-            self._plane.move(self._network())
-        self._plane.apply(self._unsaid)
-        if pending.repair:
-            self._plane.repair()
+        if batch.network_changed:
+            self._applier.move(self._network())
+        self._applier.apply(self._unapplied)
+        if batch.repair:
+            self._applier.repair()
 
     def _decide(self, keys: Iterable[Key]) -> None:
-        place = self._sources.place()
+        place = self._informers.place()
         for key in keys:
-            before = self._decider.answers.get(key, {})
-            service = self._sources.services.get(key)
+            before = self._rules.answers.get(key, {})
+            service = self._informers.services.get(key)
             try:
-                answer = self._decider.decide(key, service, self._sources.slices_of(key), place)
-            except Exception:  # noqa: BLE001 - a fault of ours with one Service must not end the service of all
+                changes = self._rules.decide(key, service, self._informers.slices_of(key), place)
+            except Exception:  # noqa: BLE001 - a bug with one Service must not stop the others
                 _log.exception("Service left as it was", service=str(key))
                 continue
-            for family, ports in answer.items():
-                self._unsaid[family].update(ports)
+            for family, ports in changes.items():
+                self._unapplied[family].update(ports)
                 old = before.get(family, {})
                 udp = ((name, rules) for name, rules in ports.items() if rules and rules.flows is not None)
-                self._unswept[family].update((name, rules) for name, rules in udp if old.get(name) != rules)
+                self._changed_udp[family].update((name, rules) for name, rules in udp if old.get(name) != rules)
 
     def _network(self) -> NodeNetwork:
-        node = self._sources.node
+        node = self._informers.node
         return NodeNetwork(
-            pod_ranges=self._settings.pod_ranges or node.spec.pod_cidrs,
-            addresses=node_addresses.node_port_addresses(node, self._settings.node_port_ranges),
-            masquerade_all=self._settings.masquerade_all,
-            pods_interface=self._settings.pods_interface,
-            service_ranges=self._service_ranges.known,
+            pod_ranges=self._config.pod_ranges or node.spec.pod_cidrs,
+            addresses=node_addresses.node_port_addresses(node, self._config.node_port_ranges),
+            masquerade_all=self._config.masquerade_all,
+            pods_interface=self._config.pods_interface,
+            service_ranges=self._service_cidrs.known,
         )
 
-    def _forget_flows(self) -> None:
-        assert self._plane is not None
-        lost = frozenset((contest.loser, contest.front) for contest in self._plane.contests())
-        for family, ports in self._unswept.items():
-            wanted = conntrack.stale_fronts(ports.values(), family, self._plane.network.addresses, lost)
+    def _remove_stale_flows(self) -> None:
+        assert self._applier is not None
+        lost = frozenset((conflict.loser, conflict.front) for conflict in self._applier.contests())
+        for family, ports in self._changed_udp.items():
+            fronts = conntrack.stale_fronts(ports.values(), family, self._applier.network.addresses, lost)
             ports.clear()
-            if count := conntrack.forget(family, wanted):
+            if count := conntrack.forget(family, fronts):
                 _log.info("stale UDP flows forgotten", family=family.name, flows=count)
 
-    def _note(self, keys: Iterable[Key]) -> None:
+    def _report(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            answer = self._decider.answers.get(key, {})
-            rules = [rules for ports in answer.values() for rules in ports.values()]
-            if self._tally is not None and self._plane is not None:
-                self._tally.follow(key, rules, self._sources.slices_of(key), self._plane.network.addresses)
-            self._complaints.pop(key, None)
-            self._checked.pop(key, None)
-            if lines := tuple(f"{each.name}: {line}" for each in rules for line in each.left_out):
-                self._complaints[key] = lines
-            service = self._sources.services.get(key)
-            if rules and service and (port := service.spec.health_check_node_port):
-                ready = ready_on(self._settings.node, self._sources.slices_of(key))
-                self._checked[key] = port, LocalEndpoints(key, ready)
-        self._tell()
+            families = self._rules.answers.get(key, {})
+            ports = [rules for ports in families.values() for rules in ports.values()]
+            if self._traffic is not None and self._applier is not None:
+                self._traffic.follow(key, ports, self._informers.slices_of(key), self._applier.network.addresses)
+            self._left_out.pop(key, None)
+            self._health_check_ports.pop(key, None)
+            if lines := tuple(f"{rules.name}: {line}" for rules in ports for line in rules.left_out):
+                self._left_out[key] = lines
+            service = self._informers.services.get(key)
+            if ports and service and (port := service.spec.health_check_node_port):
+                ready = ready_on(self._config.node, self._informers.slices_of(key))
+                self._health_check_ports[key] = port, LocalEndpoints(key, ready)
+        self._log_left_out()
 
-    def _tell(self) -> None:
-        """What is left out: one line per state, not per sync."""
-        assert self._plane is not None
-        found = {line for lines in self._complaints.values() for line in lines}
-        for contest in self._plane.contests():
-            where = contest.front.address or "node port"
-            found.add(f"{contest.loser}: {where} port {contest.front.port} belongs to {contest.winner}")
-        for line in sorted(found - self._told):
+    def _log_left_out(self) -> None:
+        """Once per state, not per sync."""
+        assert self._applier is not None
+        lines = {line for left_out in self._left_out.values() for line in left_out}
+        for conflict in self._applier.contests():
+            address = conflict.front.address or "node port"
+            lines.add(f"{conflict.loser}: {address} port {conflict.front.port} belongs to {conflict.winner}")
+        for line in sorted(lines - self._logged):
             _log.warning("left out", what=line)
-        self._told = found
+        self._logged = lines
 
     async def _watch_tables(self) -> None:
-        """Word that others changed our tables leads to a repair; a storm of it to one a second.
+        """Repair the tables when another program changes them, at most once a second.
 
-        Nobody listens before the first rules are in place, or the kernel would write down each of their elements for us.
+        The monitor starts after the first rules: otherwise the kernel would report each of their elements.
         """
-        await self._placed.wait()
-        watch = NftMonitor(self._kernel.port)
-        async for _ in readable(watch):
-            if watch.touched():
-                _log.warning("our tables were changed by others: repairing")
+        await self._applied.wait()
+        monitor = NftMonitor(self._kernel.port)
+        async for _ in readable(monitor):
+            if monitor.touched():
+                _log.warning("tables changed by others, repairing")
                 self._pending.repair = True
                 self._pending.add(())
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
 
-    def _here(self) -> tuple[str, traffic_counters.Networks]:
-        """This node's zone, and where the clients are that it sends for: its pods, and itself."""
-        network = self._plane.network if self._plane else self._network()
-        pods = self._sources.node.spec.pod_cidrs or network.pod_ranges
-        return self._sources.place().zone, _networks((*pods, *network.addresses))
+    def _location(self) -> tuple[str, traffic_counters.Networks]:
+        """This node's zone, and the networks of the clients behind this proxy: the node's pods, and the node."""
+        network = self._applier.network if self._applier else self._network()
+        pods = self._informers.node.spec.pod_cidrs or network.pod_ranges
+        return self._informers.place().zone, _networks((*pods, *network.addresses))
 
     def _is_stranded(self) -> bool:
-        services, zone = self._sources.services, self._sources.place().zone
-        asking = [service for key in self._decider.by_labels if (service := services.get(key))]
-        return any(is_stranded(service, self._sources.slices_of(key_of(service)), zone) for service in asking)
+        services, zone = self._informers.services, self._informers.place().zone
+        routed = [service for key in self._rules.by_labels if (service := services.get(key))]
+        return any(is_stranded(service, self._informers.slices_of(key_of(service)), zone) for service in routed)
 
-    async def _look_around(self) -> None:
-        """Addresses come and go without word from the API server, and zones without groups of their own."""
-        await self._placed.wait()
-        before = True  # at the start there is no Service whose slices are still to come
+    async def _poll_node(self) -> None:
+        """Poll what no watch reports: addresses of the node, and zones without slice groups."""
+        await self._applied.wait()
+        before = True  # at the start all slices are synced
         while True:
             stranded = self._is_stranded()
-            self._sources.watch_every_group(stranded and before)
+            self._informers.watch_every_group(stranded and before)
             before = stranded
-            await asyncio.sleep(LOOK_AROUND_SECONDS)
-            if self._plane is not None and self._network() != self._plane.network:
+            await asyncio.sleep(POLL_SECONDS)
+            if self._applier is not None and self._network() != self._applier.network:
                 self._network_changed()
 
 
-def _settle_memory() -> None:
-    """What was read at the start stays: the collector need not look at it, neither then nor with every change."""
+def _freeze_memory() -> None:
+    """Freeze the initial cache out of garbage collection."""
     gc.freeze()
-    gc.set_threshold(*_COLLECTED_AFTER)
+    gc.set_threshold(*_GC_THRESHOLD)
 
 
 @lru_cache(maxsize=4)
-def _networks(written: tuple[str, ...]) -> traffic_counters.Networks:
-    return tuple(ip_network(each, strict=False) for each in written)
+def _networks(ranges: tuple[str, ...]) -> traffic_counters.Networks:
+    return tuple(ip_network(text, strict=False) for text in ranges)

@@ -18,6 +18,7 @@ from zonewise.kube.controller.recorder import Recorder, Severity, reference_to
 from zonewise.kube.controller.workqueue import Backoff, WorkQueue
 from zonewise.kube.decide.election import NotLeader
 from zonewise.kube.watch.informers import Caches
+from zonewise.kube.watch.service_informers import SyncCause
 from zonewise.kube.wire.errors import ApiError, Conflict
 from zonewise.objects import SERVICES, EndpointSlice, Key, Service
 from zonewise.routing import HintsForm, RoutingNodes
@@ -25,7 +26,7 @@ from zonewise.slices.decide.plan import SlicesPlan, has_slices, plan_slices
 from zonewise.slices.decide.tracker import EndpointSliceTracker
 from zonewise.slices.decide.trigger_time import TriggerTimeTracker
 from zonewise.slices.decide.write_delay import can_wait
-from zonewise.slices.informers import SliceInformers, SlicesMode, SyncCause
+from zonewise.slices.informers import SliceInformers, SlicesMode
 from zonewise.slices.metrics import SYNCS_BY_RESULT, Totals, WriteResult, observe
 from zonewise.slices.reporter import RoutingReporter
 from zonewise.slices.writer import SliceWriter

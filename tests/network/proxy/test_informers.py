@@ -12,6 +12,7 @@ import pytest
 from network.proxy.cluster import LABEL
 from support.waiting import eventually
 from zonewise.kube.client.client import Client
+from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, Key
 from zonewise.proxy.informers import ProxyInformers
@@ -49,15 +50,16 @@ async def service(client: Client, namespace: str) -> Key:
 
 
 @asynccontextmanager
-async def running(sources: ProxyInformers) -> AsyncIterator[None]:
+async def running(caches: Caches, sources: ProxyInformers) -> AsyncIterator[None]:
     synced = asyncio.Event()
-    task = asyncio.create_task(sources.run(synced))
-    try:
-        await synced.wait()
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    async with caches:
+        task = asyncio.create_task(sources.run(synced))
+        try:
+            await synced.wait()
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _addresses(sources: ProxyInformers, service: Key) -> set[str]:
@@ -67,10 +69,11 @@ def _addresses(sources: ProxyInformers, service: Key) -> set[str]:
 
 async def test_a_node_gets_its_zone_s_groups_and_follows_its_label(client: Client, node: str, service: Key) -> None:
     for_everyone = {GROUPS[group] for group in ("zonewise-shared", "zonewise-all", "")}
-    sources = ProxyInformers(client, node, all_services=False)
+    caches = Caches(client)
+    sources = ProxyInformers(client, caches, node, all_services=False)
     marked: set[Key] = set()
     sources.on_dirty = marked.update
-    async with running(sources):
+    async with running(caches, sources):
         assert _addresses(sources, service) == {GROUPS["a"], *for_everyone}
         await client.patch(NODES, node, MergePatch({"metadata": {"labels": {ZONE: "b"}}}))
         await eventually(lambda: _addresses(sources, service) == {GROUPS["b"], *for_everyone}, "the other zone's group")

@@ -22,6 +22,7 @@ from zonewise.disruption.webhook.leader_monitor import LeaderMonitor
 from zonewise.kube.client import kubeconfig
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.elector import utc_now
+from zonewise.kube.manager import LeaseConfig, Manager
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.admission_review import AdmissionVerdict, Operation, Review, UserInfo
@@ -96,8 +97,10 @@ async def leading(bed: Bed, user: str = "leader") -> AsyncIterator[None]:
     """The whole leader, as a task."""
     await install(bed.plane)
     config = await asyncio.to_thread(user_kubeconfig, bed.plane, user)
-    lead = disruption_app.DisruptionLeader(namespace=LEASE_NAMESPACE, lease_seconds=6)
-    task = asyncio.create_task(disruption_app.live(kubeconfig.load(config), lead, Health()))
+    manager = Manager(kubeconfig.load(config), Health())
+    lease = LeaseConfig(name=DISRUPTION_LEASE, namespace=LEASE_NAMESPACE, lease_seconds=6)
+    disruption_app.add_to(manager, lease)
+    task = asyncio.create_task(manager.run())
     try:
         yield
     finally:

@@ -76,9 +76,9 @@ class Eyes:
 
 
 async def test_a_leader_that_sees_nothing_for_long_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(app, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(app, "SILENT_SECONDS", 0.05)
     eyes: Any = Eyes()
     with pytest.raises(ZonewiseError, match="the lease is given back"):
-        await app._while_seeing(eyes)
+        await app._exit_when_blind(eyes)
     assert eyes.looks >= 4 + 5

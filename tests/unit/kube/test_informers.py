@@ -1,4 +1,4 @@
-"""When a watch that failed is said to work again: not before readers have what was missed."""
+"""When a failed watch is reported to work again: once readers have what they missed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ from zonewise.objects import NODES, Metadata, Node
 BOOKMARK = WatchEvent(EventType.BOOKMARK, Node(metadata=Metadata(resource_version="9")), end_of_initial_events=True)
 
 
-class PaperClient:
+class FakeClient:
     """Each watch sends what is put into `events`; an error ends it."""
 
     def __init__(self) -> None:
@@ -33,21 +33,21 @@ class PaperClient:
             yield event
 
 
-async def test_a_watch_works_again_once_the_new_state_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_problem_is_cleared_when_the_new_state_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "FIRST_WAIT_SECONDS", 0.01)
-    client: Any = PaperClient()
+    client: Any = FakeClient()
     async with Caches(client) as caches:
         nodes = caches.of(NODES)
         client.events.put_nowait(BOOKMARK)
         await nodes.wait_synced()
         client.events.put_nowait(Gone("too old"))
-        await eventually(lambda: is_so(client.opened == 2), "it is opened again")
+        await eventually(lambda: is_so(client.opened == 2), "the watch is opened again")
         client.events.put_nowait(WatchEvent(EventType.ADDED, Node(metadata=Metadata(name="new"))))
-        await eventually(lambda: is_so(client.events.empty()), "what is new is read")
+        await eventually(lambda: is_so(client.events.empty()), "the event is read")
         assert "too old" in nodes.problem
         assert not len(nodes)
         client.events.put_nowait(BOOKMARK)
-        await eventually(lambda: is_so(len(nodes) == 1), "it is whole")
+        await eventually(lambda: is_so(len(nodes) == 1), "the new state is published")
         assert not nodes.problem
 
 

@@ -3,11 +3,11 @@
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.watch.informers import Caches
+from zonewise.kube.watch.service_informers import SyncCause
 from zonewise.kube.wire.access import ClusterAccess
 from zonewise.objects import Key
 from zonewise.slices.controller import SliceController, SlicesConfig
 from zonewise.slices.decide.plan import SlicesPlan
-from zonewise.slices.informers import SyncCause
 
 SERVICE = Key("default", "web")
 

@@ -1,8 +1,8 @@
-"""What budgets are counted and judged from, as last heard: pods, nodes, budgets, stock budgets, ReplicaSets, StatefulSets.
+"""Informers of what budgets count: pods, nodes, topology budgets, PodDisruptionBudgets, ReplicaSets, StatefulSets.
 
-Stands between the watch caches and everything that counts, guards or plans: turns pods into facts once, knows who
-selects whom, and says which budgets and which workloads a change concerns. The heartbeats of nodes, and what pods
-report that nobody here reads, cost one comparison. Leader and webhooks use the same one.
+They stand between the watch caches and everything that counts, guards or plans: they turn pods into facts once, know
+which budget selects which pod, and report which budgets and workloads a change concerns. Heartbeats of nodes, and fields
+of pods that are not read here, cost one comparison. Leader and webhooks use the same class.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NONE: Final[dict[Key, None]] = {}
 
 
 class DisruptionInformers:
-    """Registered with `caches` before these run. Reading is right once `caches` are synced."""
+    """Made before `caches` run. Reading is right once `caches` are synced."""
 
     def __init__(self, caches: Caches) -> None:
         self.pods: Cache[Pod] = caches.of(PODS)
@@ -81,24 +81,24 @@ class DisruptionInformers:
         self.pdbs.on_change(self._pdb_changed)
         self.pods.on_change(self._pod_changed)
 
-    # Who is told.
+    # Handlers.
 
     def on_budget_dirty(self, handler: BudgetHandler) -> None:
-        """Call `handler` with every budget whose numbers may have changed, and with all that are there now."""
+        """Call `handler` with every budget whose counts may have changed, and with all that are there now."""
         self._budget_handlers.append(handler)
         for key in self.budgets.keys():  # noqa: SIM118 - a cache is no dict: it iterates over objects
             handler(key)
 
     def on_workload_dirty(self, handler: WorkloadHandler) -> None:
-        """Call `handler` with every controller whose pods, or what limits them, changed; and its Deployment."""
+        """Call `handler` with every controller whose pods or budgets changed, and with its Deployment."""
         self._workload_handlers.append(handler)
 
     def touch_pods_of(self, controller_uids: Iterable[str]) -> None:
-        """What these controllers want has changed: so have the numbers over their pods."""
+        """The desired replicas of these controllers have changed, and with them the counts over their pods."""
         pods = dict.fromkeys(pod for uid in controller_uids for pod in self._by_controller.get(uid, _NONE))
         self._touch_budgets(key for pod in pods for key in self._selected.selecting(pod))
 
-    # What is known.
+    # Reading.
 
     @property
     def watches(self) -> tuple[Cache[Any], ...]:
@@ -106,7 +106,7 @@ class DisruptionInformers:
 
     @property
     def blind(self) -> bool:
-        """Whether pods or nodes may have changed without our hearing of it: then nobody should be promised more."""
+        """Whether the watches of pods or nodes are down: then no more disruptions may be allowed."""
         return bool(self.pods.problem or self.nodes.problem)
 
     def facts(self, pod: Key) -> PodFacts | None:
@@ -117,17 +117,17 @@ class DisruptionInformers:
         return self._facts.get(key) if key else None
 
     def budget(self, key: Key) -> Budget | BudgetError | None:
-        """As parsed; the error where somebody wrote what can't be read."""
+        """As parsed, or the error of a budget that can't be parsed."""
         return self._parsed.get(key)
 
     def budgets_of(self, pod: PodFacts) -> list[Budget]:
         """In the order of their names, by the pod's labels as given."""
-        found = (self._parsed.get(key) for key in self._selected.matching(pod.namespace, pod.labels))
-        return [budget for budget in found if isinstance(budget, Budget)]
+        budgets = (self._parsed.get(key) for key in self._selected.matching(pod.namespace, pod.labels))
+        return [budget for budget in budgets if isinstance(budget, Budget)]
 
     def pdbs_of(self, pod: PodFacts) -> list[PodDisruptionBudget]:
         keys = self._stock_selected.matching(pod.namespace, pod.labels)
-        return [found for key in keys if (found := self.pdbs.get(key)) is not None]
+        return [pdb for key in keys if (pdb := self.pdbs.get(key)) is not None]
 
     def pods_selected_by(self, budget: Key) -> list[PodFacts]:
         return [self._facts[key] for key in self._selected.members(budget)]
@@ -137,23 +137,23 @@ class DisruptionInformers:
         return [self._facts[key] for key in self._by_controller.get(controller_uid, _NONE)]
 
     def is_replaced(self, pod: PodFacts, ledger: Ledger) -> bool:
-        """Whether its ReplicaSet, once the charged pods are gone, makes another for it, or its StatefulSet the same."""
+        """Whether its ReplicaSet creates another pod once the charged pods are gone, or its StatefulSet the same pod."""
         controller = pod.controller
         if controller is None:
             return False
         if controller.kind == STATEFUL_SETS.kind:
-            found = self.stateful_sets.get(Key(pod.namespace, controller.name))
-            ordinals = ordinals_of(found) if found is not None and found.metadata.uid == controller.uid else None
-            return comes_back(pod.name, ordinals)
-        known = self.replica_set(pod.replica_set) if pod.replica_set else None
-        if known is None:
+            stateful_set = self.stateful_sets.get(Key(pod.namespace, controller.name))
+            is_owner = stateful_set is not None and stateful_set.metadata.uid == controller.uid
+            return comes_back(pod.name, ordinals_of(stateful_set) if stateful_set and is_owner else None)
+        replica_set = self.replica_set(pod.replica_set) if pod.replica_set else None
+        if replica_set is None:
             return False
-        staying, replicas = self._staying.get(pod.replica_set, 0), known.spec.replicas
+        staying, replicas = self._staying.get(pod.replica_set, 0), replica_set.spec.replicas
         gives = gives_up(staying, replicas)
         if not gives or gives_up(staying - len(ledger), replicas):
-            return not gives  # as mostly: then nobody need look at a long ledger, pod after pod
-        charged = [charged for uid in ledger if (charged := self.facts_of(uid)) is not None and charged.active]
-        return not gives_up(staying - sum(each.replica_set == pod.replica_set for each in charged), replicas)
+            return not gives  # the usual case: a long ledger need not be read
+        charged = [facts for uid in ledger if (facts := self.facts_of(uid)) is not None and facts.active]
+        return not gives_up(staying - sum(facts.replica_set == pod.replica_set for facts in charged), replicas)
 
     def replica_set(self, uid: str) -> ReplicaSet | None:
         key = self._replica_sets.get(uid)
@@ -161,11 +161,11 @@ class DisruptionInformers:
 
     @property
     def atlas(self) -> NodeDomains:
-        """Another one whenever a node comes, goes or is labelled anew."""
+        """A new object whenever a node comes, goes or changes its labels."""
         return self._atlas
 
     def atlas_with(self, node: Node) -> NodeDomains:
-        """With one more node, which the watch has not told of yet."""
+        """With one more node, which the watch has not reported yet."""
         return NodeDomains(ChainMap({node.metadata.name: node.metadata.labels}, self._node_labels))
 
     # Changes.
@@ -246,7 +246,7 @@ class DisruptionInformers:
         if change.new is not None:
             self._replica_sets[change.new.metadata.uid] = change.key
         if change.old is None or change.new is None or _owner_uid(change.old) != _owner_uid(change.new):
-            self.touch_pods_of(seen.metadata.uid for seen in (change.old, change.new) if seen is not None)
+            self.touch_pods_of(state.metadata.uid for state in (change.old, change.new) if state is not None)
         self._touch_workloads({WorkloadKey(REPLICA_SETS.kind, change.key), *self._above(change.new or change.old)})
 
     def _touch_budgets(self, keys: Iterable[Key]) -> None:
@@ -293,7 +293,7 @@ def controller_of(metadata: Metadata) -> OwnerReference | None:
 
 
 def ordinals_of(stateful_set: StatefulSet) -> range:
-    """Those it wants; pods of others it gives up."""
+    """The ordinals of its desired pods; it deletes the others."""
     first = stateful_set.spec.ordinals.start if stateful_set.spec.ordinals else 0
     return range(first, first + stateful_set.spec.replicas)
 
@@ -303,18 +303,18 @@ def _owner_uid(replica_set: ReplicaSet) -> str:
     return owner.uid if owner else ""
 
 
-def _parsed(written: TopologyDisruptionBudget) -> Budget | BudgetError:
+def _parsed(budget: TopologyDisruptionBudget) -> Budget | BudgetError:
     try:
-        return Budget.parse(written)
+        return Budget.parse(budget)
     except BudgetError as error:
         _log.warning("budget can't be read, it guards nothing", problem=str(error))
         return error
 
 
-def selector_of(written: PodDisruptionBudget) -> LabelSelector:
-    """One that can't be read selects nothing, and is not for us to complain about."""
+def selector_of(pdb: PodDisruptionBudget) -> LabelSelector:
+    """An invalid selector selects nothing; it is not reported here."""
     try:
-        return LabelSelector.parse(written.spec.selector)
+        return LabelSelector.parse(pdb.spec.selector)
     except SelectorError:
         return LabelSelector(None)
 

@@ -1,7 +1,7 @@
-"""What readers see of a watch: the objects of one kind as last heard, by key and by index, and calls on every change.
+"""The watch cache: objects of one kind by key and by index, and handlers that are called on every change.
 
 `informers` feeds a `Reflector` and passes its changes to `publish`. State and indexes change together and between two
-awaits, so readers on the event loop never see one without the other, nor half a list; handlers run after both.
+awaits, so readers on the event loop never see one without the other, nor a partial list; handlers run after both.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ from zonewise.objects.change import Change
 _log = log.get_logger(__name__)
 
 Handler = Callable[[Change[T]], None]
+Matters = Callable[[T | None, T | None], bool]
+"""Whether a reader sees a difference between two states of an object; None stands for its absence."""
 IndexFunction = Callable[[T], Iterable[str]]
 
 
+def matters_by(facts: Callable[[T], object]) -> Matters[T]:
+    """Objects that come, go, or change in `facts`."""
+    return lambda old, new: old is None or new is None or facts(old) != facts(new)
+
+
 class Cache(Generic[T]):
-    """`name` says in logs and metrics what is watched; `count_error` is told of every handler or index function that raised."""
+    """`name` stands in logs and metrics; `count_error` is called for every handler or index function that raised."""
 
     def __init__(self, name: str, reflector: Reflector[T], count_error: Callable[[], None]) -> None:
         self.name = name
@@ -31,7 +38,7 @@ class Cache(Generic[T]):
         self._reflector = reflector
         self._count_error = count_error
         self._indexes: dict[str, _Index[T]] = {}
-        self._handlers: list[Handler[T]] = []
+        self._handlers: list[tuple[Handler[T], Matters[T] | None]] = []
         self._synced = asyncio.Event()
 
     @property
@@ -44,7 +51,7 @@ class Cache(Generic[T]):
         return self._reflector.resource_version
 
     def staleness_seconds(self, now: float) -> float:
-        """How long nothing was heard from the server, not even a bookmark, by the monotonic clock."""
+        """Seconds since the server last sent anything, bookmarks included, by the monotonic clock."""
         heard_at = self._reflector.heard_at
         return float("inf") if heard_at is None else max(0.0, now - heard_at)
 
@@ -74,7 +81,7 @@ class Cache(Generic[T]):
         return list(index.entries.get(value, {}).values())
 
     def add_index(self, name: str, function: IndexFunction[T]) -> None:
-        """`function` gives the values under which an object is found; it must depend on the object alone."""
+        """`function` returns the index values of an object; it must depend on the object alone."""
         present = self._indexes.get(name)
         if present is not None:
             if present.function is not function:
@@ -84,11 +91,14 @@ class Cache(Generic[T]):
         for key, viewed in self._reflector.objects.items():
             self._update_index(index, Change(key, None, viewed))
 
-    def on_change(self, handler: Handler[T], *, from_now_on: bool = False) -> None:
-        """Call `handler` for what is there now, as additions, unless only what is to come matters, and then for every change."""
-        self._handlers.append(handler)
+    def on_change(self, handler: Handler[T], *, when: Matters[T] | None = None, from_now_on: bool = False) -> None:
+        """Call `handler` for every change that matters, at first for the present objects, as additions.
+
+        With `from_now_on` the present objects are left out.
+        """
+        self._handlers.append((handler, when))
         for viewed in () if from_now_on else self:
-            self._call(handler, Change(key_of(viewed), None, viewed))
+            self._call(handler, when, Change(key_of(viewed), None, viewed))
 
     def publish(self, changes: Sequence[Change[T]]) -> None:
         """The reflector's state has changed by `changes`: bring indexes, waiters and handlers up to date."""
@@ -98,9 +108,9 @@ class Cache(Generic[T]):
         if self._reflector.synced and not self._synced.is_set():
             self._synced.set()
             _log.info("cache synced", watch=self.name, objects=len(self), resource_version=self.resource_version)
-        for handler in tuple(self._handlers):
+        for handler, when in tuple(self._handlers):
             for change in changes:
-                self._call(handler, change)
+                self._call(handler, when, change)
 
     def _update_index(self, index: _Index[T], change: Change[T]) -> None:
         if change.old is not None:
@@ -112,21 +122,22 @@ class Cache(Generic[T]):
         """An object whose index function raises is not in that index; it raises again when the object goes."""
         try:
             return tuple(index.function(viewed))
-        except Exception:  # noqa: BLE001 - it is not ours; counted and logged, and the watch goes on
+        except Exception:  # noqa: BLE001 - foreign code; counted and logged, and the watch continues
             self._count_error()
             _log.exception("an index function failed", watch=self.name, index=index.name, key=str(key_of(viewed)))
             return ()
 
-    def _call(self, handler: Handler[T], change: Change[T]) -> None:
+    def _call(self, handler: Handler[T], when: Matters[T] | None, change: Change[T]) -> None:
         try:
-            handler(change)
+            if when is None or when(change.old, change.new):
+                handler(change)
         except Exception:  # noqa: BLE001 - as above
             self._count_error()
             _log.exception("a handler failed", watch=self.name, handler=repr(handler), key=str(change.key))
 
 
 def trouble_of(watches: Iterable[Cache[Any]]) -> str | None:
-    """For a process's readiness: which of them does not work, or has not read everything yet, and why."""
+    """For readiness: the watches that do not work, or are not synced yet, and why."""
     problems = [
         f"{watch.name}: {watch.problem or 'not read yet'}" for watch in watches if watch.problem or not watch.synced
     ]

@@ -1,6 +1,6 @@
-"""Runs the watches: performs each reflector's commands with the client and publishes what changes to its cache.
+"""Informers: perform each reflector's lists and watches with the client, and publish the changes to its cache.
 
-A program asks one `Caches` for what it reads; who asks for the same selection of a kind shares one watch and one copy.
+A program has one `Caches`. All readers of the same selection of a kind share one watch and one copy of its objects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from prometheus_client import Counter, Gauge
 
@@ -25,10 +25,10 @@ from zonewise.kube.wire.codec import EventType
 from zonewise.kube.wire.errors import ApiError
 from zonewise.objects import HasMetadata, Resource
 
-PAGE_DEADLINE_SECONDS = 120.0
-EVENTS_BETWEEN_YIELDS = 64
+PAGE_DEADLINE_SECONDS: Final = 120.0
+EVENTS_BETWEEN_YIELDS: Final = 64
 
-_WATCH = ("resource", "selection")
+_WATCH: Final = ("resource", "selection")
 OBJECTS = Gauge("zonewise_watch_objects", "Objects in a watch cache", _WATCH)
 STALENESS = Gauge("zonewise_watch_staleness_seconds", "Seconds since the server last sent anything", _WATCH)
 EVENTS = Counter("zonewise_watch_events", "Watch events received, bookmarks included", (*_WATCH, "type"))
@@ -52,8 +52,8 @@ class _Selection(Generic[T]):
 
     @property
     def labels(self) -> tuple[str, str]:
-        chosen = {"namespace": self.namespace, "selector": self.selector, "fields": self.fields}
-        return str(self.resource), " ".join(f"{name}={value}" for name, value in chosen.items() if value)
+        limits = {"namespace": self.namespace, "selector": self.selector, "fields": self.fields}
+        return str(self.resource), " ".join(f"{name}={value}" for name, value in limits.items() if value)
 
     def __str__(self) -> str:
         return " ".join(label for label in self.labels if label)
@@ -70,9 +70,9 @@ class Caches:
         page_size: int | None = None,
         longest_rest_seconds: float = 0.0,
     ) -> None:
-        """`page_size`: read what is there in pages of so many, not as streams.
+        """`page_size`: read the initial state in pages of this size, not as a stream.
 
-        `longest_rest_seconds`: how late changes may be read while so many come that reading them together pays (see `pace`).
+        `longest_rest_seconds`: longest delay of changes while many arrive (see `read_batching`).
         """
         self._client = client
         self._longest_rest_seconds = longest_rest_seconds
@@ -106,10 +106,10 @@ class Caches:
         fields: str = "",
         keep: Callable[[Any], Any] | None = None,
     ) -> Cache[Any]:
-        """The cache of this selection; its watch starts with the first request, or with `run`.
+        """The cache of this selection; its watch starts at once, or with `run`.
 
-        `keep` says what to keep of an object: for readers of few fields in large clusters. Its key must stay, and its
-        uid, if it matters to the reader that an object was replaced by another of the same name.
+        `keep` returns what to keep of an object, for readers of few fields in large clusters: its key, and its uid if the
+        reader must know that an object was replaced by another of the same name.
         """
         selection = _Selection(resource, namespace, selector, fields, keep)
         informer = self._informers.get(selection)
@@ -129,7 +129,7 @@ class Caches:
             await informer.cache.wait_synced()
 
     async def run(self) -> None:
-        """Until cancelled; may then be run again and goes on where it was."""
+        """Until cancelled; may then be run again and continues where it was."""
         async with self:
             await asyncio.Event().wait()
 
@@ -147,7 +147,7 @@ class Caches:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
-        # A cancellation may come from a watch that crashed, which the group knows; other errors of the body pass as they are.
+        # A cancellation may come from a watch that crashed, which the group raises; other errors of the body pass unchanged.
         if isinstance(error, asyncio.CancelledError):
             await group.__aexit__(kind, error, trace)
         else:
@@ -165,7 +165,7 @@ class _Informer(Generic[T]):
         selection: _Selection[T],
         silence_seconds: float,
         page_size: int | None,
-        pace: ReadBatching,
+        batching: ReadBatching,
     ) -> None:
         labels = selection.labels
         self.selection = selection
@@ -175,8 +175,8 @@ class _Informer(Generic[T]):
         self.cache = Cache(str(selection), self._reflector, HANDLER_ERRORS.labels(*labels).inc)
         self._events = {kind: EVENTS.labels(*labels, kind) for kind in EventType}
         self._relists = RELISTS.labels(*labels)
-        self._pace = pace
-        self._trouble = ""
+        self._batching = batching
+        self._problem = ""
 
     async def run(self) -> None:
         labels = self.selection.labels
@@ -197,9 +197,9 @@ class _Informer(Generic[T]):
                 await self._attempt(command)
 
     async def _wait(self, seconds: float) -> None:
-        if self._trouble != self.cache.problem:
-            self.cache.problem = self._trouble
-            _log.warning("watch interrupted", watch=self.cache.name, error=self._trouble, retry_in_seconds=seconds)
+        if self._problem != self.cache.problem:
+            self.cache.problem = self._problem
+            _log.warning("watch interrupted", watch=self.cache.name, error=self._problem, retry_in_seconds=seconds)
         await asyncio.sleep(seconds)
 
     async def _attempt(self, command: List | Watch) -> None:
@@ -214,18 +214,18 @@ class _Informer(Generic[T]):
             self._ended(str(error), error.kind)
             self._reflector.failed(error, time.monotonic(), _chance())
 
-    def _ended(self, trouble: str, cause: str) -> None:
-        self._trouble = trouble
+    def _ended(self, problem: str, cause: str) -> None:
+        self._problem = problem
         RECONNECTS.labels(*self.selection.labels, cause).inc()
 
     async def _list(self, command: List) -> None:
-        chosen = self.selection
+        selection = self.selection
         version = ""
         pages = self._client.pages(
-            chosen.resource,
-            chosen.namespace,
-            selector=chosen.selector,
-            fields=chosen.fields,
+            selection.resource,
+            selection.namespace,
+            selector=selection.selector,
+            fields=selection.fields,
             resource_version=command.resource_version,
             page_size=command.page_size,
             deadline_seconds=PAGE_DEADLINE_SECONDS,
@@ -239,12 +239,12 @@ class _Informer(Generic[T]):
         self.cache.publish(changes)
 
     async def _watch(self, command: Watch) -> None:
-        chosen = self.selection
+        selection = self.selection
         events = self._client.watch(
-            chosen.resource,
-            chosen.namespace,
-            selector=chosen.selector,
-            fields=chosen.fields,
+            selection.resource,
+            selection.namespace,
+            selector=selection.selector,
+            fields=selection.fields,
             resource_version=command.resource_version,
             initial_events=command.initial_events,
             timeout_seconds=command.timeout_seconds,
@@ -266,19 +266,19 @@ class _Informer(Generic[T]):
         self._reflector.closed(time.monotonic(), _chance())
 
     def _rest_after(self, events: int) -> float:
-        """Everything that there is comes first, as fast as it can."""
-        return self._pace.rest_after(events) if self.cache.synced else 0.0
+        """The initial state is read without rests."""
+        return self._batching.rest_after(events) if self.cache.synced else 0.0
 
     def _opened(self) -> None:
         self._reflector.opened(time.monotonic())
         self._works()
 
     def _works(self) -> None:
-        """Not while a whole state is still coming in: until that is complete, readers see the old one."""
+        """Not while a new initial state is being read: until it is complete, readers see the old one."""
         if self.cache.problem and self._reflector.follows:
             self.cache.problem = ""
             _log.info("watch works again", watch=self.cache.name)
 
 
 def _chance() -> float:
-    return random.random()  # noqa: S311 - spreads load, hides nothing
+    return random.random()  # noqa: S311 - spreads load, no secret
