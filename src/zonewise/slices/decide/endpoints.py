@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from zonewise.objects import Endpoint, EndpointConditions, ObjectReference, Pod, PodIP, Service
+from zonewise.objects import (
+    ContainerPort,
+    Endpoint,
+    EndpointConditions,
+    EndpointPort,
+    ObjectReference,
+    Pod,
+    PodIP,
+    Service,
+    ServicePort,
+)
 from zonewise.routing import RoutingNodes
 from zonewise.slices.decide.families import ServiceFamily, canonical
-from zonewise.slices.decide.ports import Ports, port_resolver
 from zonewise.topology import ZONE
 
 _ENDED: Final = ("Succeeded", "Failed")
@@ -20,6 +29,7 @@ _CONDITIONS: Final = {
     for said in product((False, True), repeat=3)
 }
 
+Ports = tuple[EndpointPort, ...]
 ByPorts = dict[Ports, list[Endpoint]]
 
 
@@ -106,3 +116,43 @@ def _is_ready(pod: Pod) -> bool:
 def _answers_for(service: Service, pod: Pod) -> bool:
     """A pod has a DNS name of its own under the headless Service that it names as its subdomain."""
     return pod.spec.subdomain == service.metadata.name and pod.metadata.namespace == service.metadata.namespace
+
+
+def port_resolver(service: Service) -> Callable[[Pod], Ports]:
+    """Pods differ only where the Service names a port, so all others share one answer."""
+    wanted = service.spec.ports
+    if any(isinstance(port.target_port, str) for port in wanted):
+        return lambda pod: _resolved(wanted, pod)
+    same_for_all = _resolved(wanted, Pod())
+    return lambda _pod: same_for_all
+
+
+def _resolved(wanted: Iterable[ServicePort], pod: Pod) -> Ports:
+    """A named port that the pod does not have is left out."""
+    return tuple(
+        EndpointPort(name=port.name, protocol=port.protocol, port=number, app_protocol=port.app_protocol)
+        for port in wanted
+        if (number := _number(port, pod)) is not None
+    )
+
+
+def _number(port: ServicePort, pod: Pod) -> int | None:
+    if isinstance(port.target_port, int):
+        return port.target_port
+    return next(
+        (
+            found.container_port
+            for found in _ports_of(pod)
+            if found.name == port.target_port and found.protocol == port.protocol
+        ),
+        None,
+    )
+
+
+def _ports_of(pod: Pod) -> Iterator[ContainerPort]:
+    """Containers first, then sidecars."""
+    for container in pod.spec.containers:
+        yield from container.ports
+    for container in pod.spec.init_containers:
+        if container.restart_policy == "Always":
+            yield from container.ports
