@@ -11,9 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, OwnerReference, Service
+from zonewise.api.names import CONSUMER, HEADLESS_LABEL, MANAGED_BY, STARTED, STOCK_MANAGER, TRIGGER_TIME, WEIGHTS
+from zonewise.objects import SERVICE_NAME, Endpoint, EndpointPort, EndpointSlice, OwnerReference, Service
+from zonewise.slices.decide.families import is_headless
 
 _LONGEST_NAME: Final = 253
+_RESERVED: Final = {SERVICE_NAME, MANAGED_BY, HEADLESS_LABEL, CONSUMER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,30 @@ def patch_of(existing: EndpointSlice, draft: SliceBody) -> dict[str, Any]:
     if (existing.endpoints or ()) != draft.endpoints:
         patch["endpoints"] = msgspec.to_builtins(draft.endpoints)
     return patch
+
+
+def labels_for(service: Service, group: str | None) -> dict[str, str]:
+    """Labels of a slice: those of its Service, and the reserved ones. Without a group there is no consumer label.
+
+    The group is a label so that a node proxy can watch only the slices that its own zone consumes.
+    """
+    labels = {key: value for key, value in service.metadata.labels.items() if key not in _RESERVED}
+    labels |= {SERVICE_NAME: service.metadata.name, MANAGED_BY: STOCK_MANAGER}
+    if is_headless(service):
+        labels[HEADLESS_LABEL] = ""
+    if group is not None:
+        labels[CONSUMER] = group
+    return labels
+
+
+def annotations_for(
+    existing: EndpointSlice | None, trigger_time: str | None, started: str, weights: str = ""
+) -> dict[str, str]:
+    """Annotations of other writers are kept. The trigger time is the one of this write, or none."""
+    kept = existing.metadata.annotations if existing else {}
+    annotations = {key: value for key, value in kept.items() if key not in {TRIGGER_TIME, STARTED, WEIGHTS}}
+    ours: Mapping[str, str | None] = {TRIGGER_TIME: trigger_time, STARTED: started, WEIGHTS: weights}
+    return annotations | {key: value for key, value in ours.items() if value}
 
 
 def is_owned_by(existing: EndpointSlice, service: Service) -> bool:

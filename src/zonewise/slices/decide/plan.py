@@ -17,10 +17,9 @@ from zonewise.routing import NO_DRAIN, Decision, Drain, HintsExpression, HintsFo
 from zonewise.routing.load import Consumers
 from zonewise.routing.policy import AutomaticHints
 from zonewise.routing.weights_annotation import write_weights
-from zonewise.slices.decide.body import SliceBody, SliceUpdate, is_owned_by
+from zonewise.slices.decide.body import SliceBody, SliceUpdate, annotations_for, is_owned_by, labels_for
 from zonewise.slices.decide.endpoints import ByPorts, endpoints_of
 from zonewise.slices.decide.families import ServiceFamily, families_of
-from zonewise.slices.decide.metadata import annotations_for, labels_for
 from zonewise.slices.decide.placement import PLACEHOLDER, PlacedSlice, Placement, place, reuse
 from zonewise.slices.decide.route import RoutedEndpoints, route
 from zonewise.slices.decide.strict_hints import carry_hints, hint_bodies
