@@ -31,7 +31,7 @@ from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, key_of
 from zonewise.planning.data_plane import DataPlane
 from zonewise.routing import DRAIN_ZONE
-from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.body import service_key
 
 PODS = {
     "a-1": "zone-a-1",

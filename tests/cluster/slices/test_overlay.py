@@ -42,9 +42,9 @@ from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
-from zonewise.objects import ENDPOINT_SLICES, NODES
+from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICE_NAME
 from zonewise.routing import DRAIN_ZONE
-from zonewise.slices.decide.names import SERVICE_NAME, service_key
+from zonewise.slices.decide.body import service_key
 from zonewise.slices.informers import SliceInformers, SlicesMode
 from zonewise.slices.overlay_controller import OverlayController
 from zonewise.slices.reporter import RoutingReporter

@@ -11,8 +11,7 @@ from support.slices.cluster import OF_OURS, ZONES, World, running, settled
 from support.waiting import eventually
 from zonewise.api.names import CONSUMER, SAME_ZONE
 from zonewise.kube.client.client import EventType
-from zonewise.objects import ENDPOINT_SLICES, SERVICES, EndpointSlice
-from zonewise.slices.decide.names import SERVICE_NAME
+from zonewise.objects import ENDPOINT_SLICES, SERVICE_NAME, SERVICES, EndpointSlice
 
 pytestmark = pytest.mark.xdist_group("slices")
 

@@ -27,6 +27,7 @@ from zonewise.objects import (
     NODES,
     PODS,
     SERVICE_ACCOUNTS,
+    SERVICE_NAME,
     SERVICES,
     EndpointSlice,
     Pod,
@@ -34,7 +35,6 @@ from zonewise.objects import (
 )
 from zonewise.routing import DRAIN_ZONE, HintsForm, RoutingNodes, drained_zones
 from zonewise.slices.controller import SliceController, SlicesConfig
-from zonewise.slices.decide.names import SERVICE_NAME
 from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 from zonewise.topology import ZONE
 

@@ -25,7 +25,7 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.nodes import kwok
 from zonewise.objects import ENDPOINT_SLICES, NODES, PODS, SERVICES, Endpoint, EndpointSlice, Service
 from zonewise.routing import RoutingNodes, drained_zones
-from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.overlay import overlay
 
 ZONES = ("zone-a", "zone-b", "zone-c")
