@@ -1,7 +1,7 @@
-"""What the slice controller counts, under the stock controller's names, so that its dashboards and alerts read ours too.
+"""Metrics of the slice controller, named as the stock controller's, so that its dashboards and alerts work.
 
-The stock controller's counters don't end in `_total`, which this library puts behind every counter: they are gauges
-here, that only rise. `changes_endpointslices_per_sync` and `reallocated_endpoints_per_sync` are ours.
+The stock controller's counters do not end in `_total`, which this library appends to every counter, so they are gauges
+here that only rise. `changes_endpointslices_per_sync` and `reallocated_endpoints_per_sync` are Zonewise's own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _POWERS_OF_TWO: Final = tuple(2.0**power for power in range(1, 16))
 
 
 def _histogram(name: str, help_text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()) -> Histogram:
-    chosen = {"buckets": buckets} if buckets else {}
-    return Histogram(name, help_text, labels, subsystem=_SUBSYSTEM, **chosen)  # type: ignore[arg-type]
+    options = {"buckets": buckets} if buckets else {}
+    return Histogram(name, help_text, labels, subsystem=_SUBSYSTEM, **options)  # type: ignore[arg-type]
 
 
 def _gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
@@ -64,7 +64,7 @@ class WriteOperation(StrEnum):
 
 
 class WriteResult(StrEnum):
-    """The stock controller also counts stale syncs; ours reads what it wrote and has none."""
+    """The stock controller also counts stale syncs; this one tracks its writes and has none."""
 
     SUCCESS = "success"
     STALE = "stale"
@@ -77,7 +77,7 @@ SYNCS_BY_RESULT: Final = {result: SYNCS.labels(result) for result in WriteResult
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one Service adds to the totals."""
+    """The part of one Service in the totals."""
 
     endpoints: int = 0
     slices: int = 0
@@ -89,7 +89,7 @@ _NO_PART: Final = _Part()
 
 
 class Totals:
-    """Sums over all Services, kept as each is synced; the gauges ask for them when they are scraped."""
+    """Sums over all Services, updated by each sync; the gauges read them when scraped."""
 
     def __init__(self) -> None:
         self._parts: dict[Key, _Part] = {}
@@ -130,7 +130,7 @@ def observe(service: Service, plan: SlicesPlan) -> None:
 
 
 def _distribution(service: Service) -> str:
-    """Only what counts: not where hints come first, and no value that nobody knows."""
+    """The value in effect: empty if automatic hints take precedence or the value is unknown."""
     value = service.spec.traffic_distribution
     if value is None or value not in set(TrafficDistribution) or hints_enabled(service.metadata.annotations):
         return ""

@@ -131,7 +131,7 @@ async def test_where_annotations_are_full_events_still_tell_and_nothing_is_tried
             await world.pod("another", {"app": "web"}, "zone-a-0")
             await settled(world)
         assert await reasons(world, {"Required", "NeedsProxy"})
-    assert len([line for line in lines if line["event"] == "state not written"]) == 1
+    assert len([line for line in lines if line["event"] == "routing state rejected"]) == 1
     assert await gone(world)
 
 

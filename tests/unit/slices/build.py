@@ -167,7 +167,7 @@ class World:
             yield
         for update in plan.updates:
             name = update.existing.metadata.name
-            self.stored[name] = _merged(self.stored[name], patch_of(update.existing, update.draft))
+            self.stored[name] = _merged(self.stored[name], patch_of(update.existing, update.body))
             self.stored[name]["metadata"]["resourceVersion"] = str(next(self._numbers))
             yield
         for found in plan.deletes:

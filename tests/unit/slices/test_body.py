@@ -59,7 +59,7 @@ def test_the_body_of_a_placeholder_has_both_lists() -> None:
 
 def patched(before: World, change: Any) -> dict[str, Any]:
     (update,) = before.plan(*change).updates
-    return patch_of(update.existing, update.draft)
+    return patch_of(update.existing, update.body)
 
 
 def test_a_patch_has_only_what_differs() -> None:

@@ -43,5 +43,5 @@ def test_what_all_services_have_in_common_does_not_gather_them_in_one_place() ->
     index = ServicesBySelector()
     for number in range(100):
         index.put(Key("one", f"s{number}"), {"tier": "prod", "app": f"a{number}"})
-    places = {index._places[Key("one", f"s{number}")] for number in range(100)}
+    places = {index._pairs_by_service[Key("one", f"s{number}")] for number in range(100)}
     assert len(places) > 90

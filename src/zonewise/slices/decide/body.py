@@ -1,6 +1,6 @@
-"""A slice as it should be, and the writes that make it so: the whole body of a new one, a merge patch of an old one.
+"""The EndpointSlice to write: its labels, annotations and body, and the merge patch for a slice that exists.
 
-`plan` makes drafts; the controller sends what `body_of` and `patch_of` say. Pure.
+`plan` makes each `SliceBody`; the writer sends `body_of` for a new slice and `patch_of` for an existing one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RESERVED: Final = {SERVICE_NAME, MANAGED_BY, HEADLESS_LABEL, CONSUMER}
 
 @dataclass(frozen=True, slots=True)
 class SliceBody:
-    """Labels and annotations are all that the slice should have."""
+    """A slice as it should be. Labels and annotations are complete: others are removed."""
 
     service: Service
     address_type: str
@@ -34,37 +34,37 @@ class SliceBody:
 @dataclass(frozen=True, slots=True)
 class SliceUpdate:
     existing: EndpointSlice
-    draft: SliceBody
+    body: SliceBody
 
 
-def body_of(draft: SliceBody) -> dict[str, Any]:
-    service = draft.service.metadata
+def body_of(body: SliceBody) -> dict[str, Any]:
+    service = body.service.metadata
     return {
         "metadata": {
             "generateName": name_prefix(service.name),
             "namespace": service.namespace,
-            "labels": dict(draft.labels),
-            "annotations": dict(draft.annotations),
-            "ownerReferences": [_owner_of(draft.service)],
+            "labels": dict(body.labels),
+            "annotations": dict(body.annotations),
+            "ownerReferences": [_owner_of(body.service)],
         },
-        "addressType": draft.address_type,
-        "ports": msgspec.to_builtins(draft.ports),
-        "endpoints": msgspec.to_builtins(draft.endpoints),
+        "addressType": body.address_type,
+        "ports": msgspec.to_builtins(body.ports),
+        "endpoints": msgspec.to_builtins(body.endpoints),
     }
 
 
-def patch_of(existing: EndpointSlice, draft: SliceBody) -> dict[str, Any]:
-    """A merge patch with what differs; it fails if somebody else wrote the slice since `existing` was read."""
+def patch_of(existing: EndpointSlice, body: SliceBody) -> dict[str, Any]:
+    """A merge patch with what differs; the resource version in it makes the write fail if the slice changed since `existing` was read."""
     before = existing.metadata
     patch: dict[str, Any] = {"metadata": {"resourceVersion": before.resource_version}}
-    if labels := _difference(before.labels, draft.labels):
+    if labels := _difference(before.labels, body.labels):
         patch["metadata"]["labels"] = labels
-    if annotations := _difference(before.annotations, draft.annotations):
+    if annotations := _difference(before.annotations, body.annotations):
         patch["metadata"]["annotations"] = annotations
-    if frozenset(existing.ports or ()) != frozenset(draft.ports):
-        patch["ports"] = msgspec.to_builtins(draft.ports)
-    if (existing.endpoints or ()) != draft.endpoints:
-        patch["endpoints"] = msgspec.to_builtins(draft.endpoints)
+    if frozenset(existing.ports or ()) != frozenset(body.ports):
+        patch["ports"] = msgspec.to_builtins(body.ports)
+    if (existing.endpoints or ()) != body.endpoints:
+        patch["endpoints"] = msgspec.to_builtins(body.endpoints)
     return patch
 
 
@@ -86,8 +86,10 @@ def annotations_for(
     existing: EndpointSlice | None, trigger_time: str | None, started: str, weights: str = ""
 ) -> dict[str, str]:
     """Annotations of other writers are kept. The trigger time is the one of this write, or none."""
-    kept = existing.metadata.annotations if existing else {}
-    annotations = {key: value for key, value in kept.items() if key not in {TRIGGER_TIME, STARTED, WEIGHTS}}
+    existing_annotations = existing.metadata.annotations if existing else {}
+    annotations = {
+        key: value for key, value in existing_annotations.items() if key not in {TRIGGER_TIME, STARTED, WEIGHTS}
+    }
     ours: Mapping[str, str | None] = {TRIGGER_TIME: trigger_time, STARTED: started, WEIGHTS: weights}
     return annotations | {key: value for key, value in ours.items() if value}
 
@@ -98,12 +100,12 @@ def service_key(endpoint_slice: EndpointSlice) -> Key:
 
 
 def is_owned_by(existing: EndpointSlice, service: Service) -> bool:
-    """A slice of an earlier Service of the same name is not: its owner had another uid."""
+    """False for a slice of an earlier Service with the same name, whose uid differs."""
     return any(_refers_to(owner, service) for owner in existing.metadata.owner_references)
 
 
 def name_prefix(service_name: str) -> str:
-    """With a dash, unless that makes the name too long."""
+    """The Service name and a dash; without the dash if the prefix would be too long."""
     return f"{service_name}-" if len(service_name) < _LONGEST_NAME else service_name
 
 
@@ -123,6 +125,6 @@ def _owner_of(service: Service) -> dict[str, Any]:
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """As RFC 7386 says it: null for what goes."""
+    """Changed keys as a merge patch (RFC 7386): null for a removed key."""
     changed: dict[str, str | None] = {key: value for key, value in after.items() if before.get(key) != value}
     return changed | {key: None for key in before if key not in after}
