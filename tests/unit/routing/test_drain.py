@@ -286,7 +286,7 @@ def test_more_zones_than_an_endpoint_has_room_for_are_shared_out_and_told() -> N
     expression = express(decision, MANY)
     assert all(len(hints.for_zones) <= 8 for hints in expression.hints.values())
     assert [loss.sentence for loss in expression.losses] == [
-        "an endpoint can be for 8 zones at most, so some zones use a part of them"
+        "an endpoint can serve 8 zones at most, so some zones use only part of them"
     ]
     assert not any("z00-1" in used for used in stock(decision, expression, MANY, asked("nothing asked")).values())
 
@@ -301,7 +301,7 @@ LOST = {
     "a node without a zone": (
         RoutingNodes.of([*THREE.nodes.values(), node("x1")]),
         NINE,
-        "1 nodes say no zone, among them x1, and use drained endpoints too",
+        "1 nodes have no zone label, among them x1, and use drained endpoints too",
     ),
     "only terminating endpoints": (
         THREE,

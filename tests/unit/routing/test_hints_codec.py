@@ -83,21 +83,21 @@ EXPRESSED = {
         TWO,
         THREE,
         {"A": "a/", "B": "b/"},
-        [f"hints cannot say {REGION} in this place"],
+        [f"hints cannot express {REGION} at this position"],
     ),
     "rack, zone, everyone": (
         keys("rack", ZONE, "*"),
         TWO,
         REGIONS,
         {"A": "a/", "B": "b/"},
-        ["hints cannot say rack in this place"],
+        ["hints cannot express rack at this position"],
     ),
     "zone before host": (
         keys(ZONE, HOSTNAME, "*"),
         TWO,
         THREE,
         {"A": "a/", "B": "b/"},
-        [f"hints cannot say {HOSTNAME} in this place"],
+        [f"hints cannot express {HOSTNAME} at this position"],
     ),
     "zone, hard": (keys(ZONE), TWO, THREE, {"A": "a/", "B": "b/"}, ["the rule is hard"]),
     "zone, an endpoint without one": (
@@ -112,7 +112,7 @@ EXPRESSED = {
         endpoints({"a": 2, "b": 1, "c": 1}),
         THREE,
         {"a-1": "a/", "a-2": "a+b+c/", "b-1": "b/", "c-1": "c/"},
-        ["hints cannot say weights"],
+        ["hints cannot express weights"],
     ),
     "more zones than hints can name": (
         {SAME_REGION: "Prefer"} | AT_ONCE,

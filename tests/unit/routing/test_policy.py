@@ -160,7 +160,7 @@ COMPLAINTS = {
         TOPOLOGY_KEYS,
         "externalTrafficPolicy Local",
     ),
-    "strength misspelled": (service({SAME_ZONE: "Preferred"}), SAME_ZONE, "'Preferred' means Balanced"),
+    "strength misspelled": (service({SAME_ZONE: "Preferred"}), SAME_ZONE, "'Preferred' is invalid, Balanced applies"),
     "unknown algorithm": (service({SAME_ZONE: "Prefer", ALGORITHM: "best"}), ALGORITHM, "'best'"),
     "balanced is no way to prefer": (service({SAME_ZONE: "Prefer", ALGORITHM: "balanced"}), ALGORITHM, "'balanced'"),
     "start is no number": (service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "many"}), STARTING_THRESHOLD, "default"),
@@ -169,12 +169,12 @@ COMPLAINTS = {
     "more padding than threshold": (
         service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "5"}),
         PADDING,
-        "'5' means the default",
+        "'5' is invalid, the default applies",
     ),
     "threshold without percent": (service({SAME_ZONE: "Prefer", OVERLOAD_THRESHOLD: "50"}), OVERLOAD_THRESHOLD, "'50'"),
     "no overload at all": (service({SAME_ZONE: "Prefer", OVERLOAD_THRESHOLD: "0%"}), OVERLOAD_THRESHOLD, "'0%'"),
     "other digits": (service({SAME_ZONE: "Prefer", PADDING: "٣"}), PADDING, "default"),
-    "hints misspelled": (service({OLD_HINTS: "aUto"}), OLD_HINTS, "'aUto' leaves hints off"),
+    "hints misspelled": (service({OLD_HINTS: "aUto"}), OLD_HINTS, "'aUto' is invalid, hints stay off"),
     "unknown distribution": (service(traffic_distribution="Near"), "spec.trafficDistribution", "'Near' is unknown"),
 }
 

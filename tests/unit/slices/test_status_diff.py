@@ -119,7 +119,7 @@ def test_and_loses_an_old_one() -> None:
     report = told(service(), TWELVE, told(PREFER, TWELVE))
     assert (report.changes, report.text) == (True, None)
     assert said(report) == [
-        "Normal NoPolicy: same-zone Prefer ended: the Service asks for nothing, so every client gets every endpoint"
+        "Normal NoPolicy: same-zone Prefer ended: the Service has no routing policy, so every client gets every endpoint"
     ]
 
 
@@ -203,7 +203,9 @@ def test_a_second_mistake_is_told_alone() -> None:
     first = told(service({SAME_ZONE: "Prefer", PADDING: "x"}), TWELVE)
     second = told(service({SAME_ZONE: "Prefer", PADDING: "x", STARTING_THRESHOLD: "y"}), TWELVE, first)
     (text,) = said(second)
-    assert text.startswith("Warning InvalidValue: zonewise.dev/starting-threshold: 'y' means the default.")
+    assert text.startswith(
+        "Warning InvalidValue: zonewise.dev/starting-threshold: 'y' is invalid, the default applies."
+    )
 
 
 def test_what_hints_cannot_say_is_told() -> None:
