@@ -144,14 +144,14 @@ def _valid(text: str) -> set[str]:
     return {zone for zone in _named(text) if zone and not value_problem(zone)}
 
 
-def _complaints(text: str, subject: RoutingSubject, known: frozenset[str]) -> Iterator[RoutingReason]:
+def _complaints(text: str, subject: RoutingSubject, all_zones: frozenset[str]) -> Iterator[RoutingReason]:
     """At most one for invalid names, and one for zones without nodes."""
     valid = _valid(text)
     if bad := sorted(_named(text) - valid):
         yield _complaint(
             RoutingCode.INVALID_VALUE, text, subject, f"has the invalid zone name {_shown(bad[0])}, which is ignored"
         )
-    if unknown := sorted(valid - known):
+    if unknown := sorted(valid - all_zones):
         names = ", ".join(unknown[:_NAMED])
         yield _complaint(RoutingCode.NO_EFFECT, text, subject, f"has no effect for {names}: no node is in such a zone")
 

@@ -109,12 +109,12 @@ def hint_strictly(
     if isinstance(allocations, RoutingReason):
         return _off(slices, [True] * len(changing) + [False] * len(unchanged), allocations)
     kept, by_zone = _keep_valid(unchanged, allocations)
-    written = [True] * len(changing) + [not keep for keep in kept]
-    to_hint = [endpoints for endpoints, write in zip(slices, written, strict=True) if write]
+    is_written = [True] * len(changing) + [not keep for keep in kept]
+    to_hint = [endpoints for endpoints, write in zip(slices, is_written, strict=True) if write]
     if without_zone := [endpoint for endpoints in to_hint for endpoint in endpoints if _lacks_zone(endpoint)]:
-        return _off(slices, written, _endpoints_without_zone(without_zone))
+        return _off(slices, is_written, _endpoints_without_zone(without_zone))
     hinted = iter(_hint_all(to_hint, allocations, by_zone))
-    hints = tuple(next(hinted) if write else None for write in written)
+    hints = tuple(next(hinted) if write else None for write in is_written)
     facts = {"zones": dict(by_zone), "endpoints": ready}
     return Hinted(
         hints,
@@ -208,11 +208,11 @@ def _zone_for(endpoint: Endpoint, giving: Counter[str], receiving: Counter[str],
     return taker
 
 
-def _off(slices: Sequence[Slice], written: Sequence[bool], reason: RoutingReason) -> Hinted:
+def _off(slices: Sequence[Slice], is_written: Sequence[bool], reason: RoutingReason) -> Hinted:
     """Removes all hints; a slice without hints is written only if it is written anyway."""
     hints = tuple(
         (None,) * len(endpoints) if write or any(endpoint.hints for endpoint in endpoints) else None
-        for endpoints, write in zip(slices, written, strict=True)
+        for endpoints, write in zip(slices, is_written, strict=True)
     )
     return Hinted(hints, {}, reason)
 

@@ -80,9 +80,9 @@ class _Task:
         preferences: dict[str, Preference] = {}
         for wall, (clients, members) in self._walled().items():
             demand = self.cluster.demand(key, clients)
-            there = {address: homes[address] for address in members}
+            walled_homes = {address: homes[address] for address in members}
             previous = self._remembered(key, members)
-            preferences[wall] = prefer(demand, there, limits, previous, level=_WORD[key])
+            preferences[wall] = prefer(demand, walled_homes, limits, previous, level=_WORD[key])
             consumers |= preferences[wall].consumers or {}
         started = any(preference.started for preference in preferences.values())
         reason = _level_reason(key, preferences, self.cluster.clients_without(key))

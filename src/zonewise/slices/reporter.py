@@ -79,9 +79,9 @@ class RoutingReporter:
         cluster: RoutingNodes,
     ) -> None:
         """`decisions` and `expressions` by address type, as the sync updated them."""
-        written = self._stored_annotation(service)
+        annotation = self._stored_annotation(service)
         report = report_on(
-            service, decisions, expressions, cluster, written, self._wall(), stock_events=self._stock_events
+            service, decisions, expressions, cluster, annotation, self._wall(), stock_events=self._stock_events
         )
         self._measure(key_of(service), report.state)
         self._report_foreign_complaints(service, decisions, cluster)
