@@ -15,7 +15,7 @@ from typing import Final
 from zonewise.objects import Endpoint, Service
 from zonewise.routing.cluster import RoutingNodes
 from zonewise.routing.decision import Decision
-from zonewise.routing.drain import NO_DRAIN, NOBODY, Drain, drained_reason, not_drained_reason, split
+from zonewise.routing.drain import NO_CONSUMERS, NO_DRAIN, Drain, drained_reason, not_drained_reason, split
 from zonewise.routing.endpoints import UsableEndpoints, usable
 from zonewise.routing.hints_codec import zone_consumers
 from zonewise.routing.hints_stable import hint_stably
@@ -114,12 +114,12 @@ def _memory(previous: Decision | Memory, reading: PolicyReading) -> Memory:
 
 
 def _after_drain(memory: Memory, usable_endpoints: UsableEndpoints) -> Memory:
-    """When endpoints return from a drain, the assignment during the drain is forgotten; only `NOBODY` entries stay.
+    """When endpoints return from a drain, only their `NO_CONSUMERS` entries of the memory stay.
 
     They tell a preference that it had started, and not that it had chosen an even spread.
     """
     zones = memory.get(ZONE, {})
-    returned = {address: NOBODY for address in usable_endpoints.by_address if zones.get(address) == NOBODY}
+    returned = {address: NO_CONSUMERS for address in usable_endpoints.by_address if zones.get(address) == NO_CONSUMERS}
     return dict.fromkeys(memory, returned) if returned else memory
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from zonewise.objects import Endpoint
 from zonewise.routing.cluster import RoutingNodes
-from zonewise.routing.drain import NO_DRAIN, NOBODY, Drain
+from zonewise.routing.drain import NO_CONSUMERS, NO_DRAIN, Drain
 from zonewise.routing.policy import PolicyReading
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
@@ -43,8 +43,8 @@ class Decision:
     @property
     def memory(self) -> Memory:
         """The input of the next decision."""
-        nobody = dict.fromkeys(self.drained, NOBODY)
-        return {tier.key: {**tier.consumers, **nobody} for tier in self.tiers if tier is not EVERYONE}
+        drained = dict.fromkeys(self.drained, NO_CONSUMERS)
+        return {tier.key: {**tier.consumers, **drained} for tier in self.tiers if tier is not EVERYONE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from zonewise.routing.load import consumed_by
 from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import value_problem, zone_of
 
-NOBODY: Final = consumed_by(DRAINED)
+NO_CONSUMERS: Final = consumed_by(DRAINED)
 
 _SHOWN: Final = 80
 _NAMED: Final = 5

@@ -35,7 +35,7 @@ class EndpointSliceEvent(NamedTuple):
 
 
 def stock_event(reason: RoutingReason, address_type: str) -> EndpointSliceEvent:
-    """The event upstream would record for what a result of `hint_strictly`."""
+    """The event upstream would record for a result of `hint_strictly`."""
     message = f"{_MESSAGES[reason.code].format_map(reason.facts)}, addressType: {address_type}"
     if reason.code is RoutingCode.HINTED:
         return EndpointSliceEvent("Normal", "TopologyAwareHintsEnabled", message)

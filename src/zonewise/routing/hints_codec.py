@@ -62,9 +62,9 @@ def express(decision: Decision, cluster: RoutingNodes) -> HintsExpression:
                 for_zones=_hints(zones_and_nodes[0]), for_nodes=_hints(zones_and_nodes[1])
             )
         hints[address] = hints_by_names[zones_and_nodes]
-    nobody = (DRAINED_EVENLY if evenly else DRAINED,)
-    for_nobody = EndpointHints(for_zones=_hints(nobody), for_nodes=_hints(nobody if nodes else ()))
-    hints.update(dict.fromkeys(decision.drained if zones else (), for_nobody))
+    no_zone = (DRAINED_EVENLY if evenly else DRAINED,)
+    drained_hints = EndpointHints(for_zones=_hints(no_zone), for_nodes=_hints(no_zone if nodes else ()))
+    hints.update(dict.fromkeys(decision.drained if zones else (), drained_hints))
     return HintsExpression(hints, tuple(losses))
 
 

@@ -20,7 +20,7 @@ from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.assign import compose, moves, pick, settle
 from zonewise.routing.load import Composition, Consumers, consumed_by, in_domain_share, loads, sizes_of
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
-from zonewise.routing.rebalance import OUTSIDE, AssignmentDraft, afresh
+from zonewise.routing.rebalance import OUTSIDE, AssignmentDraft, new_composition
 from zonewise.routing.tuning import StartingPoint
 
 DEFAULT_OVERLOAD: Final = 0.5
@@ -117,7 +117,9 @@ class _Case:
         """The assignment of the algorithm; None if it is an even spread or breaks the threshold."""
         counts = Counter(self.homes.values())
         last_composition = {consumed_by(*self.demand): dict(counts)} if self.was_even else self.composed
-        composition = afresh(self.limits.algorithm, self.demand, counts, self.limits.overload, last_composition)
+        composition = new_composition(
+            self.limits.algorithm, self.demand, counts, self.limits.overload, last_composition
+        )
         if not composition or not loads(sizes_of(composition), self.demand).within(self.limits.overload):
             return None
         return self._preferred(composition, "afresh")

@@ -26,7 +26,7 @@ OUTSIDE: Final = ""
 """The home of endpoints outside the given domains."""
 
 
-def afresh(
+def new_composition(
     algorithm: Algorithm, demand: Mapping[str, int], homes: Counter[str], threshold: float, settled: Composition
 ) -> Composition:
     """The assignment by the algorithm; empty for an even spread.

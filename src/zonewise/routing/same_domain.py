@@ -23,7 +23,7 @@ from zonewise.routing.tiers import EVERYONE, Memory, Tier, own_tier
 from zonewise.topology import REGION, ZONE
 
 _WEIGHTED: Final = {Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT}
-"""Their weights fit one number of endpoints only, and hints store none, so they are always computed anew."""
+"""Their weights fit one number of endpoints only, and hints store none, so they are always recomputed."""
 _WORD: Final = {NODE_NAME: "node", ZONE: "zone", REGION: "region"}
 
 

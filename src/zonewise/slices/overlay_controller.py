@@ -39,7 +39,7 @@ _HINTS_REMOVED: Final = RoutingReason(
     " that API servers reach it",
 )
 
-_WRITES: Final = Counter("zonewise_overlay_writes", "Slices written because the answer changed while nobody wrote")
+_WRITES: Final = Counter("zonewise_overlay_writes", "Slices written because their hints changed")
 
 
 class _WriteOutcome(NamedTuple):

@@ -1,4 +1,4 @@
-"""What must hold for every input, whatever the algorithm."""
+"""Invariants of every algorithm for any input."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_permuted_zones_give_a_permuted_result(algorithm: Algorithm, data: st.Da
     first, second = (assign(algorithm, *split(order)) for order in (zones, shuffled))
     score, permuted = evaluate(split(zones)[0], first), evaluate(split(shuffled)[0], second)
     assert permuted[:3] == pytest.approx(score[:3], abs=1e-9)
-    # Who shares the fractions follows zone order, and from four zones on that changes the number of groups.
+    # The zones that share the fractions follow zone order, and from four zones on that changes the number of groups.
     if algorithm is not Algorithm.LOCAL_WEIGHTED or len(zones) <= 3:
         assert total(shuffled, second) == pytest.approx(total(zones, first), abs=1e-9)
     if algorithm is Algorithm.OPTIMAL:

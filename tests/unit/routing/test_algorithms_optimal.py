@@ -1,4 +1,4 @@
-"""`optimal` against a search of all assignments, and how steady it is when endpoints come and go."""
+"""`optimal` compared with a search of all assignments, and its stability when endpoints are added or removed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_memory_of_the_same_input_changes_nothing(endpoints: list[int]) -> None:
     "previous",
     [
         pytest.param(assign(Algorithm.LOCAL_WEIGHTED, [3, 4, 5], [7, 8, 10]), id="weighted"),
-        pytest.param(EndpointGroups((EndpointGroup((7, 8, 10), (1.0, 1.0, 0.0)),)), id="a zone reached nobody"),
+        pytest.param(EndpointGroups((EndpointGroup((7, 8, 10), (1.0, 1.0, 0.0)),)), id="a zone without endpoints"),
     ],
 )
 def test_weighted_memory_is_not_kept(previous: EndpointGroups) -> None:

@@ -1,4 +1,4 @@
-"""The one face: which rule decides, what is said, and that it depends on nothing but its arguments."""
+"""Routing decisions: which rule decides, the reason, and independence of everything but the arguments."""
 
 import subprocess
 import sys

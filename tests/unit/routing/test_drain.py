@@ -1,4 +1,4 @@
-"""A zone that traffic leaves: who may ask for it, what every policy makes of it, and that stock proxies obey."""
+"""Zone drains: their sources, their effect with every policy, and that stock proxies follow them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -71,8 +71,8 @@ def drain(*zones: str) -> Drain:
 
 
 SAID: dict[str, tuple[str | None, str | None, list[Node], dict[str, list[str]]]] = {
-    # name: on the Service, on the namespace, nodes, who drains which zone
-    "nobody": (None, None, [], {}),
+    # name: on the Service, on the namespace, nodes, drained zones with their sources
+    "none": (None, None, [], {}),
     "the Service": ("a", None, [], {"a": ["Service shop/web"]}),
     "the namespace": (None, "b", [], {"b": ["Namespace shop"]}),
     "two of them, one zone": ("a", "a", [], {"a": ["Namespace shop", "Service shop/web"]}),
@@ -192,7 +192,7 @@ def with_hints(unhinted: Endpoint, hints: EndpointHints | None) -> Endpoint:
 @pytest.mark.parametrize("hints", HintsForm)
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_client_uses_a_drained_zone(name: str, hints: HintsForm) -> None:
-    """Neither those who follow the decision nor stock proxies, whose clients in the drained zone go elsewhere."""
+    """Neither components that follow the decision nor stock proxies; clients in the drained zone go elsewhere."""
     decision = decide(service_with(name), NINE, THREE, hints=hints, drained=drain("a"))
     expression = express(decision, THREE)
     assert set(expression.hints) == {candidate.addresses[0] for candidate in NINE}

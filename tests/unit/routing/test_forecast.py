@@ -1,4 +1,4 @@
-"""What decisions do to traffic, by hand-made sums."""
+"""Forecasts of decisions, compared with manual calculations."""
 
 import json
 from collections import Counter

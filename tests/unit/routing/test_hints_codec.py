@@ -1,4 +1,4 @@
-"""Decisions as hints, what gets lost on the way, and what slices remember."""
+"""Decisions as hints, what hints cannot express, and what slices store."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Automatic hints, stable: what upstream refuses, what it forgets, and who is left out."""
+"""Stable automatic hints: counts that upstream refuses, memory, and nodes left out."""
 
 from collections import Counter
 

@@ -45,8 +45,8 @@ CHOICES = {
     "the region after all": ([HOSTNAME, ZONE, REGION], "c1", ""),
     "a client without labels, hard": ([HOSTNAME, ZONE], "bare", ""),
     "a client without labels, soft": ([HOSTNAME, ZONE, "*"], "bare", "A1 A2 B1 LOST"),
-    "a client nobody knows, hard": ([HOSTNAME], "nobody", ""),
-    "a client nobody knows, soft": ([HOSTNAME, "*"], "nobody", "A1 A2 B1 LOST"),
+    "an unknown client, hard": ([HOSTNAME], "unknown", ""),
+    "an unknown client, soft": ([HOSTNAME, "*"], "unknown", "A1 A2 B1 LOST"),
     "everyone": (["*"], "c1", "A1 A2 B1 LOST"),
 }
 

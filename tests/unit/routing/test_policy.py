@@ -1,4 +1,4 @@
-"""What a Service asks for: the values that count, those that don't, and what is said about them."""
+"""The policy of a Service: valid values, invalid ones, and the complaints about them."""
 
 import pytest
 from hypothesis import given

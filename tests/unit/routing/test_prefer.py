@@ -1,4 +1,4 @@
-"""`Prefer`: thresholds, padding, downgrade, repair, and what always holds."""
+"""`Prefer`: thresholds, padding, downgrade, repair, and invariants."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def homes(**counts: int) -> dict[str, str]:
 
 
 def shape(preference: Preference) -> dict[str, str]:
-    """Who gets what, readable: the consumers' names to the letters of their endpoints' homes."""
+    """The assignment in short: consumer zones, and the home letters of their endpoints."""
     assert preference.consumers is not None
     members: dict[str, list[str]] = {}
     for address, consumers in preference.consumers.items():

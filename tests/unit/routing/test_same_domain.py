@@ -1,4 +1,4 @@
-"""Same node, zone and region: walls, preferences within them, and what each level says."""
+"""Same node, zone and region: walls, preferences within them, and the reason of each level."""
 
 import pytest
 
@@ -42,7 +42,7 @@ CHOICES = {
     "misspelled": ({SAME_ZONE: "Required"}, FOUR, THREE, "c1", "A1 A2 B1 X"),
     "zone required": ({SAME_ZONE: "Require"}, FOUR, THREE, "a2", "A1 A2"),
     "zone required, none there": ({SAME_ZONE: "Require"}, FOUR, THREE, "c1", ""),
-    "zone required, client nowhere": ({SAME_ZONE: "Require"}, FOUR, THREE, "nobody", ""),
+    "zone required, client nowhere": ({SAME_ZONE: "Require"}, FOUR, THREE, "unknown", ""),
     "node required": ({SAME_NODE: "Require"}, FOUR, THREE, "a2", "A2"),
     "node required, none there": ({SAME_NODE: "Require"}, FOUR, THREE, "b2", ""),
     "node required beats zone preferred": ({SAME_NODE: "Require", SAME_ZONE: "Prefer"}, FOUR, THREE, "b2", ""),
@@ -167,7 +167,7 @@ def test_walls_without_endpoints_have_no_preference() -> None:
 
 
 def test_preference_is_restored_when_a_zone_returns() -> None:
-    """Ten endpoints are too few to start afresh at 6 + 5, but enough to go on."""
+    """Ten endpoints are too few to start at 6 + 5, but enough to continue."""
     annotations = {SAME_ZONE: "Prefer", PADDING: "5"}
     two_zones, one_zone = cluster({"a": 1, "b": 1}), cluster({"a": 1})
     first = decided(annotations, endpoints({"a": 6, "b": 6}), two_zones)

@@ -1,4 +1,4 @@
-"""Weights in an annotation: what was written is read, and nonsense says nothing."""
+"""The weights annotation: written weights are read back, and an invalid one counts as empty."""
 
 import pytest
 

@@ -254,7 +254,7 @@ def clusters(draw: st.DrawFn) -> RoutingNodes:
 
 @st.composite
 def slices(draw: st.DrawFn) -> list[EndpointSlice]:
-    """Up to three slices of two families, with whatever hints somebody left there."""
+    """Up to three slices of two families, with any hints."""
     locations = draw(st.lists(st.sampled_from(ZONES), max_size=14))
     endpoints = [
         endpoint(

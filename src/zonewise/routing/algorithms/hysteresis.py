@@ -28,7 +28,7 @@ def steady(
     fresh: EndpointGroups,
     weights: Weights,
 ) -> EndpointGroups:
-    """The best of keeping, adapting and starting anew, after the cost of moves."""
+    """The best of keeping, adapting and the new assignment, after the cost of moves."""
     partition = partition_of(nodes, previous)
     if partition is None:
         return fresh

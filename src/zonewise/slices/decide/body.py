@@ -54,7 +54,7 @@ def body_of(body: SliceBody) -> dict[str, Any]:
 
 
 def patch_of(existing: EndpointSlice, body: SliceBody) -> dict[str, Any]:
-    """A merge patch with what differs; the resource version in it makes the write fail if the slice changed since `existing` was read."""
+    """A merge patch with the differences. Its resource version makes it fail if the slice changed since the read."""
     before = existing.metadata
     patch: dict[str, Any] = {"metadata": {"resourceVersion": before.resource_version}}
     if labels := _difference(before.labels, body.labels):
