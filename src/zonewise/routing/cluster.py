@@ -5,7 +5,7 @@ Built once per node change and shared by the decisions for all Services.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +46,15 @@ class RoutingNodes:
             }
             self._domains[key] = {name: domain for name, domain in all_domains.items() if domain}
         return self._domains[key]
+
+    def members(self, key: str, member_key: str) -> Mapping[str, set[str]]:
+        """The domains of another key within each domain, such as the zones of a region; empty for an unknown domain."""
+        members: dict[str, set[str]] = defaultdict(set)
+        member_of = self.domains(member_key)
+        for name, domain in self.domains(key).items():
+            if name in member_of:
+                members[domain].add(member_of[name])
+        return members
 
     def homes(self, endpoints: Mapping[str, Endpoint], key: str) -> dict[str, str | None]:
         """The domain of each endpoint, by address: from the labels of its node, else from the slice."""

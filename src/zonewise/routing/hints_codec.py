@@ -11,7 +11,6 @@ proxy without a hint for its own zone uses all endpoints, so during a drain ever
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -81,7 +80,7 @@ def recall(endpoints: Iterable[Endpoint], cluster: RoutingNodes) -> Memory:
             zones[endpoint.addresses[0]] = consumers_of[endpoint.hints]
     if not zones:
         return {}
-    region_of_zone = {zone: region for region, members in _zones_by_region(cluster).items() for zone in members}
+    region_of_zone = {zone: region for region, members in cluster.members(REGION, ZONE).items() for zone in members}
     by_region = {
         consumers: consumed_by(*{region_of_zone[zone] for zone in names(consumers) if zone in region_of_zone})
         for consumers in set(zones.values())
@@ -123,7 +122,7 @@ def _translated(tier: Tier, cluster: RoutingNodes, hint_key: str) -> dict[str, t
     if tier.key in {hint_key, EVERYONE.key}:
         names_of = {consumers: names(consumers) for consumers in set(tier.consumers.values())}
     else:
-        members = _zones_by_region(cluster) if hint_key == ZONE else _nodes_by_domain(cluster, tier.key)
+        members = cluster.members(tier.key, hint_key)
         names_of = {
             consumers: tuple(sorted({member for domain in names(consumers) for member in members[domain]}))
             for consumers in set(tier.consumers.values())
@@ -204,22 +203,6 @@ def _loss(sentence: str) -> RoutingReason:
     return RoutingReason(
         RoutingCode.NEEDS_PROXY, sentence, remedy="label the Service for the Zonewise proxy, which does it as decided"
     )
-
-
-def _zones_by_region(cluster: RoutingNodes) -> Mapping[str, set[str]]:
-    zones, regions = cluster.domains(ZONE), cluster.domains(REGION)
-    zones_by_region: dict[str, set[str]] = defaultdict(set)
-    for node, region in regions.items():
-        if node in zones:
-            zones_by_region[region].add(zones[node])
-    return zones_by_region
-
-
-def _nodes_by_domain(cluster: RoutingNodes, key: str) -> Mapping[str, set[str]]:
-    nodes_by_domain: dict[str, set[str]] = defaultdict(set)
-    for node, domain in cluster.domains(key).items():
-        nodes_by_domain[domain].add(node)
-    return nodes_by_domain
 
 
 def _hints(names: tuple[str, ...]) -> tuple[Hint, ...]:

@@ -32,27 +32,29 @@ def _gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
     return Gauge(name, help_text, labels, subsystem=_SUBSYSTEM)
 
 
-ADDED = _histogram("endpoints_added_per_sync", "Endpoints added on each Service sync", buckets=_POWERS_OF_TWO)
-REMOVED = _histogram("endpoints_removed_per_sync", "Endpoints removed on each Service sync", buckets=_POWERS_OF_TWO)
-REALLOCATED = _histogram(
+ADDED: Final = _histogram("endpoints_added_per_sync", "Endpoints added on each Service sync", buckets=_POWERS_OF_TWO)
+REMOVED: Final = _histogram(
+    "endpoints_removed_per_sync", "Endpoints removed on each Service sync", buckets=_POWERS_OF_TWO
+)
+REALLOCATED: Final = _histogram(
     "reallocated_endpoints_per_sync", "Endpoints given to other zones on each Service sync", buckets=_POWERS_OF_TWO
 )
-CHANGED = _histogram(
+CHANGED: Final = _histogram(
     "endpointslices_changed_per_sync",
     "EndpointSlices changed on each Service sync",
     ("topology", "traffic_distribution"),
 )
-CHANGED_BY_APPROACH = _histogram(
+CHANGED_BY_APPROACH: Final = _histogram(
     "changes_endpointslices_per_sync",
     "EndpointSlices changed on each Service sync, by same-zone approach",
     ("approach",),
 )
-DESIRED_ENDPOINTS = _gauge("endpoints_desired", "Endpoints desired")
-SLICES = _gauge("num_endpoint_slices", "EndpointSlices")
-DESIRED_SLICES = _gauge("desired_endpoint_slices", "EndpointSlices that would exist with perfect allocation")
-CHANGES = _gauge("changes", "EndpointSlice changes", ("operation",))
-SYNCS = _gauge("syncs", "EndpointSlice syncs", ("result",))
-SERVICES_BY_DISTRIBUTION = _gauge(
+DESIRED_ENDPOINTS: Final = _gauge("endpoints_desired", "Endpoints desired")
+SLICES: Final = _gauge("num_endpoint_slices", "EndpointSlices")
+DESIRED_SLICES: Final = _gauge("desired_endpoint_slices", "EndpointSlices that would exist with perfect allocation")
+CHANGES: Final = _gauge("changes", "EndpointSlice changes", ("operation",))
+SYNCS: Final = _gauge("syncs", "EndpointSlice syncs", ("result",))
+SERVICES_BY_DISTRIBUTION: Final = _gauge(
     "services_count_by_traffic_distribution", "Services by trafficDistribution", ("traffic_distribution",)
 )
 

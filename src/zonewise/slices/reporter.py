@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from prometheus_client import Counter, Gauge
 
@@ -26,20 +26,20 @@ from zonewise.slices.decide.status_diff import StatusReport, report_on
 
 _log = log.get_logger(__name__)
 
-_STATES = Gauge(
+_STATES: Final = Gauge(
     "zonewise_services", "Services that ask for topology, by how they are routed", ["policy", "code", "active"]
 )
-_IN_ZONE = Gauge(
+_IN_ZONE: Final = Gauge(
     "zonewise_predicted_in_zone_share",
     "Part of a Service's traffic predicted to stay in its zone",
     ["namespace", "service"],
 )
-_OVERLOAD = Gauge(
+_OVERLOAD: Final = Gauge(
     "zonewise_predicted_worst_overload",
     "How far above an even share the busiest endpoint is predicted to be",
     ["namespace", "service"],
 )
-_FLIPS = Counter(
+_FLIPS: Final = Counter(
     "zonewise_routing_flips", "How often a Service's policy came into force or ceased to be", ["namespace", "service"]
 )
 

@@ -1,4 +1,4 @@
-"""A control plane whose EndpointSlices are ours alone: nothing runs on it but etcd and the API server."""
+"""A control plane without another slice controller: only etcd and the API server."""
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ def slice_plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def ns(slice_plane: ControlPlane) -> AsyncIterator[ClusterNamespace]:
-    """A namespace of the test's own, and one ready node in each of three zones."""
+    """A private namespace, and one ready node in each of three zones."""
     async with cluster.connect(slice_plane) as client:
         ns = await ClusterNamespace.create(client, f"t-{uuid.uuid4().hex[:8]}")
         await ns.nodes()

@@ -15,7 +15,7 @@ from zonewise.routing.algorithms.local import fewest, overloaded
 
 
 class Vector(NamedTuple):
-    """What an algorithm makes of a shape: composition by consumers and weights, and the scores as printed."""
+    """The result of an algorithm for a shape: composition by consumers and weights, and the scores as printed."""
 
     name: str
     nodes: list[int]

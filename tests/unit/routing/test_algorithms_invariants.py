@@ -75,13 +75,13 @@ def test_permuted_zones_give_a_permuted_result(algorithm: Algorithm, data: st.Da
 
 
 def alike(zones: Zones, groups: EndpointGroups) -> Counter[tuple[int, tuple[tuple[int, int], ...]]]:
-    """Sizes and consumers by what the zones are like, not by their place: twins may stand in for each other."""
+    """Sizes and consumers by the counts of zones, not by their position: equal zones are interchangeable."""
     return Counter((group.size, tuple(sorted(zones[zone] for zone in group.consumers))) for group in groups)
 
 
 @given(ZONES, THRESHOLDS)
 def test_optimal_is_at_least_as_good_as_unweighted_algorithms(zones: Zones, threshold: float) -> None:
-    """Where all partitions are looked at; beyond five zones the search is a good one, no more, and balanced its floor."""
+    """Up to five zones, where all partitions are tried; beyond that the search is heuristic, and balanced is its lower bound."""
     nodes, endpoints = split(zones)
     best = assign(Algorithm.OPTIMAL, nodes, endpoints, threshold=threshold)
     rivals = [Algorithm.BALANCED, *([Algorithm.LOCAL, Algorithm.LOCAL_SHARED] if len(zones) <= 5 else [])]

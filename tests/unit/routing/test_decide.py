@@ -144,7 +144,7 @@ def test_demand_by_any_key() -> None:
 
 
 def test_memory_of_another_policy_is_dropped() -> None:
-    """Eight endpoints are too few to start at nine, but enough to go on with a padding of three."""
+    """Eight endpoints are too few to start at nine, but enough to continue with a padding of three."""
     prefer = {SAME_ZONE: "Prefer", PADDING: "3"}
     first = decide(service(prefer), endpoints({"a": 4, "b": 4, "c": 4}), THREE)
     eight = endpoints({"a": 3, "b": 3, "c": 2})

@@ -164,7 +164,7 @@ def service_with(name: str) -> Service:
 def stock(
     decision: Decision, expression: HintsExpression, routing_nodes: RoutingNodes, svc: Service
 ) -> dict[str, set[str]]:
-    """What a stock proxy on every node would use, by node."""
+    """The endpoints that a stock proxy on each node would use."""
     everything = {**decision.endpoints, **decision.drained}
     hinted = tuple(
         with_hints(candidate, expression.hints.get(address)) for address, candidate in sorted(everything.items())
@@ -326,7 +326,7 @@ def test_losses_of_stock_proxies_are_reported(name: str) -> None:
 
 
 def test_preference_survives_a_drain_and_a_restart() -> None:
-    """Ten endpoints are too few to start at nine with a padding of three, and so are six; both may go on from seven."""
+    """Ten endpoints are too few to start at nine with a padding of three, and so are six; both may continue from seven on."""
     svc = service({SAME_ZONE: "Prefer"})
     first = decide(svc, endpoints({"a": 4, "b": 4, "c": 4}), THREE)
     candidates = endpoints({"a": 3, "b": 4, "c": 4})
@@ -368,7 +368,7 @@ AFTER_A_DRAIN = {
 
 @pytest.mark.parametrize("annotations", AFTER_A_DRAIN.values(), ids=AFTER_A_DRAIN.keys())
 def test_preference_is_restored_when_a_drain_ends(annotations: dict[str, str]) -> None:
-    """What stood before is not weighed against what comes: nothing of it is left."""
+    """The assignment during the drain is not kept."""
     svc = service(annotations)
     routing_nodes, candidates = cluster({"a": 1, "b": 2, "c": 1}), endpoints({"a": 2, "b": 2, "c": 2})
     fresh = decide(svc, candidates, routing_nodes)

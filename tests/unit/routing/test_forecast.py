@@ -80,7 +80,7 @@ KEYS = st.permutations(["kubernetes.io/hostname", "example.com/rack", ZONE]).fla
 def test_grouped_clients_give_the_same_forecast_as_single_ones(
     domains: list[tuple[str, str]], homes: list[int], keys: list[str], soft: bool
 ) -> None:
-    """Node by node, whatever their domains have in common."""
+    """Compared with a sum node by node, for any common domains."""
     routing_nodes = RoutingNodes.of(
         node(f"n{at}", zone or None, labels={"example.com/rack": rack} if rack else {})
         for at, (zone, rack) in enumerate(domains)

@@ -45,7 +45,7 @@ def read(hints: Mapping[str, EndpointHints]) -> dict[str, str]:
 
 EXPRESSED = {
     # name: annotations, endpoints, cluster, hints, words of the losses
-    "nothing asked": ({}, TWO, THREE, {}, []),
+    "no policy": ({}, TWO, THREE, {}, []),
     "zone preferred": (
         {SAME_ZONE: "Prefer"} | AT_ONCE,
         endpoints({"a": 1, "b": 1, "c": 1}),
@@ -186,7 +186,7 @@ POLICIES = st.sampled_from(
 
 @given(POLICIES, st.lists(st.sampled_from(sorted(REGIONS.nodes)), min_size=1, max_size=20))
 def test_stock_proxy_follows_the_decision_without_losses(annotations: dict[str, str], node_names: list[str]) -> None:
-    """The whole way: decide, express as hints, and let a stock proxy choose, on every node."""
+    """End to end: decide, express as hints, and let a stock proxy choose on every node."""
     candidates = [endpoint(f"10.0.0.{number}", node_name, node_name[0]) for number, node_name in enumerate(node_names)]
     svc = service(annotations, cluster_ip="10.96.0.1")
     decision = decide(svc, candidates, REGIONS)

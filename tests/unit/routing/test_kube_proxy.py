@@ -291,10 +291,10 @@ def test_services_that_kube_proxy_ignores(name: str) -> None:
 
 SAME_ZONE, ALL, IGNORED = 2, 3, RoutingCode.PROXY_IGNORES_HINTS
 VERSIONS = {
-    "1.36, nothing asked": (36, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
-    "1.31, nothing asked": (31, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
+    "1.36, no annotation": (36, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
+    "1.31, no annotation": (31, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.31, switched off": (31, {OLD_HINTS: "Disabled"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
-    "1.30, nothing asked": (30, {}, ALL, IGNORED),
+    "1.30, no annotation": (30, {}, ALL, IGNORED),
     "1.30, mode Auto": (30, {TOPOLOGY_MODE: "Auto"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.30, another maker's mode": (30, {TOPOLOGY_MODE: "example.com/x"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.27, switched off": (27, {OLD_HINTS: "disabled"}, ALL, IGNORED),

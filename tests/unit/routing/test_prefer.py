@@ -314,7 +314,7 @@ def test_a_new_weight_is_no_move() -> None:
 
 @pytest.mark.parametrize("strangers", [0, 1, 4])
 def test_full_rebalance_by_optimal_moves_nothing_without_changes(strangers: int) -> None:
-    """Endpoints from outside count as some zone's own, and keep being counted so."""
+    """Endpoints from outside count for a zone, and stay counted there."""
     demand = {"a": 3, "b": 4, "c": 5}
     home_of = homes(a=20, b=3, c=17) | {f"x{number}": None for number in range(strangers)}
     limits = PreferLimits(Algorithm.OPTIMAL, AT_ONCE, 0, lazy=False)

@@ -156,11 +156,11 @@ class SliceStore:
         self, service: Service, pods: Iterable[Pod], *, drained: Drain = NO_DRAIN, trigger_time: str | None = None
     ) -> SlicesPlan:
         plan = self.plan(service, pods, drained=drained, trigger_time=trigger_time)
-        for _ in self.carry_out(plan):
+        for _ in self.write_plan(plan):
             pass
         return plan
 
-    def carry_out(self, plan: SlicesPlan) -> Iterator[None]:
+    def write_plan(self, plan: SlicesPlan) -> Iterator[None]:
         """One write at a time, in the order of the controller."""
         for body in plan.creates:
             self._create(body)

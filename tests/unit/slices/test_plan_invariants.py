@@ -182,7 +182,7 @@ def ready(store: SliceStore) -> int:
 
 def interrupt(store: SliceStore, plan: SlicesPlan, chance: random.Random) -> None:
     """Performs some of the writes, like a controller that is killed in between."""
-    writes = store.carry_out(plan)
+    writes = store.write_plan(plan)
     for _ in range(chance.randint(0, plan.writes)):
         next(writes)
 
@@ -204,7 +204,7 @@ def test_plan_leads_to_correct_slices_and_is_stable(
         if chance.random() < 0.2:
             interrupt(store, plan, chance)
             plan = store.plan(state.service, state.pods)
-        served = [ready(store), *(ready(store) for _ in store.carry_out(plan))]
+        served = [ready(store), *(ready(store) for _ in store.write_plan(plan))]
         assert all(served) or not served[0] or not served[-1]
         check(store, state, plan)
         assert store.plan(state.service, state.pods).writes == 0

@@ -122,7 +122,7 @@ def test_stable_form_hints_where_the_strict_form_refuses(name: str) -> None:
 
 
 def test_strict_hints_flap_between_9_and_12_endpoints_stable_do_not() -> None:
-    """As an autoscaler makes it walk: strictly 11 is refused, so hints go and come twice."""
+    """As with an autoscaler: the strict form refuses 11, so hints are removed and restored twice."""
     flips = {}
     for form in HintsForm:
         store = SliceStore(RoutingNodes.of(WORKERS), form=form)
@@ -136,7 +136,7 @@ def test_strict_hints_flap_between_9_and_12_endpoints_stable_do_not() -> None:
 
 
 def test_hints_return_when_all_nodes_have_a_zone_again() -> None:
-    """A node joins before it says its zone: nothing but the nodes changed, and the hints are there again."""
+    """A node joins without a zone label; when only the nodes change back, the hints are restored."""
     store, _ = hinted({"a": 3, "b": 3, "c": 3})
     pods = pods_in({"a": 3, "b": 3, "c": 3})
     store.cluster = RoutingNodes.of([*WORKERS, node("x1")])
@@ -158,7 +158,7 @@ DISTRIBUTION = {
 
 @pytest.mark.parametrize("value", DISTRIBUTION)
 def test_hints_of_traffic_distribution(value: str | None) -> None:
-    """Whatever the numbers: no share, no minimum, no threshold."""
+    """For any counts: no share, no minimum, no threshold."""
     store, _ = hinted({"a": 1}, svc=service(traffic_distribution=value))
     (endpoint,) = store.endpoints
     zones = "+".join(hint.name for hint in endpoint.hints.for_zones) if endpoint.hints else ""

@@ -1,4 +1,4 @@
-"""The test plan of the same-zone annotation, row by row: which endpoints stand in which zone's slices.
+"""The test plan of the same-zone annotation, row by row: which endpoints are in which zone's slices.
 
 A distribution is written as the consumers of each slice group and the home zones of its endpoints: `{"a": "aab"}` is two
 endpoints of zone a and one of zone b, for the clients of zone a. Balanced slices have no group, written as "".
@@ -160,18 +160,18 @@ BY_APPROACH = {
 @pytest.mark.parametrize("after", BY_APPROACH)
 @pytest.mark.parametrize("before", BY_APPROACH)
 def test_transition_annotation_changed_to_another_approach(before: str, after: str) -> None:
-    """Nothing is lost on the way, not even between two writes."""
+    """No endpoint is lost, not even between two writes."""
     store = SliceStore(nodes(THREE))
     pods = pods_in({"a": 7, "b": 3, "c": 3})
     store.sync(approach(before), pods)
     assert distribution(store) == BY_APPROACH[before]
-    for _ in store.carry_out(store.plan(approach(after), pods)):
+    for _ in store.write_plan(store.plan(approach(after), pods)):
         assert {endpoint.addresses[0] for endpoint in store.endpoints} == {pod.status.pod_ip for pod in pods}
     assert distribution(store) == BY_APPROACH[after]
 
 
 def test_transition_from_require_to_prefer_needs_the_threshold() -> None:
-    """Nine endpoints that were required to stay at home are no preference that had started."""
+    """Nine endpoints under `Require` do not count as a started preference."""
     store = SliceStore(nodes(THREE))
     store.sync(approach("Require"), pods_in({"a": 3, "b": 3, "c": 3}))
     store.sync(approach("Prefer"), pods_in({"a": 3, "b": 3, "c": 3}))
@@ -191,7 +191,7 @@ def rolled(pods: list[Pod], zone: str, number: int, at_once: int) -> list[Pod]:
     "counts", [{"a": 4, "b": 4, "c": 4}, {"a": 12}, {"a": 6, "b": 6}, {"a": 10, "b": 1, "c": 1}], ids=str
 )
 def test_rolling_update(counts: Counts) -> None:
-    """A zone at a time is replaced whole, the most aggressive way: all zones are served within the limit, and churn is bounded."""
+    """Replaces one whole zone at a time: all zones are served within the limit, and churn is bounded."""
     store = SliceStore(nodes(THREE))
     pods = pods_in(counts)
     store.sync(approach("Prefer"), pods)

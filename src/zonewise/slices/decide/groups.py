@@ -190,7 +190,7 @@ def beyond_hints(decision: Decision, cluster: RoutingNodes) -> dict[str, Consume
     tier = _zonal_tier(decision)
     if tier is None:
         return {}
-    zones_by_domain = {} if tier.key == ZONE else _zones_by_domain(tier.key, cluster)
+    zones_by_domain = {} if tier.key == ZONE else cluster.members(tier.key, ZONE)
     inexpressible: dict[Consumers, Consumers] = {}
     for consumers in set(tier.consumers.values()):
         zones = consumers if tier.key == ZONE else _in_zones(consumers, zones_by_domain)
@@ -208,26 +208,17 @@ def beyond_hints(decision: Decision, cluster: RoutingNodes) -> dict[str, Consume
 
 
 def _in_zones(consumers: Consumers, zones_by_domain: Mapping[str, set[str]]) -> Consumers:
-    weights = {zone: weight for domain, weight in consumers for zone in zones_by_domain.get(domain, ())}
+    weights = {zone: weight for domain, weight in consumers for zone in zones_by_domain[domain]}
     return tuple(LoadShare(zone, weights[zone]) for zone in sorted(weights))
-
-
-def _zones_by_domain(key: str, cluster: RoutingNodes) -> dict[str, set[str]]:
-    zones_by_domain: dict[str, set[str]] = {}
-    zones = cluster.domains(ZONE)
-    for node, domain in cluster.domains(key).items():
-        if node in zones:
-            zones_by_domain.setdefault(domain, set()).add(zones[node])
-    return zones_by_domain
 
 
 def _zones_of(tier: Tier, cluster: RoutingNodes) -> dict[str, Zones]:
     """The consumers of a tier as zones, for any key."""
-    zones_by_domain = {} if tier.key == ZONE else _zones_by_domain(tier.key, cluster)
+    zones_by_domain = {} if tier.key == ZONE else cluster.members(tier.key, ZONE)
     zones_by_consumers: dict[Consumers, Zones] = {
         consumers: names(consumers)
         if tier.key == ZONE
-        else tuple(sorted({zone for domain in names(consumers) for zone in zones_by_domain.get(domain, ())}))
+        else tuple(sorted({zone for domain in names(consumers) for zone in zones_by_domain[domain]}))
         for consumers in set(tier.consumers.values())
     }
     return {address: zones_by_consumers[consumers] for address, consumers in tier.consumers.items()}

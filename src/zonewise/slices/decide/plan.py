@@ -76,8 +76,8 @@ def plan_slices(
     endpoints = endpoints_of(service, pods, cluster, families)
     by_family, strays = _sort_out(service, existing, families)
     task = _Task(service, cluster, most_per_slice, hints, drained, trigger_time)
-    family_plans = [task.plan(family, endpoints.by_family[family], by_family[family]) for family in families]
-    return _merge(service, family_plans, strays, endpoints.without_node)
+    plans = [task.plan(family, endpoints.by_family[family], by_family[family]) for family in families]
+    return _merge(service, plans, strays, endpoints.without_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,23 +221,23 @@ def _sort_out(
 
 def _merge(
     service: Service,
-    family_plans: Sequence[_FamilyPlan],
+    plans: Sequence[_FamilyPlan],
     strays: Sequence[EndpointSlice],
     without_node: tuple[str, ...],
 ) -> SlicesPlan:
     """Merges the plans of all families. For a Service that is being deleted nothing is created: it would be garbage."""
     deleting = service.metadata.deletion_timestamp is not None
     return SlicesPlan(
-        creates=() if deleting else tuple(body for family_plan in family_plans for body in family_plan.creates),
-        updates=tuple(update for family_plan in family_plans for update in family_plan.updates),
-        deletes=(*(unused for family_plan in family_plans for unused in family_plan.deletes), *strays),
-        decisions={family_plan.family: family_plan.decision for family_plan in family_plans},
-        expressions={family_plan.family: family_plan.expression for family_plan in family_plans},
-        added=sum(family_plan.moves.added for family_plan in family_plans),
-        removed=sum(family_plan.moves.removed for family_plan in family_plans),
-        reallocated=sum(family_plan.moves.reallocated for family_plan in family_plans),
-        desired_endpoints=sum(family_plan.endpoints for family_plan in family_plans),
-        desired_slices=sum(family_plan.desired_slices for family_plan in family_plans),
-        slices=sum(family_plan.slices for family_plan in family_plans),
+        creates=() if deleting else tuple(body for plan in plans for body in plan.creates),
+        updates=tuple(update for plan in plans for update in plan.updates),
+        deletes=(*(unused for plan in plans for unused in plan.deletes), *strays),
+        decisions={plan.family: plan.decision for plan in plans},
+        expressions={plan.family: plan.expression for plan in plans},
+        added=sum(plan.moves.added for plan in plans),
+        removed=sum(plan.moves.removed for plan in plans),
+        reallocated=sum(plan.moves.reallocated for plan in plans),
+        desired_endpoints=sum(plan.endpoints for plan in plans),
+        desired_slices=sum(plan.desired_slices for plan in plans),
+        slices=sum(plan.slices for plan in plans),
         pods_without_node=without_node,
     )
