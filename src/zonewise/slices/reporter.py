@@ -78,7 +78,7 @@ class RoutingReporter:
         expressions: Mapping[str, HintsExpression],
         cluster: RoutingNodes,
     ) -> None:
-        """`decisions` and `expressions` by address type, as the sync updated them."""
+        """`decisions` and `expressions` by address type, as the sync made them."""
         annotation = self._stored_annotation(service)
         report = report_on(
             service, decisions, expressions, cluster, annotation, self._wall(), stock_events=self._stock_events

@@ -40,7 +40,7 @@ class SliceWriter:
         return changed_by_others
 
     async def _write_all(self, service: Key, plan: SlicesPlan) -> None:
-        """Slices without a ready endpoint are tracker after those with one."""
+        """Slices without a ready endpoint are written after those with one."""
         creates: list[Write] = [partial(self._create, service, body) for body in plan.creates]
         with_ready, without_ready = self._updates(service, plan)
         if _moves_endpoints(plan):

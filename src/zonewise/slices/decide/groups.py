@@ -196,15 +196,9 @@ def beyond_hints(decision: Decision, cluster: RoutingNodes) -> dict[str, Consume
         zones = consumers if tier.key == ZONE else _in_zones(consumers, zones_by_domain)
         if len(zones) > MOST_HINTS or any(share.weight != 1 for share in zones):
             inexpressible[consumers] = zones
-    return (
-        {
-            address: inexpressible[consumers]
-            for address, consumers in tier.consumers.items()
-            if consumers in inexpressible
-        }
-        if inexpressible
-        else {}
-    )
+    if not inexpressible:
+        return {}
+    return {address: inexpressible[group] for address, group in tier.consumers.items() if group in inexpressible}
 
 
 def _in_zones(consumers: Consumers, zones_by_domain: Mapping[str, set[str]]) -> Consumers:
