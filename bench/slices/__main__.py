@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from bench.report import Row, median, publish
-from bench.slices.contestants import OURS, SHIPPED, STOCK, run
-from bench.slices.world import World, world
+from bench.slices.cluster import BenchCluster, bench_cluster
+from bench.slices.controllers import OURS, SHIPPED, STOCK, run
 from zonewise.lab.controlplane import controlplane
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
@@ -30,51 +30,53 @@ Slice writes are counted by a watcher. Resident memory counts the pages of the p
 
 
 async def measure(plane: ControlPlane, services: int, rounds: int) -> list[dict[str, dict[str, float]]]:
-    async with world(plane, services=services, pods_per_service=PODS_PER_SERVICE, namespaces=NAMESPACES) as made:
-        _say(f"{services} Services with {PODS_PER_SERVICE} pods each")
+    async with bench_cluster(
+        plane, services=services, pods_per_service=PODS_PER_SERVICE, namespaces=NAMESPACES
+    ) as cluster:
+        _print(f"{services} Services with {PODS_PER_SERVICE} pods each")
         runs = []
         for number in range(rounds):
             figures = {}
             for name in (OURS, STOCK) if number % 2 == 0 else (STOCK, OURS):
-                figures[name] = await contest(name, plane, made, generation=f"{name}{number}")
-                _say(
+                figures[name] = await measure_run(name, plane, cluster, generation=f"{name}{number}")
+                _print(
                     f"run {number + 1}, {name}: "
                     + ", ".join(f"{what} {value:.4g}" for what, value in figures[name].items())
                 )
-            figures[SHIPPED] = {"from nothing s": await from_nothing(SHIPPED, plane, made)}
+            figures[SHIPPED] = {"from nothing s": await from_nothing(SHIPPED, plane, cluster)}
             runs.append(figures)
         return runs
 
 
-async def from_nothing(name: str, plane: ControlPlane, made: World) -> float:
-    await made.without_slices()
+async def from_nothing(name: str, plane: ControlPlane, cluster: BenchCluster) -> float:
+    await cluster.without_slices()
     await asyncio.sleep(2)
     begin = time.monotonic()
     with run(name, plane):
-        await made.until_right((*made.crowd, *made.by_hand))
-        return made.last_write_at - begin
+        await cluster.until_right((*cluster.crowd, *cluster.by_hand))
+        return cluster.last_write_at - begin
 
 
-async def contest(name: str, plane: ControlPlane, made: World, generation: str) -> dict[str, float]:
-    await made.without_slices()
+async def measure_run(name: str, plane: ControlPlane, cluster: BenchCluster, generation: str) -> dict[str, float]:
+    await cluster.without_slices()
     await asyncio.sleep(2)
     begin = time.monotonic()
     with run(name, plane) as running:
-        await made.until_right((*made.crowd, *made.by_hand))
-        all_right = made.last_write_at - begin
+        await cluster.until_right((*cluster.crowd, *cluster.by_hand))
+        all_right = cluster.last_write_at - begin
         first_cpu = running.cpu_seconds()
-        await made.until_quiet()
+        await cluster.until_quiet()
         memory = running.memory_mib()
-        delays = await readiness(made)
-        await made.until_quiet()
-        cpu, writes = running.cpu_seconds(), made.writes
-        await replace(made, generation)
+        delays = await readiness(cluster)
+        await cluster.until_quiet()
+        cpu, writes = running.cpu_seconds(), cluster.writes
+        await replace(cluster, generation)
         return {
             "from nothing s": all_right,
             "from nothing CPU s": first_cpu,
             "ready p50 ms": statistics.median(delays),
             "ready p99 ms": statistics.quantiles(delays, n=100)[98],
-            "replace writes": made.writes - writes,
+            "replace writes": cluster.writes - writes,
             "replace CPU s": running.cpu_seconds() - cpu,
             "resident MiB": memory["resident"],
             "anonymous MiB": memory["anonymous"],
@@ -82,38 +84,38 @@ async def contest(name: str, plane: ControlPlane, made: World, generation: str) 
         }
 
 
-async def readiness(made: World) -> list[float]:
+async def readiness(cluster: BenchCluster) -> list[float]:
     delays = []
-    for key in made.by_hand:
-        for index in range(made.pods_per_service):
-            address = made.address_of(key, str(index))
+    for key in cluster.by_hand:
+        for index in range(cluster.pods_per_service):
+            address = cluster.address_of(key, str(index))
             begin = time.monotonic()
-            await made.set_ready(key, str(index), ready=True)
-            await made.until(lambda: address in made.ready_addresses(key), patience_seconds=60)  # noqa: B023 - awaited here
-            delays.append((made.last_write_at - begin) * 1000)
+            await cluster.set_ready(key, str(index), ready=True)
+            await cluster.until(lambda: address in cluster.ready_addresses(key), patience_seconds=60)  # noqa: B023 - awaited here
+            delays.append((cluster.last_write_at - begin) * 1000)
             await asyncio.sleep(0.02)
     return delays
 
 
-async def replace(made: World, generation: str) -> None:
-    """All pods of some Services, each Service's one after the other."""
-    remaining = iter(made.replaced)
+async def replace(cluster: BenchCluster, generation: str) -> None:
+    """Replaces all pods of some Services, one after the other within a Service."""
+    remaining = iter(cluster.replaced)
 
     async def work() -> None:
         for key in remaining:
-            await _replace_all(made, key, generation)
+            await _replace_all(cluster, key, generation)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):
             group.create_task(work())
-    await made.until_right(made.replaced)
-    await made.until_quiet()
+    await cluster.until_right(cluster.replaced)
+    await cluster.until_quiet()
 
 
-async def _replace_all(made: World, key: Key, generation: str) -> None:
-    for index in range(made.pods_per_service):
-        await made.replace_pod(key, made.suffixes[key][index], f"{generation}-{index}")
-        made.suffixes[key][index] = f"{generation}-{index}"
+async def _replace_all(cluster: BenchCluster, key: Key, generation: str) -> None:
+    for index in range(cluster.pods_per_service):
+        await cluster.replace_pod(key, cluster.suffixes[key][index], f"{generation}-{index}")
+        cluster.suffixes[key][index] = f"{generation}-{index}"
 
 
 def rows(runs: list[dict[str, dict[str, float]]]) -> list[Row]:
@@ -133,16 +135,16 @@ def rows(runs: list[dict[str, dict[str, float]]]) -> list[Row]:
 
 
 def _as_shipped(runs: list[dict[str, dict[str, float]]]) -> Row:
-    column = [{name: each[name]["from nothing s"] for name in (OURS, SHIPPED)} for each in runs]
+    column = [{name: figures[name]["from nothing s"] for name in (OURS, SHIPPED)} for figures in runs]
     return Row("the same, the peer as shipped", "s", median(column, OURS), median(column, SHIPPED), PEER, 1.0, column)
 
 
 def _row(runs: list[dict[str, dict[str, float]]], figure: str, what: str, unit: str, goal: float) -> Row:
-    column = [{name: each[name][figure] for name in (OURS, STOCK)} for each in runs]
+    column = [{name: figures[name][figure] for name in (OURS, STOCK)} for figures in runs]
     return Row(what, unit, median(column, OURS), median(column, STOCK), PEER, goal, column)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(f"  {line}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A control plane that tests may break, with the garbage collector as the only controller, and a world on it.
+"""A control plane that tests may break, with the garbage collector as the only controller, and a namespace on it.
 
 ZONEWISE_FAULTS=long runs each fault as often and as long as it takes to believe; without it a few times.
 """
@@ -14,7 +14,7 @@ import pytest
 from support.lab import shared_cluster
 from support.slices import cluster
 from support.slices.churn import Churn, Observer
-from support.slices.cluster import World
+from support.slices.cluster import ClusterNamespace
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 
@@ -33,24 +33,24 @@ def breakable(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-async def world(breakable: ControlPlane) -> AsyncIterator[World]:
+async def ns(breakable: ControlPlane) -> AsyncIterator[ClusterNamespace]:
     await asyncio.to_thread(breakable.wait_ready)
     async with cluster.connect(breakable) as client:
-        world = await World.create(client, f"t-{uuid.uuid4().hex[:8]}")
-        await world.nodes()
-        yield world
+        ns = await ClusterNamespace.create(client, f"t-{uuid.uuid4().hex[:8]}")
+        await ns.nodes()
+        yield ns
 
 
 @pytest.fixture
-async def churn(world: World) -> Churn:
-    churn = Churn(world, Random(os.environ.get("ZONEWISE_SEED", "1")), services=8)
+async def churn(ns: ClusterNamespace) -> Churn:
+    churn = Churn(ns, Random(os.environ.get("ZONEWISE_SEED", "1")), services=8)
     await churn.populate()
     return churn
 
 
 @pytest.fixture
-async def observer(world: World) -> AsyncIterator[Observer]:
-    observer = Observer(world)
+async def observer(ns: ClusterNamespace) -> AsyncIterator[Observer]:
+    observer = Observer(ns)
     async with observer.watching():
         yield observer
     assert observer.states, "nothing was seen"

@@ -1,4 +1,4 @@
-"""The slice controller under faults: slices end as decided, none orphaned, none lost, no Service ever left bare."""
+"""The slice controller under faults: slices end as decided, none orphaned or lost, no Service ever without endpoints."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from support.slices.churn import Churn, Observer
-from support.slices.cluster import ControllerProcess, World, running, settled
+from support.slices.cluster import ClusterNamespace, ControllerProcess, running, settled
 from support.waiting import eventually
 from zonewise.api.names import SAME_ZONE, TOPOLOGY_KEYS, TOPOLOGY_MODE
 from zonewise.kube.wire.errors import Conflict, NotFound
@@ -39,7 +39,9 @@ async def process(plane: ControlPlane, *arguments: str) -> AsyncIterator[Control
         await asyncio.to_thread(running.remove)
 
 
-async def test_killed_at_any_moment(breakable: ControlPlane, world: World, churn: Churn, observer: Observer) -> None:
+async def test_killed_at_any_moment(
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer
+) -> None:
     random = Random(7)
     async with churn.going_on():
         for _ in range(KILLS):
@@ -48,24 +50,26 @@ async def test_killed_at_any_moment(breakable: ControlPlane, world: World, churn
                 await asyncio.sleep(random.random())
                 victim.signal(signal.SIGKILL)
     async with process(breakable, "--no-leader-elect"):
-        await settled(world)
+        await settled(ns)
 
 
-async def test_the_api_server_restarts(breakable: ControlPlane, world: World, churn: Churn, observer: Observer) -> None:
-    """Also without its history: then every watch ends with a 410, and what happened is only in the next list."""
-    async with process(breakable, "--lease-namespace", world.namespace) as controller:
-        await settled(world)
+async def test_the_api_server_restarts(
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer
+) -> None:
+    """Also without its history: then every watch ends with 410, and only the next list has the changes."""
+    async with process(breakable, "--lease-namespace", ns.namespace) as controller:
+        await settled(ns)
         for restart in (breakable.forget_history, *(breakable.restart_apiserver, breakable.forget_history) * RESTARTS):
             async with churn.going_on():
                 await asyncio.to_thread(restart)
-            await settled(world)
+            await settled(ns)
         assert controller.process.poll() is None
 
 
-async def test_etcd_stalls(breakable: ControlPlane, world: World, churn: Churn, observer: Observer) -> None:
-    """For longer than the lease lasts, in the long form: then the lease is lost, and taken again."""
-    async with process(breakable, "--lease-namespace", world.namespace, "--lease-seconds", "6") as controller:
-        await settled(world)
+async def test_etcd_stalls(breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer) -> None:
+    """In the long form longer than the lease lasts: the lease is lost and acquired again."""
+    async with process(breakable, "--lease-namespace", ns.namespace, "--lease-seconds", "6") as controller:
+        await settled(ns)
         async with churn.going_on():
             breakable.pause(Program.ETCD)
             try:
@@ -73,53 +77,56 @@ async def test_etcd_stalls(breakable: ControlPlane, world: World, churn: Churn, 
             finally:
                 breakable.resume(Program.ETCD)
             await asyncio.sleep(1)
-        await settled(world)
+        await settled(ns)
         assert controller.process.poll() is None
 
 
-async def test_others_edit_the_same_slices(world: World, churn: Churn, observer: Observer) -> None:
-    """Slices without an anchor's endpoint are deleted, too; the others only get what does not belong there."""
-    async with running(world.client):
-        await settled(world)
+async def test_other_writers_edit_the_same_slices(ns: ClusterNamespace, churn: Churn, observer: Observer) -> None:
+    """Slices without an anchor endpoint are also deleted; the others get foreign labels and annotations."""
+    async with running(ns.client):
+        await settled(ns)
         async with churn.going_on():
             for number in range(FOREIGN_EDITS):
-                await _edit(world, churn, number)
-        await settled(world)
+                await _edit(ns, churn, number)
+        await settled(ns)
 
 
-async def _edit(world: World, churn: Churn, number: int) -> None:
-    for found in await world.slices(churn.services[number % len(churn.services)]):
-        endpoints = found.endpoints or ()
+async def _edit(ns: ClusterNamespace, churn: Churn, number: int) -> None:
+    for endpoint_slice in await ns.slices(churn.services[number % len(churn.services)]):
+        endpoints = endpoint_slice.endpoints or ()
         anchored = any("anchor" in endpoint.target_ref.name for endpoint in endpoints if endpoint.target_ref)
         with suppress(NotFound, Conflict):
             if anchored or number % 3:
                 patch = {"metadata": {"labels": {"foreign": str(number)}, "annotations": {"foreign": "yes"}}}
-                await world.client.patch(ENDPOINT_SLICES, found.metadata.name, MergePatch(patch), world.namespace)
+                await ns.client.patch(ENDPOINT_SLICES, endpoint_slice.metadata.name, MergePatch(patch), ns.namespace)
             else:
-                await world.client.delete(ENDPOINT_SLICES, found.metadata.name, world.namespace)
+                await ns.client.delete(ENDPOINT_SLICES, endpoint_slice.metadata.name, ns.namespace)
 
 
-async def test_a_service_is_recreated_under_its_name(world: World, churn: Churn, observer: Observer) -> None:
-    """The slices of the one that went are collected as garbage or removed by us; those of the new one stay."""
+async def test_a_service_is_recreated_under_its_name(ns: ClusterNamespace, churn: Churn, observer: Observer) -> None:
+    """Slices of the old Service are garbage collected or deleted by the controller; those of the new one stay."""
     recreated = churn.services.pop()
     observer.exempt.add(recreated)
-    async with running(world.client), churn.going_on():
+    async with running(ns.client), churn.going_on():
         for number in range(RECREATIONS):
-            await world.client.delete(SERVICES, recreated, world.namespace)
-            await world.service(recreated, selector={"app": recreated}, labels={"life": str(number)})
+            await ns.client.delete(SERVICES, recreated, ns.namespace)
+            await ns.service(recreated, selector={"app": recreated}, labels={"life": str(number)})
             await asyncio.sleep(0.1 * (number % 3))
         churn.services.append(recreated)
-    async with running(world.client):
-        truth = await settled(world)
-    (service,) = [each for each in truth.services if each.metadata.name == recreated]
-    assert all(seen.metadata.owner_references[0].uid == service.metadata.uid for seen in truth.slices_of(service))
+    async with running(ns.client):
+        truth = await settled(ns)
+    (service,) = [candidate for candidate in truth.services if candidate.metadata.name == recreated]
+    assert all(
+        endpoint_slice.metadata.owner_references[0].uid == service.metadata.uid
+        for endpoint_slice in truth.slices_of(service)
+    )
 
 
 async def test_two_controllers_share_one_lease(
-    breakable: ControlPlane, world: World, churn: Churn, observer: Observer
+    breakable: ControlPlane, ns: ClusterNamespace, churn: Churn, observer: Observer
 ) -> None:
-    """The second takes over from one that is killed, and from one that was stopped and wakes up again."""
-    lease = ("--lease-namespace", world.namespace, "--lease-seconds", "3")
+    """Each takes over from the other, which is killed, or stopped and resumed."""
+    lease = ("--lease-namespace", ns.namespace, "--lease-seconds", "3")
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(process(breakable, *lease))
         await asyncio.to_thread(first.line, "leadership gained")
@@ -132,7 +139,7 @@ async def test_two_controllers_share_one_lease(
             await asyncio.to_thread(first.line, "leadership lost")
             second.signal(signal.SIGKILL)
             await eventually(lambda: first.events.count("leadership gained") == 2, "the first leads again")
-        await settled(world)
+        await settled(ns)
 
 
 BAD_VALUES = {
@@ -148,25 +155,25 @@ BAD_VALUES = {
 }
 
 
-async def test_bad_values_are_told_and_change_nothing(breakable: ControlPlane, world: World) -> None:
-    """The API takes 256 KiB of annotations. Each gets an event, the default, and no write once that is done."""
+async def test_bad_values_make_events_and_change_nothing(breakable: ControlPlane, ns: ClusterNamespace) -> None:
+    """The API server accepts 256 KiB of annotations. Each makes an event, applies the default, and no further write."""
     assert "zonewise.dev/padding" in TUNING_ANNOTATIONS
-    await world.spread("web", {"zone-a": 2, "zone-b": 1})
+    await ns.spread("web", {"zone-a": 2, "zone-b": 1})
     for name, annotations in BAD_VALUES.items():
-        await world.service(name, selector={"app": "web"}, annotations=annotations)
+        await ns.service(name, selector={"app": "web"}, annotations=annotations)
     async with process(breakable, "--no-leader-elect") as controller:
-        await settled(world)
+        await settled(ns)
         for name in BAD_VALUES:
-            await eventually(lambda name=name: world.events(name), f"an event for {name}")  # type: ignore[misc]
-        before = await _versions(world)
+            await eventually(lambda name=name: ns.events(name), f"an event for {name}")  # type: ignore[misc]
+        before = await _versions(ns)
         await asyncio.sleep(2)
-        assert await _versions(world) == before
+        assert await _versions(ns) == before
         assert not [line for line in controller.lines if line.get("level") == "error"]
     for name in BAD_VALUES.keys() - {"negative", "padding"}:
-        assert set((await world.hints(name)).values()) == {()}, name
+        assert set((await ns.hints(name)).values()) == {()}, name
 
 
-async def _versions(world: World) -> dict[str, str]:
-    slices = await world.client.list(ENDPOINT_SLICES, world.namespace)
-    services = await world.client.list(SERVICES, world.namespace)
-    return {seen.metadata.name: seen.metadata.resource_version for seen in (*slices.items, *services.items)}
+async def _versions(ns: ClusterNamespace) -> dict[str, str]:
+    slices = await ns.client.list(ENDPOINT_SLICES, ns.namespace)
+    services = await ns.client.list(SERVICES, ns.namespace)
+    return {stored.metadata.name: stored.metadata.resource_version for stored in (*slices.items, *services.items)}

@@ -1,7 +1,7 @@
-"""Stock kube-proxies, in namespace nodes of three zones, go where our hints say and `explain` tells: connections counted.
+"""Stock kube-proxies in namespace nodes of three zones follow the hints as `explain` predicts: connections are counted.
 
 One set of pods serves both modes: in `own` the stock EndpointSlice controller is off and ours writes the slices, in
-`overlay` it is on and our webhook and controller put hints on what it writes.
+`overlay` it is on and our webhook and controller add hints to its slices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NODES, SERVICES, key_of
 from zonewise.planning.data_plane import DataPlane
 from zonewise.routing import DRAIN_ZONE
-from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.body import service_key
 
 PODS = {
     "a-1": "zone-a-1",
@@ -41,19 +41,19 @@ PODS = {
     "b-2": "zone-b-2",
     "c-1": "zone-c-1",
 }
-"""Unevenly spread: to keep all traffic at home would overload the one of zone-c."""
+"""Unevenly spread: keeping all traffic in its zone would overload the one in zone-c."""
 ZONES = ("zone-a", "zone-b", "zone-c")
 CONNECTIONS = 40
 REQUIRE = {SAME_ZONE: "Require"}
 PREFER = {SAME_ZONE: "Prefer", STARTING_THRESHOLD: "3", PADDING: "0"}
 
-Seen = dict[str, set[str]]
+PodsByZone = dict[str, set[str]]
 """The pods that answered the clients of each zone."""
 
 
 @pytest.fixture(scope="module")
 def namespace(lab: Lab) -> Iterator[str]:
-    """With the pods that all tests here share, ready."""
+    """With ready pods that all tests here share."""
     plane = ControlPlane.attach(lab.directory)
     name = f"t-{uuid.uuid4().hex[:10]}"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -104,53 +104,57 @@ def _controller(plane: ControlPlane, mode: str) -> Iterator[None]:
     try:
         process.wait_ready()
         yield
-        process.signal(signal.SIGTERM)  # it gives its lease to the next one
+        process.signal(signal.SIGTERM)  # releases its lease for the next controller
         assert process.end() == 0
     finally:
         process.remove()
 
 
-async def test_traffic_reliability_of_require_and_prefer(backends: Pods, mode: str) -> None:
-    """Every zone reaches the endpoints that are for it and no others; without any, it reaches them all."""
+async def test_traffic_follows_require_and_prefer(backends: Pods, mode: str) -> None:
+    """Every zone reaches its endpoints and no others; without any, it reaches all."""
     required = await _service(backends, f"{mode}-require", REQUIRE)
     preferred = await _service(backends, f"{mode}-prefer", PREFER)
     at_home = {zone: {pod for pod, node in PODS.items() if node.startswith(zone)} for zone in ZONES}
-    await _reaches(backends, required, lambda seen: seen == at_home)
-    await _reaches(backends, preferred, _shared_out_evenly)
-    assert await _hinted(backends, f"{mode}-prefer") == await _seen(backends, preferred)
-    await _an_endpoint_less(backends, required, preferred)
+    await _reaches(backends, required, lambda answers: answers == at_home)
+    await _reaches(backends, preferred, _is_shared_evenly)
+    assert await _hinted(backends, f"{mode}-prefer") == await _count_answers(backends, preferred)
+    await _delete_an_endpoint(backends, required, preferred)
 
 
 async def test_no_packet_goes_to_a_drained_zone(backends: Pods, mode: str) -> None:
     """From no zone, with a policy or without one, until the drain ends."""
     drained = {DRAIN_ZONE: "zone-a"}
     names = {f"{mode}-plain": {}, f"{mode}-hard": REQUIRE, f"{mode}-soft": PREFER}
-    services = {name: await _service(backends, name, said | drained) for name, said in names.items()}
+    services = {name: await _service(backends, name, annotations | drained) for name, annotations in names.items()}
     elsewhere = {pod for pod, node in PODS.items() if not node.startswith("zone-a")}
     for address in services.values():
-        await _reaches(backends, address, lambda seen: all(seen.values()) and set.union(*seen.values()) == elsewhere)
+        await _reaches(
+            backends, address, lambda answers: all(answers.values()) and set.union(*answers.values()) == elsewhere
+        )
     for name, address in services.items():
         patch = MergePatch({"metadata": {"annotations": {DRAIN_ZONE: None}}})
         await backends.client.patch(SERVICES, name, patch, backends.namespace)
-        await _reaches(backends, address, lambda seen: set.union(*seen.values()) == set(PODS))
+        await _reaches(backends, address, lambda answers: set.union(*answers.values()) == set(PODS))
 
 
-def _shared_out_evenly(seen: Seen) -> bool:
-    """Two for every zone, its own first, and nobody without clients."""
+def _is_shared_evenly(answers: PodsByZone) -> bool:
+    """Two for every zone, its own first, and every endpoint has clients."""
     return (
-        [len(seen[zone]) for zone in ZONES] == [2, 2, 2]
-        and {"b-1", "b-2"} == seen["zone-b"]
-        and "c-1" in seen["zone-c"]
-        and set.union(*seen.values()) == set(PODS)
+        [len(answers[zone]) for zone in ZONES] == [2, 2, 2]
+        and {"b-1", "b-2"} == answers["zone-b"]
+        and "c-1" in answers["zone-c"]
+        and set.union(*answers.values()) == set(PODS)
     )
 
 
-async def _an_endpoint_less(backends: Pods, required: str, preferred: str) -> None:
-    """The only one of a zone: hints can't wall clients off, so stock proxies send those of that zone everywhere."""
+async def _delete_an_endpoint(backends: Pods, required: str, preferred: str) -> None:
+    """Deletes the only endpoint of a zone: hints have no walls, so stock proxies send its clients everywhere."""
     await backends.delete("c-1", grace_seconds=0)
-    left = set(PODS) - {"c-1"}
-    await _reaches(backends, required, lambda seen: seen["zone-c"] == left and len(seen["zone-a"]) == 3)
-    await _reaches(backends, preferred, lambda seen: all(seen.values()) and set.union(*seen.values()) == left)
+    remaining = set(PODS) - {"c-1"}
+    await _reaches(backends, required, lambda answers: answers["zone-c"] == remaining and len(answers["zone-a"]) == 3)
+    await _reaches(
+        backends, preferred, lambda answers: all(answers.values()) and set.union(*answers.values()) == remaining
+    )
     await backends.gone("c-1")
     await backends.shop("c-1", PODS["c-1"], labels={"app": "back"})
 
@@ -162,39 +166,43 @@ async def _service(backends: Pods, name: str, annotations: dict[str, str]) -> st
     return (await backends.client.create(SERVICES, body, backends.namespace)).spec.cluster_ip
 
 
-async def _reaches(backends: Pods, address: str, expected: Callable[[Seen], bool]) -> None:
-    """And `explain service` names them."""
-    seen: Seen = {}
+async def _reaches(backends: Pods, address: str, expected: Callable[[PodsByZone], bool]) -> None:
+    """Waits until clients reach the expected pods and `explain service` names the same."""
+    answers: PodsByZone = {}
 
     async def holds() -> bool:
-        seen.update(await _seen(backends, address))
-        return expected(seen) and await _explained(backends, address) == seen
+        answers.update(await _count_answers(backends, address))
+        return expected(answers) and await _explained(backends, address) == answers
 
     try:
         await eventually(holds, f"clients of every zone reach at {address} what they should")
     except AssertionError as error:
-        raise AssertionError(f"{error}: {seen}") from None
+        raise AssertionError(f"{error}: {answers}") from None
 
 
-async def _seen(backends: Pods, address: str) -> Seen:
-    """Whom connections from a node of each zone reach; nobody where the proxy does not serve the address yet."""
+async def _count_answers(backends: Pods, address: str) -> PodsByZone:
+    """The pods that connections from a node of each zone reach; empty if the proxy does not serve the address yet."""
     counted = {zone: Counter(_answers(backends.node(f"{zone}-2").namespace, address)) for zone in ZONES}
     return {zone: set(counts) for zone, counts in counted.items()}
 
 
-async def _explained(backends: Pods, address: str) -> Seen:
-    """Whom `explain service` says that kube-proxy gives to clients on the same nodes, by the slices as they are."""
+async def _explained(backends: Pods, address: str) -> PodsByZone:
+    """The pods that `explain service` predicts for clients on the same nodes, from the current slices."""
     nodes = (await backends.client.list(NODES)).items
     services = (await backends.client.list(SERVICES, backends.namespace)).items
     slices = (await backends.client.list(ENDPOINT_SLICES, backends.namespace)).items
-    (service,) = [each for each in services if each.spec.cluster_ip == address]
-    own = [each for each in slices if service_key(each) == key_of(service)]
-    pods = {each.addresses[0]: each.target_ref for found in own for each in found.endpoints or ()}
-    explained: Seen = {}
+    (service,) = [candidate for candidate in services if candidate.spec.cluster_ip == address]
+    own = [endpoint_slice for endpoint_slice in slices if service_key(endpoint_slice) == key_of(service)]
+    pods = {
+        endpoint.addresses[0]: endpoint.target_ref
+        for endpoint_slice in own
+        for endpoint in endpoint_slice.endpoints or ()
+    }
+    explained: PodsByZone = {}
     for zone in ZONES:
-        told = explain(service, own, nodes, client="here", node=f"{zone}-2")
-        assert told.carrier is DataPlane.KUBE_PROXY
-        (client,) = told.fronts[0].clients
+        explanation = explain(service, own, nodes, client="here", node=f"{zone}-2")
+        assert explanation.carrier is DataPlane.KUBE_PROXY
+        (client,) = explanation.fronts[0].clients
         explained[zone] = {target.name for share in client.shares if (target := pods[share.address])}
     return explained
 
@@ -207,12 +215,12 @@ def _answers(inside: str, address: str) -> Iterator[str]:
             return
 
 
-async def _hinted(backends: Pods, service: str) -> Seen:
+async def _hinted(backends: Pods, service: str) -> PodsByZone:
     """The pods that are hinted for each zone."""
-    hinted: Seen = {zone: set() for zone in ZONES}
-    for found in (await backends.client.list(ENDPOINT_SLICES, backends.namespace)).items:
-        for each in (found.endpoints or ()) if service_key(found).name == service else ():
-            for hint in each.hints.for_zones if each.hints else ():
-                assert each.target_ref is not None
-                hinted[hint.name].add(each.target_ref.name)
+    hinted: PodsByZone = {zone: set() for zone in ZONES}
+    for endpoint_slice in (await backends.client.list(ENDPOINT_SLICES, backends.namespace)).items:
+        for endpoint in (endpoint_slice.endpoints or ()) if service_key(endpoint_slice).name == service else ():
+            for hint in endpoint.hints.for_zones if endpoint.hints else ():
+                assert endpoint.target_ref is not None
+                hinted[hint.name].add(endpoint.target_ref.name)
     return hinted

@@ -43,8 +43,8 @@ from zonewise.planning.data_plane import carriers_of
 from zonewise.planning.forecast import look
 from zonewise.planning.snapshot import Snapshot, gather
 from zonewise.routing import HintsForm
+from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.change_filter import routing_matters
-from zonewise.slices.decide.names import service_key
 
 BATCH_SECONDS: Final = 0.25
 """How long a change waits for further ones."""

@@ -16,7 +16,7 @@ from zonewise.slices.decide.route import RoutedEndpoints
 
 def own(routed: RoutedEndpoints) -> int:
     """A Service without endpoints has one empty slice."""
-    return sum(_slices_for(len(endpoints)) for endpoints in routed.wanted.values()) or 1
+    return sum(_slices_for(len(endpoints)) for endpoints in routed.desired.values()) or 1
 
 
 def stock(by_ports: ByPorts, slices: Iterable[EndpointSlice]) -> int:

@@ -13,9 +13,9 @@ from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Key, Namespa
 from zonewise.objects.apps import DaemonSet, Deployment
 from zonewise.planning.data_plane import STOCK, DataPlanes
 from zonewise.routing import HintsForm, RoutingNodes
+from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.endpoints import ByPorts, endpoints_of
 from zonewise.slices.decide.families import ServiceFamily, families_of
-from zonewise.slices.decide.names import service_key
 from zonewise.slices.decide.plan import has_slices
 from zonewise.slices.decide.selectors import PodsByLabel
 

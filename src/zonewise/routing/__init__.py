@@ -1,8 +1,8 @@
-"""Which endpoints serve which clients: policies, algorithms, safeguards, and the reason for each answer. Pure.
+"""Routing: which endpoints serve which clients, with the reason for each decision. Pure.
 
-`read_policy` reads what a Service asks, `decide` answers for all clients and `choose` for those of one node; `forecast`
-tells what that does to traffic, `express` says it in the hints of EndpointSlices, and `stock_choice` what a stock
-kube-proxy makes of such hints.
+`read_policy` reads the policy of a Service, `decide` decides for all clients and `choose` for those of one node.
+`forecast` predicts the effect on traffic, `express` turns a decision into EndpointSlice hints, and `stock_choice` tells
+what a stock kube-proxy makes of such hints.
 """
 
 from zonewise.api.names import DRAIN_ZONE

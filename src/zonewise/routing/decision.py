@@ -1,6 +1,6 @@
-"""A routing decision and what one client gets from it.
+"""A routing decision, and what one client gets from it.
 
-`decide` makes decisions; the node proxy and DNS ask `choose` for the clients of a node, `explain` for its reason.
+`decide` makes decisions; the node proxy, DNS and `explain` call `choose` for the clients of a node.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from zonewise.objects import Endpoint
 from zonewise.routing.cluster import RoutingNodes
-from zonewise.routing.drain import NO_DRAIN, NOBODY, Drain
+from zonewise.routing.drain import NO_CONSUMERS, NO_DRAIN, Drain
 from zonewise.routing.policy import PolicyReading
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
 from zonewise.routing.tiers import EVERYONE, Memory, Tier
@@ -18,10 +18,10 @@ from zonewise.routing.tiers import EVERYONE, Memory, Tier
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Tiers are tried in order; `walls`, if any, are domains that no traffic leaves, whatever the tiers say.
+    """Tiers are tried in order; `walls`, if any, are domains that no traffic leaves in any tier.
 
-    `endpoints` are those that take traffic, by address. The first of `reasons` is the answer to "why"; more follow
-    where more than one level had a say, or a zone is drained: `drained` are the endpoints that take no traffic for it.
+    `endpoints` take traffic, by address. The first of `reasons` is the main one; more follow if several levels apply or
+    a zone is drained. `drained` are the endpoints that take no traffic because of a drain.
     """
 
     reading: PolicyReading
@@ -42,14 +42,14 @@ class Decision:
 
     @property
     def memory(self) -> Memory:
-        """What the next decision starts from."""
-        nobody = dict.fromkeys(self.drained, NOBODY)
-        return {tier.key: {**tier.consumers, **nobody} for tier in self.tiers if tier is not EVERYONE}
+        """The input of the next decision."""
+        drained = dict.fromkeys(self.drained, NO_CONSUMERS)
+        return {tier.key: {**tier.consumers, **drained} for tier in self.tiers if tier is not EVERYONE}
 
 
 @dataclass(frozen=True, slots=True)
 class ClientChoice:
-    """What one client gets: addresses and their weights, and the tier that gave them (None when nothing did)."""
+    """The endpoints of one client: addresses with weights, and the tier they come from (None if there are none)."""
 
     shares: Mapping[str, float]
     tier: Tier | None
@@ -57,14 +57,14 @@ class ClientChoice:
 
 
 def choose(decision: Decision, cluster: RoutingNodes, client: str) -> ClientChoice:
-    """What the clients on one node get. A node that the cluster does not know has no labels."""
+    """The endpoints for clients on one node. An unknown node counts as one without labels."""
     within = _served(decision.walls, cluster, client) if decision.walls else decision.endpoints
     for tier in decision.tiers:
         if tier is EVERYONE:
             shares = dict.fromkeys(within, 1.0)
         else:
-            found = _served(tier, cluster, client)
-            shares = {address: weight for address, weight in found.items() if address in within}
+            served = _served(tier, cluster, client)
+            shares = {address: weight for address, weight in served.items() if address in within}
         if shares:
             return ClientChoice(shares, tier, _chosen(decision, cluster, client, tier, len(shares)))
     return ClientChoice({}, None, _none_reachable(decision, cluster, client))

@@ -1,8 +1,9 @@
-"""Which zones traffic is asked to leave, and who asks: `zonewise.dev/drain-zone` on a Service, its namespace, or nodes.
+"""Zone drains: the zones that traffic should leave, by `zonewise.dev/drain-zone` on a Service, its namespace or nodes.
 
-`decide` then leaves the endpoints of these zones out as long as there are others, and `express` hints them for nobody.
-The annotation names a zone, or several with commas between. On a node it can only name the node's own zone; one such
-node is enough, so that a node that joins the zone later does not end the drain. A bad value drains nothing and is told.
+`decide` leaves the endpoints of these zones out while there are others, and `express` hints them for no zone. The
+annotation names one zone, or several separated by commas. On a node it can only name the node's own zone; one such node
+is enough, so that a node that joins the zone later does not end the drain. An invalid value drains nothing and makes a
+complaint.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from zonewise.routing.load import consumed_by
 from zonewise.routing.reason import RoutingCode, RoutingReason, RoutingSubject
 from zonewise.topology import value_problem, zone_of
 
-NOBODY: Final = consumed_by(DRAINED)
+NO_CONSUMERS: Final = consumed_by(DRAINED)
 
 _SHOWN: Final = 80
 _NAMED: Final = 5
@@ -25,7 +26,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Who drains each zone, by its name, and complaints about what the Service or its namespace says."""
+    """The drained zones with the objects that request it, and complaints about the Service or its namespace."""
 
     zones: Mapping[str, tuple[RoutingSubject, ...]] = field(default_factory=dict, hash=False)
     complaints: tuple[RoutingReason, ...] = ()
@@ -36,7 +37,7 @@ NO_DRAIN: Final = Drain()
 
 @dataclass(frozen=True, slots=True)
 class NodeDrains:
-    """What all nodes say, and the zones there are; made once per change of the nodes."""
+    """The drains requested by nodes, and all zones; built once per node change."""
 
     drain: Drain = NO_DRAIN
     zones: frozenset[str] = frozenset()
@@ -44,11 +45,11 @@ class NodeDrains:
 
 def drained_by_nodes(nodes: Iterable[Node]) -> NodeDrains:
     zones: dict[str, list[RoutingSubject]] = {}
-    known: set[str] = set()
+    all_zones: set[str] = set()
     complaints: list[RoutingReason] = []
     for node in nodes:
         own = zone_of(node.metadata.labels)
-        known.add(own or "")
+        all_zones.add(own or "")
         if (text := node.metadata.annotations.get(DRAIN_ZONE)) is None:
             continue
         subject = RoutingSubject("Node", node.metadata.name)
@@ -56,12 +57,12 @@ def drained_by_nodes(nodes: Iterable[Node]) -> NodeDrains:
             zones.setdefault(own, []).append(subject)
         if _named(text) != {own}:
             complaints.append(_not_its_own(text, subject, own))
-    drained = {zone: tuple(sorted(by)) for zone, by in sorted(zones.items())}
-    return NodeDrains(Drain(drained, tuple(sorted(complaints, key=str))), frozenset(known - {""}))
+    drained = {zone: tuple(sorted(subjects)) for zone, subjects in sorted(zones.items())}
+    return NodeDrains(Drain(drained, tuple(sorted(complaints, key=str))), frozenset(all_zones - {""}))
 
 
 def drained_zones(service: Service, namespace_annotations: Mapping[str, str], node_drains: NodeDrains) -> Drain:
-    said = [
+    requests = [
         (subject, text)
         for subject, annotations in (
             (RoutingSubject("Service", str(key_of(service))), service.metadata.annotations),
@@ -69,20 +70,22 @@ def drained_zones(service: Service, namespace_annotations: Mapping[str, str], no
         )
         if (text := annotations.get(DRAIN_ZONE)) is not None
     ]
-    if not said:
+    if not requests:
         return NO_DRAIN if not node_drains.drain.zones else Drain(node_drains.drain.zones)
     zones = dict(node_drains.drain.zones)
-    for subject, text in said:
+    for subject, text in requests:
         for zone in sorted(_valid(text)):
             zones[zone] = (subject, *zones.get(zone, ()))
-    complaints = [complaint for subject, text in said for complaint in _complaints(text, subject, node_drains.zones)]
+    complaints = [
+        complaint for subject, text in requests for complaint in _complaints(text, subject, node_drains.zones)
+    ]
     return Drain(zones, tuple(complaints))
 
 
 def split(
     endpoints: Mapping[str, Endpoint], homes: Mapping[str, str | None], drain: Drain
 ) -> tuple[dict[str, Endpoint], dict[str, Endpoint]]:
-    """The endpoints that stay in use, and those that traffic leaves, by address."""
+    """The endpoints that stay in use, and those that are drained, by address."""
     stay: dict[str, Endpoint] = {}
     leave: dict[str, Endpoint] = {}
     for address, endpoint in endpoints.items():
@@ -91,7 +94,7 @@ def split(
 
 
 def drained_reason(drain: Drain, left: int, used: int, service: Service) -> RoutingReason:
-    zones, by = _who(drain)
+    zones, by = _zones_and_requesters(drain)
     sentence = f"{_zones(zones)} drained by {by}: {left} endpoints there get no traffic, {used} elsewhere take it"
     if kept := [name for name, value in _traffic_policies(service) if value == "Local"]:
         sentence += f"; what {' and '.join(kept)} Local keeps on its node is not moved"
@@ -101,7 +104,7 @@ def drained_reason(drain: Drain, left: int, used: int, service: Service) -> Rout
 
 
 def not_drained_reason(drain: Drain, endpoints: int) -> RoutingReason:
-    zones, by = _who(drain)
+    zones, by = _zones_and_requesters(drain)
     sentence = (
         f"{_zones(zones)} not drained, though {by} asks for it: all {endpoints} endpoints are there, so traffic stays"
     )
@@ -111,7 +114,7 @@ def not_drained_reason(drain: Drain, endpoints: int) -> RoutingReason:
     )
 
 
-def _who(drain: Drain) -> tuple[tuple[str, ...], str]:
+def _zones_and_requesters(drain: Drain) -> tuple[tuple[str, ...], str]:
     subjects = _blame(drain)
     more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
     return tuple(sorted(drain.zones)), f"{subjects[0]}{more}"
@@ -141,27 +144,27 @@ def _valid(text: str) -> set[str]:
     return {zone for zone in _named(text) if zone and not value_problem(zone)}
 
 
-def _complaints(text: str, subject: RoutingSubject, known: frozenset[str]) -> Iterator[RoutingReason]:
-    """One for names that can be no zone, one for zones that no node is in, however many the value has."""
+def _complaints(text: str, subject: RoutingSubject, all_zones: frozenset[str]) -> Iterator[RoutingReason]:
+    """At most one for invalid names, and one for zones without nodes."""
     valid = _valid(text)
     if bad := sorted(_named(text) - valid):
         yield _complaint(
-            RoutingCode.INVALID_VALUE, text, subject, f"names no zone with {_shown(bad[0])} and drains nothing so"
+            RoutingCode.INVALID_VALUE, text, subject, f"has the invalid zone name {_shown(bad[0])}, which is ignored"
         )
-    if unknown := sorted(valid - known):
+    if unknown := sorted(valid - all_zones):
         names = ", ".join(unknown[:_NAMED])
         yield _complaint(RoutingCode.NO_EFFECT, text, subject, f"has no effect for {names}: no node is in such a zone")
 
 
 def _complaint(code: RoutingCode, text: str, subject: RoutingSubject, problem: str) -> RoutingReason:
     sentence = f"{DRAIN_ZONE} of {subject}: {_shown(text)} {problem}"
-    remedy = "write the name of a zone, or several with commas between"
+    remedy = "write the name of a zone, or several separated by commas"
     return RoutingReason(code, sentence, {"where": DRAIN_ZONE, "value": text}, (subject,), remedy)
 
 
 def _not_its_own(text: str, subject: RoutingSubject, own: str | None) -> RoutingReason:
-    place = f"is in zone {own}" if own else "says no zone"
-    sentence = f"{DRAIN_ZONE} of {subject}: {_shown(text)} names another zone, and the node {place}"
+    location = f"is in zone {own}" if own else "has no zone label"
+    sentence = f"{DRAIN_ZONE} of {subject}: {_shown(text)} names another zone, and the node {location}"
     remedy = "annotate nodes with their own zone only; use a Service or a Namespace for others"
     return RoutingReason(RoutingCode.NO_EFFECT, sentence, {"where": DRAIN_ZONE, "value": text}, (subject,), remedy)
 

@@ -1,6 +1,6 @@
-"""Endpoints as routing counts them: what their conditions mean, which are usable, and what names them.
+"""Endpoint conditions and usable endpoints, as routing counts them.
 
-An endpoint is named by its first address, the only one that proxies use.
+An endpoint is identified by its first address, the only one that proxies use.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from zonewise.objects import Endpoint
 
 
 def is_ready(endpoint: Endpoint) -> bool:
-    """As consumers of slices read it: who does not say is ready."""
+    """As consumers of slices read it: an unset condition means ready."""
     return endpoint.conditions.ready is not False
 
 
 def is_marked_ready(endpoint: Endpoint) -> bool:
-    """As the stock EndpointSlice controller counts for hints: who does not say is not ready."""
+    """As the stock EndpointSlice controller counts for hints: an unset condition means not ready."""
     return endpoint.conditions.ready is True
 
 
 def is_draining(endpoint: Endpoint) -> bool:
-    """Terminating, but still serving: what proxies fall back to when nothing is ready."""
+    """Terminating but still serving: the fallback of proxies if no endpoint is ready."""
     return endpoint.conditions.serving is not False and endpoint.conditions.terminating is True
 
 
 @dataclass(frozen=True, slots=True)
 class UsableEndpoints:
-    """The endpoints that take traffic, by address in order; all `draining` when none is ready."""
+    """The endpoints that take traffic, sorted by address; all `draining` if none is ready."""
 
     by_address: dict[str, Endpoint]
     draining: bool = False

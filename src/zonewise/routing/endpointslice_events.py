@@ -1,7 +1,7 @@
-"""What the stock EndpointSlice controller says on a Service about hints: its events, word for word.
+"""Events of the stock EndpointSlice controller about hints, word for word.
 
-For clusters where Zonewise stands in its place, so that alerts on these texts keep working. Our own reason, which says
-who is to blame, goes into an event of its own.
+Emitted where Zonewise replaces that controller, so that alerts on these texts keep working. Zonewise's own reason, which
+names the cause, goes into a separate event.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EndpointSliceEvent(NamedTuple):
 
 
 def stock_event(reason: RoutingReason, address_type: str) -> EndpointSliceEvent:
-    """The event upstream would record for what `hints.hint_strictly` answered."""
+    """The event upstream would record for a result of `hint_strictly`."""
     message = f"{_MESSAGES[reason.code].format_map(reason.facts)}, addressType: {address_type}"
     if reason.code is RoutingCode.HINTED:
         return EndpointSliceEvent("Normal", "TopologyAwareHintsEnabled", message)

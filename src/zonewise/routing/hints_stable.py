@@ -1,9 +1,9 @@
-"""Automatic hints, stable: the same promise as the strict form, kept where that one gives up.
+"""Stable automatic hints: the same contract as the strict form, also in cases that it refuses.
 
-Zones share the endpoints in proportion to CPU, as upstream. But a node that does not say its zone or CPU is left out
-and named instead of spoiling the whole cluster; an endpoint may be hinted for several zones, so that 4, 4 and 3
-endpoints need not lose their zones; and hints that are there stay until the overload is half as large again as a new
-assignment may have, so that a Service near the limit does not flap.
+Zones share the endpoints in proportion to CPU, as upstream. But a node without zone or CPU is left out and named instead
+of disabling hints for the whole cluster; an endpoint may be hinted for several zones, so that 4, 4 and 3 endpoints keep
+their zones; and existing hints stay until the overload is half as large again as the limit for a new assignment, so that
+a Service near the limit does not flap.
 """
 
 from __future__ import annotations

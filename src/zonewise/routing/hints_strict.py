@@ -1,8 +1,8 @@
-"""Automatic hints, strict: the arithmetic of the stock EndpointSlice controller, bit for bit.
+"""Strict automatic hints: the arithmetic of the stock EndpointSlice controller, bit for bit.
 
-Endpoints are shared out to zones in proportion to the allocatable CPU of their nodes, and every endpoint is hinted for
-one zone. Where upstream iterates a map in random order, zones are taken by name here, so that the same input always
-gives the same answer. Follows `k8s.io/endpointslice/topologycache`; for what Zonewise does better see `stablehints`.
+Endpoints are divided over zones in proportion to the allocatable CPU of their nodes, and every endpoint is hinted for
+one zone. Where upstream iterates a map in random order, zones are sorted by name here, so that the same input always
+gives the same result. Follows `k8s.io/endpointslice/topologycache`; `hints_stable` has the improved form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Hints = tuple[EndpointHints | None, ...]
 
 
 class Allocation(NamedTuple):
-    """How many endpoints may be hinted for a zone, and how many it should have."""
+    """The fewest and most endpoints that may be hinted for a zone, and the number it should have."""
 
     minimum: int
     maximum: int
@@ -36,9 +36,9 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hinted:
-    """The hints of every endpoint, slice by slice in the order given; None for a slice that is fine as it is.
+    """The hints of every endpoint, by slice in the order given; None for a slice that keeps its hints.
 
-    `by_zone` is empty when hints are off, and then the slices say to remove them.
+    If hints are off, `by_zone` is empty and the hints of the slices are to be removed.
     """
 
     slices: tuple[Hints | None, ...]
@@ -47,14 +47,14 @@ class Hinted:
 
 
 def cpu_shares(nodes: Iterable[Node]) -> Mapping[str, float] | RoutingReason:
-    """Each zone's share of the CPU of ready workers. One node without zone or CPU spoils it for the whole cluster."""
+    """Each zone's share of the CPU of ready workers. One node without zone or CPU disables it for the cluster."""
     cpu_millis: Counter[str] = Counter()
     lacking: dict[str, str] = {}
     for node in nodes:
         capacity = capacity_of(node)
         if capacity.control_plane or not capacity.ready:
             continue
-        zone = node.metadata.labels.get(ZONE)  # upstream knows the old spelling of the label no more
+        zone = node.metadata.labels.get(ZONE)  # upstream no longer reads the old label
         if not zone or not capacity.cpu_millis:
             lacking[node.metadata.name] = "allocatable CPU" if zone else f"label {ZONE}"
         else:
@@ -63,8 +63,8 @@ def cpu_shares(nodes: Iterable[Node]) -> Mapping[str, float] | RoutingReason:
         return _nodes_lacking(dict(sorted(lacking.items())))
     if len(cpu_millis) < 2:
         return _too_few_zones(sorted(cpu_millis))
-    whole = sum(cpu_millis.values())
-    return {zone: cpu_millis[zone] / whole for zone in sorted(cpu_millis)}
+    total = sum(cpu_millis.values())
+    return {zone: cpu_millis[zone] / total for zone in sorted(cpu_millis)}
 
 
 def allocate(shares: Mapping[str, float], endpoints: int) -> Mapping[str, Allocation] | RoutingReason:
@@ -95,36 +95,36 @@ def _minimums(shares: Mapping[str, float], endpoints: int) -> Mapping[str, int]:
 
 
 def _next_accepted(shares: Mapping[str, float], endpoints: int) -> int:
-    """The next number that is not refused; from some number on none is, as the minimums are well below the shares."""
+    """The next accepted number. It exists: for large numbers the minimums are well below the shares."""
     return next(more for more in itertools.count(endpoints + 1) if sum(_minimums(shares, more).values()) <= more)
 
 
 def hint_strictly(
     shares: Mapping[str, float] | RoutingReason, changing: Sequence[Slice], unchanged: Sequence[Slice] = ()
 ) -> Hinted:
-    """`changing` slices are written anyway; of the `unchanged` ones those that are fine keep their hints."""
+    """`changing` slices are written anyway; `unchanged` ones keep their hints if these are valid."""
     slices = (*changing, *unchanged)
     ready = sum(is_marked_ready(endpoint) for endpoints in slices for endpoint in endpoints)
     allocations = shares if isinstance(shares, RoutingReason) else allocate(shares, ready)
     if isinstance(allocations, RoutingReason):
         return _off(slices, [True] * len(changing) + [False] * len(unchanged), allocations)
     kept, by_zone = _keep_valid(unchanged, allocations)
-    written = [True] * len(changing) + [not keep for keep in kept]
-    to_hint = [endpoints for endpoints, write in zip(slices, written, strict=True) if write]
-    if homeless := [endpoint for endpoints in to_hint for endpoint in endpoints if _is_homeless(endpoint)]:
-        return _off(slices, written, _endpoints_without_zone(homeless))
+    is_written = [True] * len(changing) + [not keep for keep in kept]
+    to_hint = [endpoints for endpoints, write in zip(slices, is_written, strict=True) if write]
+    if without_zone := [endpoint for endpoints in to_hint for endpoint in endpoints if _lacks_zone(endpoint)]:
+        return _off(slices, is_written, _endpoints_without_zone(without_zone))
     hinted = iter(_hint_all(to_hint, allocations, by_zone))
-    answer = tuple(next(hinted) if write else None for write in written)
+    hints = tuple(next(hinted) if write else None for write in is_written)
     facts = {"zones": dict(by_zone), "endpoints": ready}
     return Hinted(
-        answer,
+        hints,
         by_zone,
         RoutingReason(RoutingCode.HINTED, f"{ready} endpoints are hinted by the CPU of their zones", facts),
     )
 
 
 def is_overloaded(by_zone: Mapping[str, int], shares: Mapping[str, float] | RoutingReason) -> bool:
-    """True when hints given earlier no longer fit the nodes, so that upstream would look at the Service again."""
+    """Whether earlier hints no longer fit the nodes, so that upstream would sync the Service again."""
     if not by_zone:
         return False
     if isinstance(shares, RoutingReason):
@@ -134,42 +134,42 @@ def is_overloaded(by_zone: Mapping[str, int], shares: Mapping[str, float] | Rout
 
 
 def _keep_valid(unchanged: Sequence[Slice], allocations: Mapping[str, Allocation]) -> tuple[list[bool], dict[str, int]]:
-    """Which slices may stay as they are, and how many hints those have for each zone."""
+    """Which slices keep their hints, and the number of these hints per zone."""
     by_zone: dict[str, int] = {}
     kept = []
     for endpoints in unchanged:
-        counted = _count_hints(endpoints)
-        valid = counted is not None and all(
+        hints_by_zone = _count_hints(endpoints)
+        valid = hints_by_zone is not None and all(
             zone in allocations and by_zone.get(zone, 0) + count <= allocations[zone].maximum
-            for zone, count in counted.items()
+            for zone, count in hints_by_zone.items()
         )
         kept.append(valid)
-        if valid and counted:
-            for zone, count in counted.items():
+        if valid and hints_by_zone:
+            for zone, count in hints_by_zone.items():
                 by_zone[zone] = by_zone.get(zone, 0) + count
     return kept, by_zone
 
 
 def _count_hints(endpoints: Slice) -> Counter[str] | None:
-    """None where a ready endpoint has no hint."""
-    counted: Counter[str] = Counter()
+    """Hints per zone; None if a ready endpoint has no hint."""
+    hints_by_zone: Counter[str] = Counter()
     for endpoint in endpoints:
         if is_marked_ready(endpoint):
             if endpoint.hints is None or not endpoint.hints.for_zones:
                 return None
-            counted.update(hint.name for hint in endpoint.hints.for_zones)
-    return counted
+            hints_by_zone.update(hint.name for hint in endpoint.hints.for_zones)
+    return hints_by_zone
 
 
 def _hint_all(slices: Sequence[Slice], allocations: Mapping[str, Allocation], by_zone: dict[str, int]) -> list[Hints]:
-    """Own zones first, then the surplus of one zone to the lack of another; counts into `by_zone`.
+    """Own zones first, then the surplus of one zone goes to the lack of another; counts into `by_zone`.
 
-    An endpoint that is not ready keeps what it has: upstream means to remove it but changes a copy.
+    An endpoint that is not ready keeps its hints: upstream means to remove them but changes a copy.
     """
     ready = Counter(endpoint.zone or "" for endpoints in slices for endpoint in endpoints if is_marked_ready(endpoint))
     for zone, count in ready.items():
         by_zone[zone] = by_zone.get(zone, 0) + count
-    giving, receiving = _surplus_and_lack(allocations, by_zone)
+    giving, receiving = _transfers(allocations, by_zone)
     hints = {zone: EndpointHints(for_zones=(Hint(name=zone),)) for zone in {*by_zone, *receiving}}
     return [
         tuple(
@@ -180,11 +180,9 @@ def _hint_all(slices: Sequence[Slice], allocations: Mapping[str, Allocation], by
     ]
 
 
-def _surplus_and_lack(
-    allocations: Mapping[str, Allocation], by_zone: Mapping[str, int]
-) -> tuple[Counter[str], Counter[str]]:
-    surplus = {zone: by_zone.get(zone, 0) - wanted.desired for zone, wanted in sorted(allocations.items())}
-    lack = {zone: wanted.desired - by_zone.get(zone, 0) for zone, wanted in sorted(allocations.items())}
+def _transfers(allocations: Mapping[str, Allocation], by_zone: Mapping[str, int]) -> tuple[Counter[str], Counter[str]]:
+    surplus = {zone: by_zone.get(zone, 0) - allocation.desired for zone, allocation in sorted(allocations.items())}
+    lack = {zone: allocation.desired - by_zone.get(zone, 0) for zone, allocation in sorted(allocations.items())}
     giving: Counter[str] = Counter()
     receiving: Counter[str] = Counter()
     while True:
@@ -198,7 +196,7 @@ def _surplus_and_lack(
 
 
 def _zone_for(endpoint: Endpoint, giving: Counter[str], receiving: Counter[str], by_zone: dict[str, int]) -> str:
-    """The endpoint's own zone, or the first in need if its own still has to give."""
+    """The endpoint's own zone, or the first zone that lacks endpoints if its own has a surplus."""
     zone = endpoint.zone or ""
     if not giving[zone]:
         return zone
@@ -210,25 +208,25 @@ def _zone_for(endpoint: Endpoint, giving: Counter[str], receiving: Counter[str],
     return taker
 
 
-def _off(slices: Sequence[Slice], written: Sequence[bool], reason: RoutingReason) -> Hinted:
-    """All hints go; a slice that has none is written only if it is anyway."""
-    answer = tuple(
+def _off(slices: Sequence[Slice], is_written: Sequence[bool], reason: RoutingReason) -> Hinted:
+    """Removes all hints; a slice without hints is written only if it is written anyway."""
+    hints = tuple(
         (None,) * len(endpoints) if write or any(endpoint.hints for endpoint in endpoints) else None
-        for endpoints, write in zip(slices, written, strict=True)
+        for endpoints, write in zip(slices, is_written, strict=True)
     )
-    return Hinted(answer, {}, reason)
+    return Hinted(hints, {}, reason)
 
 
-def _is_homeless(endpoint: Endpoint) -> bool:
+def _lacks_zone(endpoint: Endpoint) -> bool:
     return is_marked_ready(endpoint) and not endpoint.zone
 
 
 def _nodes_lacking(lacking: Mapping[str, str]) -> RoutingReason:
     name, what = next(iter(lacking.items()))
-    others = f" (and {len(lacking) - 1} nodes more)" if len(lacking) > 1 else ""
+    more = f" (and {len(lacking) - 1} nodes more)" if len(lacking) > 1 else ""
     return RoutingReason(
         RoutingCode.INSUFFICIENT_NODE_INFO,
-        f"node {name} has no {what}{others}, so no zone's share of the CPU is known",
+        f"node {name} has no {what}{more}, so no zone's share of the CPU is known",
         {"nodes": tuple(lacking)},
         tuple(RoutingSubject("Node", name) for name in lacking),
         f"label every node with {ZONE}, and see that its kubelet reports CPU",
@@ -236,10 +234,10 @@ def _nodes_lacking(lacking: Mapping[str, str]) -> RoutingReason:
 
 
 def _too_few_zones(zones: Sequence[str]) -> RoutingReason:
-    found = f"only in zone {zones[0]}" if zones else "in no zone"
+    location = f"only in zone {zones[0]}" if zones else "in no zone"
     return RoutingReason(
         RoutingCode.INSUFFICIENT_NODE_INFO,
-        f"ready workers are {found}; hints need two zones",
+        f"ready workers are {location}; hints need two zones",
         {"zones": len(zones)},
         tuple(RoutingSubject("Zone", zone) for zone in zones),
         f"make a node ready in another zone, and label it with {ZONE}",

@@ -1,6 +1,6 @@
-"""Topology keys: the first label of a preference list that some endpoint shares with the client decides.
+"""Topology keys: the first label in a preference list that an endpoint shares with the client decides.
 
-Both sides are resolved through node labels, so any key works and the host name means the same on either side. A list
+Both sides are resolved through node labels, so any key works and the host name means the same on both sides. A list
 without the catch-all is hard: a client that shares no label with any endpoint reaches none.
 """
 
@@ -21,7 +21,7 @@ def key_tiers(policy: TopologyKeys, endpoints: Mapping[str, Endpoint], cluster: 
 
 
 def key_reason(policy: TopologyKeys, tiers: tuple[Tier, ...], endpoints: Mapping[str, Endpoint]) -> RoutingReason:
-    """Names the endpoints that no key can find, which a hard list hides from everyone."""
+    """Names the endpoints that match no key: a hard list hides them from all clients."""
     kind = "soft" if policy.soft else "hard"
     sentence = f"clients get the endpoints that share the first of {', '.join(policy.keys) or '*'} with them ({kind})"
     facts = {"keys": policy.keys, "soft": policy.soft, "endpoints": len(endpoints)}

@@ -1,8 +1,8 @@
-"""What a stock kube-proxy on a given node makes of given slices, and why: its choice of endpoints, restated.
+"""The endpoints that a stock kube-proxy on a given node chooses from given slices, and why.
 
-Lets `explain` say what will happen on nodes that Zonewise does not serve itself. Follows `CategorizeEndpoints` of
+`explain` uses it for nodes that Zonewise does not serve itself. Follows `CategorizeEndpoints` of
 `k8s.io/kubernetes/pkg/proxy/topology.go` and the slice cache beside it; where upstream merges slices in random order,
-they are taken by name here.
+they are sorted by name here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ANYWHERE: Final = TrafficPolicies()
 
 @dataclass(frozen=True, slots=True)
 class ProxyChoice:
-    """Addresses with ports, in order. `has_any`: some node could reach some endpoint, even where this one can't."""
+    """Addresses with ports, sorted. `has_any`: some node can reach an endpoint, even if this one cannot."""
 
     cluster: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
@@ -67,11 +67,15 @@ def stock_choice(
     family: str = "IPv4",
     minor: int = LATEST_MINOR,
 ) -> ProxyChoice:
-    """What kube-proxy 1.`minor` on the client's node would send the Service's port to."""
-    if reason := _left_alone(service):
+    """The endpoints of the Service's port that kube-proxy 1.`minor` on the client's node would use."""
+    if reason := _ignored_service(service):
         return ProxyChoice(reason=reason)
-    seen = [found for found in slices if found.address_type == family and _is_seen(found, service)]
-    targets = merge(seen, port, client.metadata.name)
+    watched = [
+        endpoint_slice
+        for endpoint_slice in slices
+        if endpoint_slice.address_type == family and _is_watched(endpoint_slice, service)
+    ]
+    targets = merge(watched, port, client.metadata.name)
     zone = client.metadata.labels.get(ZONE, "")
     policies = traffic_policies(service, port, family)
     if _zone_hints_honoured(minor, service.metadata.annotations):
@@ -101,20 +105,20 @@ def categorize(targets: Sequence[ProxyTarget], policies: TrafficPolicies, node: 
 
 
 def merge(slices: Iterable[EndpointSlice], port: ServicePort, node: str) -> list[ProxyTarget]:
-    """One target per address and port; of two with the same address, one that is not terminating wins."""
+    """One target per address and port; of two with the same address, the one that is not terminating wins."""
     targets: dict[str, ProxyTarget] = {}
-    for found in sorted(slices, key=lambda found: found.metadata.name):
-        for offered in found.ports or ():
+    for endpoint_slice in sorted(slices, key=lambda endpoint_slice: endpoint_slice.metadata.name):
+        for slice_port in endpoint_slice.ports or ():
             if (
-                offered.name is None
-                or offered.name != port.name
-                or offered.protocol != port.protocol
-                or not offered.port
+                slice_port.name is None
+                or slice_port.name != port.name
+                or slice_port.protocol != port.protocol
+                or not slice_port.port
             ):
                 continue
-            for endpoint in found.endpoints or ():
+            for endpoint in endpoint_slice.endpoints or ():
                 if endpoint.addresses:
-                    target = _target(endpoint, offered.port, node)
+                    target = _target(endpoint, slice_port.port, node)
                     if target.address not in targets or not endpoint.conditions.terminating:
                         targets[target.address] = target
     return [targets[address] for address in sorted(targets)]
@@ -134,7 +138,7 @@ def traffic_policies(service: Service, port: ServicePort, family: str = "IPv4") 
     )
 
 
-def _left_alone(service: Service) -> RoutingReason | None:
+def _ignored_service(service: Service) -> RoutingReason | None:
     name = service.metadata.labels.get(PROXY_NAME_LABEL)
     if name is not None:
         why, remedy = f"it is labelled for the proxy {name!r}", f"remove the label {PROXY_NAME_LABEL}"
@@ -144,32 +148,32 @@ def _left_alone(service: Service) -> RoutingReason | None:
         why, remedy = "it is headless; DNS answers for it", ""
     else:
         return None
-    return RoutingReason(RoutingCode.PROXY_LEAVES_ALONE, f"kube-proxy leaves the Service alone: {why}", remedy=remedy)
+    return RoutingReason(RoutingCode.PROXY_LEAVES_ALONE, f"kube-proxy ignores the Service: {why}", remedy=remedy)
 
 
-def _is_seen(found: EndpointSlice, service: Service) -> bool:
-    labels = found.metadata.labels
+def _is_watched(endpoint_slice: EndpointSlice, service: Service) -> bool:
+    labels = endpoint_slice.metadata.labels
     hidden = PROXY_NAME_LABEL in labels or HEADLESS_LABEL in labels
     return (
         not hidden
         and labels.get(SERVICE_NAME) == service.metadata.name
-        and found.metadata.namespace == service.metadata.namespace
+        and endpoint_slice.metadata.namespace == service.metadata.namespace
     )
 
 
 def _zone_hints_honoured(minor: int, annotations: Mapping[str, str]) -> bool:
-    """Since 1.31 always; before it the Service had to ask, and before 1.24 a feature gate hid it all."""
+    """Since 1.31 always; before that only if annotated, and before 1.24 only behind a feature gate."""
     if minor >= FIRST_MINOR_THAT_ALWAYS_HEEDS:
         return True
     if minor >= 27:
-        said = annotations.get(OLD_HINTS, annotations.get(TOPOLOGY_MODE, ""))
-        return said not in {"", "disabled", "Disabled"}
+        value = annotations.get(OLD_HINTS, annotations.get(TOPOLOGY_MODE, ""))
+        return value not in {"", "disabled", "Disabled"}
     return minor >= 24 and hints_enabled({OLD_HINTS: annotations.get(OLD_HINTS, "")})
 
 
 def _target(endpoint: Endpoint, port: int, node: str) -> ProxyTarget:
     hints = endpoint.hints
-    ip = _sloppy(endpoint.addresses[0])
+    ip = _canonical_ip(endpoint.addresses[0])
     return ProxyTarget(
         address=f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}",
         local=bool(node) and endpoint.node_name == node,
@@ -189,13 +193,13 @@ def _without_node_hints(targets: Iterable[ProxyTarget]) -> list[ProxyTarget]:
 
 
 def _too_old(minor: int) -> RoutingReason:
-    sentence = f"kube-proxy 1.{minor} heeds hints only of Services that ask for them by annotation"
+    sentence = f"kube-proxy 1.{minor} uses hints only for Services that enable them by annotation"
     remedy = f"annotate the Service with {OLD_HINTS}: Auto, or upgrade to 1.{FIRST_MINOR_THAT_ALWAYS_HEEDS}"
     return RoutingReason(RoutingCode.PROXY_IGNORES_HINTS, sentence, {"minor": minor}, remedy=remedy)
 
 
 def _by_hints(ready: Sequence[ProxyTarget], node: str, zone: str) -> tuple[RoutingReason, list[ProxyTarget]]:
-    """The ready targets that hints leave for this node, and why; partial hints count as none."""
+    """The ready targets that hints select for this node, and why; partial hints count as none."""
     for_node = [target for target in ready if node in target.node_hints]
     if for_node and all(target.node_hints for target in ready):
         return _hinted(RoutingCode.PROXY_SAME_NODE, for_node, ready, f"node {node}"), for_node
@@ -271,16 +275,16 @@ def _addresses(targets: Iterable[ProxyTarget]) -> tuple[str, ...]:
     return tuple(sorted(target.address for target in targets))
 
 
-def _sloppy(address: str) -> str:
+def _canonical_ip(address: str) -> str:
     """As Go's ParseIPSloppy prints it: octets may have leading zeros, IPv4 in IPv6 is IPv4."""
     try:
         if ":" not in address:
             return ".".join(str(int(octet)) for octet in address.split("."))
         ip = IPv6Address(address)
     except ValueError:
-        return address  # not from an API server, which refuses it, but from someone's file
+        return address  # from a file: an API server rejects it
     return str(ip.ipv4_mapped or ip)
 
 
 def _family(address: str) -> str:
-    return "IPv6" if ":" in _sloppy(address) else "IPv4"
+    return "IPv6" if ":" in _canonical_ip(address) else "IPv4"

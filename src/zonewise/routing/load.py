@@ -1,7 +1,7 @@
-"""Who consumes which endpoints, and the load that follows: the arithmetic under every preference.
+"""Load of endpoints by their consumers: the arithmetic under every preference.
 
-A group is a number of endpoints with the same consumers. A domain's traffic, taken to be in proportion to its demand,
-is split over the groups it consumes in proportion to size times weight, and evenly within a group.
+A group is a number of endpoints with the same consumers. The traffic of a domain, assumed proportional to its demand, is
+divided over the groups it consumes in proportion to size times weight, and evenly within a group.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class LoadShare(NamedTuple):
 
 
 Consumers = tuple[LoadShare, ...]
-"""By name of the domain. The empty tuple stands for every client."""
+"""Sorted by domain. The empty tuple means every client."""
 
 Composition = dict[Consumers, dict[str, int]]
-"""How many endpoints of each home domain a group has; the home "" is of endpoints outside the domains in question."""
+"""Endpoints of each group by home domain; the home "" means outside the given domains."""
 
 
 def consumed_by(*domains: str) -> Consumers:
@@ -45,7 +45,7 @@ class Loads:
         return max(0.0, max(self.by_group.values(), default=0.0) - 1)
 
     def within(self, threshold: float) -> bool:
-        """True when every domain is served and no endpoint's overload reaches the threshold."""
+        """Whether every domain is served and no endpoint's overload reaches the threshold."""
         return not self.unreachable and not any(is_overload(load, threshold) for load in self.by_group.values())
 
 
@@ -56,7 +56,7 @@ def is_overload(load: float, threshold: float) -> bool:
 def loads(sizes: Mapping[Consumers, int], demand: Mapping[str, int]) -> Loads:
     capacity = _capacity(sizes, demand)
     even = sum(sizes.values()) / sum(demand.values())
-    unit = {domain: even * demand[domain] / room for domain, room in capacity.items() if room}
+    unit = {domain: even * demand[domain] / weight_sum for domain, weight_sum in capacity.items() if weight_sum}
     by_group = {
         consumers: sum(unit[share.domain] * share.weight for share in consumers)
         for consumers, size in sizes.items()
@@ -70,14 +70,14 @@ def sizes_of(composition: Composition) -> dict[Consumers, int]:
 
 
 def in_domain_share(composition: Composition, demand: Mapping[str, int]) -> float:
-    """The part of all traffic that meets an endpoint of its own domain."""
+    """The share of all traffic that reaches an endpoint of its own domain."""
     capacity = _capacity(sizes_of(composition), demand)
     own = dict.fromkeys(demand, 0.0)
     for consumers, homes in composition.items():
         for domain, weight in consumers:
             own[domain] += homes.get(domain, 0) * weight
-    met = sum(demand[domain] * own[domain] / room for domain, room in capacity.items() if room)
-    return met / sum(demand.values())
+    in_domain = sum(demand[domain] * own[domain] / weight_sum for domain, weight_sum in capacity.items() if weight_sum)
+    return in_domain / sum(demand.values())
 
 
 def _capacity(sizes: Mapping[Consumers, int], demand: Mapping[str, int]) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""What a Service asks for: its annotations and spec, read into one policy and complaints about the rest.
+"""The routing policy of a Service, read from its annotations and spec, with complaints about bad values.
 
 The first step of every routing decision. Precedence, highest first: topology keys, same node/zone/region, automatic
-hints, trafficDistribution. A bad value never breaks a Service: it counts as absent, or as the default where there is
-one, and a complaint names it and what is allowed.
+hints, trafficDistribution. A bad value never breaks a Service: it counts as absent, or as the default if there is one,
+and a complaint names it and the allowed values.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TrafficDistribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyKeys:
-    """Label keys in order of preference. `soft` where the list ended in the catch-all, which `keys` leaves out."""
+    """Label keys in order of preference. `soft` if the list ended with the catch-all, which is not in `keys`."""
 
     keys: tuple[str, ...]
     soft: bool
@@ -88,7 +88,7 @@ Policy = TopologyKeys | SameDomain | AutomaticHints | Distribution | NoPolicy
 
 @dataclass(frozen=True, slots=True)
 class PolicyReading:
-    """`source` is where the Service says it, as a user would write it; empty for `NoPolicy`."""
+    """`source` is the annotation or field with the policy, as a user would write it; empty for `NoPolicy`."""
 
     policy: Policy
     source: str
@@ -111,7 +111,7 @@ class _Reader:
         self.complaints: list[RoutingReason] = []
         self.tuning, problems = read_tuning(self.annotations)
         for annotation, value, allowed in problems:
-            self.refuse(annotation, value, "means the default", f"write {allowed}")
+            self.refuse(annotation, value, "is invalid, the default applies", f"write {allowed}")
 
     def complain(self, code: RoutingCode, where: str, value: str, problem: str, remedy: str) -> None:
         shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}..."
@@ -124,10 +124,10 @@ class _Reader:
 
 def read_policy(service: Service) -> PolicyReading:
     reader = _Reader(service)
-    said = [statement for read in _READERS for statement in read(reader)]
-    winner = said[0] if said else _Statement("", NoPolicy())
-    for loser in (statement for statement in said[1:] if statement.policy != winner.policy):
-        problem = f"has no effect: {winner.source} comes first"
+    statements = [statement for read in _READERS for statement in read(reader)]
+    winner = statements[0] if statements else _Statement("", NoPolicy())
+    for loser in (statement for statement in statements[1:] if statement.policy != winner.policy):
+        problem = f"has no effect: {winner.source} takes precedence"
         reader.complain(
             RoutingCode.OVERRULED, loser.source, value_of(service, loser.source), problem, "remove one of the two"
         )
@@ -137,12 +137,12 @@ def read_policy(service: Service) -> PolicyReading:
 
 
 def hints_enabled(annotations: Mapping[str, str]) -> bool:
-    """As the stock EndpointSlice controller reads it: the old annotation, if there at all, hides the new one."""
+    """As the stock EndpointSlice controller reads it: the old annotation, if present, hides the new one."""
     return annotations.get(OLD_HINTS, annotations.get(TOPOLOGY_MODE)) in {"Auto", "auto"}
 
 
 def value_of(service: Service, source: str) -> str:
-    """What stands where a reading has its source."""
+    """The value at the source of a reading."""
     match source:
         case "spec.topologyKeys":
             return ", ".join(service.spec.topology_keys)
@@ -172,10 +172,10 @@ def _read_spec_keys(reader: _Reader) -> Iterator[_Statement]:
     yield from _read_keys(reader, "spec.topologyKeys", ", ".join(keys), keys)
 
 
-def _read_keys(reader: _Reader, where: str, text: str, written: tuple[str, ...]) -> Iterator[_Statement]:
-    if not written:
+def _read_keys(reader: _Reader, where: str, text: str, raw_keys: tuple[str, ...]) -> Iterator[_Statement]:
+    if not raw_keys:
         return
-    keys = tuple(key or EVERY_NODE for key in written)
+    keys = tuple(key or EVERY_NODE for key in raw_keys)
     problems = list(_problems_of_keys(keys, reader.service))
     for problem, remedy in problems:
         reader.refuse(where, text, f"{problem}; the list is ignored", remedy)
@@ -199,15 +199,17 @@ def _problems_of_keys(keys: tuple[str, ...], service: Service) -> Iterator[tuple
 
 
 def _read_same_domain(reader: _Reader) -> Iterator[_Statement]:
-    said = [annotation for annotation in (SAME_NODE, SAME_ZONE, SAME_REGION) if annotation in reader.annotations]
-    if not said:
+    present = [annotation for annotation in (SAME_NODE, SAME_ZONE, SAME_REGION) if annotation in reader.annotations]
+    if not present:
         return
     node = _strength(reader, SAME_NODE)
     zone = _strength(reader, SAME_ZONE)
     region = _strength(reader, SAME_REGION)
     zone_implied = _implied(reader, SAME_ZONE, zone, SAME_NODE, node)
     region_implied = _implied(reader, SAME_REGION, region, SAME_ZONE, zone_implied)
-    source = next((annotation for annotation in said if reader.annotations[annotation] != Strength.BALANCED), said[0])
+    source = next(
+        (annotation for annotation in present if reader.annotations[annotation] != Strength.BALANCED), present[0]
+    )
     yield _Statement(source, SameDomain(node, zone_implied, region_implied, reader.tuning))
 
 
@@ -216,35 +218,35 @@ def _strength(reader: _Reader, annotation: str) -> Strength:
     try:
         return Strength(value)
     except ValueError:
-        reader.refuse(annotation, value, "means Balanced", f"write {', '.join(Strength)}")
+        reader.refuse(annotation, value, "is invalid, Balanced applies", f"write {', '.join(Strength)}")
         return Strength.BALANCED
 
 
-def _implied(reader: _Reader, coarse: str, said: Strength, fine: str, finer: Strength) -> Strength:
-    """Whoever requires the same node requires its zone and region too."""
+def _implied(reader: _Reader, coarse: str, strength: Strength, fine: str, finer: Strength) -> Strength:
+    """`Require` for the node implies `Require` for its zone and region."""
     if finer is not Strength.REQUIRE:
-        return said
-    if coarse in reader.annotations and said is not Strength.REQUIRE:
-        remedy = f"remove it, or weaken what {fine} says"
+        return strength
+    if coarse in reader.annotations and strength is not Strength.REQUIRE:
+        remedy = f"remove it, or weaken {fine}"
         problem = "has no effect: Require of a smaller domain requires the larger one"
         reader.complain(RoutingCode.NO_EFFECT, coarse, reader.annotations[coarse], problem, remedy)
     return Strength.REQUIRE
 
 
 def _read_hints(reader: _Reader) -> Iterator[_Statement]:
-    said = [annotation for annotation in (OLD_HINTS, TOPOLOGY_MODE) if annotation in reader.annotations]
-    for annotation in said:
+    present = [annotation for annotation in (OLD_HINTS, TOPOLOGY_MODE) if annotation in reader.annotations]
+    for annotation in present:
         value = reader.annotations[annotation]
-        for_others = annotation == TOPOLOGY_MODE and "/" in value
-        if not for_others and value not in {"Auto", "auto", "Disabled", "disabled", ""}:
-            reader.refuse(annotation, value, "leaves hints off", "write Auto or Disabled")
+        other_controller = annotation == TOPOLOGY_MODE and "/" in value
+        if not other_controller and value not in {"Auto", "auto", "Disabled", "disabled", ""}:
+            reader.refuse(annotation, value, "is invalid, hints stay off", "write Auto or Disabled")
     mode = {TOPOLOGY_MODE: reader.annotations.get(TOPOLOGY_MODE, "")}
-    if len(said) > 1 and hints_enabled(mode) != hints_enabled(reader.annotations):
-        problem = f"has no effect: {OLD_HINTS} is there and comes first"
+    if len(present) > 1 and hints_enabled(mode) != hints_enabled(reader.annotations):
+        problem = f"has no effect: {OLD_HINTS} takes precedence"
         value = reader.annotations[TOPOLOGY_MODE]
         reader.complain(RoutingCode.OVERRULED, TOPOLOGY_MODE, value, problem, f"remove {OLD_HINTS}")
     if hints_enabled(reader.annotations):
-        yield _Statement(said[0], AutomaticHints(reader.tuning))
+        yield _Statement(present[0], AutomaticHints(reader.tuning))
 
 
 def _read_distribution(reader: _Reader) -> Iterator[_Statement]:
@@ -262,13 +264,13 @@ def _complain_about_idle_tuning(reader: _Reader, policy: Policy) -> None:
     used = _tuning_used_by(policy)
     for annotation in TUNING_ANNOTATIONS:
         if annotation in reader.annotations and annotation not in used:
-            problem = "has no effect: it tunes a preference, and none is in force that it could tune"
+            problem = "has no effect: it tunes a preference, and none is set that it could tune"
             remedy = f"set {SAME_ZONE} to Prefer, or remove it"
             reader.complain(RoutingCode.NO_EFFECT, annotation, reader.annotations[annotation], problem, remedy)
 
 
 def _complain_about_local_traffic(reader: _Reader, winner: _Statement) -> None:
-    """Traffic that must stay on its node is not ours to route."""
+    """Traffic that must stay on its node is not routed by policies."""
     if winner.source and reader.service.spec.internal_traffic_policy == "Local":
         problem = "has no effect on traffic from inside the cluster: internalTrafficPolicy is Local"
         value = value_of(reader.service, winner.source)

@@ -1,10 +1,10 @@
-"""`Prefer`: keep traffic in its domain as long as no endpoint gets too much of it.
+"""The `Prefer` rule: keep traffic in its domain as long as no endpoint is overloaded.
 
-Given the demand of each domain, where the endpoints are and who consumed them so far, says who consumes each endpoint
-from now on, or that traffic is better spread evenly. Domains are zones, or regions; the same rules serve both, and the
-stable form of automatic hints. Below the starting threshold, with a padding against flapping, and where no split keeps
-the overload below its threshold, the answer is an even spread. As long as the last assignment breaks no threshold it
-stays, and is repaired by the fewest moves when it does.
+Given the demand of each domain, the homes of the endpoints and their last consumers, it assigns consumers to each
+endpoint, or decides for an even spread. Domains are zones or regions; the same rules also serve the stable form of
+automatic hints. The result is an even spread below the starting threshold (with padding against flapping), and if no
+split keeps the overload below its threshold. The last assignment is kept while it breaks no threshold, and is repaired
+with the fewest moves when it does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.assign import compose, moves, pick, settle
 from zonewise.routing.load import Composition, Consumers, consumed_by, in_domain_share, loads, sizes_of
 from zonewise.routing.reason import NO_ENDPOINT_READY, RoutingCode, RoutingReason, RoutingSubject
-from zonewise.routing.rebalance import OUTSIDE, AssignmentDraft, afresh
+from zonewise.routing.rebalance import OUTSIDE, AssignmentDraft, new_composition
 from zonewise.routing.tuning import StartingPoint
 
 DEFAULT_OVERLOAD: Final = 0.5
@@ -28,7 +28,7 @@ DEFAULT_OVERLOAD: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PreferLimits:
-    """A new assignment keeps below `overload`; one that is there already is kept until it reaches `keep_overload`.
+    """A new assignment stays below `overload`; an existing one is kept until it reaches `keep_overload`.
 
     Without `lazy` every change makes a new assignment, for comparison.
     """
@@ -43,9 +43,9 @@ class PreferLimits:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """`consumers` by address, or None for an even spread. `moved` endpoints serve others than before.
+    """`consumers` by address, or None for an even spread. `moved` endpoints serve other domains than before.
 
-    `started` tells that there are endpoints enough, even where something else stands against the preference.
+    `started` means that there are enough endpoints, even if something else prevents the preference.
     """
 
     consumers: Mapping[str, Consumers] | None
@@ -57,7 +57,7 @@ class Preference:
 
     @property
     def memory(self) -> Mapping[str, Consumers] | None:
-        """What to give as `previous` next time."""
+        """The `previous` argument of the next call."""
         return self.consumers or ({} if self.started else None)
 
 
@@ -71,15 +71,17 @@ def prefer(
 ) -> Preference:
     """`demand` by domain, all above zero; `homes` the domain of each endpoint, by address; `level` names a domain.
 
-    `previous` is the last preference's memory, None where there is none. The answer depends on nothing else, not even
-    on the order of the items.
+    `previous` is the memory of the last preference, None if there is none. The result depends on nothing else, not
+    even on the order of the items.
     """
-    in_order = dict(sorted(demand.items()))
-    placed = {address: home if (home := homes[address]) in in_order else OUTSIDE for address in sorted(homes)}
-    settled = settle(previous or {}, placed, in_order)
+    sorted_demand = dict(sorted(demand.items()))
+    sorted_homes = {
+        address: home if (home := homes[address]) in sorted_demand else OUTSIDE for address in sorted(homes)
+    }
+    settled = settle(previous or {}, sorted_homes, sorted_demand)
     active = previous is not None
     was_even = active and not previous
-    case = _Case(in_order, placed, limits, settled, compose(settled, placed), was_even, level)
+    case = _Case(sorted_demand, sorted_homes, limits, settled, compose(settled, sorted_homes), was_even, level)
     if why_not := case.why_not_possible():
         return case.spread_evenly(why_not, started=active)
     if why_not := case.why_not_started(active=active):
@@ -104,7 +106,7 @@ class _Case:
     level: str
 
     def repaired(self) -> Preference | None:
-        """The last assignment with what is new, and the fewest moves that break no threshold; None if there are none."""
+        """The last assignment with new endpoints and the fewest moves that break no threshold; None if impossible."""
         free = Counter(home for address, home in self.homes.items() if address not in self.settled)
         draft = AssignmentDraft(self.demand, self.composed, free)
         if draft.loads().within(self.limits.keep_overload) or draft.repair(self.limits.overload):
@@ -112,10 +114,12 @@ class _Case:
         return None
 
     def fresh(self) -> Preference | None:
-        """The algorithm's assignment; None where it spreads evenly, or breaks the threshold."""
+        """The assignment of the algorithm; None if it is an even spread or breaks the threshold."""
         counts = Counter(self.homes.values())
-        known = {consumed_by(*self.demand): dict(counts)} if self.was_even else self.composed
-        composition = afresh(self.limits.algorithm, self.demand, counts, self.limits.overload, known)
+        last_composition = {consumed_by(*self.demand): dict(counts)} if self.was_even else self.composed
+        composition = new_composition(
+            self.limits.algorithm, self.demand, counts, self.limits.overload, last_composition
+        )
         if not composition or not loads(sizes_of(composition), self.demand).within(self.limits.overload):
             return None
         return self._preferred(composition, "afresh")
@@ -131,14 +135,14 @@ class _Case:
             return NO_ENDPOINT_READY
         if not self.demand:
             remedy = f"label the nodes with their {self.level}"
-            return RoutingReason(RoutingCode.NO_NODES, f"no node says which {self.level} it is in", remedy=remedy)
+            return RoutingReason(RoutingCode.NO_NODES, f"no node has a {self.level} label", remedy=remedy)
         if len(self.demand) == 1:
             (only,) = self.demand
             return RoutingReason(RoutingCode.ONE_DOMAIN, f"all nodes are in {self.level} {only}", {self.level: only})
         return None
 
     def why_not_started(self, *, active: bool) -> RoutingReason | None:
-        """Starts at start + padding endpoints and ends at start - padding: an update in between changes nothing."""
+        """Starts at start + padding endpoints and ends at start - padding; in between nothing changes."""
         start, padding = self.limits.start.at(len(self.demand)), self.limits.padding
         needed = start - padding + 1 if active and padding else start + padding
         missing = needed - len(self.homes)
@@ -157,7 +161,7 @@ class _Case:
         least = sum(floor(endpoints * count / nodes / (1 + limit)) + 1 for count in self.demand.values())
         if least <= endpoints:
             return RoutingReason(
-                RoutingCode.BALANCED, f"{self.limits.algorithm} finds an even spread best", self._facts()
+                RoutingCode.BALANCED, f"an even spread is best, by {self.limits.algorithm}", self._facts()
             )
         own = Counter(self.homes.values())
         worst = max(self.demand, key=lambda domain: self.demand[domain] / (own[domain] or 0.5))
@@ -172,7 +176,7 @@ class _Case:
             RoutingCode.WOULD_OVERLOAD, sentence, facts, (RoutingSubject(self.level.title(), worst),), remedy
         )
 
-    def _preferred(self, composition: Composition, how: str) -> Preference:
+    def _preferred(self, composition: Composition, origin: str) -> Preference:
         consumers = pick(composition, self.homes, self.settled)
         in_domain = in_domain_share(composition, self.demand)
         overload = loads(sizes_of(composition), self.demand).worst_overload
@@ -184,7 +188,7 @@ class _Case:
         shares = {"in_domain": round(in_domain, 4), "worst_overload": round(overload, 4)}
         moved = moves(consumers, self.settled)
         reason = RoutingReason(
-            RoutingCode.PREFERRED, sentence, self._facts() | shares | {"assignment": how, "moved": moved}
+            RoutingCode.PREFERRED, sentence, self._facts() | shares | {"assignment": origin, "moved": moved}
         )
         return Preference(consumers, reason, started=True, in_domain=in_domain, worst_overload=overload, moved=moved)
 

@@ -1,7 +1,7 @@
-"""Why routing decided as it did: the codes, and the one value that explain, events, metrics and the dashboard show.
+"""Reasons of routing decisions: the codes, and the value that explain, events, metrics and the dashboard show.
 
-Every decision of this room returns a `RoutingReason` beside its result. It adds to the common form who is to blame and what
-would change the answer, both as data, so that `explain` can name the node and a user can act on it.
+Every decision of this package returns a `RoutingReason` beside its result. It adds to the common form the objects to
+blame and what would change the result, both as data, so that `explain` can name the node and a user can act on it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from zonewise import topology
 
 
 class RoutingCode(StrEnum):
-    """Stable: users write alerts on these. A code is never given another meaning, only added."""
+    """Stable: users write alerts on these. Codes may be added; a code never changes its meaning."""
 
-    # What is wrong with what a Service says.
+    # Problems in the annotations of a Service.
     INVALID_VALUE = "InvalidValue"
     OVERRULED = "Overruled"
     NO_EFFECT = "NoEffect"
 
-    # Which rule decides.
+    # The rule that decides.
     NO_POLICY = "NoPolicy"
     BALANCED = "Balanced"
     TOPOLOGY_KEYS = "TopologyKeys"
@@ -43,12 +43,12 @@ class RoutingCode(StrEnum):
     ENDPOINT_WITHOUT_ZONE = "EndpointWithoutZone"
     ENDPOINT_WITHOUT_NODE = "EndpointWithoutNode"
 
-    # What became of a drain.
+    # The outcome of a drain.
     ZONE_DRAINED = "ZoneDrained"
     NOT_DRAINED = "NotDrained"
     DRAIN_ENDED = "DrainEnded"
 
-    # What one client gets.
+    # The choice for one client.
     CHOSEN = "Chosen"
     NONE_REACHABLE = "NoneReachable"
 
@@ -62,7 +62,7 @@ class RoutingCode(StrEnum):
     NODE_WITHOUT_ZONE = "NodeWithoutZone"
     ZONE_NOT_HINTED = "ZoneNotHinted"
 
-    # What hints cannot say to a stock kube-proxy.
+    # What hints cannot express for a stock kube-proxy.
     NEEDS_PROXY = "NeedsProxy"
 
     # What stock DNS does not do for a headless Service.
@@ -70,7 +70,7 @@ class RoutingCode(StrEnum):
 
 
 class RoutingSubject(NamedTuple):
-    """Something a user can look at: `Node worker-7`, `Service default/web`, `Endpoint 10.0.0.3`, `Zone eu-1a`."""
+    """An object that a user can inspect: `Node worker-7`, `Service default/web`, `Endpoint 10.0.0.3`, `Zone eu-1a`."""
 
     kind: str
     name: str
@@ -81,7 +81,7 @@ class RoutingSubject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoutingReason(topology.Reason):
-    """`blame` are the objects that made it so, `remedy` what would change it; both empty where nothing is amiss."""
+    """`blame` are the objects that caused it, `remedy` is what would change it; both empty if nothing is wrong."""
 
     code: RoutingCode
     facts: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -1,6 +1,6 @@
-"""How many endpoints of each domain go to which consumers: afresh by an algorithm, or by repairing what is there.
+"""Numbers of endpoints per domain and consumers: a new assignment by an algorithm, or a repair of the last one.
 
-Works on numbers only. `prefer` chooses between the two answers, and `pick` turns the chosen one into endpoints.
+Works on counts only. `prefer` chooses between the two, and `assign` turns the counts into endpoints.
 """
 
 from __future__ import annotations
@@ -23,72 +23,72 @@ from zonewise.routing.load import (
 )
 
 OUTSIDE: Final = ""
-"""The home of endpoints outside the domains in question."""
+"""The home of endpoints outside the given domains."""
 
 
-def afresh(
+def new_composition(
     algorithm: Algorithm, demand: Mapping[str, int], homes: Counter[str], threshold: float, settled: Composition
 ) -> Composition:
-    """What the algorithm makes of these endpoints, empty where it spreads them evenly.
+    """The assignment by the algorithm; empty for an even spread.
 
-    Endpoints from outside count where they are needed most. An algorithm that weighs moves is told what is `settled`.
+    Endpoints from outside (guests) count for the domains that lack most. Algorithms that weigh moves get `settled`.
     """
     guests = _place_guests(demand, homes)
     own = [homes[domain] + guests[domain] for domain in demand]
     previous = _as_groups(settled, demand, guests) if settled else None
-    answer = assign(algorithm, list(demand.values()), own, threshold=threshold, starting_factor=0, previous=previous)
-    if answer.is_balanced:
+    groups = assign(algorithm, list(demand.values()), own, threshold=threshold, starting_factor=0, previous=previous)
+    if groups.is_balanced:
         return {}
-    made: Composition = {}
-    for group in answer.groups:
+    composition: Composition = {}
+    for group in groups.groups:
         consumers = tuple(LoadShare(d, weight) for d, weight in zip(demand, group.weights, strict=True) if weight)
         for domain, count in zip(demand, group.composition, strict=True):
-            _shift(made.setdefault(consumers, {}), domain, count)
+            _shift(composition.setdefault(consumers, {}), domain, count)
     for domain, count in guests.items():
-        _admit_guests(made, domain, count)
-    return made
+        _admit_guests(composition, domain, count)
+    return composition
 
 
 def _as_groups(settled: Composition, demand: Mapping[str, int], guests: Counter[str]) -> EndpointGroups:
-    """Settled endpoints by domain; those from outside count as the domain's whose guests they are."""
-    unnamed = Counter(guests)
+    """Settled endpoints by domain; guests count for the domain they are placed in."""
+    unplaced = Counter(guests)
     groups = []
     for consumers, homes in settled.items():
         own = {domain: homes.get(domain, 0) for domain in demand}
         for domain in demand:
-            taken = min(unnamed[domain], sum(homes.values()) - sum(own.values()))
+            taken = min(unplaced[domain], sum(homes.values()) - sum(own.values()))
             own[domain] += taken
-            unnamed[domain] -= taken
+            unplaced[domain] -= taken
         weights = dict(consumers)
         groups.append(EndpointGroup(tuple(own.values()), tuple(weights.get(domain, 0.0) for domain in demand)))
     return EndpointGroups(tuple(groups))
 
 
 def _place_guests(demand: Mapping[str, int], homes: Counter[str]) -> Counter[str]:
-    """One by one to the domain that lacks most of its share."""
-    whole, endpoints = sum(demand.values()), sum(homes.values())
-    lacking = {domain: endpoints * nodes - homes[domain] * whole for domain, nodes in demand.items()}
+    """Places guests one by one in the domain that lacks most of its share."""
+    total_demand, endpoints = sum(demand.values()), sum(homes.values())
+    lacking = {domain: endpoints * nodes - homes[domain] * total_demand for domain, nodes in demand.items()}
     guests: Counter[str] = Counter()
     for _ in range(homes[OUTSIDE]):
         domain = max(lacking, key=lacking.__getitem__)
-        lacking[domain] -= whole
+        lacking[domain] -= total_demand
         guests[domain] += 1
     return guests
 
 
-def _admit_guests(made: Composition, domain: str, count: int) -> None:
-    """Guests counted as a domain's own are the first that it lends to others."""
-    lent_first = sorted(made, key=lambda consumers: domain in names(consumers))
+def _admit_guests(composition: Composition, domain: str, count: int) -> None:
+    """Relabels endpoints of a domain as guests, beginning with those that serve other domains."""
+    lent_first = sorted(composition, key=lambda consumers: domain in names(consumers))
     for consumers in lent_first:
-        taken = min(count, made[consumers].get(domain, 0))
+        taken = min(count, composition[consumers].get(domain, 0))
         if taken:
-            _shift(made[consumers], domain, -taken)
-            _shift(made[consumers], OUTSIDE, taken)
+            _shift(composition[consumers], domain, -taken)
+            _shift(composition[consumers], OUTSIDE, taken)
             count -= taken
 
 
 class AssignmentDraft:
-    """An assignment in numbers while it is repaired: settled endpoints, and free ones that are moved before them."""
+    """An assignment in counts during a repair: settled endpoints, and free ones, which are moved first."""
 
     def __init__(self, demand: Mapping[str, int], settled: Composition, free: Mapping[str, int]) -> None:
         self.demand = demand
@@ -96,31 +96,31 @@ class AssignmentDraft:
         self.free: Composition = {}
         self.sizes = sizes_of(settled)
         for home in sorted(free, reverse=True):
-            self._welcome(home, free[home])
+            self._add_new(home, free[home])
 
     def composition(self) -> Composition:
-        whole: Composition = {}
+        total: Composition = {}
         for part in (self.settled, self.free):
             for consumers, homes in part.items():
                 for home, count in homes.items():
-                    _shift(whole.setdefault(consumers, {}), home, count)
-        return {consumers: homes for consumers, homes in whole.items() if homes}
+                    _shift(total.setdefault(consumers, {}), home, count)
+        return {consumers: homes for consumers, homes in total.items() if homes}
 
     def loads(self) -> Loads:
         return loads(self.sizes, self.demand)
 
     def repair(self, threshold: float) -> bool:
-        """Moves endpoints one by one until no threshold is broken; False when there is none left to take.
+        """Moves endpoints one by one until no threshold is broken; False if no further move is possible.
 
-        Ends: a move takes from a group that is fine and stays so, and gives to one that is not.
+        Terminates: a move takes from a group within the threshold, which stays within it, and gives to one that is not.
         """
-        while not (now := self.loads()).within(threshold):
-            if not self._help(_neediest(now), now, threshold):
+        while not (current := self.loads()).within(threshold):
+            if not self._help(_neediest(current), current, threshold):
                 return False
         return True
 
-    def _welcome(self, home: str, count: int) -> None:
-        """New endpoints go to their own domain, those from outside where the load is highest."""
+    def _add_new(self, home: str, count: int) -> None:
+        """Adds new endpoints to their own domain, guests to the group with the highest load."""
         if home != OUTSIDE:
             self._add(self._group_of(home), home, count)
             return
@@ -135,12 +135,12 @@ class AssignmentDraft:
         _shift(self.free.setdefault(consumers, {}), home, count)
         self.sizes[consumers] = self.sizes.get(consumers, 0) + count
 
-    def _help(self, needy: Consumers, now: Loads, threshold: float) -> bool:
-        donors = (consumers for consumers in now.by_group if consumers != needy)
-        for donor in sorted(donors, key=lambda consumers: (not self.free.get(consumers), now.by_group[consumers])):
+    def _help(self, needy: Consumers, current: Loads, threshold: float) -> bool:
+        donors = (consumers for consumers in current.by_group if consumers != needy)
+        for donor in sorted(donors, key=lambda consumers: (not self.free.get(consumers), current.by_group[consumers])):
             self.sizes[donor] -= 1
             self.sizes[needy] = self.sizes.get(needy, 0) + 1
-            if _no_worse(self.loads(), now, threshold):
+            if _no_worse(self.loads(), current, threshold):
                 self._move_one(donor, needy)
                 return True
             self.sizes[donor] += 1
@@ -154,13 +154,17 @@ class AssignmentDraft:
         _shift(part.setdefault(needy, {}), home, 1)
 
 
-def _neediest(now: Loads) -> Consumers:
-    """A domain that reaches nothing first, then the group with the highest load."""
-    return consumed_by(now.unreachable[0]) if now.unreachable else max(now.by_group, key=now.by_group.__getitem__)
+def _neediest(current: Loads) -> Consumers:
+    """An unreachable domain first, then the group with the highest load."""
+    return (
+        consumed_by(current.unreachable[0])
+        if current.unreachable
+        else max(current.by_group, key=current.by_group.__getitem__)
+    )
 
 
 def _no_worse(after: Loads, before: Loads, threshold: float) -> bool:
-    """No domain is cut off by a move, and no group broken that was not."""
+    """Whether a move cuts off no domain and breaks no further group."""
     if not set(after.unreachable) <= set(before.unreachable):
         return False
     return all(
@@ -170,7 +174,7 @@ def _no_worse(after: Loads, before: Loads, threshold: float) -> bool:
 
 
 def _best_home(homes: Iterable[str], donor: tuple[str, ...], needy: tuple[str, ...]) -> str:
-    """Whose move keeps most traffic at home: an endpoint that comes home first, one that was at home last."""
+    """The home to move from with the most in-domain traffic: moves into the home domain first, out of it last."""
     return min(homes, key=lambda home: (home not in needy, home in donor, home))
 
 

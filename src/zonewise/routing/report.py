@@ -1,7 +1,7 @@
-"""Decisions as people and scripts read them: policy, reasons, tiers tried, and why each endpoint is or is not given. Pure.
+"""Reports of decisions for people and scripts: policy, reasons, tiers tried, and why each endpoint is used or not.
 
-`explain dns`, `explain service` and the dashboard tell these, so that one decision is never told in two ways. Users
-read the fields in scripts: one is never renamed, only added.
+`explain dns`, `explain service` and the dashboard show them, so that a decision reads the same everywhere. Scripts read
+the fields: fields may be added, but never renamed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zonewise.topology import ZONE
 
 
 class ReasonReport(msgspec.Struct, frozen=True, rename="camel"):
-    """`blame` are the objects that made it so, `remedy` what would change it; both empty where nothing is amiss."""
+    """`blame` are the objects that caused it, `remedy` is what would change it; both empty if nothing is wrong."""
 
     code: str
     sentence: str
@@ -29,7 +29,7 @@ class ReasonReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PolicyReport(msgspec.Struct, frozen=True, rename="camel"):
-    """`source` is where the Service says it; empty where it says nothing."""
+    """`source` is the annotation or field with the policy; empty if there is none."""
 
     kind: str
     source: str
@@ -38,7 +38,7 @@ class PolicyReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TierReport(msgspec.Struct, frozen=True, rename="camel"):
-    """One step of the rule: the client's domain there, how many endpoints that has, and whether it gave the answer."""
+    """One tier: the client's domain, the number of endpoints in it, and whether this tier was used."""
 
     key: str
     domain: str
@@ -59,13 +59,13 @@ def of_reason(reason: RoutingReason) -> ReasonReport:
     return ReasonReport(reason.code.value, reason.sentence, tuple(map(str, reason.blame)), reason.remedy)
 
 
-def of_policy(made: Sequence[Decision]) -> PolicyReport | None:
-    """Both address families have the same policy, and mostly the same reasons."""
-    if not made:
+def of_policy(decisions: Sequence[Decision]) -> PolicyReport | None:
+    """One report for both address families: the policy is the same, the reasons mostly."""
+    if not decisions:
         return None
-    reading = made[0].reading
-    reasons = dict.fromkeys(of_reason(reason) for decision in made for reason in decision.reasons)
-    complaints = dict.fromkeys(of_reason(reason) for decision in made for reason in decision.complaints)
+    reading = decisions[0].reading
+    reasons = dict.fromkeys(of_reason(reason) for decision in decisions for reason in decision.reasons)
+    complaints = dict.fromkeys(of_reason(reason) for decision in decisions for reason in decision.complaints)
     return PolicyReport(type(reading.policy).__name__, reading.source, tuple(reasons), tuple(complaints))
 
 
@@ -92,10 +92,10 @@ def of_endpoint(
     drained: Mapping[str, Endpoint],
     cluster: RoutingNodes,
 ) -> EndpointReport:
-    """`chosen` and `drained` by address; an address is in neither where no rule had a say."""
+    """`chosen` and `drained` by address; an address is in neither if no rule applies."""
     address = endpoint.addresses[0]
     home = cluster.homes({address: endpoint}, ZONE)[address] or ""
-    is_given = any(each in given for each in endpoint.addresses)
+    is_given = any(candidate in given for candidate in endpoint.addresses)
     return EndpointReport(
         address, endpoint.node_name or "", home, is_given, _why(endpoint, is_given, chosen.get(address), drained)
     )
@@ -115,4 +115,4 @@ def _why(endpoint: Endpoint, is_given: bool, choice: ClientChoice | None, draine
         case ClientChoice():
             return "not for this client, and the rule is hard"
         case _:
-            return "no rule had a say" if is_given else "not what the name says"
+            return "no rule applies" if is_given else "not requested by the name"

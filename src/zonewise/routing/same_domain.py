@@ -1,8 +1,8 @@
-"""Same node, same zone, same region: `Balanced`, `Require` and `Prefer` at three levels, combined.
+"""Same node, zone and region policies: `Balanced`, `Require` and `Prefer` at three levels, combined.
 
-`Require` walls off the smallest domain it names; within the walls each level that is preferred becomes a tier, the
-smallest first. Zones and regions are balanced against overload by `prefer`; a node keeps to its own endpoints as long
-as they are not overloaded by it.
+`Require` walls off the smallest domain it names; within the walls each preferred level becomes a tier, the smallest
+first. `prefer` balances zones and regions against overload; a node uses its own endpoints as long as it does not
+overload them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from zonewise.routing.tiers import EVERYONE, Memory, Tier, own_tier
 from zonewise.topology import REGION, ZONE
 
 _WEIGHTED: Final = {Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT}
-"""Their weights are right for one number of endpoints only, and hints remember none: they are always made afresh."""
+"""Their weights fit one number of endpoints only, and hints store none, so they are always recomputed."""
 _WORD: Final = {NODE_NAME: "node", ZONE: "zone", REGION: "region"}
 
 
 @dataclass(frozen=True, slots=True)
 class LevelPlan:
-    """`reasons` has one per level that said something."""
+    """`reasons` has one per level that applies."""
 
     tiers: tuple[Tier, ...]
     walls: Tier | None
@@ -70,7 +70,7 @@ class _Task:
     within: str | None
 
     def prefer(self, key: str) -> tuple[Tier | None, RoutingReason]:
-        """One assignment per walled domain, or one for the whole cluster; an empty tier remembers that it started."""
+        """One assignment per walled domain, or one for the cluster; an empty tier records that it started."""
         tuning = self.policy.tuning
         overload = tuning.overload or DEFAULT_OVERLOAD
         lazy = tuning.algorithm not in _WEIGHTED
@@ -80,9 +80,9 @@ class _Task:
         preferences: dict[str, Preference] = {}
         for wall, (clients, members) in self._walled().items():
             demand = self.cluster.demand(key, clients)
-            there = {address: homes[address] for address in members}
+            walled_homes = {address: homes[address] for address in members}
             previous = self._remembered(key, members)
-            preferences[wall] = prefer(demand, there, limits, previous, level=_WORD[key])
+            preferences[wall] = prefer(demand, walled_homes, limits, previous, level=_WORD[key])
             consumers |= preferences[wall].consumers or {}
         started = any(preference.started for preference in preferences.values())
         reason = _level_reason(key, preferences, self.cluster.clients_without(key))
@@ -90,18 +90,18 @@ class _Task:
 
     def prefer_node(self) -> tuple[Tier, RoutingReason]:
         consumers: dict[str, Consumers] = {}
-        crowded: list[str] = []
+        overloaded_nodes: list[str] = []
         overload = self.policy.tuning.overload or DEFAULT_OVERLOAD
         for clients, members in self._walled().values():
             local = Counter(node for address in members if (node := self.endpoints[address].node_name))
             expected = len(members) / max(1, len(clients))
-            fit = {node for node, count in local.items() if not is_overload(expected / count, overload)}
-            crowded += sorted(set(local) - fit)
+            fitting = {node for node, count in local.items() if not is_overload(expected / count, overload)}
+            overloaded_nodes += sorted(set(local) - fitting)
             for address in members:
                 node = self.endpoints[address].node_name
-                if node in fit:
+                if node in fitting:
                     consumers[address] = consumed_by(node)
-        return Tier(NODE_NAME, consumers), _node_reason(consumers, crowded, overload)
+        return Tier(NODE_NAME, consumers), _node_reason(consumers, overloaded_nodes, overload)
 
     def required(self, key: str) -> RoutingReason:
         homes = self.cluster.homes(self.endpoints, key)
@@ -123,7 +123,7 @@ class _Task:
         return RoutingReason(RoutingCode.REQUIRED, sentence, facts, blame, remedy)
 
     def _walled(self) -> dict[str, tuple[list[str], list[str]]]:
-        """The client nodes and the endpoints of every walled domain; all of them under "" where there is no wall."""
+        """The client nodes and endpoints of every walled domain; all of them under "" if there is no wall."""
         if self.within is None:
             return {"": (list(self.cluster.clients), list(self.endpoints))}
         walls = self.cluster.domains(self.within)
@@ -137,42 +137,42 @@ class _Task:
         return dict(sorted(walled.items()))
 
     def _remembered(self, key: str, members: list[str]) -> Mapping[str, Consumers] | None:
-        """What these endpoints' consumers were; None where the preference had not started."""
+        """The last consumers of these endpoints; None if the preference had not started."""
         remembered = self.memory.get(key)
         if not remembered or self.within is None:
             return remembered
         return {address: remembered[address] for address in members if address in remembered} or None
 
 
-def _level_reason(key: str, preferences: Mapping[str, Preference], nowhere: list[str]) -> RoutingReason:
-    """The reason of the only wall, or of the first that did not get its way."""
+def _level_reason(key: str, preferences: Mapping[str, Preference], without_domain: list[str]) -> RoutingReason:
+    """The reason of the first wall without a preference in force, else of the first wall."""
     word = _WORD[key]
     refused = [wall for wall, preference in preferences.items() if preference.consumers is None]
     if not preferences:
         return NO_ENDPOINT_READY
-    told = refused[0] if refused else next(iter(preferences))
-    reason = preferences[told].reason
-    if told:
-        reason = replace(reason, sentence=f"{told}: {reason.sentence}")
-    if not nowhere:
+    shown = refused[0] if refused else next(iter(preferences))
+    reason = preferences[shown].reason
+    if shown:
+        reason = replace(reason, sentence=f"{shown}: {reason.sentence}")
+    if not without_domain:
         return reason
     return replace(
         reason,
-        sentence=f"{reason.sentence}; {len(nowhere)} nodes say no {word} and use every endpoint",
-        facts={**reason.facts, "nodes_without_domain": len(nowhere)},
-        blame=(*reason.blame, *(RoutingSubject("Node", name) for name in nowhere)),
+        sentence=f"{reason.sentence}; {len(without_domain)} nodes have no {word} label and use every endpoint",
+        facts={**reason.facts, "nodes_without_domain": len(without_domain)},
+        blame=(*reason.blame, *(RoutingSubject("Node", name) for name in without_domain)),
     )
 
 
-def _node_reason(consumers: Mapping[str, Consumers], crowded: list[str], overload: float) -> RoutingReason:
-    facts = {"level": "node", "local_endpoints": len(consumers), "crowded_nodes": len(crowded)}
-    sentence = f"nodes use their own endpoints first ({len(consumers)} are used so)"
-    if not crowded:
+def _node_reason(consumers: Mapping[str, Consumers], overloaded_nodes: list[str], overload: float) -> RoutingReason:
+    facts = {"level": "node", "local_endpoints": len(consumers), "crowded_nodes": len(overloaded_nodes)}
+    sentence = f"nodes use their own endpoints first ({len(consumers)} endpoints)"
+    if not overloaded_nodes:
         return RoutingReason(RoutingCode.PREFERRED, sentence, facts)
     return RoutingReason(
         RoutingCode.PREFERRED,
-        f"{sentence}; {len(crowded)} nodes would overload theirs by {overload:.0%} or more and look further",
+        f"{sentence}; {len(overloaded_nodes)} nodes would overload theirs by {overload:.0%} or more and use others too",
         facts,
-        tuple(RoutingSubject("Node", name) for name in crowded),
+        tuple(RoutingSubject("Node", name) for name in overloaded_nodes),
         "run as many endpoints on every node",
     )

@@ -1,7 +1,7 @@
-"""The common form of every routing decision: tiers, tried in order until one has endpoints for the client.
+"""Tiers, the common form of every routing decision: tried in order until one has endpoints for the client.
 
-A tier says for each endpoint which domains of one label key consume it. A preference list is a tier per key; `Prefer`
-is the assignment of endpoints to zones and then everyone; a hard rule is a list that does not end with everyone.
+A tier lists for each endpoint the domains of one label key that consume it. A preference list is one tier per key;
+`Prefer` is the assignment of endpoints to zones and then everyone; a hard rule does not end with everyone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVERY_CLIENT: Final = "*"
 
 @dataclass(frozen=True)
 class Tier:
-    """`consumers` by address; an endpoint that is not there is for nobody in this tier."""
+    """`consumers` by address; an endpoint that is missing has no consumer in this tier."""
 
     key: str
     consumers: Mapping[str, Consumers]
@@ -26,21 +26,21 @@ class Tier:
     @cached_property
     def by_domain(self) -> Mapping[str, Mapping[str, float]]:
         """The addresses that each domain consumes, with their weights."""
-        found: dict[str, dict[str, float]] = {}
+        addresses: dict[str, dict[str, float]] = {}
         for address, consumers in self.consumers.items():
             for domain, weight in consumers:
-                found.setdefault(domain, {})[address] = weight
-        return found
+                addresses.setdefault(domain, {})[address] = weight
+        return addresses
 
 
 EVERYONE: Final = Tier(EVERY_CLIENT, {})
 """The last tier of every soft rule: all endpoints for all clients."""
 
 Memory = Mapping[str, Mapping[str, Consumers]]
-"""Who consumed which endpoints last time, by the key of the tier: what the next decision starts from."""
+"""The consumers of each endpoint in the last decision, by tier key: the input of the next decision."""
 
 
 def own_tier(key: str, homes: Mapping[str, str | None]) -> Tier:
-    """Every endpoint for the clients of its own domain."""
-    alone = {home: consumed_by(home) for home in homes.values() if home}
-    return Tier(key, {address: alone[home] for address, home in homes.items() if home})
+    """A tier in which every endpoint serves the clients of its own domain."""
+    consumers_of = {home: consumed_by(home) for home in homes.values() if home}
+    return Tier(key, {address: consumers_of[home] for address, home in homes.items() if home})

@@ -1,6 +1,6 @@
-"""How a Service tunes its preference: which algorithm, when it starts, how much overload it takes.
+"""Tuning of a preference by annotations: algorithm, starting threshold, padding and overload threshold.
 
-Read by `policy`; used by `prefer` and `hints`. Every value has a default, and a bad one means the default.
+`policy` reads it; `prefer` and automatic hints use it. Every value has a default, which also replaces a bad value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zonewise.routing.algorithms import Algorithm
 PREFER_ALGORITHMS: Final = {
     algorithm.value: algorithm
     for algorithm in Algorithm
-    if algorithm not in {Algorithm.BALANCED, Algorithm.REQUIRE}  # those are said by the annotation itself
+    if algorithm not in {Algorithm.BALANCED, Algorithm.REQUIRE}  # selected by the policy annotation itself
 }
 
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
@@ -26,7 +26,7 @@ _MOST_OVERLOAD: Final = 10.0
 
 
 class StartingPoint(NamedTuple):
-    """From how many endpoints on a preference is worth it: a number, or so many times the number of domains."""
+    """The number of endpoints that starts a preference: absolute, or per domain."""
 
     number: int
     per_domain: bool
@@ -40,7 +40,7 @@ DEFAULT_START: Final = StartingPoint(3, per_domain=True)
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """`overload` is None where the Service does not say: the rule in force has its own default."""
+    """`overload` is None if unset: each rule has its own default."""
 
     algorithm: Algorithm = Algorithm.LOCAL
     start: StartingPoint = DEFAULT_START
@@ -55,7 +55,7 @@ class TuningProblem(NamedTuple):
 
 
 def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[TuningProblem, ...]]:
-    read: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     problems = []
     for annotation, (name, parse, allowed) in _PARSERS.items():
         if (text := annotations.get(annotation)) is None:
@@ -64,23 +64,23 @@ def read_tuning(annotations: Mapping[str, str]) -> tuple[Tuning, tuple[TuningPro
         if value is None:
             problems.append(TuningProblem(annotation, text, allowed))
         else:
-            read[name] = value
-    if problem := _too_much_padding(annotations, read.get("start", DEFAULT_START), read.get("padding", 0)):
+            values[name] = value
+    if problem := _too_much_padding(annotations, values.get("start", DEFAULT_START), values.get("padding", 0)):
         problems.append(problem)
-        del read["padding"]
-    return Tuning(**read), tuple(problems)
+        del values["padding"]
+    return Tuning(**values), tuple(problems)
 
 
 def _too_much_padding(annotations: Mapping[str, str], start: StartingPoint, padding: int) -> TuningProblem | None:
-    """More than the threshold itself would never let a preference end; per domain nobody knows it before deciding."""
+    """A padding above the threshold would never end a preference. A per-domain threshold is unknown here."""
     if start.per_domain or padding <= start.number:
         return None
     return TuningProblem(PADDING, annotations[PADDING], f"at most the starting threshold, which is {start.number}")
 
 
 def _start(text: str) -> StartingPoint | None:
-    written = _START.fullmatch(text)
-    return StartingPoint(int(written[1]), bool(written[2])) if written else None
+    match = _START.fullmatch(text)
+    return StartingPoint(int(match[1]), bool(match[2])) if match else None
 
 
 def _count(text: str) -> int | None:
@@ -88,10 +88,10 @@ def _count(text: str) -> int | None:
 
 
 def _fraction(text: str) -> float | None:
-    written = _FRACTION.fullmatch(text)
-    if not written:
+    match = _FRACTION.fullmatch(text)
+    if not match:
         return None
-    fraction = float(written[1]) / (100 if written[2] else 1)
+    fraction = float(match[1]) / (100 if match[2] else 1)
     return fraction if 0 < fraction <= _MOST_OVERLOAD else None
 
 

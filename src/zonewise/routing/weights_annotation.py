@@ -1,7 +1,7 @@
-"""Weights as slices carry them: an annotation says who consumes which of a slice's endpoints, and with what weight.
+"""The weights annotation of slices: which zones consume which endpoints, and with what weight.
 
-Hints can't say weights, nor more than a few zones. The slice controller writes what they leave out beside the slices
-that several zones share, and the node proxy reads it. Pure.
+Hints cannot express weights, nor more than a few zones. The slice controller writes the rest on slices that several
+zones share, and the node proxy reads it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def write_weights(weighted: Mapping[str, Consumers], addresses: Iterable[str]) -> str:
-    """Of those addresses that have something to say; empty if none has."""
-    found: dict[Consumers, list[str]] = {}
+    """The annotation for those of the addresses that have weights; empty if none has."""
+    addresses_of: dict[Consumers, list[str]] = {}
     for address in addresses:
         if address in weighted:
-            found.setdefault(weighted[address], []).append(address)
-    entries = [_Entry(dict(consumers), sorted(found[consumers])) for consumers in sorted(found)]
+            addresses_of.setdefault(weighted[address], []).append(address)
+    entries = [_Entry(dict(consumers), sorted(addresses_of[consumers])) for consumers in sorted(addresses_of)]
     return msgspec.json.encode(entries).decode() if entries else ""
 
 
 @lru_cache(maxsize=1024)
-def read_weights(written: str) -> ByAddress:
-    """What nobody could have written so says nothing: endpoints are then shared evenly, by their hints."""
+def read_weights(annotation: str) -> ByAddress:
+    """An invalid annotation counts as empty: endpoints are then shared evenly, by their hints."""
     try:
-        entries = msgspec.json.decode(written, type=list[_Entry]) if written else []
+        entries = msgspec.json.decode(annotation, type=list[_Entry]) if annotation else []
     except msgspec.DecodeError:
         return {}
     if any(not weight > 0 for entry in entries for weight in entry.zones.values()):

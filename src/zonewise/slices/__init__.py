@@ -1,1 +1,1 @@
-"""EndpointSlices: routing decisions brought into the cluster, as its slice controller or on top of the stock one."""
+"""EndpointSlices with routing decisions: as the slice controller of the cluster, or on top of the stock one."""

@@ -1,7 +1,7 @@
-"""The EndpointSlice controller: keeps the slices of every Service as decided from its pods and the nodes (mode own).
+"""EndpointSlice controller (mode own): keeps the slices of every Service in line with its pods and the nodes.
 
-`sources` says which Service changed and what is known about it, `plan` decides, `writes` writes. The slices themselves
-are all the memory there is, so that a controller that is killed loses nothing.
+The informers say which Service changed and hold its objects, `plan` decides, and the writer writes. The slices are the
+only memory, so a killed controller loses nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from zonewise.slices.writer import SliceWriter
 QUEUE: Final = "endpoint_slice"
 _BACKOFF: Final = Backoff(first_seconds=0.005, longest_seconds=10.0)
 _REPAIR_SECONDS: Final = 1.0
-"""The least time between two reactions to what others do to a Service's slices, so that two who disagree can't race."""
+"""The least time between two repairs of a Service's slices, so that two disagreeing writers cannot race."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class SlicesConfig:
     endpoints_per_slice: int = 100
     batch_seconds: float = 0.0
     unnoticed_seconds: float = 1.0
-    """How long a write that no client would notice may wait for company."""
+    """How long a write that no client would notice may wait to be batched."""
     hints: HintsForm = HintsForm.STABLE
     workers: int = 5
 
@@ -51,7 +51,7 @@ _DEFAULTS: Final = SlicesConfig()
 
 
 class SliceController:
-    """Made before `caches` run; `run` works until cancelled, and may be run again with every new leadership."""
+    """Create it before `caches` run. `run` works until cancelled, and may be called again for each leadership."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class SliceController:
         self._recorder = recorder
         self._reporter = RoutingReporter(client, recorder, stock_events=settings.hints is HintsForm.STRICT)
         self._clock = clock
-        self._written = EndpointSliceTracker(lambda: self.sources.slices.resource_version)
-        self.sources = SliceInformers(caches, SlicesMode.OWN, self._written.is_echo)
-        self._writer = SliceWriter(client, self._written)
+        self._tracker = EndpointSliceTracker(lambda: self.sources.slices.resource_version)
+        self.sources = SliceInformers(caches, SlicesMode.OWN, self._tracker.is_echo)
+        self._writer = SliceWriter(client, self._tracker)
         self._triggers = TriggerTimeTracker()
         self._totals = Totals()
         self._touched: set[Key] = set()
         self._repaired_at: dict[Key, float] = {}
-        self._waiting: dict[Key, float] = {}
+        self._delayed_until: dict[Key, float] = {}
         self._queue: WorkQueue[Key] = WorkQueue(QUEUE, backoff=_BACKOFF)
         self._controller = Controller(QUEUE, self._queue, self._reconcile, workers=settings.workers)
         self.sources.on_service_dirty(self._enqueue)
@@ -91,7 +91,7 @@ class SliceController:
                 self._queue.add(service)
 
     def _seconds_until_repair(self, service: Key) -> float:
-        """The first at once: a slice that somebody deleted is missed."""
+        """The first repair is immediate: a deleted slice costs traffic."""
         self._touched.add(service)
         due = self._repaired_at.get(service, float("-inf")) + _REPAIR_SECONDS
         return max(due - self._clock(), self._settings.batch_seconds)
@@ -114,13 +114,13 @@ class SliceController:
     async def _sync(self, key: Key, service: Service) -> float | None:
         cluster = self.sources.cluster()
         plan = self._plan(key, service, cluster)
-        if waits_seconds := self._seconds_to_wait(key, service, plan):
-            return waits_seconds
+        if delay_seconds := self._delay_seconds(key, service, plan):
+            return delay_seconds
         if plan.writes:
             await self._write(key, plan)
         else:
             self._touched.discard(key)
-        self._triggers.told(key)
+        self._triggers.mark_written(key)
         self._totals.note(service, plan)
         observe(service, plan)
         await self._reporter.report(service, plan.decisions, plan.expressions, cluster)
@@ -133,11 +133,15 @@ class SliceController:
         if await self._writer.perform(key, plan):
             self._enqueue(key, SyncCause.SLICES)
 
-    def _seconds_to_wait(self, key: Key, service: Service, plan: SlicesPlan) -> float:
+    def _delay_seconds(self, key: Key, service: Service, plan: SlicesPlan) -> float:
         now = self._clock()
-        due = self._waiting.setdefault(key, now + self._settings.unnoticed_seconds) if can_wait(service, plan) else now
+        due = (
+            self._delayed_until.setdefault(key, now + self._settings.unnoticed_seconds)
+            if can_wait(service, plan)
+            else now
+        )
         if due <= now:
-            self._waiting.pop(key, None)
+            self._delayed_until.pop(key, None)
         return max(0.0, due - now)
 
     def _plan(self, key: Key, service: Service, cluster: RoutingNodes) -> SlicesPlan:
@@ -154,22 +158,22 @@ class SliceController:
         )
 
     def _existing(self, key: Key) -> list[EndpointSlice]:
-        known = self._written.merge(key, self.sources.slices_of(key))
-        return [seen for seen in known if seen.metadata.deletion_timestamp is None]
+        slices = self._tracker.merge(key, self.sources.slices_of(key))
+        return [endpoint_slice for endpoint_slice in slices if endpoint_slice.metadata.deletion_timestamp is None]
 
     def _forget(self, key: Key) -> None:
         self._triggers.forget(key)
-        self._written.forget(key)
+        self._tracker.forget(key)
         self._totals.forget(key)
         self._reporter.forget(key)
         self._repaired_at.pop(key, None)
         self._touched.discard(key)
-        self._waiting.pop(key, None)
+        self._delayed_until.pop(key, None)
 
     def _note_failure(self, service: Service, error: Exception) -> None:
         SYNCS_BY_RESULT[WriteResult.ERROR].inc()
         if isinstance(error, ApiError):
-            note = f"the EndpointSlices could not be written and will be tried again: {error}"
+            note = f"EndpointSlices could not be written, will retry: {error}"
             self._recorder.record(
                 reference_to(SERVICES, service), Severity.WARNING, "FailedToUpdateEndpointSlices", note
             )

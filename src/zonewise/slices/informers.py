@@ -28,6 +28,7 @@ from zonewise.objects import (
 )
 from zonewise.objects.change import Change
 from zonewise.routing import Drain, RoutingNodes, drained_zones
+from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.change_filter import (
     moves_endpoints,
     names_drain,
@@ -36,7 +37,6 @@ from zonewise.slices.decide.change_filter import (
     service_matters,
     wants_routing,
 )
-from zonewise.slices.decide.names import service_key
 from zonewise.slices.decide.selectors import PodsByLabel, ServicesBySelector
 
 _BY_NODE: Final = "node"

@@ -1,7 +1,7 @@
-"""What the slice controller counts, under the stock controller's names, so that its dashboards and alerts read ours too.
+"""Metrics of the slice controller, named as the stock controller's, so that its dashboards and alerts work.
 
-The stock controller's counters don't end in `_total`, which this library puts behind every counter: they are gauges
-here, that only rise. `changes_endpointslices_per_sync` and `reallocated_endpoints_per_sync` are ours.
+The stock controller's counters do not end in `_total`, which this library appends to every counter, so they are gauges
+here that only rise. `changes_endpointslices_per_sync` and `reallocated_endpoints_per_sync` are Zonewise's own.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ _POWERS_OF_TWO: Final = tuple(2.0**power for power in range(1, 16))
 
 
 def _histogram(name: str, help_text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()) -> Histogram:
-    chosen = {"buckets": buckets} if buckets else {}
-    return Histogram(name, help_text, labels, subsystem=_SUBSYSTEM, **chosen)  # type: ignore[arg-type]
+    options = {"buckets": buckets} if buckets else {}
+    return Histogram(name, help_text, labels, subsystem=_SUBSYSTEM, **options)  # type: ignore[arg-type]
 
 
 def _gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
     return Gauge(name, help_text, labels, subsystem=_SUBSYSTEM)
 
 
-ADDED = _histogram("endpoints_added_per_sync", "Endpoints added on each Service sync", buckets=_POWERS_OF_TWO)
-REMOVED = _histogram("endpoints_removed_per_sync", "Endpoints removed on each Service sync", buckets=_POWERS_OF_TWO)
-REALLOCATED = _histogram(
+ADDED: Final = _histogram("endpoints_added_per_sync", "Endpoints added on each Service sync", buckets=_POWERS_OF_TWO)
+REMOVED: Final = _histogram(
+    "endpoints_removed_per_sync", "Endpoints removed on each Service sync", buckets=_POWERS_OF_TWO
+)
+REALLOCATED: Final = _histogram(
     "reallocated_endpoints_per_sync", "Endpoints given to other zones on each Service sync", buckets=_POWERS_OF_TWO
 )
-CHANGED = _histogram(
+CHANGED: Final = _histogram(
     "endpointslices_changed_per_sync",
     "EndpointSlices changed on each Service sync",
     ("topology", "traffic_distribution"),
 )
-CHANGED_BY_APPROACH = _histogram(
+CHANGED_BY_APPROACH: Final = _histogram(
     "changes_endpointslices_per_sync",
     "EndpointSlices changed on each Service sync, by same-zone approach",
     ("approach",),
 )
-DESIRED_ENDPOINTS = _gauge("endpoints_desired", "Endpoints desired")
-SLICES = _gauge("num_endpoint_slices", "EndpointSlices")
-DESIRED_SLICES = _gauge("desired_endpoint_slices", "EndpointSlices that would exist with perfect allocation")
-CHANGES = _gauge("changes", "EndpointSlice changes", ("operation",))
-SYNCS = _gauge("syncs", "EndpointSlice syncs", ("result",))
-SERVICES_BY_DISTRIBUTION = _gauge(
+DESIRED_ENDPOINTS: Final = _gauge("endpoints_desired", "Endpoints desired")
+SLICES: Final = _gauge("num_endpoint_slices", "EndpointSlices")
+DESIRED_SLICES: Final = _gauge("desired_endpoint_slices", "EndpointSlices that would exist with perfect allocation")
+CHANGES: Final = _gauge("changes", "EndpointSlice changes", ("operation",))
+SYNCS: Final = _gauge("syncs", "EndpointSlice syncs", ("result",))
+SERVICES_BY_DISTRIBUTION: Final = _gauge(
     "services_count_by_traffic_distribution", "Services by trafficDistribution", ("traffic_distribution",)
 )
 
@@ -64,7 +66,7 @@ class WriteOperation(StrEnum):
 
 
 class WriteResult(StrEnum):
-    """The stock controller also counts stale syncs; ours reads what it wrote and has none."""
+    """The stock controller also counts stale syncs; this one tracks its writes and has none."""
 
     SUCCESS = "success"
     STALE = "stale"
@@ -77,7 +79,7 @@ SYNCS_BY_RESULT: Final = {result: SYNCS.labels(result) for result in WriteResult
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one Service adds to the totals."""
+    """The part of one Service in the totals."""
 
     endpoints: int = 0
     slices: int = 0
@@ -89,7 +91,7 @@ _NO_PART: Final = _Part()
 
 
 class Totals:
-    """Sums over all Services, kept as each is synced; the gauges ask for them when they are scraped."""
+    """Sums over all Services, updated by each sync; the gauges read them when scraped."""
 
     def __init__(self) -> None:
         self._parts: dict[Key, _Part] = {}
@@ -130,7 +132,7 @@ def observe(service: Service, plan: SlicesPlan) -> None:
 
 
 def _distribution(service: Service) -> str:
-    """Only what counts: not where hints come first, and no value that nobody knows."""
+    """The value in effect: empty if automatic hints take precedence or the value is unknown."""
     value = service.spec.traffic_distribution
     if value is None or value not in set(TrafficDistribution) or hints_enabled(service.metadata.annotations):
         return ""

@@ -1,8 +1,8 @@
-"""Keeps hints right while nobody writes: relabelled nodes, changed CPU, annotations, drains.
+"""Overlay controller: corrects hints when nodes, annotations or drains change and no slice is being written.
 
-The webhook answers when the stock controller writes a slice; this controller writes the slices whose answer changed
-meanwhile, and puts right what a webhook decided from a cache that lagged behind. It writes hints only, under a field
-manager by which the webhook knows to let it pass. Run it under a lease; several webhooks may run beside it.
+The webhook sets hints when the stock controller writes a slice. This controller writes the slices whose hints changed
+since, and corrects what a webhook decided from a stale cache. It writes only hints, under a field manager that the
+webhook lets pass. Run it under a lease; several webhooks may run beside it.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from zonewise.slices.decide.repair_backoff import RepairBackoff
 from zonewise.slices.informers import SliceInformers
 
 RECHECK_SECONDS: Final = 2.0
-"""How long a webhook may still speak for a policy that a Service no longer has."""
+"""How long a webhook may still decide by a policy that the Service no longer has."""
 
 _STAYS_SECONDS: Final = 10.0
-"""How long hints that were taken off again and again must stay to be believed."""
+"""How long hints that were removed repeatedly must stay before they count as effective."""
 
-_UNDONE: Final = RoutingReason(
+_HINTS_REMOVED: Final = RoutingReason(
     RoutingCode.NEEDS_PROXY,
-    "the stock controller takes the hints off again and no webhook puts them back: see that `zonewise webhook` runs and"
+    "the stock controller removes the hints again and no webhook restores them: check that `zonewise webhook` runs and"
     " that API servers reach it",
 )
 
-_WRITES: Final = Counter("zonewise_overlay_writes", "Slices written because the answer changed while nobody wrote")
+_WRITES: Final = Counter("zonewise_overlay_writes", "Slices written because their hints changed")
 
 
-class _Done(NamedTuple):
-    """How many slices were written, when to come back for those that have to wait, and whether hints don't stay."""
+class _WriteOutcome(NamedTuple):
+    """The number of slices written, the delay until those in backoff are due, and whether hints were removed again."""
 
-    written: int = 0
+    slices_written: int = 0
     again_after_seconds: float | None = None
-    undone: bool = False
+    removed_again: bool = False
 
 
 class OverlayReports(Protocol):
-    """Tells people how a Service is routed, and why."""
+    """Reports how a Service is routed, and why."""
 
     async def report(
         self,
@@ -65,7 +65,7 @@ class OverlayReports(Protocol):
 
 
 class OverlayController:
-    """`run` works until cancelled and may be run again; Services that change meanwhile are kept in mind."""
+    """`run` works until cancelled and may be called again; changes in between stay queued."""
 
     def __init__(
         self,
@@ -94,61 +94,66 @@ class OverlayController:
         service = self.sources.services.get(key)
         if service is None or service.metadata.deletion_timestamp:
             self._forget(key)
-            return None  # its slices go with it
-        slices = [found for found in self.sources.slices_of(key) if is_stock(found)]
-        self._repairs.forget_all_but(key, {key_of(found) for found in slices})
+            return None  # garbage collection deletes its slices
+        slices = [endpoint_slice for endpoint_slice in self.sources.slices_of(key) if is_stock(endpoint_slice)]
+        self._repairs.forget_all_but(key, set(map(key_of, slices)))
         cluster, drained = self.sources.cluster(), self.sources.drained_zones(service)
         answer = overlay(service, slices, cluster, hints=self._hints, drained=drained)
-        done = _Done()
+        outcome = _WriteOutcome()
         if not answer.is_silent or ROUTING_STATE in service.metadata.annotations:
-            done = await self._write(key, answer, slices)
-            if done.written and answer.is_silent:
-                return RECHECK_SECONDS  # the note that we hinted it stays until the hints are seen to be gone
-        expressions = _without_effect(answer.expressions) if done.undone else answer.expressions
+            outcome = await self._write(key, answer, slices)
+            if outcome.slices_written and answer.is_silent:
+                return RECHECK_SECONDS  # keep the state annotation until the hints are gone
+        expressions = _without_effect(answer.expressions) if outcome.removed_again else answer.expressions
         await self._reporter.report(service, answer.decisions, expressions, cluster)
-        return done.again_after_seconds
+        return outcome.again_after_seconds
 
     def _forget(self, key: Key) -> None:
         self._repairs.forget_all_but(key, ())
         self._reporter.forget(key)
 
-    async def _write(self, key: Key, answer: Overlay, slices: Iterable[EndpointSlice]) -> _Done:
+    async def _write(self, key: Key, answer: Overlay, slices: Iterable[EndpointSlice]) -> _WriteOutcome:
         now = self._clock()
-        undone = False
-        waits: list[float] = []
+        removed_again = False
+        delays: list[float] = []
         pending: list[Awaitable[None]] = []
-        for found in slices:
-            if operations := answer.operations_on(found):
-                hints = answer.hints[key_of(found)]
-                undone = undone or self._repairs.is_undone(key, key_of(found), hints, now)
-                if wait := self._repairs.wait_seconds(key, key_of(found), hints, now):
-                    waits.append(wait)
+        for endpoint_slice in slices:
+            if operations := answer.operations_on(endpoint_slice):
+                hints = answer.hints[key_of(endpoint_slice)]
+                removed_again = removed_again or self._repairs.is_undone(key, key_of(endpoint_slice), hints, now)
+                if delay := self._repairs.wait_seconds(key, key_of(endpoint_slice), hints, now):
+                    delays.append(delay)
                 else:
-                    pending.append(self._put(key, found, hints, operations))
+                    pending.append(self._put(key, endpoint_slice, hints, operations))
         for outcome in await asyncio.gather(*pending, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        return _Done(len(pending), min(waits, default=_STAYS_SECONDS if undone else None), undone)
+        return _WriteOutcome(
+            len(pending), min(delays, default=_STAYS_SECONDS if removed_again else None), removed_again
+        )
 
-    async def _put(self, key: Key, found: EndpointSlice, hints: Hints, operations: Operations) -> None:
-        """Only onto the version that was read: endpoints are named by their place."""
-        version = found.metadata.resource_version
-        same = {"op": "replace", "path": pointer("metadata", "resourceVersion"), "value": version}
-        patch = JsonPatch((same, *operations))
+    async def _put(self, key: Key, endpoint_slice: EndpointSlice, hints: Hints, operations: Operations) -> None:
+        """Patches only the version that was read: the patch addresses endpoints by index."""
+        version = endpoint_slice.metadata.resource_version
+        version_check = {"op": "replace", "path": pointer("metadata", "resourceVersion"), "value": version}
+        patch = JsonPatch((version_check, *operations))
         try:
-            await self._client.patch(ENDPOINT_SLICES, found.metadata.name, patch, found.metadata.namespace)
+            await self._client.patch(
+                ENDPOINT_SLICES, endpoint_slice.metadata.name, patch, endpoint_slice.metadata.namespace
+            )
         except NotFound:
-            return  # deleted since the cache heard of it
+            return  # deleted, and the cache is stale
         except Invalid as error:
             if error.causes:
                 raise
-            # Not that a field is wrong: the patch does not fit a newer version, which comes to the same as a conflict.
+            # No field is invalid: the patch does not fit a newer version, which is a conflict.
             raise Conflict(error.message, action=error.action) from error
-        self._repairs.note(key, key_of(found), hints, self._clock())
+        self._repairs.note(key, key_of(endpoint_slice), hints, self._clock())
         _WRITES.inc()
 
 
 def _without_effect(expressions: Mapping[str, HintsExpression]) -> dict[str, HintsExpression]:
     return {
-        family: replace(expression, losses=(*expression.losses, _UNDONE)) for family, expression in expressions.items()
+        family: replace(expression, losses=(*expression.losses, _HINTS_REMOVED))
+        for family, expression in expressions.items()
     }

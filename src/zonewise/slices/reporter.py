@@ -1,7 +1,7 @@
-"""Tells how each Service is routed: in its annotation, in events, in metrics. Called after every sync.
+"""Reporter of Service routing: writes the state annotation, events and metrics after every sync.
 
-`news` decides what to say; here it is said. The annotation is written first and the events after it, so that a process
-that dies in between leaves out an event rather than repeat one.
+`status_diff` decides what to report. The annotation is written before the events, so that a process that dies in
+between loses an event rather than repeat one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from prometheus_client import Counter, Gauge
 
@@ -26,26 +26,26 @@ from zonewise.slices.decide.status_diff import StatusReport, report_on
 
 _log = log.get_logger(__name__)
 
-_STATES = Gauge(
+_STATES: Final = Gauge(
     "zonewise_services", "Services that ask for topology, by how they are routed", ["policy", "code", "active"]
 )
-_IN_ZONE = Gauge(
+_IN_ZONE: Final = Gauge(
     "zonewise_predicted_in_zone_share",
     "Part of a Service's traffic predicted to stay in its zone",
     ["namespace", "service"],
 )
-_OVERLOAD = Gauge(
+_OVERLOAD: Final = Gauge(
     "zonewise_predicted_worst_overload",
     "How far above an even share the busiest endpoint is predicted to be",
     ["namespace", "service"],
 )
-_FLIPS = Counter(
+_FLIPS: Final = Counter(
     "zonewise_routing_flips", "How often a Service's policy came into force or ceased to be", ["namespace", "service"]
 )
 
 
-class _Ahead(NamedTuple):
-    """What was written last, and as which version, while the watch may still show what was there earlier."""
+class _LastWrite(NamedTuple):
+    """The last annotation written and its resource version, while the watch may still show an older one."""
 
     uid: str
     version: int
@@ -53,7 +53,7 @@ class _Ahead(NamedTuple):
 
 
 class RoutingReporter:
-    """`stock_events`: say about automatic hints what the stock controller says, too."""
+    """`stock_events`: also emit the stock controller's events about automatic hints."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class RoutingReporter:
         self._recorder = recorder
         self._stock_events = stock_events
         self._wall = wall
-        self._ahead: dict[Key, _Ahead] = {}
+        self._last_writes: dict[Key, _LastWrite] = {}
         self._measured: dict[Key, ServiceRoutingState] = {}
-        self._told: dict[str, frozenset[RoutingReason]] = {}
+        self._reported: dict[str, frozenset[RoutingReason]] = {}
 
     async def report(
         self,
@@ -79,12 +79,12 @@ class RoutingReporter:
         cluster: RoutingNodes,
     ) -> None:
         """`decisions` and `expressions` by address type, as the sync made them."""
-        written = self._written(service)
+        annotation = self._stored_annotation(service)
         report = report_on(
-            service, decisions, expressions, cluster, written, self._wall(), stock_events=self._stock_events
+            service, decisions, expressions, cluster, annotation, self._wall(), stock_events=self._stock_events
         )
         self._measure(key_of(service), report.state)
-        self._tell_others(service, decisions, cluster)
+        self._report_foreign_complaints(service, decisions, cluster)
         if report.changes and await self._write(service, report):
             for note in report.notes:
                 self._recorder.record(reference_to(SERVICES, service), note.severity, note.reason, note.text)
@@ -92,30 +92,34 @@ class RoutingReporter:
     def forget(self, service: Key) -> None:
         """The Service is gone."""
         self._measure(service, None)
-        self._ahead.pop(service, None)
+        self._last_writes.pop(service, None)
 
-    def _written(self, service: Service) -> str | None:
-        """The annotation as it is on the server, as far as we know."""
-        seen, key = service.metadata.annotations.get(ROUTING_STATE), key_of(service)
-        ahead = self._ahead.get(key)
-        if ahead and ahead.uid == service.metadata.uid and int(service.metadata.resource_version) < ahead.version:
-            return ahead.text
-        self._ahead.pop(key, None)
-        return seen
+    def _stored_annotation(self, service: Service) -> str | None:
+        """The annotation as stored: the watched one, or a newer one that this process wrote."""
+        watched, key = service.metadata.annotations.get(ROUTING_STATE), key_of(service)
+        last_write = self._last_writes.get(key)
+        if (
+            last_write
+            and last_write.uid == service.metadata.uid
+            and int(service.metadata.resource_version) < last_write.version
+        ):
+            return last_write.text
+        self._last_writes.pop(key, None)
+        return watched
 
     async def _write(self, service: Service, report: StatusReport) -> bool:
-        """False where the Service is gone, or another one has its name. Where its annotations are full, events remain."""
+        """False if the Service is gone or was recreated. If its annotations are too large, only events are emitted."""
         metadata = service.metadata
         patch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {ROUTING_STATE: report.text}}})
         try:
-            made = await self._client.patch(SERVICES, metadata.name, patch, metadata.namespace)
-            version = int(made.metadata.resource_version)
+            updated = await self._client.patch(SERVICES, metadata.name, patch, metadata.namespace)
+            version = int(updated.metadata.resource_version)
         except (NotFound, Conflict):
             return False
         except Invalid as error:
-            _log.warning("state not written", service=str(key_of(service)), error=str(error))
+            _log.warning("routing state rejected", service=str(key_of(service)), error=str(error))
             version = sys.maxsize
-        self._ahead[key_of(service)] = _Ahead(metadata.uid, version, report.text)
+        self._last_writes[key_of(service)] = _LastWrite(metadata.uid, version, report.text)
         return True
 
     def _measure(self, service: Key, state: ServiceRoutingState | None) -> None:
@@ -134,19 +138,21 @@ class RoutingReporter:
             for metric in (_IN_ZONE, _OVERLOAD, _FLIPS):
                 metric.remove(*service)
 
-    def _tell_others(self, service: Service, decisions: Mapping[str, Decision], cluster: RoutingNodes) -> None:
-        """What nodes and namespaces say wrong is told there, once while it stands."""
-        self._tell("", cluster.node_drains.drain.complaints, cluster)
+    def _report_foreign_complaints(
+        self, service: Service, decisions: Mapping[str, Decision], cluster: RoutingNodes
+    ) -> None:
+        """Complaints about nodes and the namespace become events there, once while they last."""
+        self._report_complaints("", cluster.node_drains.drain.complaints, cluster)
         namespace = service.metadata.namespace
-        said = [complaint for decision in decisions.values() for complaint in foreign_complaints(decision)]
-        if decisions:  # else the Service has no endpoints to speak of, and nothing is known of its namespace
-            self._tell(namespace, said, cluster)
+        complaints = [complaint for decision in decisions.values() for complaint in foreign_complaints(decision)]
+        if decisions:  # otherwise nothing was decided, and complaints about the namespace are unknown
+            self._report_complaints(namespace, complaints, cluster)
 
-    def _tell(self, where: str, complaints: Iterable[RoutingReason], cluster: RoutingNodes) -> None:
-        told = self._told.pop(where, frozenset())
-        if standing := frozenset(complaints):
-            self._told[where] = standing
-        for complaint in sorted(standing - told, key=str):
+    def _report_complaints(self, scope: str, complaints: Iterable[RoutingReason], cluster: RoutingNodes) -> None:
+        reported = self._reported.pop(scope, frozenset())
+        if current := frozenset(complaints):
+            self._reported[scope] = current
+        for complaint in sorted(current - reported, key=str):
             text = f"{complaint.sentence}. What helps: {complaint.remedy}"
             self._recorder.record(_reference(complaint, cluster), Severity.WARNING, complaint.code, text)
 

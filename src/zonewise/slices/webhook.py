@@ -1,8 +1,8 @@
-"""The webhook of the overlay: fills hints in while the stock EndpointSlice controller writes a slice.
+"""Mutating webhook of the overlay: sets hints while the stock EndpointSlice controller writes a slice.
 
-The stock controller takes off hints it does not know; the webhook puts them back in the same request, so that what is
-stored does not change and nobody is woken by it. It decides over the cached slices of the Service with the reviewed one
-in the place of its cached version. Whatever goes wrong, the slice passes as it came: traffic is then spread as before.
+The stock controller removes hints that it did not make. The webhook restores them in the same request, so that the
+stored slice does not change and no watcher is woken. It decides over the cached slices of the Service, with the
+reviewed slice instead of its cached version. On any error the slice is admitted as sent: traffic is then spread evenly.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from zonewise.kube.wire.patch import Apply
 from zonewise.objects import ENDPOINT_SLICES, SERVICES, EndpointSlice, Service, key_of
 from zonewise.objects.admissionregistration import MUTATING_WEBHOOK_CONFIGURATIONS
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.overlay import Operations, as_remembered, is_stock, overlay
 from zonewise.slices.informers import SliceInformers
 
 NAME: Final = "endpointslices"
 DEADLINE_SECONDS: Final = 1.0
-"""Writers of slices wait for us; after this time they get what they sent."""
+"""Writers of slices wait for the answer; after this time the slice is admitted as sent."""
 TIMEOUT_SECONDS: Final = 2
 
 _OURS: Final = (OVERLAY_FIELD_MANAGER, OWNING_MANAGER)
-"""The controllers of both modes: who runs the webhook beside a controller that owns slices does no harm."""
+"""The controllers of both modes: running the webhook beside a controller in mode own does no harm."""
 _REVIEWS: Final = Counter("zonewise_overlay_reviews", "Slices reviewed, by what became of their hints", ["outcome"])
 
 
@@ -47,7 +47,7 @@ class WebhookOutcome(StrEnum):
 
 
 class SliceWebhook:
-    """Its answers are right once the caches of `sources` are synced."""
+    """Answers are valid once the caches of `sources` are synced."""
 
     def __init__(self, client: Client, sources: SliceInformers, hints: HintsForm = HintsForm.STABLE) -> None:
         self._client = client
@@ -57,59 +57,62 @@ class SliceWebhook:
     def webhook(self) -> Webhook[EndpointSlice]:
         return Webhook(NAME, EndpointSlice, self.review, AdmissionVerdict.allow(), DEADLINE_SECONDS)
 
-    async def review(self, asked: Review[EndpointSlice]) -> AdmissionVerdict:
-        outcome, operations = await self._judge(asked)
+    async def review(self, request: Review[EndpointSlice]) -> AdmissionVerdict:
+        outcome, operations = await self._review(request)
         _REVIEWS.labels(outcome).inc()
         return AdmissionVerdict.allow(patch=operations)
 
-    async def _judge(self, asked: Review[EndpointSlice]) -> tuple[WebhookOutcome, Operations]:
-        written = asked.object
-        if written is None or not is_stock(written):
+    async def _review(self, request: Review[EndpointSlice]) -> tuple[WebhookOutcome, Operations]:
+        endpoint_slice = request.object
+        if endpoint_slice is None or not is_stock(endpoint_slice):
             return WebhookOutcome.FOREIGN, ()
-        if (asked.options or {}).get("fieldManager") in _OURS:
-            return WebhookOutcome.OURS, ()  # it may know more than our caches do
-        service = await self._service_of(written)
+        if (request.options or {}).get("fieldManager") in _OURS:
+            return WebhookOutcome.OURS, ()  # its caches may be newer
+        service = await self._service_of(endpoint_slice)
         if service is None:
             return WebhookOutcome.ORPHANED, ()
-        return self._decide(service, written, asked.old_object)
+        return self._decide(service, endpoint_slice, request.old_object)
 
     def _decide(
-        self, service: Service, written: EndpointSlice, stored: EndpointSlice | None
+        self, service: Service, endpoint_slice: EndpointSlice, stored: EndpointSlice | None
     ) -> tuple[WebhookOutcome, Operations]:
-        others = [
-            found
-            for found in self._sources.slices_of(key_of(service))
-            if is_stock(found) and key_of(found) != key_of(written)
+        other_slices = [
+            cached
+            for cached in self._sources.slices_of(key_of(service))
+            if is_stock(cached) and key_of(cached) != key_of(endpoint_slice)
         ]
-        reviewed = as_remembered(written, [*others, stored] if stored else others)
+        restored = as_remembered(endpoint_slice, [*other_slices, stored] if stored else other_slices)
         drained = self._sources.drained_zones(service)
         cluster = self._sources.cluster()
-        answer = overlay(service, [*others, reviewed], cluster, hints=self._hints, drained=drained)
+        answer = overlay(service, [*other_slices, restored], cluster, hints=self._hints, drained=drained)
         if answer.is_silent:
             return WebhookOutcome.SILENT, ()
-        operations = answer.operations_on(written)
+        operations = answer.operations_on(endpoint_slice)
         return WebhookOutcome.HINTED if operations else WebhookOutcome.AGREED, operations
 
-    async def _service_of(self, written: EndpointSlice) -> Service | None:
-        """From the cache, or from the server if the slice is of a Service that the cache has not heard of yet."""
-        key = service_key(written)
+    async def _service_of(self, endpoint_slice: EndpointSlice) -> Service | None:
+        """From the cache, or from the API server if the Service is too new for the cache."""
+        key = service_key(endpoint_slice)
         cached = self._sources.services.get(key)
-        if cached is not None and _owns(cached, written):
+        if cached is not None and _owns(cached, endpoint_slice):
             return cached
         try:
-            read = await self._client.get(SERVICES, key.name, key.namespace, deadline_seconds=DEADLINE_SECONDS)
+            stored = await self._client.get(SERVICES, key.name, key.namespace, deadline_seconds=DEADLINE_SECONDS)
         except NotFound:
             return None
-        return read if _owns(read, written) else None
+        return stored if _owns(stored, endpoint_slice) else None
 
 
-def _owns(service: Service, written: EndpointSlice) -> bool:
-    owners = [owner.uid for owner in written.metadata.owner_references if owner.controller]
+def _owns(service: Service, endpoint_slice: EndpointSlice) -> bool:
+    owners = [owner.uid for owner in endpoint_slice.metadata.owner_references if owner.controller]
     return service.metadata.uid in owners
 
 
 def configuration(client_config: Mapping[str, Any], name: str = OVERLAY_CONFIGURATION) -> dict[str, Any]:
-    """What makes API servers ask us; `client_config` is `{"url": ...}` or `{"service": {...}}`, trust comes later."""
+    """The MutatingWebhookConfiguration; `client_config` is `{"url": ...}` or `{"service": {...}}`.
+
+    The CA bundle is injected later.
+    """
     rule = {
         "apiGroups": [ENDPOINT_SLICES.group],
         "apiVersions": [ENDPOINT_SLICES.version],
@@ -138,6 +141,6 @@ def configuration(client_config: Mapping[str, Any], name: str = OVERLAY_CONFIGUR
 
 
 async def register(client: Client, body: Mapping[str, Any]) -> None:
-    """Makes or corrects the configuration; the certificates it trusts, which it does not name, stay."""
+    """Creates or corrects the configuration; a CA bundle in it is kept."""
     name = body["metadata"]["name"]
     await client.patch(MUTATING_WEBHOOK_CONFIGURATIONS, name, Apply(body, "zonewise-registration", force=True))

@@ -1,8 +1,7 @@
-"""Performs a plan: creates and updates first, then deletes, as many at once as may be.
+"""Writer of a slices plan: creates and updates first, then deletes, concurrently where the order allows.
 
-Whoever watches sees at no moment less than before or after: what a new or changed slice gives is there before what a
-deleted one takes. All is tried; the first failure is raised when everything is done, and the next look at the Service
-makes up for it.
+Watchers never see fewer endpoints than before and after: new and changed slices add endpoints before deleted ones take
+them away. Every write is attempted; the first failure is raised at the end, and the next sync repairs the rest.
 """
 
 from __future__ import annotations
@@ -25,69 +24,71 @@ Write = Callable[[], Awaitable[None]]
 
 
 class SliceWriter:
-    """Tells `written` of all that it wrote."""
+    """Records every write in the tracker."""
 
-    def __init__(self, client: Client, written: EndpointSliceTracker) -> None:
+    def __init__(self, client: Client, tracker: EndpointSliceTracker) -> None:
         self._client = client
-        self._written = written
+        self._tracker = tracker
 
     async def perform(self, service: Key, plan: SlicesPlan) -> bool:
-        """Whether somebody else wrote the Service's slices meanwhile. `NotFound` and conflicts are raised, too."""
-        self._written.begin(service)
+        """Whether another writer changed the Service's slices meanwhile. Raises API errors, also `NotFound` and conflicts."""
+        self._tracker.begin(service)
         try:
             await self._write_all(service, plan)
         finally:
-            overtaken = self._written.end(service)
-        return overtaken
+            changed_by_others = self._tracker.end(service)
+        return changed_by_others
 
     async def _write_all(self, service: Key, plan: SlicesPlan) -> None:
-        """Slices that end without a ready endpoint come after those that end with one."""
-        creates: list[Write] = [partial(self._create, service, draft) for draft in plan.creates]
-        giving, taking = self._updates(service, plan)
+        """Slices without a ready endpoint are written after those with one."""
+        creates: list[Write] = [partial(self._create, service, body) for body in plan.creates]
+        with_ready, without_ready = self._updates(service, plan)
         if _moves_endpoints(plan):
-            await _at_once(creates)
-            for update in giving + taking:
+            await _concurrently(creates)
+            for update in with_ready + without_ready:
                 await update()
         else:
-            await _at_once(creates + giving)
-            await _at_once(taking)
-        await _at_once([partial(self._delete, service, gone) for gone in plan.deletes])
+            await _concurrently(creates + with_ready)
+            await _concurrently(without_ready)
+        await _concurrently([partial(self._delete, service, endpoint_slice) for endpoint_slice in plan.deletes])
 
     def _updates(self, service: Key, plan: SlicesPlan) -> tuple[list[Write], list[Write]]:
-        giving: list[Write] = []
-        taking: list[Write] = []
+        with_ready: list[Write] = []
+        without_ready: list[Write] = []
         for update in plan.updates:
-            has_ready = any(map(is_marked_ready, update.draft.endpoints))
-            (giving if has_ready else taking).append(partial(self._update, service, update))
-        return giving, taking
+            has_ready = any(map(is_marked_ready, update.body.endpoints))
+            (with_ready if has_ready else without_ready).append(partial(self._update, service, update))
+        return with_ready, without_ready
 
-    async def _create(self, service: Key, draft: SliceBody) -> None:
+    async def _create(self, service: Key, body: SliceBody) -> None:
         try:
-            made = await self._client.create(ENDPOINT_SLICES, body_of(draft), service.namespace)
+            created = await self._client.create(ENDPOINT_SLICES, body_of(body), service.namespace)
         except Forbidden as error:
             if any(cause.reason == "NamespaceTerminating" for cause in error.causes):
-                return  # nothing can be made there any more, and all that is there goes
+                return  # the namespace is being deleted, with all slices in it
             raise
-        self._written.wrote(service, made)
+        self._tracker.wrote(service, created)
         CHANGES_BY_OPERATION[WriteOperation.CREATE].inc()
 
     async def _update(self, service: Key, update: SliceUpdate) -> None:
-        patch = MergePatch(patch_of(update.existing, update.draft))
+        patch = MergePatch(patch_of(update.existing, update.body))
         name = update.existing.metadata.name
-        made = await self._client.patch(ENDPOINT_SLICES, name, patch, service.namespace)
-        self._written.wrote(service, made)
+        updated = await self._client.patch(ENDPOINT_SLICES, name, patch, service.namespace)
+        self._tracker.wrote(service, updated)
         CHANGES_BY_OPERATION[WriteOperation.UPDATE].inc()
 
-    async def _delete(self, service: Key, gone: EndpointSlice) -> None:
+    async def _delete(self, service: Key, endpoint_slice: EndpointSlice) -> None:
         try:
-            await self._client.delete(ENDPOINT_SLICES, gone.metadata.name, service.namespace, uid=gone.metadata.uid)
+            await self._client.delete(
+                ENDPOINT_SLICES, endpoint_slice.metadata.name, service.namespace, uid=endpoint_slice.metadata.uid
+            )
         except NotFound:
             return
-        self._written.deleted(service, gone)
+        self._tracker.deleted(service, endpoint_slice)
         CHANGES_BY_OPERATION[WriteOperation.DELETE].inc()
 
 
-async def _at_once(writes: Sequence[Write]) -> None:
+async def _concurrently(writes: Sequence[Write]) -> None:
     if len(writes) == 1:
         await writes[0]()
         return
@@ -98,17 +99,17 @@ async def _at_once(writes: Sequence[Write]) -> None:
 
 
 def _moves_endpoints(plan: SlicesPlan) -> bool:
-    """Whether an update takes from its slice what another slice is to have; then the plan's order counts."""
+    """Whether an update removes an endpoint that another slice receives; then the order of the plan matters."""
     if not plan.updates:
         return False
-    taken = [
-        _addresses(update.existing.endpoints or ()) - _addresses(update.draft.endpoints) for update in plan.updates
+    removed = [
+        _addresses(update.existing.endpoints or ()) - _addresses(update.body.endpoints) for update in plan.updates
     ]
-    if not any(taken):
+    if not any(removed):
         return False
-    drafts = (*plan.creates, *(update.draft for update in plan.updates))
-    given = {address for draft in drafts for address in _addresses(draft.endpoints)}
-    return any(given & addresses for addresses in taken)
+    bodies = (*plan.creates, *(update.body for update in plan.updates))
+    received = {address for body in bodies for address in _addresses(body.endpoints)}
+    return any(received & addresses for addresses in removed)
 
 
 def _addresses(endpoints: Iterable[Endpoint]) -> set[str]:

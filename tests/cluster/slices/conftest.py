@@ -1,4 +1,4 @@
-"""A control plane whose EndpointSlices are ours alone: nothing runs on it but etcd and the API server."""
+"""A control plane without another slice controller: only etcd and the API server."""
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -7,7 +7,7 @@ import pytest
 
 from support.lab import shared_cluster
 from support.slices import cluster
-from support.slices.cluster import World
+from support.slices.cluster import ClusterNamespace
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
 
@@ -19,9 +19,9 @@ def slice_plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-async def world(slice_plane: ControlPlane) -> AsyncIterator[World]:
-    """A namespace of the test's own, and one ready node in each of three zones."""
+async def ns(slice_plane: ControlPlane) -> AsyncIterator[ClusterNamespace]:
+    """A private namespace, and one ready node in each of three zones."""
     async with cluster.connect(slice_plane) as client:
-        world = await World.create(client, f"t-{uuid.uuid4().hex[:8]}")
-        await world.nodes()
-        yield world
+        ns = await ClusterNamespace.create(client, f"t-{uuid.uuid4().hex[:8]}")
+        await ns.nodes()
+        yield ns

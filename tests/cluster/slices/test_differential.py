@@ -1,6 +1,6 @@
-"""The real kube-controller-manager and ours give the same slices, field by field, for random Services without a policy.
+"""The real kube-controller-manager and the slice controller write the same slices for random Services without a policy.
 
-And each leaves the other's alone: who takes over finds nothing to write, before and after changes.
+Each leaves the slices of the other alone: after a takeover there is nothing to write, before and after changes.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import pytest
 from support.lab import shared_cluster
 from support.routing.random_cluster import RandomCluster
 from support.slices import cluster as slices_cluster
-from support.slices.cluster import OF_OURS, World, running
+from support.slices.cluster import OF_OURS, ClusterNamespace, running
 from support.waiting import eventually
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
@@ -32,7 +32,7 @@ Slices = list[dict[str, Any]]
 
 @pytest.fixture
 async def stock(run_directory: shared_cluster.Run) -> Any:
-    """A control plane with the stock controller and no other one."""
+    """A control plane with only the stock controller."""
     plane = await asyncio.to_thread(
         run_directory.private,
         programs=(Program.ETCD, Program.APISERVER, Program.CONTROLLER_MANAGER),
@@ -46,48 +46,48 @@ async def stock(run_directory: shared_cluster.Run) -> Any:
     await asyncio.to_thread(run_directory.remove, plane)
 
 
-async def test_stock_and_ours_agree(stock: ControlPlane) -> None:
+async def test_stock_and_own_controller_agree(stock: ControlPlane) -> None:
     async with slices_cluster.connect(stock) as client:
-        world = await World.create(client, "compared")
-        await world.nodes()
-        cluster = RandomCluster(world, seed=20261116)
+        ns = await ClusterNamespace.create(client, "compared")
+        await ns.nodes()
+        cluster = RandomCluster(ns, seed=20261116)
         await cluster.populate(SERVICES, PODS)
-        theirs = await _quiet(world)
+        theirs = await _quiet(ns)
         stock.kill(Program.CONTROLLER_MANAGER)
         async with running(client, SlicesConfig(endpoints_per_slice=MOST)) as controller:
             await _idle(controller)
-            assert _versions(await _all(world)) == _versions(theirs), "ours wrote over the stock controller's slices"
-            await client.delete_collection(ENDPOINT_SLICES, world.namespace)
+            assert _versions(await _all(ns)) == _versions(theirs), "ours wrote over the stock controller's slices"
+            await client.delete_collection(ENDPOINT_SLICES, ns.namespace)
             await _idle(controller)
-            _compare(theirs, await _quiet(world))
+            _compare(theirs, await _quiet(ns))
             await cluster.churn(CHANGES)
             await _idle(controller)
-            ours = await _quiet(world)
+            ours = await _quiet(ns)
         stock.spawn(Program.CONTROLLER_MANAGER)
-        await world.service("sentinel")
-        await eventually(lambda: world.slices("sentinel"), "the stock controller at work")
-        after = [found for found in await _quiet(world) if _service(found) != "sentinel"]
+        await ns.service("sentinel")
+        await eventually(lambda: ns.slices("sentinel"), "the stock controller at work")
+        after = [endpoint_slice for endpoint_slice in await _quiet(ns) if _service(endpoint_slice) != "sentinel"]
         assert _versions(after) == _versions(ours), "the stock controller wrote over ours"
 
 
-async def _all(world: World) -> Slices:
-    return (await world.client.list(ENDPOINT_SLICES.whole(), world.namespace, selector=OF_OURS)).items
+async def _all(ns: ClusterNamespace) -> Slices:
+    return (await ns.client.list(ENDPOINT_SLICES.whole(), ns.namespace, selector=OF_OURS)).items
 
 
-async def _quiet(world: World) -> Slices:
-    """Once nobody has written for a while."""
-    seen: Slices = []
+async def _quiet(ns: ClusterNamespace) -> Slices:
+    """The slices, once there were no writes for a while."""
+    last: Slices = []
 
     async def unchanged() -> bool:
-        nonlocal seen
-        before, seen = seen, await _all(world)
-        if seen and _versions(before) == _versions(seen):
+        nonlocal last
+        before, last = last, await _all(ns)
+        if last and _versions(before) == _versions(last):
             return True
         await asyncio.sleep(QUIET_SECONDS)
         return False
 
     await eventually(unchanged, "no more writes")
-    return seen
+    return last
 
 
 async def _idle(controller: SliceController) -> None:
@@ -100,11 +100,13 @@ async def _idle(controller: SliceController) -> None:
 
 
 def _versions(slices: Slices) -> dict[str, str]:
-    return {found["metadata"]["name"]: found["metadata"]["resourceVersion"] for found in slices}
+    return {
+        endpoint_slice["metadata"]["name"]: endpoint_slice["metadata"]["resourceVersion"] for endpoint_slice in slices
+    }
 
 
-def _service(found: dict[str, Any]) -> str:
-    name: str = found["metadata"]["labels"]["kubernetes.io/service-name"]
+def _service(endpoint_slice: dict[str, Any]) -> str:
+    name: str = endpoint_slice["metadata"]["labels"]["kubernetes.io/service-name"]
     return name
 
 
@@ -115,17 +117,20 @@ def _compare(theirs: Slices, ours: Slices) -> None:
 
 
 def _normalized(slices: Slices) -> dict[str, Any]:
-    """By Service, family, ports and what else a slice says but for its endpoints: which of several slices an endpoint
-    is in follows from the order in which pods are heard of, how full the slices are does not.
+    """Endpoints and slice sizes by everything else in a slice.
+
+    The slice of an endpoint depends on the order of pod events, the sizes of the slices do not.
     """
     groups: dict[str, dict[str, list[Any]]] = defaultdict(lambda: {"endpoints": [], "sizes": []})
-    for found in slices:
-        metadata = {key: value for key, value in found["metadata"].items() if key not in NOT_COMPARED}
+    for endpoint_slice in slices:
+        metadata = {key: value for key, value in endpoint_slice["metadata"].items() if key not in NOT_COMPARED}
         notes = {key: value for key, value in metadata.pop("annotations", {}).items() if key != TRIGGER_TIME}
-        ports = sorted(found["ports"] or [], key=repr)
-        endpoints = found["endpoints"] or []
-        rest = {key: value for key, value in found.items() if key not in {"metadata", "ports", "endpoints"}}
-        group = groups[repr((metadata, notes, ports, rest))]
+        ports = sorted(endpoint_slice["ports"] or [], key=repr)
+        endpoints = endpoint_slice["endpoints"] or []
+        other_fields = {
+            key: value for key, value in endpoint_slice.items() if key not in {"metadata", "ports", "endpoints"}
+        }
+        group = groups[repr((metadata, notes, ports, other_fields))]
         group["endpoints"] = sorted([*group["endpoints"], *endpoints], key=repr)
         group["sizes"] = sorted([*group["sizes"], len(endpoints)])
     return groups

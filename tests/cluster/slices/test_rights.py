@@ -1,4 +1,4 @@
-"""The manifests of deploy/: each program does its whole work with exactly the rights they give, and not with one less."""
+"""The manifests in deploy/: each program uses exactly the permissions they grant."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ import pytest
 from support.install.deployed import SYSTEM, Deployed, Scope, audit_flags, documents, scopes
 from support.process import Program as Process
 from support.slices import cluster
-from support.slices.cluster import ControllerProcess, World
+from support.slices.cluster import ClusterNamespace, ControllerProcess
 from support.waiting import eventually
 from zonewise.api.names import DRAINED_EVENLY, ROUTING_STATE, SAME_ZONE
 from zonewise.kube.client.client import Client
@@ -37,111 +37,119 @@ Start = Callable[..., ControlPlane]
 
 
 @asynccontextmanager
-async def deployed(start: Start, folder: Path, manifest: str, **options: Any) -> AsyncIterator[tuple[Deployed, World]]:
-    """The file applied to a control plane of the test's own, with a node in each of three zones."""
+async def deployed(
+    start: Start, folder: Path, manifest: str, **options: Any
+) -> AsyncIterator[tuple[Deployed, ClusterNamespace]]:
+    """The manifest applied to a private control plane, with a node in each of three zones."""
     plane = await asyncio.to_thread(start, flags=audit_flags(folder), **options)
     site = Deployed(plane, folder)
     site.apply(manifest)
     async with cluster.connect(plane) as client:
-        world = await World.create(client, "shop")
-        await world.nodes()
-        yield site, world
+        ns = await ClusterNamespace.create(client, "shop")
+        await ns.nodes()
+        yield site, ns
 
 
-async def has_state(world: World, code: str | None) -> bool:
-    service = await world.client.get(SERVICES, "web", world.namespace)
-    said = service.metadata.annotations.get(ROUTING_STATE)
-    return said is None if code is None else said is not None and f'"code":"{code}"' in said
+async def has_state(ns: ClusterNamespace, code: str | None) -> bool:
+    service = await ns.client.get(SERVICES, "web", ns.namespace)
+    annotation = service.metadata.annotations.get(ROUTING_STATE)
+    return annotation is None if code is None else annotation is not None and f'"code":"{code}"' in annotation
 
 
-async def is_drained(world: World) -> bool:
-    hints = await world.hints("web")
+async def is_drained(ns: ClusterNamespace) -> bool:
+    hints = await ns.hints("web")
     return hints["web-zone-a-0"] == (DRAINED_EVENLY,) and hints["web-zone-b-0"] == cluster.ZONES
 
 
-async def repeats(world: World, reason: str) -> bool:
-    events = (await world.client.list(EVENTS, world.namespace)).items
+async def repeats(ns: ClusterNamespace, reason: str) -> bool:
+    events = (await ns.client.list(EVENTS, ns.namespace)).items
     return any(event.reason == reason and event.series and event.series.count > 1 for event in events)
 
 
-_WISHES = [("Require", "Required"), (None, None), ("Prefer", "BelowStart"), (None, None), ("Prefer", "BelowStart")]
+_POLICY_CHANGES = [
+    ("Require", "Required"),
+    (None, None),
+    ("Prefer", "BelowStart"),
+    (None, None),
+    ("Prefer", "BelowStart"),
+]
 
 
-async def ask_for_all(world: World) -> None:
-    """A Service that changes its mind, so that its state is written and removed and an event repeats."""
-    for asked, code in _WISHES:
-        await world.annotate("web", {SAME_ZONE: asked})
-        await eventually(lambda code=code: has_state(world, code), f"state {code}")
-    await eventually(lambda: repeats(world, "BelowStart"), "an event repeats")
-    await world.client.patch(NODES, "zone-a-0", MergePatch({"metadata": {"annotations": {DRAIN_ZONE: "zone-a"}}}))
-    await eventually(lambda: is_drained(world), "zone-a is drained")
+async def change_policies(ns: ClusterNamespace) -> None:
+    """Changes the policy several times, so that the state is written and removed and an event repeats."""
+    for strength, code in _POLICY_CHANGES:
+        await ns.annotate("web", {SAME_ZONE: strength})
+        await eventually(lambda code=code: has_state(ns, code), f"state {code}")
+    await eventually(lambda: repeats(ns, "BelowStart"), "an event repeats")
+    await ns.client.patch(NODES, "zone-a-0", MergePatch({"metadata": {"annotations": {DRAIN_ZONE: "zone-a"}}}))
+    await eventually(lambda: is_drained(ns), "zone-a is drained")
 
 
-async def test_the_controller_in_mode_own(private_cluster: Start, tmp_path: Path) -> None:
-    async with deployed(private_cluster, tmp_path, "own.yaml") as (site, world):
-        config = await site.kubeconfig(world.client, CONTROLLER)
-        await world.service("web")
-        await world.spread("web", {"zone-a": 1, "zone-b": 1, "zone-c": 1})
+async def test_permissions_of_the_controller_in_mode_own(private_cluster: Start, tmp_path: Path) -> None:
+    async with deployed(private_cluster, tmp_path, "own.yaml") as (site, ns):
+        config = await site.kubeconfig(ns.client, CONTROLLER)
+        await ns.service("web")
+        await ns.spread("web", {"zone-a": 1, "zone-b": 1, "zone-c": 1})
         program = ControllerProcess(site.plane, *LEASE, config=config)
         try:
-            await ask_for_all(world)
-            assert await eventually(lambda: holds(world, "web", 3))
+            await change_policies(ns)
+            assert await eventually(lambda: holds(ns, "web", 3))
             assert not site.refused(CONTROLLER)
             assert site.used("own.yaml", CONTROLLER) == scopes("own.yaml", CONTROLLER) - {FINALIZERS}
-            await without_finalizers(world, site)
+            await without_finalizers(ns, site)
         finally:
             program.remove()
 
 
-async def holds(world: World, service: str, count: int) -> bool:
-    return sum(len(found.endpoints or ()) for found in await world.slices(service)) == count
+async def holds(ns: ClusterNamespace, service: str, count: int) -> bool:
+    return sum(len(endpoint_slice.endpoints or ()) for endpoint_slice in await ns.slices(service)) == count
 
 
-async def without_finalizers(world: World, site: Deployed) -> None:
-    """Where the API server asks who may keep an owner from being deleted, slices can't be made without this right."""
-    (role,) = [found for found in documents("own.yaml") if found["kind"] == "ClusterRole"]
+async def without_finalizers(ns: ClusterNamespace, site: Deployed) -> None:
+    """With OwnerReferencesPermissionEnforcement, slices cannot be created without this permission."""
+    (role,) = [document for document in documents("own.yaml") if document["kind"] == "ClusterRole"]
     fewer = [rule for rule in role["rules"] if rule["resources"] != ["services/finalizers"]]
-    await world.client.patch(ROLES, CONTROLLER, MergePatch({"rules": fewer}))
-    await world.service("next", selector={"app": "web"})
+    await ns.client.patch(ROLES, CONTROLLER, MergePatch({"rules": fewer}))
+    await ns.service("next", selector={"app": "web"})
     await eventually(lambda: ("create", "endpointslices.discovery.k8s.io") in site.refused(CONTROLLER))
-    assert not await world.slices("next")
-    await world.client.patch(ROLES, CONTROLLER, MergePatch({"rules": role["rules"]}))
-    assert await eventually(lambda: holds(world, "next", 3))
+    assert not await ns.slices("next")
+    await ns.client.patch(ROLES, CONTROLLER, MergePatch({"rules": role["rules"]}))
+    assert await eventually(lambda: holds(ns, "next", 3))
 
 
-async def test_the_webhook_and_the_controller_in_mode_overlay(private_cluster: Start, tmp_path: Path) -> None:
+async def test_permissions_of_webhook_and_controller_in_mode_overlay(private_cluster: Start, tmp_path: Path) -> None:
     stock = {
         "programs": (Program.ETCD, Program.APISERVER, Program.CONTROLLER_MANAGER),
         "controllers": "endpointslice-controller,serviceaccount-controller",
     }
-    async with deployed(private_cluster, tmp_path, "overlay.yaml", **stock) as (site, world):
-        async with webhook(site, world.client):
-            config = await site.kubeconfig(world.client, CONTROLLER)
+    async with deployed(private_cluster, tmp_path, "overlay.yaml", **stock) as (site, ns):
+        async with webhook(site, ns.client):
+            config = await site.kubeconfig(ns.client, CONTROLLER)
             program = ControllerProcess(site.plane, "--mode", "overlay", *LEASE, config=config)
             try:
-                await world.service("web")
-                await world.spread("web", {"zone-a": 1, "zone-b": 1, "zone-c": 1})
-                await ask_for_all(world)
+                await ns.service("web")
+                await ns.spread("web", {"zone-a": 1, "zone-b": 1, "zone-c": 1})
+                await change_policies(ns)
             finally:
                 program.remove()
-            await written_by_a_stranger(world)
-        await forget_authorities(world.client)
-        async with webhook(site, world.client):
+            await create_stray_slice(ns)
+        await forget_authorities(ns.client)
+        async with webhook(site, ns.client):
             pass
         for account in (CONTROLLER, WEBHOOK):
             assert not site.refused(account)
             assert site.used("overlay.yaml", account) == scopes("overlay.yaml", account)
 
 
-async def written_by_a_stranger(world: World) -> None:
-    """A slice of no Service that the webhook knows: it looks whether the Service is newer than its cache."""
+async def create_stray_slice(ns: ClusterNamespace) -> None:
+    """A slice of an unknown Service: the webhook reads the Service, which may be newer than its cache."""
     labels = {cluster.SERVICE_NAME: "web", cluster.MANAGED_BY: cluster.STOCK_MANAGER}
     body = {"metadata": {"name": "stray", "labels": labels}, "addressType": "IPv4", "endpoints": []}
-    await world.client.named("stranger").create(ENDPOINT_SLICES, body, world.namespace)
+    await ns.client.named("other").create(ENDPOINT_SLICES, body, ns.namespace)
 
 
 async def forget_authorities(client: Client) -> None:
-    """An authority that is due is renewed in its place, as one that nobody has."""
+    """Empties the Secret, so that the certificate authority is created again in place."""
     await client.patch(SECRETS, WEBHOOK, JsonPatch([{"op": "replace", "path": "/data", "value": {}}]), SYSTEM)
 
 
@@ -151,8 +159,8 @@ async def webhook(site: Deployed, client: Client) -> AsyncIterator[None]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url = f"https://127.0.0.1:{port}"
-    where = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": f"{url}/endpointslices"}}]
-    await client.patch(MUTATING_WEBHOOK_CONFIGURATIONS, "zonewise-overlay", JsonPatch(where))
+    client_config = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": f"{url}/endpointslices"}}]
+    await client.patch(MUTATING_WEBHOOK_CONFIGURATIONS, "zonewise-overlay", JsonPatch(client_config))
     config = await site.kubeconfig(client, WEBHOOK)
     program = Process(
         str(Path(sys.executable).with_name("zonewise")),
@@ -167,13 +175,15 @@ async def webhook(site: Deployed, client: Client) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("name", ["own.yaml", "overlay.yaml"])
-def test_nothing_is_allowed_everywhere(name: str) -> None:
+def test_roles_have_no_wildcards(name: str) -> None:
     for document in documents(name):
         for rule in document.get("rules", []) if document["kind"].endswith("Role") else []:
             assert "*" not in {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
 
 
-def test_the_configuration_that_is_applied_is_the_one_the_webhook_would_register() -> None:
-    (applied,) = [found for found in documents("overlay.yaml") if found["kind"] == "MutatingWebhookConfiguration"]
-    where = {"namespace": SYSTEM, "name": WEBHOOK, "path": "/endpointslices", "port": 443}
-    assert applied == configuration({"service": where})
+def test_applied_webhook_configuration_is_the_registered_one() -> None:
+    (applied,) = [
+        document for document in documents("overlay.yaml") if document["kind"] == "MutatingWebhookConfiguration"
+    ]
+    service = {"namespace": SYSTEM, "name": WEBHOOK, "path": "/endpointslices", "port": 443}
+    assert applied == configuration({"service": service})

@@ -16,7 +16,7 @@ import pytest
 from network.proxy.conftest import Node
 from network.proxy.node import FAR_PODS, MANY_PODS, NEAR_PODS, Bed, fits
 from unit.proxy.build import cluster, endpoint, node, service, slice_of
-from unit.slices.build import World
+from unit.slices.build import SliceStore
 from unit.slices.build import pod as slices_pod
 from unit.slices.build import service as slices_service
 from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED
@@ -152,10 +152,10 @@ THREE_ZONES = cluster(a2=node("a2", "b"))
 
 def planned(annotations: dict[str, str], **spec: Any) -> list[EndpointSlice]:
     """What the slice controller writes."""
-    world = World(THREE_ZONES)
+    store = SliceStore(THREE_ZONES)
     pods = [slices_pod(f"web-{n}", ip, node_name=at) for n, (ip, at) in enumerate(MANY_HOMES.items())]
-    world.sync(slices_service(annotations, **spec), pods)
-    return world.slices
+    store.sync(slices_service(annotations, **spec), pods)
+    return store.slices
 
 
 def preferred(at: str, algorithm: str, expected: Mapping[str, float], *, groups: bool) -> Case:

@@ -1,11 +1,11 @@
-"""Services and pods of every kind that the stock EndpointSlice controller knows, at random from a seed."""
+"""Random Services and pods of every kind that the stock EndpointSlice controller supports, from a seed."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from support.slices.cluster import World
+from support.slices.cluster import ClusterNamespace
 from zonewise.kube.wire.patch import MergePatch
 from zonewise.objects import PODS, SERVICES
 
@@ -37,27 +37,27 @@ LABELS: Sequence[Mapping[str, str]] = (
 )
 
 
-async def gathered(work: Iterable[Awaitable[Any]]) -> None:
+async def concurrently(work: Iterable[Awaitable[Any]]) -> None:
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(each: Awaitable[Any]) -> None:
+    async def limited(item: Awaitable[Any]) -> None:
         async with slots:
-            await each
+            await item
 
-    await asyncio.gather(*(one(each) for each in work))
+    await asyncio.gather(*(limited(item) for item in work))
 
 
 class RandomCluster:
-    def __init__(self, world: World, seed: int) -> None:
-        self.world = world
+    def __init__(self, ns: ClusterNamespace, seed: int) -> None:
+        self.ns = ns
         self.random = Random(seed)
         self.pods: list[str] = []
         self.services: list[str] = []
 
     async def populate(self, services: int, pods: int) -> None:
-        await self.world.node("nowhere", None)
-        await gathered([self._new_pod() for _ in range(pods)])
-        await gathered([self._new_service() for _ in range(services)])
+        await self.ns.node("nowhere", None)
+        await concurrently([self._new_pod() for _ in range(pods)])
+        await concurrently([self._new_service() for _ in range(services)])
 
     async def churn(self, changes: int) -> None:
         """Every pod and Service is touched once at most, so that the changes may come in any order."""
@@ -65,7 +65,7 @@ class RandomCluster:
         self.random.shuffle(self.services)
         pods = [self._change_pod(self.pods.pop()) for _ in range(changes)]
         services = [self._change_service(name) for name in self.services[:changes]]
-        await gathered([*pods, *services, *(self._new_pod() for _ in range(changes // 2))])
+        await concurrently([*pods, *services, *(self._new_pod() for _ in range(changes // 2))])
 
     def _new_pod(self) -> Awaitable[Any]:
         pick = self.random
@@ -74,7 +74,7 @@ class RandomCluster:
         spec: dict[str, Any] = pick.choice(
             [{}, {}, {"hostname": "host", "subdomain": pick.choice(APPS)}, {"initContainers": [_sidecar()]}]
         )
-        return self.world.pod(
+        return self.ns.pod(
             name,
             {"app": pick.choice(APPS), "tier": pick.choice(TIERS)},
             pick.choices(NODES, (8, 8, 8, 1, 1))[0],
@@ -100,7 +100,7 @@ class RandomCluster:
             ports = ports if pick.random() < 0.7 else []
         if pick.random() < 0.2:
             spec["publishNotReadyAddresses"] = True
-        return self.world.service(name, labels=pick.choice(LABELS), ports=ports, **spec)
+        return self.ns.service(name, labels=pick.choice(LABELS), ports=ports, **spec)
 
     def _selector(self) -> dict[str, str]:
         selector = {"app": self.random.choice((*APPS, "nobody"))}
@@ -110,19 +110,19 @@ class RandomCluster:
         return self.random.sample(PORTS, self.random.randint(1, 3))
 
     def _change_pod(self, name: str) -> Awaitable[Any]:
-        client, namespace, pick = self.world.client, self.world.namespace, self.random
+        client, namespace, pick = self.ns.client, self.ns.namespace, self.random
         match pick.randrange(5):
             case 0:
-                return self.world.delete_pod(name)
+                return self.ns.delete_pod(name)
             case 1:  # it stays, terminating: no kubelet ends it
                 return client.delete(PODS, name, namespace, grace_seconds=30)
             case 2:
                 labels = {"app": pick.choice(APPS)}
                 return client.patch(PODS, name, MergePatch({"metadata": {"labels": labels}}), namespace)
             case 3:
-                return self.world.pod_status(name, ready=False)
+                return self.ns.pod_status(name, ready=False)
             case _:
-                return self.world.pod_status(name, ready=True)
+                return self.ns.pod_status(name, ready=True)
 
     def _change_service(self, name: str) -> Awaitable[Any]:
         patch: dict[str, Any] = self.random.choice(
@@ -135,7 +135,7 @@ class RandomCluster:
                 {"metadata": {"annotations": {"touched": "yes"}}},
             ]
         )
-        return self.world.client.patch(SERVICES, name, MergePatch(patch), self.world.namespace)
+        return self.ns.client.patch(SERVICES, name, MergePatch(patch), self.ns.namespace)
 
 
 def _sidecar() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Nodes, pods and Services made by a test, with statuses that the test writes itself, and the slices that come of them."""
+"""Nodes, pods and Services made by a test, with statuses that the test writes, and the slices that result."""
 
 import asyncio
 import itertools
@@ -27,6 +27,7 @@ from zonewise.objects import (
     NODES,
     PODS,
     SERVICE_ACCOUNTS,
+    SERVICE_NAME,
     SERVICES,
     EndpointSlice,
     Pod,
@@ -34,7 +35,6 @@ from zonewise.objects import (
 )
 from zonewise.routing import DRAIN_ZONE, HintsForm, RoutingNodes, drained_zones
 from zonewise.slices.controller import SliceController, SlicesConfig
-from zonewise.slices.decide.names import SERVICE_NAME
 from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 from zonewise.topology import ZONE
 
@@ -45,22 +45,22 @@ _ADDRESSES = itertools.count(1)
 
 
 @dataclass
-class World:
-    """One namespace of a control plane on which nobody else writes slices, and the nodes of all of it."""
+class ClusterNamespace:
+    """One namespace of a control plane without another slice controller, and the nodes of the cluster."""
 
     client: Client
     namespace: str
 
     @classmethod
-    async def create(cls, client: Client, namespace: str) -> "World":
-        """Also where no controller makes service accounts: pods can't be created without one."""
+    async def create(cls, client: Client, namespace: str) -> "ClusterNamespace":
+        """Also creates the default service account, which pods need, if no controller does."""
         await client.create(NAMESPACES, {"metadata": {"name": namespace}})
         with suppress(AlreadyExists):
             await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace)
         return cls(client, namespace)
 
     async def node(self, name: str, zone: str | None, *, cpu: str = "4", labels: Mapping[str, str] = {}) -> None:
-        """Ready; one that is there gets the labels and CPU."""
+        """A ready node; an existing one gets the labels and CPU."""
         labels = {**labels, "kubernetes.io/hostname": name} | ({ZONE: zone} if zone else {})
         try:
             await self.client.create(NODES, {"metadata": {"name": name, "labels": labels}})
@@ -94,7 +94,7 @@ class World:
         spec: Mapping[str, Any] = {},
         **status: Any,
     ) -> list[str]:
-        """Running with addresses of its own, which are returned."""
+        """A running pod with its own addresses, which are returned."""
         container = {"name": "main", "image": "none", "ports": list(ports)}
         body = {
             "metadata": {"name": name, "labels": dict(labels)},
@@ -139,7 +139,7 @@ class World:
         await self.client.patch(SERVICES, service, patch, self.namespace)
 
     async def spread(self, app: str, counts: Mapping[str, int], **options: Any) -> None:
-        """So many ready pods in each zone, on its first node."""
+        """Ready pods by zone, on the first node of each zone."""
         pods = [(zone, number) for zone, count in counts.items() for number in range(count)]
         await asyncio.gather(
             *(self.pod(f"{app}-{zone}-{number}", {"app": app}, f"{zone}-0", **options) for zone, number in pods)
@@ -153,14 +153,14 @@ class World:
         """The zones each endpoint is hinted for, by the name of its pod."""
         return {
             endpoint.target_ref.name: tuple(hint.name for hint in endpoint.hints.for_zones) if endpoint.hints else ()
-            for found in await self.slices(service)
-            for endpoint in found.endpoints or ()
+            for endpoint_slice in await self.slices(service)
+            for endpoint in endpoint_slice.endpoints or ()
             if endpoint.target_ref
         }
 
     async def events(self, service: str) -> list[str]:
-        found = await self.client.list(EVENTS, self.namespace)
-        return [event.reason for event in found.items if event.regarding.name == service]
+        events = await self.client.list(EVENTS, self.namespace)
+        return [event.reason for event in events.items if event.regarding.name == service]
 
 
 def _address(family: str) -> str:
@@ -172,7 +172,7 @@ def _address(family: str) -> str:
 
 @dataclass
 class Truth:
-    """Everything that decides about slices, read from the server, and what is wrong with the slices by that."""
+    """Everything that slices depend on, read from the API server, and the problems of the slices."""
 
     services: list[Service]
     pods: list[Pod]
@@ -181,28 +181,31 @@ class Truth:
     hints: HintsForm = HintsForm.STABLE
 
     @classmethod
-    async def read(cls, world: World, hints: HintsForm = HintsForm.STABLE) -> "Truth":
-        client, namespace = world.client, world.namespace
+    async def read(cls, ns: ClusterNamespace, hints: HintsForm = HintsForm.STABLE) -> "Truth":
+        client, namespace = ns.client, ns.namespace
         slices = await client.list(ENDPOINT_SLICES, namespace, selector=OF_OURS)
         services, pods = await client.list(SERVICES, namespace), await client.list(PODS, namespace)
         nodes = await client.list(NODES)
         return cls(services.items, pods.items, RoutingNodes.of(nodes.items), slices.items, hints)
 
     def problems(self) -> list[str]:
-        found = [problem for service in self.services if service.spec.selector for problem in self._of(service)]
+        problems_of_services = [
+            problem for service in self.services if service.spec.selector for problem in self._of(service)
+        ]
         owners = {service.metadata.uid for service in self.services}
-        return found + [
-            f"{seen.metadata.name} is an orphan"
-            for seen in self.slices
-            if not {owner.uid for owner in seen.metadata.owner_references} & owners
+        return problems_of_services + [
+            f"{endpoint_slice.metadata.name} is an orphan"
+            for endpoint_slice in self.slices
+            if not {owner.uid for owner in endpoint_slice.metadata.owner_references} & owners
         ]
 
     def slices_of(self, service: Service) -> list[EndpointSlice]:
         metadata = service.metadata
         return [
-            seen
-            for seen in self.slices
-            if seen.metadata.namespace == metadata.namespace and seen.metadata.labels.get(SERVICE_NAME) == metadata.name
+            endpoint_slice
+            for endpoint_slice in self.slices
+            if endpoint_slice.metadata.namespace == metadata.namespace
+            and endpoint_slice.metadata.labels.get(SERVICE_NAME) == metadata.name
         ]
 
     def pods_of(self, service: Service) -> list[Pod]:
@@ -219,41 +222,41 @@ class Truth:
         return plan_slices(service, pods, self.cluster, slices, hints=self.hints, drained=drained)
 
     def _of(self, service: Service) -> Iterable[str]:
-        """By the decision, and by a simple count that knows nothing of it."""
+        """By the plan, and by an independent count."""
         name = service.metadata.name
         if self.plan(service).writes:
             yield f"{name} has other slices than decided"
-        wanted = sorted(
+        expected = sorted(
             (address.ip, _is_ready(pod) and pod.metadata.deletion_timestamp is None)
             for pod in self.pods_of(service)
             if pod.status.phase not in {"Succeeded", "Failed"} and pod.spec.node_name in self.cluster.nodes
             for address in pod.status.pod_ips
             if ("IPv6" if ":" in address.ip else "IPv4") in service.spec.ip_families
         )
-        given = sorted(
+        actual = sorted(
             (address, endpoint.conditions.ready)
-            for seen in self.slices_of(service)
-            for endpoint in seen.endpoints or ()
+            for endpoint_slice in self.slices_of(service)
+            for endpoint in endpoint_slice.endpoints or ()
             for address in endpoint.addresses
         )
-        if wanted != given:
-            yield f"{name} has the endpoints {given} instead of {wanted}"
+        if expected != actual:
+            yield f"{name} has the endpoints {actual} instead of {expected}"
 
 
 def _is_ready(pod: Pod) -> bool:
     return any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions)
 
 
-async def settled(world: World, hints: HintsForm = HintsForm.STABLE) -> Truth:
-    """Once the slices are as they should be."""
+async def settled(ns: ClusterNamespace, hints: HintsForm = HintsForm.STABLE) -> Truth:
+    """Waits until the slices are as planned."""
     problems: list[str] = []
 
     async def is_right() -> Truth | None:
         nonlocal problems
-        truth = await Truth.read(world, hints)
+        truth = await Truth.read(ns, hints)
         problems = truth.problems()
         if problems:
-            await asyncio.sleep(0.2)  # reading everything is work for a server that others need, too
+            await asyncio.sleep(0.2)  # reading everything is expensive for a shared server
         return None if problems else truth
 
     try:
@@ -264,7 +267,7 @@ async def settled(world: World, hints: HintsForm = HintsForm.STABLE) -> Truth:
 
 @asynccontextmanager
 async def running(client: Client, settings: SlicesConfig = SlicesConfig()) -> AsyncIterator[SliceController]:  # noqa: B008 - frozen
-    """A controller in this process, on caches of its own."""
+    """A controller in this process, with its own caches."""
     caches = Caches(client)
     async with Recorder(client, "zonewise.dev/test", "test", repeat_seconds=0.1) as recorder:
         controller = SliceController(client, caches, recorder, settings)
@@ -280,8 +283,8 @@ class ControllerProcess(Process):
 
     def __init__(self, plane: ControlPlane, *arguments: str, config: Path | None = None) -> None:
         command = Path(sys.executable).with_name("zonewise")
-        given = ("--kubeconfig", str(config or plane.kubeconfig), "--health-port", "0", "--log-format", "json")
-        super().__init__(str(command), "controller", *given, *arguments)
+        options = ("--kubeconfig", str(config or plane.kubeconfig), "--health-port", "0", "--log-format", "json")
+        super().__init__(str(command), "controller", *options, *arguments)
 
 
 def connect(plane: ControlPlane) -> Client:

@@ -1,6 +1,6 @@
-"""A real control plane whose own EndpointSlice controller writes, for tests of what is laid over its slices.
+"""A control plane with the stock EndpointSlice controller, for tests of the overlay.
 
-Nodes and pods are objects only: their status is written by the test, so that it says what changes and when.
+Nodes and pods are only objects: the test writes their status, so that it controls what changes and when.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.nodes import kwok
 from zonewise.objects import ENDPOINT_SLICES, NODES, PODS, SERVICES, Endpoint, EndpointSlice, Service
 from zonewise.routing import RoutingNodes, drained_zones
-from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.overlay import overlay
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -33,9 +33,9 @@ DUAL_STACK = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112"
 CONTROLLERS = "endpointslice-controller,serviceaccount-controller"
 CONCURRENT = 16
 LOOK_SECONDS = 0.3
-"""Between two looks at hundreds of slices, which cost the server more than it has to spare."""
+"""Pause between two reads of hundreds of slices, which are expensive for the API server."""
 IDLE_SECONDS = 3.0
-"""The stock controller looks at a slice that others wrote one second later; who writes in circles does so in this time."""
+"""The stock controller syncs a slice that another writer changed after one second; a write loop shows in this time."""
 
 Json = dict[str, Any]
 
@@ -45,14 +45,14 @@ def ready(is_ready: bool) -> Json:
 
 
 @dataclass(frozen=True)
-class Site:
+class OverlayNamespace:
     """One namespace of the cluster."""
 
     client: Client
     namespace: str
 
     async def pod(self, name: str, group: str, node: str, number: int) -> None:
-        """A pod with an address of both families, ready from the start."""
+        """A ready pod with an address of both families."""
         spec = {"nodeName": node, "containers": [{"name": "c", "image": "none"}]}
         body = {"metadata": {"name": name, "labels": {"group": group}}, "spec": spec}
         await self.client.create(PODS, body, self.namespace)
@@ -77,7 +77,7 @@ class Site:
         await self.client.patch(SERVICES, service, body, self.namespace)
 
     async def allocatable(self, name: str, cpu: str) -> None:
-        """A node's CPU, as after it was resized."""
+        """Sets the CPU of a node, as if it was resized."""
         body = MergePatch({"status": {"allocatable": {"cpu": cpu}}})
         await self.client.patch(NODES, name, body, subresource="status")
 
@@ -85,7 +85,10 @@ class Site:
         return list((await self.client.list(ENDPOINT_SLICES, self.namespace)).items)
 
     async def versions(self) -> dict[str, str]:
-        return {found.metadata.name: found.metadata.resource_version for found in await self.slices()}
+        return {
+            endpoint_slice.metadata.name: endpoint_slice.metadata.resource_version
+            for endpoint_slice in await self.slices()
+        }
 
     async def services(self) -> list[Service]:
         return list((await self.client.list(SERVICES, self.namespace)).items)
@@ -94,12 +97,14 @@ class Site:
         return RoutingNodes.of((await self.client.list(NODES)).items)
 
     async def slices_of(self, service: str) -> list[EndpointSlice]:
-        return [found for found in await self.slices() if service_key(found).name == service]
+        return [endpoint_slice for endpoint_slice in await self.slices() if service_key(endpoint_slice).name == service]
 
     async def hinted_zones(self, service: str, expected: Mapping[tuple[str, ...], int]) -> bool:
-        """Whether so many endpoints are hinted for these zones; `()` for none."""
+        """Whether so many endpoints are hinted for these zones; `()` means no hints."""
         slices = await self.slices_of(service)
-        return Counter(hinted_zones(each) for found in slices for each in found.endpoints or ()) == Counter(expected)
+        return Counter(
+            hinted_zones(endpoint) for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()
+        ) == Counter(expected)
 
     async def state_of(self, service: str) -> str | None:
         return (await self.client.get(SERVICES, service, self.namespace)).metadata.annotations.get(ROUTING_STATE)
@@ -108,39 +113,43 @@ class Site:
         return await self.state_of(service) is None
 
     async def is_as_decided(self) -> bool:
-        """Whether all hints are as the decision over all that the server has says."""
+        """Whether all hints are as decided from the current objects."""
         nodes, services, slices = await asyncio.gather(self.nodes(), self.services(), self.slices())
         by_service: dict[str, list[EndpointSlice]] = defaultdict(list)
-        for found in slices:
-            by_service[service_key(found).name].append(found)
+        for endpoint_slice in slices:
+            by_service[service_key(endpoint_slice).name].append(endpoint_slice)
         return not any(_is_out_of_date(service, by_service[service.metadata.name], nodes) for service in services)
 
     async def at_rest(self, webhook: WebhookProcess) -> dict[str, str]:
-        """The versions of all slices, once none has changed and nobody has asked the webhook for some time."""
-        seen: Any = None
+        """The versions of all slices, once no slice has changed and no review was made for some time."""
+        last: Any = None
         since = time.monotonic()
 
         async def unchanged() -> bool:
-            nonlocal seen, since
+            nonlocal last, since
             await asyncio.sleep(LOOK_SECONDS)
             now = await self.versions(), webhook.reviews()
-            if now != seen:
-                seen, since = now, time.monotonic()
+            if now != last:
+                last, since = now, time.monotonic()
             return time.monotonic() - since > IDLE_SECONDS
 
         await eventually(unchanged, f"slices stand still for {IDLE_SECONDS} s")
-        versions: dict[str, str] = seen[0]
+        versions: dict[str, str] = last[0]
         return versions
 
 
 def _is_out_of_date(service: Service, slices: Sequence[EndpointSlice], nodes: RoutingNodes) -> bool:
     answer = overlay(service, slices, nodes, drained=drained_zones(service, {}, nodes.node_drains))
-    return not answer.is_silent and any(answer.operations_on(found) for found in slices)
+    return not answer.is_silent and any(answer.operations_on(endpoint_slice) for endpoint_slice in slices)
 
 
-def said(found: Iterable[EndpointSlice]) -> dict[str, tuple[str, ...]]:
+def hints_by_address(slices: Iterable[EndpointSlice]) -> dict[str, tuple[str, ...]]:
     """The zones that each ready endpoint is hinted for, by address."""
-    return {each.addresses[0]: hinted_zones(each) for slices in found for each in slices.endpoints or ()}
+    return {
+        endpoint.addresses[0]: hinted_zones(endpoint)
+        for endpoint_slice in slices
+        for endpoint in endpoint_slice.endpoints or ()
+    }
 
 
 def hinted_zones(endpoint: Endpoint) -> tuple[str, ...]:
@@ -165,11 +174,11 @@ class WebhookProcess:
         self._program.wait_ready()
 
     def reviews(self) -> dict[str, float]:
-        """How many, by what became of the hints."""
+        """The number of reviews by outcome."""
         return self._counts("zonewise_overlay_reviews_total{")
 
     def undecided(self) -> float:
-        """How many reviews failed or came too late."""
+        """The number of reviews that failed or were late."""
         by_outcome = self._counts("zonewise_admission_reviews_total{")
         return sum(count for outcome, count in by_outcome.items() if outcome in {"failed", "late", "unreadable"})
 
@@ -182,7 +191,7 @@ class WebhookProcess:
         }
 
     def stop(self) -> None:
-        """As a kubelet ends it."""
+        """Stops it like a kubelet."""
         self._program.signal(signal.SIGTERM)
         try:
             assert self._program.end() == 0
@@ -191,26 +200,26 @@ class WebhookProcess:
 
 
 async def make_nodes(client: Client) -> None:
-    """Two per zone, all of one size."""
+    """Two nodes per zone, all of the same size."""
     for index in range(6):
         body = kwok.manifest(index, ZONES[index % 3], 0, tainted=False)
         await client.create(NODES, body)
 
 
 def node(index: int) -> str:
-    """Those of a zone are three apart."""
+    """Node names; nodes of one zone are three apart."""
     return f"kwok-{index % 6:05d}"
 
 
 async def concurrently(work: Iterable[Any]) -> None:
-    """All of it, so many at a time."""
+    """Awaits all of it, a limited number at a time."""
     gate = asyncio.Semaphore(CONCURRENT)
 
-    async def one(each: Any) -> None:
+    async def limited(item: Any) -> None:
         async with gate:
-            await each
+            await item
 
-    await asyncio.gather(*(one(each) for each in work))
+    await asyncio.gather(*(limited(item) for item in work))
 
 
 def _free_port() -> int:

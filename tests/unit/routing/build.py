@@ -1,4 +1,4 @@
-"""Nodes, endpoints and Services for routing's tests, in as few words as the tests need."""
+"""Builders of nodes, endpoints and Services for the tests of routing."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""Hypothesis without the clock: a busy machine must not fail a test that is right."""
+"""Hypothesis without deadlines: tests must not fail on a busy machine."""
 
 from hypothesis import HealthCheck, settings
 

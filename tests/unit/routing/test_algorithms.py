@@ -15,7 +15,7 @@ from zonewise.routing.algorithms.local import fewest, overloaded
 
 
 class Vector(NamedTuple):
-    """What an algorithm makes of a shape: composition by consumers and weights, and the scores as printed."""
+    """The result of an algorithm for a shape: composition by consumers and weights, and the scores as printed."""
 
     name: str
     nodes: list[int]
@@ -33,8 +33,8 @@ def vectors() -> Iterator[Vector]:
             taken = dict(read_group(group, len(nodes)) for group in groups.split("; "))
             yield Vector(name, nodes, endpoints, Algorithm(algorithm), taken, [float(figure) for figure in figures])
         elif line and not line.startswith("#"):
-            name, written, held = line.split("; ")
-            nodes, endpoints = json.loads(written), json.loads(held)
+            name, nodes_text, endpoints_text = line.split("; ")
+            nodes, endpoints = json.loads(nodes_text), json.loads(endpoints_text)
 
 
 def read_group(text: str, zones: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
@@ -57,21 +57,21 @@ def by_weights(groups: EndpointGroups) -> dict[tuple[float, ...], tuple[int, ...
 def test_worked_shapes(vector: Vector) -> None:
     groups = assign(vector.algorithm, vector.nodes, vector.endpoints)
     assert by_weights(groups) == vector.groups
-    found = evaluate(vector.nodes, groups)
+    score = evaluate(vector.nodes, groups)
     endpoints = sum(vector.endpoints)
     reached = [
-        found.slices,
-        total_score(found, endpoints, STANDARD),
-        100 * found.in_zone,
-        100 - 50 * found.highest - 50 * found.mean,
-        100 * -(-endpoints // 100) / found.slices,
-        100 * found.highest,
-        100 * found.mean,
+        score.slices,
+        total_score(score, endpoints, STANDARD),
+        100 * score.in_zone,
+        100 - 50 * score.highest - 50 * score.mean,
+        100 * -(-endpoints // 100) / score.slices,
+        100 * score.highest,
+        100 * score.mean,
     ]
     assert reached == pytest.approx(vector.figures, abs=0.000051)
 
 
-def test_every_shape_has_all_five() -> None:
+def test_every_shape_has_five_algorithms() -> None:
     assert len(VECTORS) == 21 * 5
 
 
@@ -85,7 +85,7 @@ def test_every_shape_has_all_five() -> None:
         (Algorithm.OPTIMAL, [1, 1, 1], [1, 1, 0], None),
     ],
 )
-def test_downgrades_say_why(
+def test_downgrades_have_a_reason(
     algorithm: Algorithm, nodes: list[int], endpoints: list[int], why: Downgrade | None
 ) -> None:
     groups = assign(algorithm, nodes, endpoints)
@@ -93,7 +93,7 @@ def test_downgrades_say_why(
     assert groups.is_balanced or why is None
 
 
-def test_local_overloads_without_a_starting_threshold_only_by_downgrade() -> None:
+def test_local_exceeds_the_limit_only_by_downgrade() -> None:
     groups = assign(Algorithm.LOCAL, [1, 1, 1, 1], [2, 2, 0, 0], starting_factor=0, threshold=0.0001)
     assert evaluate([1, 1, 1, 1], groups).highest == 0
 
@@ -108,7 +108,7 @@ def test_local_overloads_without_a_starting_threshold_only_by_downgrade() -> Non
         ([], [], "no zone has a node"),
     ],
 )
-def test_bad_counts_are_refused(nodes: list[int], endpoints: list[int], message: str) -> None:
+def test_invalid_counts_raise(nodes: list[int], endpoints: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         assign(Algorithm.LOCAL, nodes, endpoints)
 
@@ -118,7 +118,7 @@ def test_no_endpoints_make_no_groups(algorithm: Algorithm) -> None:
     assert assign(algorithm, [1, 2, 3], [0, 0, 0]) == EndpointGroups(())
 
 
-def test_weighted_loses_nothing_where_floats_would() -> None:
+def test_weighted_is_exact_where_floats_are_not() -> None:
     """As floats, 3 of 22 nodes times 110 is a little less than 15, and the fifteenth endpoint is lost."""
     groups = assign(Algorithm.LOCAL_WEIGHTED, [3, 9, 10], [31, 31, 48])
     assert sum(group.size for group in groups) == 110
@@ -128,13 +128,13 @@ def test_weighted_loses_nothing_where_floats_would() -> None:
 
 @pytest.mark.parametrize("expected", [0.0, 0.4, 1.0, 1.5, 2.9999, 3.0, 3.0001, 1500.0])
 @pytest.mark.parametrize("threshold", [0.1, 0.5, 1.0])
-def test_fewest_is_the_first_size_that_is_not_overloaded(expected: float, threshold: float) -> None:
+def test_fewest_is_the_smallest_size_without_overload(expected: float, threshold: float) -> None:
     size = fewest(expected, threshold)
     assert not overloaded(expected, size, threshold)
     assert size == 0 or overloaded(expected, size - 1, threshold)
 
 
-def test_heaps_give_the_least_first_and_keep_their_own_order_in_ties() -> None:
+def test_heaps_pop_the_least_and_keep_their_order_in_ties() -> None:
     rank = [3.0, 1.0, 2.0, 1.0, 0.5]
     pool = [0, 1, 2, 3, 4]
     build(pool, 5, rank)

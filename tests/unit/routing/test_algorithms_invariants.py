@@ -1,4 +1,4 @@
-"""What must hold for every input, whatever the algorithm."""
+"""Invariants of every algorithm for any input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def total(zones: Zones, groups: EndpointGroups) -> float:
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 @given(ZONES, THRESHOLDS)
-def test_nothing_is_lost_or_invented(algorithm: Algorithm, zones: Zones, threshold: float) -> None:
+def test_every_endpoint_is_assigned_once(algorithm: Algorithm, zones: Zones, threshold: float) -> None:
     nodes, endpoints = split(zones)
     groups = assign(algorithm, nodes, endpoints, threshold=threshold)
     assert [sum(group.composition[zone] for group in groups) for zone in range(len(zones))] == endpoints
@@ -40,48 +40,48 @@ def test_nothing_is_lost_or_invented(algorithm: Algorithm, zones: Zones, thresho
 
 @pytest.mark.parametrize("algorithm", [Algorithm.LOCAL, Algorithm.LOCAL_SHARED, Algorithm.OPTIMAL])
 @given(ZONES, THRESHOLDS)
-def test_limits_hold_or_it_downgrades(algorithm: Algorithm, zones: Zones, threshold: float) -> None:
+def test_limit_holds_or_result_is_downgraded(algorithm: Algorithm, zones: Zones, threshold: float) -> None:
     nodes, endpoints = split(zones)
     groups = assign(algorithm, nodes, endpoints, threshold=threshold)
-    found = evaluate(nodes, groups)
-    assert found.unreached == 0
+    score = evaluate(nodes, groups)
+    assert score.unreached == 0
     if groups.downgrade or groups.is_balanced:
         assert groups.is_balanced
     elif algorithm is not Algorithm.LOCAL_SHARED:  # its group of empty zones is rounded, not limited
-        assert found.highest < threshold
+        assert score.highest < threshold
 
 
 @given(ZONES)
 def test_weights_balance_every_endpoint(zones: Zones) -> None:
     nodes, endpoints = split(zones)
-    found = evaluate(nodes, assign(Algorithm.LOCAL_WEIGHTED, nodes, endpoints))
-    assert found.highest == pytest.approx(0, abs=1e-9)
-    assert found.mean == pytest.approx(0, abs=1e-9)
+    score = evaluate(nodes, assign(Algorithm.LOCAL_WEIGHTED, nodes, endpoints))
+    assert score.highest == pytest.approx(0, abs=1e-9)
+    assert score.mean == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.BALANCED, Algorithm.LOCAL_WEIGHTED, Algorithm.OPTIMAL])
 @given(data=st.data())
-def test_permuting_zones_permutes_the_answer(algorithm: Algorithm, data: st.DataObject) -> None:
+def test_permuted_zones_give_a_permuted_result(algorithm: Algorithm, data: st.DataObject) -> None:
     zones = data.draw(ZONES)
     shuffled = data.draw(st.permutations(zones))
-    one, other = (assign(algorithm, *split(order)) for order in (zones, shuffled))
-    found, again = evaluate(split(zones)[0], one), evaluate(split(shuffled)[0], other)
-    assert again[:3] == pytest.approx(found[:3], abs=1e-9)
-    # Who shares the fractions follows zone order, and from four zones on that changes the number of groups.
+    first, second = (assign(algorithm, *split(order)) for order in (zones, shuffled))
+    score, permuted = evaluate(split(zones)[0], first), evaluate(split(shuffled)[0], second)
+    assert permuted[:3] == pytest.approx(score[:3], abs=1e-9)
+    # The zones that share the fractions follow zone order, and from four zones on that changes the number of groups.
     if algorithm is not Algorithm.LOCAL_WEIGHTED or len(zones) <= 3:
-        assert total(shuffled, other) == pytest.approx(total(zones, one), abs=1e-9)
+        assert total(shuffled, second) == pytest.approx(total(zones, first), abs=1e-9)
     if algorithm is Algorithm.OPTIMAL:
-        assert alike(zones, one) == alike(shuffled, other)
+        assert alike(zones, first) == alike(shuffled, second)
 
 
 def alike(zones: Zones, groups: EndpointGroups) -> Counter[tuple[int, tuple[tuple[int, int], ...]]]:
-    """Sizes and consumers by what the zones are like, not by their place: twins may stand in for each other."""
+    """Sizes and consumers by the counts of zones, not by their position: equal zones are interchangeable."""
     return Counter((group.size, tuple(sorted(zones[zone] for zone in group.consumers))) for group in groups)
 
 
 @given(ZONES, THRESHOLDS)
-def test_optimal_is_never_worse_than_what_hints_can_express(zones: Zones, threshold: float) -> None:
-    """Where all partitions are looked at; beyond five zones the search is a good one, no more, and balanced its floor."""
+def test_optimal_is_at_least_as_good_as_unweighted_algorithms(zones: Zones, threshold: float) -> None:
+    """Up to five zones, where all partitions are tried; beyond that the search is heuristic, and balanced is its lower bound."""
     nodes, endpoints = split(zones)
     best = assign(Algorithm.OPTIMAL, nodes, endpoints, threshold=threshold)
     rivals = [Algorithm.BALANCED, *([Algorithm.LOCAL, Algorithm.LOCAL_SHARED] if len(zones) <= 5 else [])]
@@ -99,9 +99,7 @@ def test_optimal_is_never_worse_than_what_hints_can_express(zones: Zones, thresh
         ([(5, 1), (7, 2), (6, 1), (1, 0), (2, 0), (2, 3), (5, 3)], 0.1),
     ],
 )
-def test_with_many_zones_and_a_tight_limit_optimal_finds_what_local_shared_finds(
-    zones: Zones, threshold: float
-) -> None:
+def test_optimal_matches_local_shared_for_many_zones(zones: Zones, threshold: float) -> None:
     best, shared = (
         assign(algorithm, *split(zones), threshold=threshold)
         for algorithm in (Algorithm.OPTIMAL, Algorithm.LOCAL_SHARED)
@@ -117,8 +115,8 @@ def test_optimal_needs_at_most_eight_hints_per_endpoint(zones: Zones) -> None:
 
 @pytest.mark.parametrize("algorithm", [Algorithm.LOCAL_SHARED, Algorithm.OPTIMAL, Algorithm.LOCAL_WEIGHTED])
 @given(ZONES, COUNTS)
-def test_a_zone_without_nodes_only_gives(algorithm: Algorithm, zones: Zones, endpoints: int) -> None:
+def test_zone_without_nodes_only_supplies(algorithm: Algorithm, zones: Zones, endpoints: int) -> None:
     groups = assign(algorithm, *split([*zones, (0, endpoints)]))
-    found = evaluate([*split(zones)[0], 0], groups)
-    assert found.unreached == 0
+    score = evaluate([*split(zones)[0], 0], groups)
+    assert score.unreached == 0
     assert sum(group.size for group in groups) == sum(split(zones)[1]) + endpoints

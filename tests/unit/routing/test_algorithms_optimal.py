@@ -1,4 +1,4 @@
-"""`optimal` against a search of all assignments, and how steady it is when endpoints come and go."""
+"""`optimal` compared with a search of all assignments, and its stability when endpoints are added or removed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from zonewise.routing.algorithms.hysteresis import moved
 
 
 def reached(nodes: tuple[int, ...], endpoints: tuple[int, ...], threshold: float = 0.5) -> float:
-    found = evaluate(nodes, assign(Algorithm.OPTIMAL, nodes, endpoints, threshold=threshold))
-    assert found.highest < threshold
-    return total_score(found, sum(endpoints), STANDARD)
+    score = evaluate(nodes, assign(Algorithm.OPTIMAL, nodes, endpoints, threshold=threshold))
+    assert score.highest < threshold
+    return total_score(score, sum(endpoints), STANDARD)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_all_small_inputs_agree_with_a_full_search(zones: int, most_nodes: int, 
 
 
 @pytest.mark.parametrize("threshold", [0.1, 0.2, 0.5, 2.0])
-def test_a_sample_of_larger_inputs_agrees_with_a_full_search(threshold: float) -> None:
+def test_sample_of_larger_inputs_agrees_with_a_full_search(threshold: float) -> None:
     random = Random(7)
     for zones, most in ((3, 12), (3, 60), (4, 6), (5, 3)):
         for _ in range(6):
@@ -67,7 +67,7 @@ def test_shapes(nodes: list[int], endpoints: list[int], groups: dict[tuple[int, 
     assert {group.consumers: group.size for group in assign(Algorithm.OPTIMAL, nodes, endpoints)} == groups
 
 
-def test_other_weights_make_other_groups() -> None:
+def test_other_score_weights_make_other_groups() -> None:
     locality = assign(Algorithm.OPTIMAL, [1, 1, 1], [9, 1, 2], threshold=3.5, weights=Weights(100.0, 0.0, 0.0, 0.0))
     assert evaluate([1, 1, 1], locality).in_zone == pytest.approx(1)
     few = assign(Algorithm.OPTIMAL, [1, 1, 1], [9, 9, 9], weights=Weights(0.0, 0.0, 0.0, 100.0))
@@ -99,7 +99,7 @@ ENDPOINTS = st.lists(st.integers(0, 60), min_size=3, max_size=3).filter(any)
 
 
 @given(ENDPOINTS, st.lists(st.integers(-4, 4), min_size=3, max_size=3))
-def test_memory_keeps_the_limit_loses_nothing_and_costs_little(endpoints: list[int], changes: list[int]) -> None:
+def test_memory_keeps_the_limit_at_little_cost(endpoints: list[int], changes: list[int]) -> None:
     nodes = [3, 4, 5]
     later = [max(count + change, 0) for count, change in zip(endpoints, changes, strict=True)]
     before = assign(Algorithm.OPTIMAL, nodes, endpoints)
@@ -107,14 +107,14 @@ def test_memory_keeps_the_limit_loses_nothing_and_costs_little(endpoints: list[i
     assert [sum(group.composition[zone] for group in after) for zone in range(3)] == later
     if not any(later):
         return
-    found, fresh = evaluate(nodes, after), evaluate(nodes, assign(Algorithm.OPTIMAL, nodes, later))
-    assert found.highest < 0.5
-    assert not found.unreached
-    assert total_score(found, sum(later), STANDARD) >= total_score(fresh, sum(later), STANDARD) - 5
+    score, fresh_score = evaluate(nodes, after), evaluate(nodes, assign(Algorithm.OPTIMAL, nodes, later))
+    assert score.highest < 0.5
+    assert not score.unreached
+    assert total_score(score, sum(later), STANDARD) >= total_score(fresh_score, sum(later), STANDARD) - 5
 
 
 @pytest.mark.parametrize("endpoints", [[10, 10, 10], [30, 2, 7], [0, 0, 9]])
-def test_memory_of_the_same_changes_nothing(endpoints: list[int]) -> None:
+def test_memory_of_the_same_input_changes_nothing(endpoints: list[int]) -> None:
     first = assign(Algorithm.OPTIMAL, [3, 4, 5], endpoints)
     assert moved(first, assign(Algorithm.OPTIMAL, [3, 4, 5], endpoints, previous=first)) == 0
 
@@ -123,9 +123,9 @@ def test_memory_of_the_same_changes_nothing(endpoints: list[int]) -> None:
     "previous",
     [
         pytest.param(assign(Algorithm.LOCAL_WEIGHTED, [3, 4, 5], [7, 8, 10]), id="weighted"),
-        pytest.param(EndpointGroups((EndpointGroup((7, 8, 10), (1.0, 1.0, 0.0)),)), id="a zone reached nobody"),
+        pytest.param(EndpointGroups((EndpointGroup((7, 8, 10), (1.0, 1.0, 0.0)),)), id="a zone without endpoints"),
     ],
 )
-def test_what_hints_cannot_keep_is_not_kept(previous: EndpointGroups) -> None:
+def test_weighted_memory_is_not_kept(previous: EndpointGroups) -> None:
     fresh = assign(Algorithm.OPTIMAL, [3, 4, 5], [7, 8, 10])
     assert assign(Algorithm.OPTIMAL, [3, 4, 5], [7, 8, 10], previous=previous) == fresh

@@ -1,4 +1,4 @@
-"""The one face: which rule decides, what is said, and that it depends on nothing but its arguments."""
+"""Routing decisions: which rule decides, the reason, and independence of everything but the arguments."""
 
 import subprocess
 import sys
@@ -45,8 +45,8 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_rule(name: str) -> None:
-    written, code = RULES[name]
-    assert decide(written, NINE, THREE).reason.code is code
+    svc, code = RULES[name]
+    assert decide(svc, NINE, THREE).reason.code is code
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -60,38 +60,38 @@ def test_no_endpoints_no_choice(name: str) -> None:
     )
 
 
-def test_strict_hints_are_upstreams() -> None:
+def test_strict_hints_match_upstream() -> None:
     uneven = endpoints({"a": 9})
     decision = decide(service({OLD_HINTS: "Auto"}), uneven, THREE, hints=HintsForm.STRICT)
-    assert sorted(who[0].domain for who in decision.memory[ZONE].values()) == [*"aaabbbccc"]
+    assert sorted(consumers[0].domain for consumers in decision.memory[ZONE].values()) == [*"aaabbbccc"]
 
 
-def test_strict_hints_that_are_valid_stay() -> None:
+def test_valid_strict_hints_are_kept() -> None:
     hinted = [endpoint(f"e{number}", "a1", "a", zones="abc"[number % 3]) for number in range(9)]
     decision = decide(service({OLD_HINTS: "Auto"}), hinted, THREE, hints=HintsForm.STRICT)
-    assert [who[0].domain for who in decision.memory[ZONE].values()] == [*"abcabcabc"]
+    assert [consumers[0].domain for consumers in decision.memory[ZONE].values()] == [*"abcabcabc"]
 
 
-@pytest.mark.parametrize("written", [service({OLD_HINTS: "Auto"}), service(traffic_distribution="PreferClose")])
-def test_only_terminating_endpoints_are_nobodys_preference(written: Service) -> None:
+@pytest.mark.parametrize("svc", [service({OLD_HINTS: "Auto"}), service(traffic_distribution="PreferClose")])
+def test_only_terminating_endpoints_are_used_without_preference(svc: Service) -> None:
     draining = [endpoint(f"10.0.0.{n}", "a1", "a", ready=False, serving=True, terminating=True) for n in range(9)]
-    decision = decide(written, draining, THREE)
+    decision = decide(svc, draining, THREE)
     assert (decision.reason.code, len(choose(decision, THREE, "b1").shares)) == (RoutingCode.ONLY_TERMINATING, 9)
 
 
-def test_complaints_travel_with_the_decision() -> None:
+def test_decision_has_the_complaints() -> None:
     decision = decide(service({SAME_ZONE: "near"}), NINE, THREE)
     assert [complaint.code for complaint in decision.complaints] == [RoutingCode.INVALID_VALUE]
 
 
-def test_a_choice_says_how_many_and_where() -> None:
+def test_choice_reason_has_count_and_domain() -> None:
     reason = choose(decide(RULES["prefer"][0], NINE, THREE), THREE, "b2").reason
     assert (reason.code, reason.sentence) == (RoutingCode.CHOSEN, f"3 of 9 endpoints, for {ZONE}=b")
     assert reason.facts == {"client": "b2", "chosen": 3, "endpoints": 9, "tier": ZONE}
 
 
 USABLE: dict[str, tuple[list[Endpoint], str, bool]] = {
-    "who does not say is ready": ([endpoint("A", ready=None)], "A", False),
+    "unset means ready": ([endpoint("A", ready=None)], "A", False),
     "ready before draining": (
         [endpoint("A"), endpoint("B", ready=False, serving=True, terminating=True)],
         "A",
@@ -113,9 +113,9 @@ USABLE: dict[str, tuple[list[Endpoint], str, bool]] = {
 
 @pytest.mark.parametrize("name", USABLE)
 def test_usable_endpoints(name: str) -> None:
-    there, addresses, draining = USABLE[name]
-    found = usable(there)
-    assert (" ".join(found.by_address), found.draining) == (addresses, draining)
+    candidates, addresses, draining = USABLE[name]
+    result = usable(candidates)
+    assert (" ".join(result.by_address), result.draining) == (addresses, draining)
 
 
 CLIENTS = {
@@ -132,7 +132,7 @@ CLIENTS = {
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_nodes_that_traffic_is_expected_from(name: str) -> None:
+def test_client_nodes(name: str) -> None:
     nodes, clients = CLIENTS[name]
     assert " ".join(RoutingNodes.of(nodes).clients) == clients
 
@@ -143,14 +143,14 @@ def test_demand_by_any_key() -> None:
     assert set(THREE.demand(NODE_NAME).values()) == {1}
 
 
-def test_a_service_that_asks_for_something_else_starts_afresh() -> None:
-    """Eight endpoints are too few to start at nine, but enough to go on with a padding of three."""
+def test_memory_of_another_policy_is_dropped() -> None:
+    """Eight endpoints are too few to start at nine, but enough to continue with a padding of three."""
     prefer = {SAME_ZONE: "Prefer", PADDING: "3"}
     first = decide(service(prefer), endpoints({"a": 4, "b": 4, "c": 4}), THREE)
-    there = endpoints({"a": 3, "b": 3, "c": 2})
-    assert decide(service(prefer), there, THREE, first).reason.code is RoutingCode.PREFERRED
-    assert decide(service(prefer), there, THREE, first.memory).reason.code is RoutingCode.PREFERRED
-    assert decide(service(prefer | {ALGORITHM: "optimal"}), there, THREE, first).reason.code is RoutingCode.BELOW_START
+    eight = endpoints({"a": 3, "b": 3, "c": 2})
+    assert decide(service(prefer), eight, THREE, first).reason.code is RoutingCode.PREFERRED
+    assert decide(service(prefer), eight, THREE, first.memory).reason.code is RoutingCode.PREFERRED
+    assert decide(service(prefer | {ALGORITHM: "optimal"}), eight, THREE, first).reason.code is RoutingCode.BELOW_START
 
 
 SERVICES = st.builds(
@@ -171,7 +171,7 @@ SERVICES = st.builds(
     traffic_distribution=st.none() | st.sampled_from(["PreferSameZone", "PreferSameNode"]),
 )
 NODES = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from(["r", "s", None])), max_size=6).map(
-    lambda places: [node(str(number), zone, region=region) for number, (zone, region) in enumerate(places)]
+    lambda domains: [node(str(number), zone, region=region) for number, (zone, region) in enumerate(domains)]
 )
 ENDPOINTS = st.lists(
     st.builds(
@@ -187,30 +187,30 @@ ENDPOINTS = st.lists(
 
 
 @given(SERVICES, NODES, ENDPOINTS, ENDPOINTS, st.sampled_from(HintsForm))
-def test_a_client_only_gets_what_is_there_and_soft_rules_leave_nobody_out(
-    written: Service, nodes: list[Any], before: list[Endpoint], there: list[Endpoint], hints: HintsForm
+def test_choice_is_usable_and_soft_rules_serve_every_client(
+    svc: Service, nodes: list[Any], before: list[Endpoint], current: list[Endpoint], hints: HintsForm
 ) -> None:
-    where = RoutingNodes.of(nodes)
-    memory = decide(written, before, where, hints=hints).memory
-    decision = decide(written, there, where, memory, hints=hints)
-    found = usable(there).by_address
-    for name in (*where.nodes, "stranger"):
-        choice = choose(decision, where, name)
-        assert set(choice.shares) <= set(found)
+    routing_nodes = RoutingNodes.of(nodes)
+    memory = decide(svc, before, routing_nodes, hints=hints).memory
+    decision = decide(svc, current, routing_nodes, memory, hints=hints)
+    usable_now = usable(current).by_address
+    for name in (*routing_nodes.nodes, "stranger"):
+        choice = choose(decision, routing_nodes, name)
+        assert set(choice.shares) <= set(usable_now)
         assert all(weight > 0 for weight in choice.shares.values())
-        if found and decision.walls is None and decision.tiers[-1].key == "*":
+        if usable_now and decision.walls is None and decision.tiers[-1].key == "*":
             assert choice.shares
 
 
 @given(SERVICES, NODES, ENDPOINTS, st.randoms(use_true_random=False))
-def test_the_order_of_nodes_and_endpoints_does_not_matter(
-    written: Service, nodes: list[Any], there: list[Endpoint], random: Any
+def test_decision_is_independent_of_input_order(
+    svc: Service, nodes: list[Any], current: list[Endpoint], random: Any
 ) -> None:
-    there = list({found.addresses[0]: found for found in there}.values())
-    first = decide(written, there, RoutingNodes.of(nodes))
-    random.shuffle(there)
+    current = list({candidate.addresses[0]: candidate for candidate in current}.values())
+    first = decide(svc, current, RoutingNodes.of(nodes))
+    random.shuffle(current)
     random.shuffle(nodes)
-    again = decide(written, there, RoutingNodes.of(nodes))
+    again = decide(svc, current, RoutingNodes.of(nodes))
     assert (again.tiers, again.reason.sentence, again.endpoints) == (
         first.tiers,
         first.reason.sentence,

@@ -1,4 +1,4 @@
-"""A zone that traffic leaves: who may ask for it, what every policy makes of it, and that stock proxies obey."""
+"""Zone drains: their sources, their effect with every policy, and that stock proxies follow them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -57,10 +57,12 @@ MANY = cluster({f"z{number:02}": 1 for number in range(12)})
 BY_SERVICE = RoutingSubject("Service", "shop/web")
 
 
-def marked(found: Node, value: str) -> Node:
+def marked(unmarked: Node, value: str) -> Node:
     return Node(
-        metadata=Metadata(name=found.metadata.name, labels=found.metadata.labels, annotations={DRAIN_ZONE: value}),
-        status=found.status,
+        metadata=Metadata(
+            name=unmarked.metadata.name, labels=unmarked.metadata.labels, annotations={DRAIN_ZONE: value}
+        ),
+        status=unmarked.status,
     )
 
 
@@ -69,8 +71,8 @@ def drain(*zones: str) -> Drain:
 
 
 SAID: dict[str, tuple[str | None, str | None, list[Node], dict[str, list[str]]]] = {
-    # name: on the Service, on the namespace, nodes, who drains which zone
-    "nobody": (None, None, [], {}),
+    # name: on the Service, on the namespace, nodes, drained zones with their sources
+    "none": (None, None, [], {}),
     "the Service": ("a", None, [], {"a": ["Service shop/web"]}),
     "the namespace": (None, "b", [], {"b": ["Namespace shop"]}),
     "two of them, one zone": ("a", "a", [], {"a": ["Namespace shop", "Service shop/web"]}),
@@ -83,12 +85,12 @@ SAID: dict[str, tuple[str | None, str | None, list[Node], dict[str, list[str]]]]
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_who_drains(name: str) -> None:
+def test_sources_of_drains(name: str) -> None:
     on_service, on_namespace, nodes, expected = SAID[name]
-    where = RoutingNodes.of([*THREE.nodes.values(), *nodes])
-    found = drained_zones(annotated(on_service), namespace(on_namespace), where.node_drains)
-    assert {zone: sorted(map(str, by)) for zone, by in found.zones.items()} == expected
-    assert not found.complaints
+    routing_nodes = RoutingNodes.of([*THREE.nodes.values(), *nodes])
+    requested = drained_zones(annotated(on_service), namespace(on_namespace), routing_nodes.node_drains)
+    assert {zone: sorted(map(str, by)) for zone, by in requested.zones.items()} == expected
+    assert not requested.complaints
 
 
 def annotated(value: str | None, **spec: object) -> Service:
@@ -115,11 +117,11 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("on_service", [True, False])
-def test_bad_values_are_told_once_and_break_nothing(name: str, on_service: bool) -> None:
+def test_bad_values_make_one_complaint_and_drain_nothing(name: str, on_service: bool) -> None:
     text, code, words = BAD[name]
-    written = annotated(text if on_service else None)
-    found = drained_zones(written, {} if on_service else {DRAIN_ZONE: text}, THREE.node_drains)
-    decision = decide(written, NINE, THREE, drained=found)
+    svc = annotated(text if on_service else None)
+    requested = drained_zones(svc, {} if on_service else {DRAIN_ZONE: text}, THREE.node_drains)
+    decision = decide(svc, NINE, THREE, drained=requested)
     (complaint,) = decision.complaints
     assert (complaint.code, complaint.blame[0].kind) == (code, "Service" if on_service else "Namespace")
     assert words in complaint.sentence
@@ -127,9 +129,9 @@ def test_bad_values_are_told_once_and_break_nothing(name: str, on_service: bool)
     assert len(choose(decision, THREE, "a1").shares) == (6 if name == "a comma too many" else 9)
 
 
-def test_a_node_that_names_another_zone_is_told() -> None:
-    where = RoutingNodes.of([*THREE.nodes.values(), marked(node("b9", "b"), "a")])
-    (complaint,) = where.node_drains.drain.complaints
+def test_node_that_names_another_zone_makes_a_complaint() -> None:
+    routing_nodes = RoutingNodes.of([*THREE.nodes.values(), marked(node("b9", "b"), "a")])
+    (complaint,) = routing_nodes.node_drains.drain.complaints
     assert (complaint.blame, complaint.code) == ((RoutingSubject("Node", "b9"),), RoutingCode.NO_EFFECT)
     assert "the node is in zone b" in complaint.sentence
 
@@ -137,7 +139,7 @@ def test_a_node_that_names_another_zone_is_told() -> None:
 # What every policy makes of it.
 
 POLICIES: dict[str, dict[str, Any]] = {
-    "nothing asked": {},
+    "nothing service_with": {},
     "keys, hard": {"annotations": {TOPOLOGY_KEYS: json.dumps([ZONE])}},
     "keys, soft": {"annotations": {TOPOLOGY_KEYS: json.dumps([HOSTNAME, ZONE, "*"])}},
     "balanced": {"annotations": {SAME_ZONE: "Balanced"}},
@@ -154,46 +156,47 @@ POLICIES: dict[str, dict[str, Any]] = {
 HARD = {"keys, hard", "zone required", "node required"}
 
 
-def asked(name: str) -> Service:
-    said = dict(POLICIES[name])
-    return service(said.pop("annotations", {}), cluster_ip="10.96.0.1", **said)
+def service_with(name: str) -> Service:
+    fields = dict(POLICIES[name])
+    return service(fields.pop("annotations", {}), cluster_ip="10.96.0.1", **fields)
 
 
 def stock(
-    decision: Decision, expression: HintsExpression, where: RoutingNodes, written: Service
+    decision: Decision, expression: HintsExpression, routing_nodes: RoutingNodes, svc: Service
 ) -> dict[str, set[str]]:
-    """What a stock proxy on every node would use, by node."""
+    """The endpoints that a stock proxy on each node would use."""
     everything = {**decision.endpoints, **decision.drained}
-    hinted = tuple(with_hints(found, expression.hints.get(address)) for address, found in sorted(everything.items()))
+    hinted = tuple(
+        with_hints(candidate, expression.hints.get(address)) for address, candidate in sorted(everything.items())
+    )
     metadata = Metadata(name="web-1", namespace="shop", labels={"kubernetes.io/service-name": "web"})
     slices = [EndpointSlice(metadata=metadata, endpoints=hinted, ports=(EndpointPort(name="http", port=1),))]
     return {
         name: {
-            target.rpartition(":")[0]
-            for target in stock_choice(written, ServicePort(name="http"), slices, client).cluster
+            target.rpartition(":")[0] for target in stock_choice(svc, ServicePort(name="http"), slices, client).cluster
         }
-        for name, client in where.nodes.items()
+        for name, client in routing_nodes.nodes.items()
     }
 
 
-def with_hints(found: Endpoint, hints: EndpointHints | None) -> Endpoint:
+def with_hints(unhinted: Endpoint, hints: EndpointHints | None) -> Endpoint:
     return Endpoint(
-        addresses=found.addresses,
-        node_name=found.node_name,
-        zone=found.zone,
-        conditions=found.conditions,
+        addresses=unhinted.addresses,
+        node_name=unhinted.node_name,
+        zone=unhinted.zone,
+        conditions=unhinted.conditions,
         hints=hints,
     )
 
 
 @pytest.mark.parametrize("hints", HintsForm)
 @pytest.mark.parametrize("name", POLICIES)
-def test_nobody_uses_a_drained_zone(name: str, hints: HintsForm) -> None:
-    """Neither those who follow the decision nor stock proxies, whose clients in the drained zone go elsewhere."""
-    decision = decide(asked(name), NINE, THREE, hints=hints, drained=drain("a"))
+def test_no_client_uses_a_drained_zone(name: str, hints: HintsForm) -> None:
+    """Neither components that follow the decision nor stock proxies; clients in the drained zone go elsewhere."""
+    decision = decide(service_with(name), NINE, THREE, hints=hints, drained=drain("a"))
     expression = express(decision, THREE)
-    assert set(expression.hints) == {found.addresses[0] for found in NINE}
-    for client, used in stock(decision, expression, THREE, asked(name)).items():
+    assert set(expression.hints) == {candidate.addresses[0] for candidate in NINE}
+    for client, used in stock(decision, expression, THREE, service_with(name)).items():
         chosen = set(choose(decision, THREE, client).shares)
         assert not any(address.startswith("a") for address in chosen | used)
         assert used
@@ -205,13 +208,13 @@ def test_nobody_uses_a_drained_zone(name: str, hints: HintsForm) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_all_is_as_before_when_the_drain_ends(name: str) -> None:
-    written = asked(name)
-    before = decide(written, NINE, THREE)
-    during = decide(written, NINE, THREE, before, drained=drain("a"))
-    hinted = [with_hints(found, express(during, THREE).hints[found.addresses[0]]) for found in NINE]
+def test_hints_are_as_before_when_the_drain_ends(name: str) -> None:
+    svc = service_with(name)
+    before = decide(svc, NINE, THREE)
+    during = decide(svc, NINE, THREE, before, drained=drain("a"))
+    hinted = [with_hints(candidate, express(during, THREE).hints[candidate.addresses[0]]) for candidate in NINE]
     for memory in (recall(hinted, THREE), during):
-        after = decide(written, hinted, THREE, memory)
+        after = decide(svc, hinted, THREE, memory)
         assert after.reason.code is before.reason.code
         assert {name: set(choose(after, THREE, name).shares) for name in THREE.nodes} == {
             name: set(choose(before, THREE, name).shares) for name in THREE.nodes
@@ -219,10 +222,10 @@ def test_all_is_as_before_when_the_drain_ends(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_where_no_endpoint_is_elsewhere_traffic_stays_and_the_reason_says_so(name: str) -> None:
-    there = endpoints({"a": 3})
-    decision = decide(asked(name), there, THREE, drained=drain("a"))
-    undrained = decide(asked(name), there, THREE)
+def test_traffic_stays_if_all_endpoints_are_in_the_drained_zone(name: str) -> None:
+    in_zone_a = endpoints({"a": 3})
+    decision = decide(service_with(name), in_zone_a, THREE, drained=drain("a"))
+    undrained = decide(service_with(name), in_zone_a, THREE)
     assert (decision.tiers, decision.endpoints, decision.drained) == (undrained.tiers, undrained.endpoints, {})
     (reason,) = [reason for reason in decision.reasons if reason.code is RoutingCode.NOT_DRAINED]
     assert reason.sentence == (
@@ -231,16 +234,16 @@ def test_where_no_endpoint_is_elsewhere_traffic_stays_and_the_reason_says_so(nam
     assert express(decision, THREE).hints == express(undrained, THREE).hints
 
 
-def test_a_drain_of_a_zone_without_endpoints_changes_nothing() -> None:
-    there = endpoints({"b": 3, "c": 3})
-    decision = decide(service(), there, THREE, drained=drain("a"))
+def test_drain_of_a_zone_without_endpoints_changes_nothing() -> None:
+    elsewhere = endpoints({"b": 3, "c": 3})
+    decision = decide(service(), elsewhere, THREE, drained=drain("a"))
     assert (decision.reason.code, express(decision, THREE).hints) == (RoutingCode.NO_POLICY, {})
 
 
-def test_the_reason_says_who_drains_how_many_endpoints_and_what_is_not_moved() -> None:
+def test_reason_names_requesters_endpoints_and_local_traffic() -> None:
     by = Drain({"a": (BY_SERVICE, RoutingSubject("Node", "a1"))})
-    written = service({SAME_ZONE: "Balanced"}, internal_traffic_policy="Local")
-    reason = decide(written, NINE, THREE, drained=by).reasons[-1]
+    svc = service({SAME_ZONE: "Balanced"}, internal_traffic_policy="Local")
+    reason = decide(svc, NINE, THREE, drained=by).reasons[-1]
     assert reason.sentence == (
         "zone a is drained by Service shop/web and 1 more: 3 endpoints there get no traffic, 6 elsewhere take it; "
         "what internalTrafficPolicy Local keeps on its node is not moved"
@@ -275,23 +278,25 @@ EXPRESSED: dict[str, tuple[Service, Iterable[str], Mapping[str, str]]] = {
 
 @pytest.mark.parametrize("name", EXPRESSED)
 def test_hints(name: str) -> None:
-    written, zones, expected = EXPRESSED[name]
-    decision = decide(written, endpoints({"a": 1, "b": 1, "c": 1}), THREE, drained=drain(*zones))
+    svc, zones, expected = EXPRESSED[name]
+    decision = decide(svc, endpoints({"a": 1, "b": 1, "c": 1}), THREE, drained=drain(*zones))
     assert {address: words(hints) for address, hints in express(decision, THREE).hints.items()} == expected
 
 
-def test_more_zones_than_an_endpoint_has_room_for_are_shared_out_and_told() -> None:
-    there = endpoints({"z00": 1, "z01": 2, "z02": 1})
-    decision = decide(service(), there, MANY, drained=drain("z00"))
+def test_too_many_zones_are_spread_over_endpoints_and_reported() -> None:
+    candidates = endpoints({"z00": 1, "z01": 2, "z02": 1})
+    decision = decide(service(), candidates, MANY, drained=drain("z00"))
     expression = express(decision, MANY)
     assert all(len(hints.for_zones) <= 8 for hints in expression.hints.values())
     assert [loss.sentence for loss in expression.losses] == [
-        "an endpoint can be for 8 zones at most, so some zones use a part of them"
+        "an endpoint can serve 8 zones at most, so some zones use only part of them"
     ]
-    assert not any("z00-1" in used for used in stock(decision, expression, MANY, asked("nothing asked")).values())
+    assert not any(
+        "z00-1" in used for used in stock(decision, expression, MANY, service_with("nothing service_with")).values()
+    )
 
 
-def test_zones_that_cannot_be_named_are_told() -> None:
+def test_zones_that_hints_cannot_name_are_reported() -> None:
     decision = decide(service(), endpoints({"z00": 1, "z01": 1}), MANY, drained=drain("z00"))
     (loss,) = express(decision, MANY).losses
     assert loss.sentence == "hints have no room for z08, z09, z10, z11, which use drained endpoints too"
@@ -301,7 +306,7 @@ LOST = {
     "a node without a zone": (
         RoutingNodes.of([*THREE.nodes.values(), node("x1")]),
         NINE,
-        "1 nodes say no zone, among them x1, and use drained endpoints too",
+        "1 nodes have no zone label, among them x1, and use drained endpoints too",
     ),
     "only terminating endpoints": (
         THREE,
@@ -312,24 +317,25 @@ LOST = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_stock_proxies_will_not_do_is_told(name: str) -> None:
-    where, there, sentence = LOST[name]
-    assert [loss.sentence for loss in express(decide(service(), there, where, drained=drain("a")), where).losses] == [
-        sentence
-    ]
+def test_losses_of_stock_proxies_are_reported(name: str) -> None:
+    routing_nodes, candidates, sentence = LOST[name]
+    assert [
+        loss.sentence
+        for loss in express(decide(service(), candidates, routing_nodes, drained=drain("a")), routing_nodes).losses
+    ] == [sentence]
 
 
-def test_a_preference_goes_on_through_a_drain_and_a_restart() -> None:
-    """Ten endpoints are too few to start at nine with a padding of three, and so are six; both may go on from seven."""
-    written = service({SAME_ZONE: "Prefer"})
-    first = decide(written, endpoints({"a": 4, "b": 4, "c": 4}), THREE)
-    there = endpoints({"a": 3, "b": 4, "c": 4})
-    during = decide(written, there, THREE, first, drained=drain("a"))
+def test_preference_survives_a_drain_and_a_restart() -> None:
+    """Ten endpoints are too few to start at nine with a padding of three, and so are six; both may continue from seven on."""
+    svc = service({SAME_ZONE: "Prefer"})
+    first = decide(svc, endpoints({"a": 4, "b": 4, "c": 4}), THREE)
+    candidates = endpoints({"a": 3, "b": 4, "c": 4})
+    during = decide(svc, candidates, THREE, first, drained=drain("a"))
     assert (during.reasons[0].code, during.reasons[1].code) == (RoutingCode.PREFERRED, RoutingCode.ZONE_DRAINED)
-    hinted = [with_hints(found, express(during, THREE).hints[found.addresses[0]]) for found in there]
-    restarted = decide(written, hinted, THREE, recall(hinted, THREE), drained=drain("a"))
+    hinted = [with_hints(candidate, express(during, THREE).hints[candidate.addresses[0]]) for candidate in candidates]
+    restarted = decide(svc, hinted, THREE, recall(hinted, THREE), drained=drain("a"))
     assert express(restarted, THREE).hints == express(during, THREE).hints
-    after = decide(written, hinted, THREE, recall(hinted, THREE))
+    after = decide(svc, hinted, THREE, recall(hinted, THREE))
     assert after.reason.code is RoutingCode.PREFERRED
     assert {"a-1", "a-2", "a-3"} <= set(choose(after, THREE, "a1").shares)
 
@@ -338,17 +344,17 @@ PLACES = st.lists(st.sampled_from(sorted(THREE.nodes)), min_size=1, max_size=20)
 
 
 @given(st.sampled_from(sorted(POLICIES)), PLACES, st.sets(st.sampled_from("abc")), st.sampled_from(HintsForm))
-def test_endpoints_are_used_or_drained_never_lost(
-    name: str, places: list[str], zones: set[str], hints: HintsForm
-) -> None:
-    there = [endpoint(f"{place}.{number}", place, place[0]) for number, place in enumerate(places)]
-    decision = decide(asked(name), there, THREE, hints=hints, drained=drain(*zones))
-    assert {**decision.endpoints, **decision.drained}.keys() == {found.addresses[0] for found in there}
+def test_every_endpoint_is_used_or_drained(name: str, node_names: list[str], zones: set[str], hints: HintsForm) -> None:
+    candidates = [
+        endpoint(f"{node_name}.{number}", node_name, node_name[0]) for number, node_name in enumerate(node_names)
+    ]
+    decision = decide(service_with(name), candidates, THREE, hints=hints, drained=drain(*zones))
+    assert {**decision.endpoints, **decision.drained}.keys() == {candidate.addresses[0] for candidate in candidates}
     assert decision.endpoints
     expression = express(decision, THREE)
     if decision.drained:
         assert set(expression.hints) == set(decision.endpoints) | set(decision.drained)
-        for used in stock(decision, expression, THREE, asked(name)).values():
+        for used in stock(decision, expression, THREE, service_with(name)).values():
             assert used
             assert not used & set(decision.drained)
 
@@ -361,11 +367,11 @@ AFTER_A_DRAIN = {
 
 
 @pytest.mark.parametrize("annotations", AFTER_A_DRAIN.values(), ids=AFTER_A_DRAIN.keys())
-def test_a_preference_is_back_when_a_drain_ends(annotations: dict[str, str]) -> None:
-    """What stood before is not weighed against what comes: nothing of it is left."""
-    asking = service(annotations)
-    where, found = cluster({"a": 1, "b": 2, "c": 1}), endpoints({"a": 2, "b": 2, "c": 2})
-    fresh = decide(asking, found, where)
+def test_preference_is_restored_when_a_drain_ends(annotations: dict[str, str]) -> None:
+    """The assignment during the drain is not kept."""
+    svc = service(annotations)
+    routing_nodes, candidates = cluster({"a": 1, "b": 2, "c": 1}), endpoints({"a": 2, "b": 2, "c": 2})
+    fresh = decide(svc, candidates, routing_nodes)
     assert len(fresh.tiers) > 1
-    drained = decide(asking, found, where, fresh, drained=Drain({"c": (RoutingSubject("Node", "n"),)}))
-    assert decide(asking, found, where, drained).tiers == fresh.tiers
+    drained = decide(svc, candidates, routing_nodes, fresh, drained=Drain({"c": (RoutingSubject("Node", "n"),)}))
+    assert decide(svc, candidates, routing_nodes, drained).tiers == fresh.tiers

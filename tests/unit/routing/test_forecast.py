@@ -1,4 +1,4 @@
-"""What decisions do to traffic, by hand-made sums."""
+"""Forecasts of decisions, compared with manual calculations."""
 
 import json
 from collections import Counter
@@ -38,17 +38,17 @@ FORECASTS = {
         0.0,
         (),
     ),
-    "nobody there": ({}, endpoints({"a": 1}), RoutingNodes.of([]), 0.0, 0.0, ()),
+    "no nodes": ({}, endpoints({"a": 1}), RoutingNodes.of([]), 0.0, 0.0, ()),
 }
 
 
 @pytest.mark.parametrize("name", FORECASTS)
 def test_forecast(name: str) -> None:
-    annotations, there, where, in_zone, overload, cut_off = FORECASTS[name]
-    foreseen = forecast(decide(service(annotations), there, where), where)
-    assert foreseen.in_zone == pytest.approx(in_zone)
-    assert foreseen.worst_overload == pytest.approx(overload)
-    assert foreseen.cut_off == cut_off
+    annotations, candidates, routing_nodes, in_zone, overload, cut_off = FORECASTS[name]
+    result = forecast(decide(service(annotations), candidates, routing_nodes), routing_nodes)
+    assert result.in_zone == pytest.approx(in_zone)
+    assert result.worst_overload == pytest.approx(overload)
+    assert result.cut_off == cut_off
 
 
 @given(
@@ -56,14 +56,14 @@ def test_forecast(name: str) -> None:
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9), min_size=1),
     st.sampled_from(sorted(PREFER_ALGORITHMS)),
 )
-def test_it_agrees_with_what_prefer_promised(nodes: dict[str, int], counts: dict[str, int], algorithm: str) -> None:
-    where = cluster(nodes)
-    there = [endpoint(found.addresses[0], None, found.zone) for found in endpoints(counts)]
-    decision = decide(service({SAME_ZONE: "Prefer", ALGORITHM: algorithm} | AT_ONCE), there, where)
+def test_forecast_agrees_with_the_preference(nodes: dict[str, int], counts: dict[str, int], algorithm: str) -> None:
+    routing_nodes = cluster(nodes)
+    candidates = [endpoint(candidate.addresses[0], None, candidate.zone) for candidate in endpoints(counts)]
+    decision = decide(service({SAME_ZONE: "Prefer", ALGORITHM: algorithm} | AT_ONCE), candidates, routing_nodes)
     if decision.reason.code is RoutingCode.PREFERRED:
-        foreseen = forecast(decision, where)
-        assert foreseen.in_zone == pytest.approx(decision.reason.facts["in_domain"], abs=1e-4)
-        assert foreseen.worst_overload == pytest.approx(decision.reason.facts["worst_overload"], abs=1e-4)
+        result = forecast(decision, routing_nodes)
+        assert result.in_zone == pytest.approx(decision.reason.facts["in_domain"], abs=1e-4)
+        assert result.worst_overload == pytest.approx(decision.reason.facts["worst_overload"], abs=1e-4)
 
 
 KEYS = st.permutations(["kubernetes.io/hostname", "example.com/rack", ZONE]).flatmap(
@@ -77,25 +77,27 @@ KEYS = st.permutations(["kubernetes.io/hostname", "example.com/rack", ZONE]).fla
     KEYS,
     st.booleans(),
 )
-def test_clients_taken_together_get_what_each_gets(
-    places: list[tuple[str, str]], homes: list[int], keys: list[str], soft: bool
+def test_grouped_clients_give_the_same_forecast_as_single_ones(
+    domains: list[tuple[str, str]], homes: list[int], keys: list[str], soft: bool
 ) -> None:
-    """Node by node, whatever their domains have in common."""
-    where = RoutingNodes.of(
+    """Compared with a sum node by node, for any common domains."""
+    routing_nodes = RoutingNodes.of(
         node(f"n{at}", zone or None, labels={"example.com/rack": rack} if rack else {})
-        for at, (zone, rack) in enumerate(places)
+        for at, (zone, rack) in enumerate(domains)
     )
-    there = [endpoint(f"E{at}", f"n{home % len(places)}") for at, home in enumerate(homes)]
-    decision = decide(service({TOPOLOGY_KEYS: json.dumps([*keys, *["*"] * soft])}), there, where)
-    zones, load, met = where.homes(decision.endpoints, ZONE), Counter[str](), 0.0
-    chosen = {name: choose(decision, where, name).shares for name in where.clients}
+    candidates = [endpoint(f"E{at}", f"n{home % len(domains)}") for at, home in enumerate(homes)]
+    decision = decide(service({TOPOLOGY_KEYS: json.dumps([*keys, *["*"] * soft])}), candidates, routing_nodes)
+    zones, load, in_zone = routing_nodes.homes(decision.endpoints, ZONE), Counter[str](), 0.0
+    chosen = {name: choose(decision, routing_nodes, name).shares for name in routing_nodes.clients}
     for name, shares in chosen.items():
         for address in shares:
             load[address] += 1 / len(shares)
-            met += (zones[address] is not None and zones[address] == where.domains(ZONE).get(name)) / len(shares)
+            in_zone += (zones[address] is not None and zones[address] == routing_nodes.domains(ZONE).get(name)) / len(
+                shares
+            )
     sending = sum(map(bool, chosen.values()))
-    foreseen = forecast(decision, where)
-    assert foreseen.cut_off == tuple(sorted(name for name, shares in chosen.items() if not shares))
-    assert foreseen.in_zone == pytest.approx(met / sending if sending else 0)
-    worst = max(load.values()) * len(there) / sending - 1 if sending else 0
-    assert foreseen.worst_overload == pytest.approx(max(0, worst), abs=1e-9)
+    result = forecast(decision, routing_nodes)
+    assert result.cut_off == tuple(sorted(name for name, shares in chosen.items() if not shares))
+    assert result.in_zone == pytest.approx(in_zone / sending if sending else 0)
+    worst = max(load.values()) * len(candidates) / sending - 1 if sending else 0
+    assert result.worst_overload == pytest.approx(max(0, worst), abs=1e-9)

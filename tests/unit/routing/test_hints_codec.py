@@ -1,4 +1,4 @@
-"""Decisions as hints, what gets lost on the way, and what slices remember."""
+"""Decisions as hints, what hints cannot express, and what slices store."""
 
 import json
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ MANY = cluster({f"z{number}": 1 for number in range(10)}, region="r")
 TWO = [endpoint("A", "a1", "a"), endpoint("B", "b1", "b")]
 
 
-def keys(*said: str) -> dict[str, str]:
-    return {TOPOLOGY_KEYS: json.dumps(said)}
+def keys(*label_keys: str) -> dict[str, str]:
+    return {TOPOLOGY_KEYS: json.dumps(label_keys)}
 
 
 def read(hints: Mapping[str, EndpointHints]) -> dict[str, str]:
@@ -45,7 +45,7 @@ def read(hints: Mapping[str, EndpointHints]) -> dict[str, str]:
 
 EXPRESSED = {
     # name: annotations, endpoints, cluster, hints, words of the losses
-    "nothing asked": ({}, TWO, THREE, {}, []),
+    "no policy": ({}, TWO, THREE, {}, []),
     "zone preferred": (
         {SAME_ZONE: "Prefer"} | AT_ONCE,
         endpoints({"a": 1, "b": 1, "c": 1}),
@@ -83,21 +83,21 @@ EXPRESSED = {
         TWO,
         THREE,
         {"A": "a/", "B": "b/"},
-        [f"hints cannot say {REGION} in this place"],
+        [f"hints cannot express {REGION} at this position"],
     ),
     "rack, zone, everyone": (
         keys("rack", ZONE, "*"),
         TWO,
         REGIONS,
         {"A": "a/", "B": "b/"},
-        ["hints cannot say rack in this place"],
+        ["hints cannot express rack at this position"],
     ),
     "zone before host": (
         keys(ZONE, HOSTNAME, "*"),
         TWO,
         THREE,
         {"A": "a/", "B": "b/"},
-        [f"hints cannot say {HOSTNAME} in this place"],
+        [f"hints cannot express {HOSTNAME} at this position"],
     ),
     "zone, hard": (keys(ZONE), TWO, THREE, {"A": "a/", "B": "b/"}, ["the rule is hard"]),
     "zone, an endpoint without one": (
@@ -112,7 +112,7 @@ EXPRESSED = {
         endpoints({"a": 2, "b": 1, "c": 1}),
         THREE,
         {"a-1": "a/", "a-2": "a+b+c/", "b-1": "b/", "c-1": "c/"},
-        ["hints cannot say weights"],
+        ["hints cannot express weights"],
     ),
     "more zones than hints can name": (
         {SAME_REGION: "Prefer"} | AT_ONCE,
@@ -133,15 +133,15 @@ EXPRESSED = {
 
 @pytest.mark.parametrize("name", EXPRESSED)
 def test_express(name: str) -> None:
-    annotations, there, where, hints, words = EXPRESSED[name]
-    expression = express(decide(service(annotations), there, where), where)
+    annotations, candidates, routing_nodes, hints, words = EXPRESSED[name]
+    expression = express(decide(service(annotations), candidates, routing_nodes), routing_nodes)
     assert read(expression.hints) == hints
     assert len(expression.losses) == len(words)
     assert all(word in loss.sentence for word, loss in zip(words, expression.losses, strict=True))
     assert all(loss.code is RoutingCode.NEEDS_PROXY and loss.remedy for loss in expression.losses)
 
 
-def test_the_host_label_is_translated_to_the_nodes_that_have_it() -> None:
+def test_host_label_is_translated_to_node_names() -> None:
     named = RoutingNodes.of([node("ip-10-0-0-1", "a", labels={HOSTNAME: "one"})])
     decision = decide(service(keys(HOSTNAME, "*")), [endpoint("A", "ip-10-0-0-1")], named)
     assert read(express(decision, named).hints) == {"A": "/ip-10-0-0-1"}
@@ -150,17 +150,17 @@ def test_the_host_label_is_translated_to_the_nodes_that_have_it() -> None:
 def test_recall_reads_zones_and_regions_from_hints() -> None:
     hinted = [endpoint("A", "a1", zones="ab"), endpoint("C", "c1", zones="c"), endpoint("X"), Endpoint()]
     memory = recall(hinted, REGIONS)
-    assert {address: [share.domain for share in who] for address, who in memory[ZONE].items()} == {
+    assert {address: [share.domain for share in consumers] for address, consumers in memory[ZONE].items()} == {
         "A": ["a", "b"],
         "C": ["c"],
     }
-    assert {address: [share.domain for share in who] for address, who in memory[REGION].items()} == {
+    assert {address: [share.domain for share in consumers] for address, consumers in memory[REGION].items()} == {
         "A": ["west"],
         "C": ["east"],
     }
 
 
-def test_recall_of_nothing() -> None:
+def test_recall_without_hints() -> None:
     assert recall(TWO, THREE) == {}
     assert REGION not in recall([endpoint("A", zones="unknown")], THREE)
 
@@ -185,41 +185,45 @@ POLICIES = st.sampled_from(
 
 
 @given(POLICIES, st.lists(st.sampled_from(sorted(REGIONS.nodes)), min_size=1, max_size=20))
-def test_a_stock_proxy_does_as_decided_where_nothing_is_lost(annotations: dict[str, str], places: list[str]) -> None:
-    """The whole way: decide, express as hints, and let a stock proxy choose, on every node."""
-    there = [endpoint(f"10.0.0.{number}", place, place[0]) for number, place in enumerate(places)]
-    written = service(annotations, cluster_ip="10.96.0.1")
-    decision = decide(written, there, REGIONS)
+def test_stock_proxy_follows_the_decision_without_losses(annotations: dict[str, str], node_names: list[str]) -> None:
+    """End to end: decide, express as hints, and let a stock proxy choose on every node."""
+    candidates = [endpoint(f"10.0.0.{number}", node_name, node_name[0]) for number, node_name in enumerate(node_names)]
+    svc = service(annotations, cluster_ip="10.96.0.1")
+    decision = decide(svc, candidates, REGIONS)
     expression = express(decision, REGIONS)
     if expression.losses:
         return
     hinted = tuple(
-        Endpoint(addresses=found.addresses, node_name=found.node_name, hints=expression.hints.get(found.addresses[0]))
-        for found in there
+        Endpoint(
+            addresses=candidate.addresses,
+            node_name=candidate.node_name,
+            hints=expression.hints.get(candidate.addresses[0]),
+        )
+        for candidate in candidates
     )
     metadata = Metadata(name="web-1", namespace="shop", labels={"kubernetes.io/service-name": "web"})
     slices = [EndpointSlice(metadata=metadata, endpoints=hinted, ports=(EndpointPort(name="http", port=1),))]
     for name, client in REGIONS.nodes.items():
-        stock = stock_choice(written, ServicePort(name="http"), slices, client)
+        stock = stock_choice(svc, ServicePort(name="http"), slices, client)
         ours = sorted(f"{address}:1" for address in choose(decision, REGIONS, name).shares)
         assert list(stock.cluster) == ours
 
 
 @given(st.lists(st.sampled_from(sorted(REGIONS.nodes)), min_size=1, max_size=30), POLICIES)
-def test_what_hints_remember_changes_nothing(places: list[str], annotations: dict[str, str]) -> None:
+def test_decision_from_recalled_hints_is_the_same(node_names: list[str], annotations: dict[str, str]) -> None:
     """A controller that restarts reads the memory from the slices and decides the same."""
-    there = [endpoint(f"10.0.0.{number}", place, place[0]) for number, place in enumerate(places)]
-    first = decide(service(annotations), there, REGIONS)
+    candidates = [endpoint(f"10.0.0.{number}", node_name, node_name[0]) for number, node_name in enumerate(node_names)]
+    first = decide(service(annotations), candidates, REGIONS)
     expression = express(first, REGIONS)
     hinted = [
         Endpoint(
-            addresses=found.addresses,
-            node_name=found.node_name,
-            zone=found.zone,
-            conditions=found.conditions,
-            hints=expression.hints.get(found.addresses[0]),
+            addresses=candidate.addresses,
+            node_name=candidate.node_name,
+            zone=candidate.zone,
+            conditions=candidate.conditions,
+            hints=expression.hints.get(candidate.addresses[0]),
         )
-        for found in there
+        for candidate in candidates
     ]
     again = decide(service(annotations), hinted, REGIONS, recall(hinted, REGIONS))
     assert express(again, REGIONS).hints == expression.hints

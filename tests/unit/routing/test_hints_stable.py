@@ -1,4 +1,4 @@
-"""Automatic hints, stable: what upstream refuses, what it forgets, and who is left out."""
+"""Stable automatic hints: counts that upstream refuses, memory, and nodes left out."""
 
 from collections import Counter
 
@@ -18,28 +18,28 @@ THREE = RoutingNodes.of(node(f"{zone}{number}", zone) for zone in "abc" for numb
 
 
 @pytest.mark.parametrize("count", [5, 8, 11])
-def test_numbers_that_upstream_refuses_keep_some_traffic_at_home(count: int) -> None:
-    there = [endpoint(f"e{number:02}", f"{'abc'[number % 3]}0", "abc"[number % 3]) for number in range(count)]
-    assert decide(AUTO, there, THREE, hints=HintsForm.STRICT).reason.code is RoutingCode.WOULD_OVERLOAD
-    decision = decide(AUTO, there, THREE)
+def test_counts_that_upstream_refuses_keep_traffic_in_zone(count: int) -> None:
+    candidates = [endpoint(f"e{number:02}", f"{'abc'[number % 3]}0", "abc"[number % 3]) for number in range(count)]
+    assert decide(AUTO, candidates, THREE, hints=HintsForm.STRICT).reason.code is RoutingCode.WOULD_OVERLOAD
+    decision = decide(AUTO, candidates, THREE)
     assert decision.reason.code is RoutingCode.HINTED
     assert decision.reason.facts["in_domain"] > 1 / 3
     assert decision.reason.facts["worst_overload"] < 0.2
 
 
-def test_a_node_that_says_nothing_is_left_out_and_named() -> None:
+def test_node_without_zone_is_left_out_and_named() -> None:
     nodes = RoutingNodes.of([*THREE.nodes.values(), node("bare"), node("idle", "a", cpu=None)])
-    there = endpoints({"a": 3, "b": 3, "c": 3})
-    assert decide(AUTO, there, nodes, hints=HintsForm.STRICT).reason.code is RoutingCode.INSUFFICIENT_NODE_INFO
-    decision = decide(AUTO, there, nodes)
+    candidates = endpoints({"a": 3, "b": 3, "c": 3})
+    assert decide(AUTO, candidates, nodes, hints=HintsForm.STRICT).reason.code is RoutingCode.INSUFFICIENT_NODE_INFO
+    decision = decide(AUTO, candidates, nodes)
     assert decision.reason.code is RoutingCode.HINTED
     assert decision.reason.blame == (RoutingSubject("Node", "bare"), RoutingSubject("Node", "idle"))
     assert "2 nodes are left out: node bare has no label" in decision.reason.sentence
 
 
-def test_an_endpoint_without_zone_serves_where_it_is_needed() -> None:
-    there = [*endpoints({"a": 3, "b": 3, "c": 2}), endpoint("X")]
-    decision = decide(AUTO, there, THREE)
+def test_endpoint_without_zone_serves_the_zone_that_lacks_most() -> None:
+    candidates = [*endpoints({"a": 3, "b": 3, "c": 2}), endpoint("X")]
+    decision = decide(AUTO, candidates, THREE)
     assert names(decision.tiers[0].consumers["X"]) == ("c",)
 
 
@@ -53,11 +53,11 @@ def test_hints_stay_until_the_overload_is_half_as_large_again() -> None:
     assert mended.reason.facts["worst_overload"] < 0.2
 
 
-def test_the_threshold_is_the_services_to_choose() -> None:
+def test_service_can_set_the_threshold() -> None:
     two = RoutingNodes.of([node("a1", "a"), node("b1", "b")])
     generous = service({OLD_HINTS: "Auto", OVERLOAD_THRESHOLD: "100%"})
     decision = decide(generous, endpoints({"a": 3, "b": 2}), two)
-    assert {address: names(who) for address, who in decision.tiers[0].consumers.items()} == {
+    assert {address: names(consumers) for address, consumers in decision.tiers[0].consumers.items()} == {
         "a-1": ("a",),
         "a-2": ("a",),
         "a-3": ("a",),
@@ -70,7 +70,7 @@ def test_zones_share_by_cpu() -> None:
     uneven = RoutingNodes.of([node("a1", "a", cpu="8"), node("b1", "b", cpu="4")])
     preference = hint_stably(uneven.capacities, {f"{zone}{number}": zone for zone in "ab" for number in range(6)})
     assert preference.consumers is not None
-    served = Counter(names(who) for who in preference.consumers.values())
+    served = Counter(names(consumers) for consumers in preference.consumers.values())
     assert served == {("a",): 8, ("b",): 4}
 
 
@@ -82,10 +82,10 @@ def test_one_zone_needs_no_hints() -> None:
 @given(st.lists(st.integers(0, 8), min_size=3, max_size=3), st.lists(st.integers(1, 16), min_size=3, max_size=3))
 def test_hints_fit_the_api_and_reach_every_zone(counts: list[int], cores: list[int]) -> None:
     nodes = RoutingNodes.of(node(f"{zone}1", zone, cpu=str(cpu)) for zone, cpu in zip("abc", cores, strict=True))
-    there = endpoints(dict(zip("abc", counts, strict=True)))
-    decision = decide(AUTO, there, nodes)
+    candidates = endpoints(dict(zip("abc", counts, strict=True)))
+    decision = decide(AUTO, candidates, nodes)
     if decision.reason.code is RoutingCode.HINTED:
         consumers = decision.memory[ZONE]
-        assert set(consumers) == {found.addresses[0] for found in there}
-        assert {zone for who in consumers.values() for zone in names(who)} == {"a", "b", "c"}
-        assert all(share.weight == 1 for who in consumers.values() for share in who)
+        assert set(consumers) == {candidate.addresses[0] for candidate in candidates}
+        assert {zone for shares in consumers.values() for zone in names(shares)} == {"a", "b", "c"}
+        assert all(share.weight == 1 for shares in consumers.values() for share in shares)

@@ -39,14 +39,14 @@ def hinted_zones(hinted: Hinted, slices: Sequence[Sequence[Endpoint]]) -> dict[s
     """How often each zone is hinted for on ready endpoints, over the slices that are written."""
     counted: Counter[str] = Counter()
     for endpoints, hints in zip(slices, hinted.slices, strict=True):
-        for found, given_hints in zip(endpoints, hints or [None] * len(endpoints), strict=True):
-            if found.conditions.ready and given_hints:
-                counted.update(hint.name for hint in given_hints.for_zones)
+        for candidate, endpoint_hints in zip(endpoints, hints or [None] * len(endpoints), strict=True):
+            if candidate.conditions.ready and endpoint_hints:
+                counted.update(hint.name for hint in endpoint_hints.for_zones)
     return dict(counted)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: "-".join(map(str, vector["cpu_millis"].values())))
-def test_upstreams_answer(vector: dict[str, Any]) -> None:
+def test_result_matches_upstream(vector: dict[str, Any]) -> None:
     shares = cpu_shares(node(zone, zone, cpu=f"{millis}m") for zone, millis in vector["cpu_millis"].items())
     changing, unchanged = map(read_slice, vector["changing"]), map(read_slice, vector["unchanged"])
     slices = (tuple(changing), tuple(unchanged))
@@ -68,7 +68,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("cpu", "refused"), REFUSED.items(), ids=str)
-def test_numbers_of_endpoints_that_upstream_refuses(cpu: tuple[int, ...], refused: set[int]) -> None:
+def test_endpoint_counts_that_upstream_refuses(cpu: tuple[int, ...], refused: set[int]) -> None:
     shares = {f"z{number}": share / sum(cpu) for number, share in enumerate(cpu)}
     answers = {count: allocate(shares, count) for count in range(len(cpu), 101)}
     assert {count for count, answer in answers.items() if isinstance(answer, RoutingReason)} == refused
@@ -82,7 +82,7 @@ def test_an_allocation() -> None:
     }
 
 
-def test_who_is_refused_is_told_the_next_number_that_is_not() -> None:
+def test_refusal_names_the_next_accepted_count() -> None:
     refused = allocate({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, 4)
     assert isinstance(refused, RoutingReason)
     assert refused.remedy == "run 6 endpoints"
@@ -115,7 +115,7 @@ BAD_NODES: dict[str, tuple[list[Node], tuple[RoutingSubject, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_NODES)
-def test_nodes_that_spoil_it_are_named(name: str) -> None:
+def test_nodes_that_disable_hints_are_named(name: str) -> None:
     nodes, blame, words = BAD_NODES[name]
     reason = cpu_shares(nodes)
     assert isinstance(reason, RoutingReason)
@@ -126,7 +126,7 @@ def test_nodes_that_spoil_it_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"])
-def test_nodes_that_do_not_count_spoil_nothing(role: str) -> None:
+def test_unready_and_control_plane_nodes_are_ignored(role: str) -> None:
     aside = [node("m", labels={role: "false"}), node("n", ready=False)]
     assert cpu_shares([*aside, node("a1", "a", cpu="1500m"), node("b1", "b", cpu="500m")]) == {"a": 0.75, "b": 0.25}
 
@@ -158,13 +158,13 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_events_read_as_upstreams(name: str) -> None:
-    written, kind, reason, message = EVENTS[name]
-    hinted = hint_strictly(cpu_shares(WORKERS), [read_slice(written)])
+def test_events_match_upstream(name: str) -> None:
+    slice_text, kind, reason, message = EVENTS[name]
+    hinted = hint_strictly(cpu_shares(WORKERS), [read_slice(slice_text)])
     assert stock_event(hinted.reason, "IPv6") == (kind, reason, f"{message}, addressType: IPv6")
 
 
-def test_the_event_for_nodes_says_what_upstream_says() -> None:
+def test_event_about_nodes_matches_upstream() -> None:
     hinted = hint_strictly(cpu_shares([]), [read_slice("a")])
     assert stock_event(hinted.reason, "IPv4").message.startswith(
         "Insufficient Node information: allocatable CPU or zone"
@@ -190,18 +190,18 @@ KEPT = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_slices_that_are_kept(name: str) -> None:
-    unchanged, changing, written = KEPT[name]
+    unchanged, changing, changed = KEPT[name]
     hinted = hint_strictly(cpu_shares(WORKERS), [*map(read_slice, changing)], [*map(read_slice, unchanged)])
-    assert [hints is not None for hints in hinted.slices] == written
+    assert [hints is not None for hints in hinted.slices] == changed
 
 
-def test_hints_are_out_of_date_when_shares_are_unknown_or_a_zone_is_new() -> None:
+def test_unknown_shares_or_a_new_zone_overload_old_hints() -> None:
     assert is_overloaded({"a": 1}, cpu_shares([]))
     assert is_overloaded({"a": 9}, {"a": 0.9, "b": 0.1})
     assert not is_overloaded({}, cpu_shares([]))
 
 
-def test_an_endpoint_that_is_not_ready_keeps_its_stale_hint() -> None:
+def test_unready_endpoint_keeps_its_stale_hint() -> None:
     stale = read_slice("a b !a>b")
     hinted = hint_strictly(cpu_shares(WORKERS), [stale])
     assert hinted.slices[0] is not None
@@ -212,19 +212,19 @@ ZONED = st.lists(st.lists(st.sampled_from(["a", "b", "c", "!a", "x"]), max_size=
 
 
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=3), ZONED)
-def test_every_ready_endpoint_is_hinted_once_or_none_is(cpu: list[int], written: list[str]) -> None:
+def test_every_ready_endpoint_is_hinted_once_or_none_is(cpu: list[int], slice_texts: list[str]) -> None:
     shares = cpu_shares(node(zone, zone, cpu=str(cores)) for zone, cores in zip("abc", cpu, strict=True))
-    slices = [*map(read_slice, written)]
+    slices = [*map(read_slice, slice_texts)]
     hinted = hint_strictly(shares, slices)
-    ready = sum(bool(found.conditions.ready) for endpoints in slices for found in endpoints)
+    ready = sum(bool(endpoint.conditions.ready) for endpoints in slices for endpoint in endpoints)
     assert sum(hinted.by_zone.values()) in {0, ready}
     assert hinted_zones(hinted, slices) == {zone: count for zone, count in hinted.by_zone.items() if count}
 
 
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=3), ZONED, st.randoms(use_true_random=False))
-def test_the_order_of_nodes_does_not_matter(cpu: list[int], written: list[str], random: Any) -> None:
+def test_hints_are_independent_of_node_order(cpu: list[int], slice_texts: list[str], random: Any) -> None:
     nodes = [node(zone, zone, cpu=str(cores)) for zone, cores in zip("abc", cpu, strict=True)]
-    slices = [*map(read_slice, written)]
+    slices = [*map(read_slice, slice_texts)]
     answer = hint_strictly(cpu_shares(nodes), slices)
     random.shuffle(nodes)
     assert hint_strictly(cpu_shares(nodes), slices) == answer

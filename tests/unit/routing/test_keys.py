@@ -45,8 +45,8 @@ CHOICES = {
     "the region after all": ([HOSTNAME, ZONE, REGION], "c1", ""),
     "a client without labels, hard": ([HOSTNAME, ZONE], "bare", ""),
     "a client without labels, soft": ([HOSTNAME, ZONE, "*"], "bare", "A1 A2 B1 LOST"),
-    "a client nobody knows, hard": ([HOSTNAME], "nobody", ""),
-    "a client nobody knows, soft": ([HOSTNAME, "*"], "nobody", "A1 A2 B1 LOST"),
+    "an unknown client, hard": ([HOSTNAME], "unknown", ""),
+    "an unknown client, soft": ([HOSTNAME, "*"], "unknown", "A1 A2 B1 LOST"),
     "everyone": (["*"], "c1", "A1 A2 B1 LOST"),
 }
 
@@ -57,13 +57,13 @@ def test_choice(name: str) -> None:
     assert " ".join(choose(decided(keys), CLUSTER, client).shares) == chosen
 
 
-def test_who_reaches_nothing_is_told_why() -> None:
+def test_client_without_endpoints_gets_a_reason() -> None:
     reason = choose(decided([HOSTNAME, RACK]), CLUSTER, "c1").reason
     assert (reason.code, reason.blame) == (RoutingCode.NONE_REACHABLE, (RoutingSubject("Node", "c1"),))
     assert f"{HOSTNAME}=c1, {RACK}=(none)" in reason.sentence
 
 
-def test_endpoints_that_a_hard_list_hides_are_named() -> None:
+def test_endpoints_hidden_by_a_hard_list_are_named() -> None:
     decision = decided([HOSTNAME, ZONE])
     assert (decision.reason.code, decision.reason.blame) == (
         RoutingCode.TOPOLOGY_KEYS,
@@ -72,12 +72,12 @@ def test_endpoints_that_a_hard_list_hides_are_named() -> None:
     assert decided([HOSTNAME, "*"]).reason.blame == ()
 
 
-def test_the_zone_of_a_slice_counts_where_the_node_is_unknown() -> None:
+def test_zone_of_the_slice_counts_if_the_node_is_unknown() -> None:
     decision = decided([ZONE], [endpoint("X", "gone", "c")])
     assert choose(decision, CLUSTER, "c1").shares == {"X": 1.0}
 
 
-def test_a_hard_list_stays_hard_when_only_terminating_endpoints_are_left() -> None:
+def test_hard_list_stays_hard_for_terminating_endpoints() -> None:
     decision = decided([ZONE], [endpoint("A1", "a1", ready=False, serving=True, terminating=True)])
     assert choose(decision, CLUSTER, "a2").shares == {"A1": 1.0}
     assert choose(decision, CLUSTER, "b1").shares == {}
@@ -88,21 +88,23 @@ KEYS = st.lists(st.sampled_from([HOSTNAME, ZONE, REGION, RACK]), unique=True, ma
 
 
 @given(st.lists(LABELS, min_size=1, max_size=6), KEYS, st.booleans(), st.data())
-def test_against_the_rule_read_aloud(
+def test_choice_agrees_with_a_literal_implementation(
     labels: list[dict[str, str]], keys: list[str], soft: bool, data: st.DataObject
 ) -> None:
     """For each key in turn: the endpoints whose node has the client's value; the first that are any."""
-    nodes = RoutingNodes.of(node(str(number), labels={HOSTNAME: ""} | found) for number, found in enumerate(labels))
-    places = data.draw(st.lists(st.integers(0, len(labels) - 1), min_size=1, max_size=6))
-    endpoints = [endpoint(f"e{number}", str(place)) for number, place in enumerate(places)]
+    nodes = RoutingNodes.of(
+        node(str(number), labels={HOSTNAME: ""} | node_labels) for number, node_labels in enumerate(labels)
+    )
+    hosts = data.draw(st.lists(st.integers(0, len(labels) - 1), min_size=1, max_size=6))
+    endpoints = [endpoint(f"e{number}", str(host)) for number, host in enumerate(hosts)]
     client = data.draw(st.integers(0, len(labels) - 1))
-    written = [*keys, "*"] if soft else keys
-    decision = decide(service({TOPOLOGY_KEYS: json.dumps(written)}), endpoints, nodes)
+    key_list = [*keys, "*"] if soft else keys
+    decision = decide(service({TOPOLOGY_KEYS: json.dumps(key_list)}), endpoints, nodes)
 
     expected: list[str] = []
     for key in keys:
         value = labels[client].get(key)
-        expected = expected or [f"e{n}" for n, place in enumerate(places) if value and labels[place].get(key) == value]
+        expected = expected or [f"e{n}" for n, host in enumerate(hosts) if value and labels[host].get(key) == value]
     if not expected and (soft or not keys):
-        expected = [f"e{number}" for number in range(len(places))]
+        expected = [f"e{number}" for number in range(len(hosts))]
     assert list(choose(decision, nodes, str(client)).shares) == expected

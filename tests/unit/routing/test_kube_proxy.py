@@ -40,16 +40,16 @@ HTTP = ServicePort(name="http", port=80)
 
 
 def read_target(word: str) -> ProxyTarget:
-    found = re.fullmatch(r"(?P<number>\d)(@(?P<zones>\w+))?(#(?P<nodes>\w+))?(?P<flags>[=!~]*)", word)
-    assert found
-    flags = found["flags"]
+    match = re.fullmatch(r"(?P<number>\d)(@(?P<zones>\w+))?(#(?P<nodes>\w+))?(?P<flags>[=!~]*)", word)
+    assert match
+    flags = match["flags"]
     return ProxyTarget(
-        address=found["number"],
+        address=match["number"],
         local="=" in flags,
         ready=not {"!", "~"} & set(flags),
         draining="~" in flags,
-        zone_hints=frozenset(found["zones"] or ""),
-        node_hints=frozenset(found["nodes"] or ""),
+        zone_hints=frozenset(match["zones"] or ""),
+        node_hints=frozenset(match["nodes"] or ""),
     )
 
 
@@ -105,7 +105,7 @@ def test_choice(name: str) -> None:
     assert (choice.has_any, choice.reason.code) == (has_any, code)
 
 
-def test_a_node_without_zone_uses_all() -> None:
+def test_node_without_zone_uses_all_endpoints() -> None:
     choice = categorize([read_target("1@a"), read_target("2@b")], CLUSTER, "n", "")
     assert choice.cluster == ("1", "2")
     assert (choice.reason.code, choice.reason.blame) == (RoutingCode.NODE_WITHOUT_ZONE, (RoutingSubject("Node", "n"),))
@@ -163,10 +163,10 @@ def test_merged_addresses(name: str) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_of_two_with_one_address_the_one_that_stays_wins(order: tuple[int, int]) -> None:
+def test_non_terminating_endpoint_wins_for_one_address(order: tuple[int, int]) -> None:
     old = endpoint("10.0.0.1", ready=False, serving=True, terminating=True)
     new = endpoint("10.0.0.1", ready=True)
-    slices = [slice_of(found, name=f"web-{number}") for found, number in zip((old, new), order, strict=True)]
+    slices = [slice_of(candidate, name=f"web-{number}") for candidate, number in zip((old, new), order, strict=True)]
     (target,) = merge(slices, HTTP, "n")
     assert target.ready
 
@@ -181,7 +181,7 @@ def test_of_two_with_one_address_the_one_that_stays_wins(order: tuple[int, int])
         ({"ready": True, "serving": True, "terminating": True}, True, True),
     ],
 )
-def test_conditions_that_are_not_said(conditions: dict[str, bool | None], ready: bool, draining: bool) -> None:
+def test_unset_conditions(conditions: dict[str, bool | None], ready: bool, draining: bool) -> None:
     (target,) = merge([slice_of(endpoint("10.0.0.1", **conditions))], HTTP, "n")
     assert (target.ready, target.draining) == (ready, draining)
 
@@ -230,8 +230,8 @@ POLICIES = {
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_traffic_policies(name: str) -> None:
-    written, port, policies = POLICIES[name]
-    assert traffic_policies(written, port) == policies
+    svc, port, policies = POLICIES[name]
+    assert traffic_policies(svc, port) == policies
 
 
 CLIENT = node("n", "a")
@@ -265,7 +265,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_slices_it_does_not_see(name: str) -> None:
+def test_slices_that_kube_proxy_ignores(name: str) -> None:
     choice = stock_choice(service(cluster_ip="10.96.0.1"), HTTP, [*SLICES, UNSEEN[name]], CLIENT)
     assert choice.cluster == ("10.0.0.1:8080", "10.0.0.3:8080")
 
@@ -284,17 +284,17 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)
-def test_services_it_leaves_alone(name: str) -> None:
+def test_services_that_kube_proxy_ignores(name: str) -> None:
     choice = stock_choice(LEFT_ALONE[name], HTTP, SLICES, CLIENT)
     assert (choice.reachable, choice.reason.code) == ((), RoutingCode.PROXY_LEAVES_ALONE)
 
 
 SAME_ZONE, ALL, IGNORED = 2, 3, RoutingCode.PROXY_IGNORES_HINTS
 VERSIONS = {
-    "1.36, nothing asked": (36, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
-    "1.31, nothing asked": (31, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
+    "1.36, no annotation": (36, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
+    "1.31, no annotation": (31, {}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.31, switched off": (31, {OLD_HINTS: "Disabled"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
-    "1.30, nothing asked": (30, {}, ALL, IGNORED),
+    "1.30, no annotation": (30, {}, ALL, IGNORED),
     "1.30, mode Auto": (30, {TOPOLOGY_MODE: "Auto"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.30, another maker's mode": (30, {TOPOLOGY_MODE: "example.com/x"}, SAME_ZONE, RoutingCode.PROXY_SAME_ZONE),
     "1.27, switched off": (27, {OLD_HINTS: "disabled"}, ALL, IGNORED),
@@ -306,14 +306,14 @@ VERSIONS = {
 
 
 @pytest.mark.parametrize("name", VERSIONS)
-def test_versions_that_heed_hints(name: str) -> None:
+def test_versions_that_use_hints(name: str) -> None:
     minor, annotations, count, code = VERSIONS[name]
     choice = stock_choice(service(annotations, cluster_ip="10.96.0.1"), HTTP, SLICES, CLIENT, minor=minor)
     assert (len(choice.cluster), choice.reason.code) == (count, code)
 
 
 @pytest.mark.parametrize(("minor", "count"), [(34, 1), (33, 2)])
-def test_node_hints_are_heeded_since_1_34(minor: int, count: int) -> None:
+def test_node_hints_are_used_since_1_34(minor: int, count: int) -> None:
     slices = [slice_of(endpoint("10.0.0.1", zones="a", nodes="n"), endpoint("10.0.0.2", zones="a", nodes="m"))]
     choice = stock_choice(service(cluster_ip="10.96.0.1"), HTTP, slices, CLIENT, minor=minor)
     assert len(choice.cluster) == count

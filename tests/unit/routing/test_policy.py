@@ -1,4 +1,4 @@
-"""What a Service asks for: the values that count, those that don't, and what is said about them."""
+"""The policy of a Service: valid values, invalid ones, and the complaints about them."""
 
 import pytest
 from hypothesis import given
@@ -113,8 +113,8 @@ POLICIES: dict[str, tuple[Service, Policy]] = {
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_policy(name: str) -> None:
-    written, policy = POLICIES[name]
-    assert read_policy(written).policy == policy
+    svc, policy = POLICIES[name]
+    assert read_policy(svc).policy == policy
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if not name.startswith(("bad", "a bad", "same zone, any"))])
@@ -133,9 +133,9 @@ PRECEDENCE = [
 ]
 
 
-@pytest.mark.parametrize(("written", "overruled"), PRECEDENCE[1:])
-def test_the_higher_of_two_wins_and_the_lower_is_told(written: Service, overruled: str) -> None:
-    reading = read_policy(written)
+@pytest.mark.parametrize(("svc", "overruled"), PRECEDENCE[1:])
+def test_overruled_policy_makes_a_complaint(svc: Service, overruled: str) -> None:
+    reading = read_policy(svc)
     assert reading.source != overruled
     (complaint,) = reading.complaints
     assert complaint.code is RoutingCode.OVERRULED
@@ -160,7 +160,7 @@ COMPLAINTS = {
         TOPOLOGY_KEYS,
         "externalTrafficPolicy Local",
     ),
-    "strength misspelled": (service({SAME_ZONE: "Preferred"}), SAME_ZONE, "'Preferred' means Balanced"),
+    "strength misspelled": (service({SAME_ZONE: "Preferred"}), SAME_ZONE, "'Preferred' is invalid, Balanced applies"),
     "unknown algorithm": (service({SAME_ZONE: "Prefer", ALGORITHM: "best"}), ALGORITHM, "'best'"),
     "balanced is no way to prefer": (service({SAME_ZONE: "Prefer", ALGORITHM: "balanced"}), ALGORITHM, "'balanced'"),
     "start is no number": (service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "many"}), STARTING_THRESHOLD, "default"),
@@ -169,22 +169,22 @@ COMPLAINTS = {
     "more padding than threshold": (
         service({SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "5"}),
         PADDING,
-        "'5' means the default",
+        "'5' is invalid, the default applies",
     ),
     "threshold without percent": (service({SAME_ZONE: "Prefer", OVERLOAD_THRESHOLD: "50"}), OVERLOAD_THRESHOLD, "'50'"),
     "no overload at all": (service({SAME_ZONE: "Prefer", OVERLOAD_THRESHOLD: "0%"}), OVERLOAD_THRESHOLD, "'0%'"),
     "other digits": (service({SAME_ZONE: "Prefer", PADDING: "٣"}), PADDING, "default"),
-    "hints misspelled": (service({OLD_HINTS: "aUto"}), OLD_HINTS, "'aUto' leaves hints off"),
+    "hints misspelled": (service({OLD_HINTS: "aUto"}), OLD_HINTS, "'aUto' is invalid, hints stay off"),
     "unknown distribution": (service(traffic_distribution="Near"), "spec.trafficDistribution", "'Near' is unknown"),
 }
 
 
 @pytest.mark.parametrize("name", COMPLAINTS)
-def test_bad_values_are_named_with_what_is_allowed(name: str) -> None:
-    written, where, words = COMPLAINTS[name]
-    (complaint,) = [found for found in read_policy(written).complaints if words in found.sentence]
+def test_bad_values_are_named_with_allowed_ones(name: str) -> None:
+    svc, source, words = COMPLAINTS[name]
+    (complaint,) = [reason for reason in read_policy(svc).complaints if words in reason.sentence]
     assert complaint.code is RoutingCode.INVALID_VALUE
-    assert complaint.facts["where"] == where
+    assert complaint.facts["where"] == source
     assert complaint.remedy
 
 
@@ -203,10 +203,10 @@ IDLE = {
 
 
 @pytest.mark.parametrize("name", IDLE)
-def test_values_without_effect_are_told(name: str) -> None:
-    written, where = IDLE[name]
-    (complaint,) = read_policy(written).complaints
-    assert (complaint.code, complaint.facts["where"]) == (RoutingCode.NO_EFFECT, where)
+def test_values_without_effect_make_a_complaint(name: str) -> None:
+    svc, source = IDLE[name]
+    (complaint,) = read_policy(svc).complaints
+    assert (complaint.code, complaint.facts["where"]) == (RoutingCode.NO_EFFECT, source)
 
 
 def test_invalid_tuning_means_the_default() -> None:
@@ -220,7 +220,7 @@ def test_long_values_are_cut_in_sentences_but_not_in_facts() -> None:
     assert complaint.facts["value"] == "x" * 1000
 
 
-def test_other_makers_modes_are_left_alone() -> None:
+def test_modes_of_other_controllers_make_no_complaint() -> None:
     assert read_policy(service({TOPOLOGY_MODE: "example.com/lowest-rtt"})).complaints == ()
 
 
@@ -254,12 +254,12 @@ def test_hints_enabled(name: str) -> None:
     assert (read_policy(service(annotations)).policy == AutomaticHints()) is enabled
 
 
-def test_two_hint_annotations_that_differ_are_told() -> None:
+def test_different_hint_annotations_make_a_complaint() -> None:
     (complaint,) = read_policy(service({TOPOLOGY_MODE: "Auto", OLD_HINTS: "Disabled"})).complaints
     assert (complaint.code, complaint.facts["where"]) == (RoutingCode.OVERRULED, TOPOLOGY_MODE)
 
 
-def test_saying_the_same_twice_is_fine() -> None:
+def test_same_policy_twice_makes_no_complaint() -> None:
     assert read_policy(service({TOPOLOGY_MODE: "Auto", OLD_HINTS: "auto"})).complaints == ()
     assert read_policy(service({TOPOLOGY_KEYS: '["r"]'}, topology_keys=("r",))).complaints == ()
 
@@ -276,7 +276,9 @@ VALUES = st.sampled_from(
     st.none() | st.sampled_from(["PreferClose", "x"]),
     st.lists(st.text(max_size=5), max_size=20),
 )
-def test_nothing_breaks_a_service(annotations: dict[str, str], distribution: str | None, keys: list[str]) -> None:
+def test_any_annotations_are_read_without_error(
+    annotations: dict[str, str], distribution: str | None, keys: list[str]
+) -> None:
     reading = read_policy(service(annotations, traffic_distribution=distribution, topology_keys=tuple(keys)))
     assert all(complaint.remedy and complaint.blame for complaint in reading.complaints)
     assert bool(reading.source) is not isinstance(reading.policy, NoPolicy)

@@ -1,4 +1,4 @@
-"""`Prefer`: thresholds, padding, downgrade, repair, and what always holds."""
+"""`Prefer`: thresholds, padding, downgrade, repair, and invariants."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -28,12 +28,12 @@ def homes(**counts: int) -> dict[str, str]:
 
 
 def shape(preference: Preference) -> dict[str, str]:
-    """Who gets what, readable: the consumers' names to the letters of their endpoints' homes."""
+    """The assignment in short: consumer zones, and the home letters of their endpoints."""
     assert preference.consumers is not None
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for address, consumers in preference.consumers.items():
-        found.setdefault("+".join(names(consumers)), []).append(address[0])
-    return {who: "".join(sorted(what)) for who, what in sorted(found.items())}
+        members.setdefault("+".join(names(consumers)), []).append(address[0])
+    return {domains: "".join(sorted(addresses)) for domains, addresses in sorted(members.items())}
 
 
 SHAPES = {
@@ -53,8 +53,8 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shape(name: str) -> None:
-    demand, there, expected, in_domain, overload = SHAPES[name]
-    preference = prefer(demand, there, LOCAL)
+    demand, home_of, expected, in_domain, overload = SHAPES[name]
+    preference = prefer(demand, home_of, LOCAL)
     assert shape(preference) == expected
     assert preference.in_domain == pytest.approx(in_domain)
     assert preference.worst_overload == pytest.approx(overload)
@@ -71,8 +71,8 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusal(name: str) -> None:
-    demand, there, code, words = REFUSALS[name]
-    preference = prefer(demand, there, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3))
+    demand, home_of, code, words = REFUSALS[name]
+    preference = prefer(demand, home_of, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3))
     assert (preference.consumers, preference.reason.code) == (None, code)
     assert words in f"{preference.reason.sentence} {preference.reason.remedy}"
 
@@ -85,7 +85,7 @@ def test_downgrade_names_the_zone_that_lacks_endpoints() -> None:
     assert preference.in_domain == pytest.approx(1 / 3)
 
 
-def test_an_algorithm_without_a_limit_of_its_own_is_downgraded_too() -> None:
+def test_algorithm_without_its_own_limit_is_downgraded() -> None:
     """nodes 1, 10, 10 and endpoints 0, 0, 19: local-opt alone would overload by 55 %."""
     preference = prefer({"a": 1, "b": 10, "c": 10}, homes(c=19), PreferLimits(Algorithm.LOCAL_OPT, AT_ONCE, 0))
     assert preference.consumers is None
@@ -106,22 +106,22 @@ def test_an_algorithm_without_a_limit_of_its_own_is_downgraded_too() -> None:
 )
 def test_padding_around_the_starting_threshold(endpoints: int, active: bool, preferred: bool) -> None:
     """Threshold 9, padding 3: starts at 12, ends at 6."""
-    there = {f"e{number:02}": "abc"[number % 3] for number in range(endpoints)}
-    previous = {address: consumed_by(home) for address, home in there.items()} if active else None
-    preference = prefer(EQUAL, there, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3), previous)
+    home_of = {f"e{number:02}": "abc"[number % 3] for number in range(endpoints)}
+    previous = {address: consumed_by(home) for address, home in home_of.items()} if active else None
+    preference = prefer(EQUAL, home_of, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3), previous)
     assert (preference.consumers is not None) is preferred
 
 
 @pytest.mark.parametrize("active", [False, True])
 @pytest.mark.parametrize(("endpoints", "preferred"), [(8, False), (9, True)])
 def test_without_padding_the_threshold_is_one_number(endpoints: int, preferred: bool, active: bool) -> None:
-    there = {f"e{number}": "abc"[number % 3] for number in range(endpoints)}
-    previous = {address: consumed_by(home) for address, home in there.items()} if active else None
-    preference = prefer(EQUAL, there, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 0), previous)
+    home_of = {f"e{number}": "abc"[number % 3] for number in range(endpoints)}
+    previous = {address: consumed_by(home) for address, home in home_of.items()} if active else None
+    preference = prefer(EQUAL, home_of, PreferLimits(Algorithm.LOCAL, DEFAULT_START, 0), previous)
     assert (preference.consumers is not None) is preferred
 
 
-def test_memory_tells_not_started_from_started_but_refused() -> None:
+def test_memory_distinguishes_not_started_from_refused() -> None:
     limits = PreferLimits(Algorithm.LOCAL, DEFAULT_START, 3)
     assert prefer(EQUAL, homes(a=3, b=3, c=3), limits).memory is None
     assert prefer(EQUAL, homes(a=1, b=1), LOCAL).memory == {}
@@ -130,7 +130,7 @@ def test_memory_tells_not_started_from_started_but_refused() -> None:
     assert prefer(EQUAL, homes(a=1, b=1, c=1), LOCAL).memory == {zone + "0": consumed_by(zone) for zone in "abc"}
 
 
-def test_a_new_endpoint_goes_home_and_nothing_else_moves() -> None:
+def test_new_endpoint_serves_its_zone_and_moves_no_other() -> None:
     first = prefer(EQUAL, homes(a=3, b=3, c=6), LOCAL)
     second = prefer(EQUAL, homes(a=4, b=3, c=6), LOCAL, first.consumers)
     assert second.consumers is not None
@@ -140,14 +140,14 @@ def test_a_new_endpoint_goes_home_and_nothing_else_moves() -> None:
     assert second.moved == 0
 
 
-def test_what_is_lent_comes_home_only_when_a_threshold_breaks() -> None:
+def test_lent_endpoint_returns_only_if_a_threshold_breaks() -> None:
     lent = prefer(EQUAL, homes(b=3, c=6), LOCAL)
     returned = prefer(EQUAL, homes(a=2, b=3, c=6), LOCAL, lent.consumers)
     assert shape(returned) == {"a": "aaccc", "b": "bbb", "c": "ccc"}
     assert returned.moved == 0
 
 
-def test_a_broken_threshold_is_repaired_by_the_fewest_moves() -> None:
+def test_broken_threshold_is_repaired_with_the_fewest_moves() -> None:
     first = prefer(EQUAL, homes(a=6, b=6, c=6), LOCAL)
     after = prefer(EQUAL, homes(a=6, b=6, c=2), LOCAL, first.consumers)
     assert shape(after)["c"].count("c") == 2
@@ -162,14 +162,14 @@ def test_new_endpoints_are_moved_before_old_ones() -> None:
     assert after.worst_overload < 0.5
 
 
-def test_a_zone_that_is_gone_leaves_its_endpoints_to_the_others() -> None:
+def test_endpoints_of_a_removed_zone_serve_the_others() -> None:
     first = prefer(EQUAL, homes(a=4, b=4, c=4), LOCAL)
     after = prefer({"a": 1, "b": 1}, homes(a=4, b=4, c=4), LOCAL, first.consumers)
     assert shape(after) == {"a": "aaaacc", "b": "bbbbcc"}
     assert after.moved == 0
 
 
-def test_a_kept_assignment_may_be_worse_than_a_new_one() -> None:
+def test_kept_assignment_may_exceed_the_limit_of_a_new_one() -> None:
     limits = PreferLimits(Algorithm.LOCAL, AT_ONCE, 0, overload=0.2, keep_overload=0.3)
     first = prefer({"a": 1, "b": 1}, homes(a=9, b=9), limits)
     within = prefer({"a": 1, "b": 1}, homes(a=9, b=6), limits, first.consumers)
@@ -197,12 +197,12 @@ HOMES = st.dictionaries(
 )
 
 
-def check(preference: Preference, demand: Mapping[str, int], there: Mapping[str, Any], limits: PreferLimits) -> None:
+def check(preference: Preference, demand: Mapping[str, int], home_of: Mapping[str, Any], limits: PreferLimits) -> None:
     """Nothing is lost or invented, every zone is served, and the limit holds."""
     if preference.consumers is None:
         assert preference.reason.code in {RoutingCode.WOULD_OVERLOAD, RoutingCode.BALANCED}
         return
-    assert set(preference.consumers) == set(there)
+    assert set(preference.consumers) == set(home_of)
     assert all(consumers and set(names(consumers)) <= set(demand) for consumers in preference.consumers.values())
     assert {share.domain for consumers in preference.consumers.values() for share in consumers} == set(demand)
     measured = loads(Counter(preference.consumers.values()), demand)
@@ -212,37 +212,39 @@ def check(preference: Preference, demand: Mapping[str, int], there: Mapping[str,
 
 
 @given(DEMAND, HOMES, LIMITS)
-def test_limits_hold_or_it_downgrades(demand: dict[str, int], there: dict[str, Any], limits: PreferLimits) -> None:
-    check(prefer(demand, there, limits), demand, there, limits)
+def test_limit_holds_or_result_is_downgraded(
+    demand: dict[str, int], home_of: dict[str, Any], limits: PreferLimits
+) -> None:
+    check(prefer(demand, home_of, limits), demand, home_of, limits)
 
 
 @given(DEMAND, HOMES, DEMAND, HOMES, LIMITS)
-def test_repair_holds_the_limits_and_moves_no_more_than_afresh(
+def test_repair_holds_limits_and_moves_no_more_than_a_new_one(
     demand: dict[str, int],
-    there: dict[str, Any],
+    home_of: dict[str, Any],
     later_demand: dict[str, int],
     later: dict[str, Any],
     limits: PreferLimits,
 ) -> None:
-    previous = prefer(demand, there, limits).consumers
+    previous = prefer(demand, home_of, limits).consumers
     assume(previous is not None)
     assert previous is not None
     lazy = prefer(later_demand, later, limits, previous)
     check(lazy, later_demand, later, limits)
-    afresh = prefer(later_demand, later, replace(limits, lazy=False), previous)
-    check(afresh, later_demand, later, limits)
-    assert lazy.moved <= afresh.moved or afresh.consumers is None
+    fresh = prefer(later_demand, later, replace(limits, lazy=False), previous)
+    check(fresh, later_demand, later, limits)
+    assert lazy.moved <= fresh.moved or fresh.consumers is None
 
 
 @given(DEMAND, HOMES, HOMES, LIMITS)
 def test_nothing_moves_while_no_threshold_breaks(
-    demand: dict[str, int], there: dict[str, Any], added: dict[str, Any], limits: PreferLimits
+    demand: dict[str, int], home_of: dict[str, Any], added: dict[str, Any], limits: PreferLimits
 ) -> None:
-    previous = prefer(demand, there, limits).consumers
+    previous = prefer(demand, home_of, limits).consumers
     assume(previous is not None)
     assert previous is not None
-    assert prefer(demand, there, limits, previous).consumers == previous
-    later = there | {f"new-{address}": home for address, home in added.items() if home in demand}
+    assert prefer(demand, home_of, limits, previous).consumers == previous
+    later = home_of | {f"new-{address}": home for address, home in added.items() if home in demand}
     groups = set(previous.values())
     at_home = {
         address: previous.get(address) or min((g for g in groups if home in names(g)), key=lambda g: (len(g), g))
@@ -254,47 +256,49 @@ def test_nothing_moves_while_no_threshold_breaks(
 
 
 @given(DEMAND, HOMES, LIMITS, st.randoms(use_true_random=False))
-def test_the_order_of_the_items_does_not_matter(
-    demand: dict[str, int], there: dict[str, Any], limits: PreferLimits, random: Any
+def test_preference_is_independent_of_item_order(
+    demand: dict[str, int], home_of: dict[str, Any], limits: PreferLimits, random: Any
 ) -> None:
-    first = prefer(demand, there, limits)
-    shuffled = random.sample(sorted(there.items()), len(there))
+    first = prefer(demand, home_of, limits)
+    shuffled = random.sample(sorted(home_of.items()), len(home_of))
     again = prefer(dict(random.sample(sorted(demand.items()), len(demand))), dict(shuffled), limits)
     assert again == first
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.LOCAL_WEIGHTED, Algorithm.OPTIMAL])
 @given(data=st.data())
-def test_renamed_zones_get_as_good_an_answer(algorithm: Algorithm, data: st.DataObject) -> None:
+def test_renamed_zones_get_an_equally_good_result(algorithm: Algorithm, data: st.DataObject) -> None:
     demand = data.draw(DEMAND)
-    there = data.draw(
+    home_of = data.draw(
         st.dictionaries(st.integers(0, 60).map("e{:02}".format), st.sampled_from(sorted(demand)), min_size=1)
     )
     renamed = dict(zip(sorted(demand), data.draw(st.permutations(sorted(demand))), strict=True))
     limits = PreferLimits(algorithm, AT_ONCE, 0)
-    one = prefer(demand, there, limits)
-    other = prefer(
+    first = prefer(demand, home_of, limits)
+    second = prefer(
         {renamed[domain]: count for domain, count in demand.items()},
-        {address: renamed[home] for address, home in there.items()},
+        {address: renamed[home] for address, home in home_of.items()},
         limits,
     )
-    assert other.in_domain == pytest.approx(one.in_domain)
-    assert other.worst_overload == pytest.approx(one.worst_overload)
+    assert second.in_domain == pytest.approx(first.in_domain)
+    assert second.worst_overload == pytest.approx(first.worst_overload)
 
 
 @given(DEMAND, HOMES, LIMITS)
-def test_pick_accounts_for_every_endpoint(demand: dict[str, int], there: dict[str, Any], limits: PreferLimits) -> None:
-    preference = prefer(demand, there, limits)
+def test_pick_accounts_for_every_endpoint(
+    demand: dict[str, int], home_of: dict[str, Any], limits: PreferLimits
+) -> None:
+    preference = prefer(demand, home_of, limits)
     assume(preference.consumers is not None)
     assert preference.consumers is not None
-    placed = {address: home or OUTSIDE for address, home in there.items()}
+    placed = {address: home or OUTSIDE for address, home in home_of.items()}
     composition = compose(preference.consumers, placed)
     picked = pick(composition, placed, {})
     assert compose(picked, placed) == composition
     assert pick(composition, placed, preference.consumers) == preference.consumers
 
 
-def test_pick_leaves_alone_what_may_stay() -> None:
+def test_pick_keeps_endpoints_that_may_stay() -> None:
     placed = {f"e{number}": "a" for number in range(4)}
     settled: dict[str, Consumers] = {"e3": consumed_by("b"), "e0": consumed_by("a"), "e1": consumed_by("a", "b")}
     picked = pick({consumed_by("a"): {"a": 2}, consumed_by("b"): {"a": 2}}, placed, settled)
@@ -309,14 +313,14 @@ def test_a_new_weight_is_no_move() -> None:
 
 
 @pytest.mark.parametrize("strangers", [0, 1, 4])
-def test_a_full_rebalance_by_optimal_moves_nothing_where_nothing_changed(strangers: int) -> None:
-    """Endpoints from outside count as some zone's own, and keep being counted so."""
+def test_full_rebalance_by_optimal_moves_nothing_without_changes(strangers: int) -> None:
+    """Endpoints from outside count for a zone, and stay counted there."""
     demand = {"a": 3, "b": 4, "c": 5}
-    there = homes(a=20, b=3, c=17) | {f"x{number}": None for number in range(strangers)}
+    home_of = homes(a=20, b=3, c=17) | {f"x{number}": None for number in range(strangers)}
     limits = PreferLimits(Algorithm.OPTIMAL, AT_ONCE, 0, lazy=False)
-    first = prefer(demand, there, limits)
+    first = prefer(demand, home_of, limits)
     assert first.consumers
-    assert prefer(demand, there, limits, first.memory).moved == 0
+    assert prefer(demand, home_of, limits, first.memory).moved == 0
 
 
 def moved_by_one_more(algorithm: Algorithm) -> int:
@@ -324,12 +328,12 @@ def moved_by_one_more(algorithm: Algorithm) -> int:
     moved = 0
     for shift in range(24):
         demand = {"a": 1 + shift % 5, "b": 3, "c": 2 + shift % 7}
-        there = homes(a=5 + shift, b=30 - shift, c=9)
-        first = prefer(demand, there, limits)
+        home_of = homes(a=5 + shift, b=30 - shift, c=9)
+        first = prefer(demand, home_of, limits)
         for home in demand:
-            moved += prefer(demand, there | {"new": home}, limits, first.memory).moved
+            moved += prefer(demand, home_of | {"new": home}, limits, first.memory).moved
     return moved
 
 
-def test_with_its_memory_optimal_moves_no_more_than_local() -> None:
+def test_optimal_with_memory_moves_no_more_than_local() -> None:
     assert moved_by_one_more(Algorithm.OPTIMAL) <= moved_by_one_more(Algorithm.LOCAL)

@@ -1,4 +1,4 @@
-"""Same node, zone and region: walls, preferences within them, and what each level says."""
+"""Same node, zone and region: walls, preferences within them, and the reason of each level."""
 
 import pytest
 
@@ -23,13 +23,16 @@ TWO_REGIONS = RoutingNodes.of(
 
 
 def decided(
-    annotations: dict[str, str], there: list[Endpoint], where: RoutingNodes, previous: Decision | None = None
+    annotations: dict[str, str],
+    candidates: list[Endpoint],
+    routing_nodes: RoutingNodes,
+    previous: Decision | None = None,
 ) -> Decision:
-    return decide(service(annotations), there, where, previous or {})
+    return decide(service(annotations), candidates, routing_nodes, previous or {})
 
 
-def chosen(decision: Decision, where: RoutingNodes, client: str) -> str:
-    return " ".join(choose(decision, where, client).shares)
+def chosen(decision: Decision, routing_nodes: RoutingNodes, client: str) -> str:
+    return " ".join(choose(decision, routing_nodes, client).shares)
 
 
 FOUR = [endpoint("A1", "a1"), endpoint("A2", "a2"), endpoint("B1", "b1"), endpoint("X")]
@@ -39,7 +42,7 @@ CHOICES = {
     "misspelled": ({SAME_ZONE: "Required"}, FOUR, THREE, "c1", "A1 A2 B1 X"),
     "zone required": ({SAME_ZONE: "Require"}, FOUR, THREE, "a2", "A1 A2"),
     "zone required, none there": ({SAME_ZONE: "Require"}, FOUR, THREE, "c1", ""),
-    "zone required, client nowhere": ({SAME_ZONE: "Require"}, FOUR, THREE, "nobody", ""),
+    "zone required, client nowhere": ({SAME_ZONE: "Require"}, FOUR, THREE, "unknown", ""),
     "node required": ({SAME_NODE: "Require"}, FOUR, THREE, "a2", "A2"),
     "node required, none there": ({SAME_NODE: "Require"}, FOUR, THREE, "b2", ""),
     "node required beats zone preferred": ({SAME_NODE: "Require", SAME_ZONE: "Prefer"}, FOUR, THREE, "b2", ""),
@@ -102,11 +105,11 @@ CHOICES = {
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_choice(name: str) -> None:
-    annotations, there, where, client, expected = CHOICES[name]
-    assert chosen(decided(annotations, there, where), where, client) == expected
+    annotations, candidates, routing_nodes, client, expected = CHOICES[name]
+    assert chosen(decided(annotations, candidates, routing_nodes), routing_nodes, client) == expected
 
 
-def test_require_names_the_zones_it_cuts_off_and_the_endpoints_it_hides() -> None:
+def test_require_names_zones_cut_off_and_hidden_endpoints() -> None:
     reason = decided({SAME_ZONE: "Require"}, FOUR, THREE).reason
     assert reason.code is RoutingCode.REQUIRED
     assert reason.blame == (RoutingSubject("Zone", "c"), RoutingSubject("Endpoint", "X"))
@@ -114,12 +117,12 @@ def test_require_names_the_zones_it_cuts_off_and_the_endpoints_it_hides() -> Non
     assert reason.remedy
 
 
-def test_require_with_an_endpoint_everywhere_blames_nobody() -> None:
+def test_require_with_endpoints_everywhere_has_no_blame() -> None:
     reason = decided({SAME_ZONE: "Require"}, endpoints({"a": 1, "b": 1, "c": 1}), THREE).reason
     assert (reason.blame, reason.remedy) == ((), "")
 
 
-def test_a_node_that_would_overload_its_own_looks_further() -> None:
+def test_node_that_would_overload_its_own_uses_others() -> None:
     """Three nodes, one endpoint on a1 and five on each of b1 and c1: a1 alone would load its own 3.7-fold."""
     nodes = cluster({"a": 1, "b": 1, "c": 1})
     decision = decided({SAME_NODE: "Prefer"}, endpoints({"a": 1, "b": 5, "c": 5}), nodes)
@@ -136,7 +139,7 @@ def test_one_endpoint_per_node_stays_on_its_node() -> None:
     assert [chosen(decision, THREE, name) for name in THREE.nodes] == [name.upper() for name in THREE.nodes]
 
 
-def test_nodes_without_a_zone_are_named_and_use_everything() -> None:
+def test_nodes_without_a_zone_are_named_and_use_all_endpoints() -> None:
     nodes = RoutingNodes.of([*THREE.nodes.values(), node("bare")])
     decision = decided({SAME_ZONE: "Prefer"} | AT_ONCE, endpoints({"a": 2, "b": 2, "c": 2}), nodes)
     assert decision.reason.blame == (RoutingSubject("Node", "bare"),)
@@ -154,7 +157,7 @@ def test_each_level_has_its_reason() -> None:
     assert decision.reasons[1].sentence.startswith("east: ")
 
 
-def test_walls_that_hold_no_endpoint_leave_nothing_to_prefer() -> None:
+def test_walls_without_endpoints_have_no_preference() -> None:
     annotations = {SAME_ZONE: "Prefer", SAME_REGION: "Require"} | AT_ONCE
     decision = decided(annotations, [endpoint("X", "nowhere")], TWO_REGIONS)
     assert [reason.code for reason in decision.reasons] == [RoutingCode.NO_ENDPOINTS, RoutingCode.REQUIRED]
@@ -163,19 +166,19 @@ def test_walls_that_hold_no_endpoint_leave_nothing_to_prefer() -> None:
     assert choose(decision, TWO_REGIONS, "a1").reason.code is RoutingCode.NONE_REACHABLE
 
 
-def test_a_zone_that_comes_back_finds_the_preference_as_it_was() -> None:
-    """Ten endpoints are too few to start afresh at 6 + 5, but enough to go on."""
+def test_preference_is_restored_when_a_zone_returns() -> None:
+    """Ten endpoints are too few to start at 6 + 5, but enough to continue."""
     annotations = {SAME_ZONE: "Prefer", PADDING: "5"}
-    both, one = cluster({"a": 1, "b": 1}), cluster({"a": 1})
-    first = decided(annotations, endpoints({"a": 6, "b": 6}), both)
-    during = decided(annotations, endpoints({"a": 5, "b": 5}), one, first)
-    assert (during.reason.code, len(choose(during, one, "a1").shares)) == (RoutingCode.ONE_DOMAIN, 10)
-    after = decided(annotations, endpoints({"a": 5, "b": 5}), both, during)
+    two_zones, one_zone = cluster({"a": 1, "b": 1}), cluster({"a": 1})
+    first = decided(annotations, endpoints({"a": 6, "b": 6}), two_zones)
+    during = decided(annotations, endpoints({"a": 5, "b": 5}), one_zone, first)
+    assert (during.reason.code, len(choose(during, one_zone, "a1").shares)) == (RoutingCode.ONE_DOMAIN, 10)
+    after = decided(annotations, endpoints({"a": 5, "b": 5}), two_zones, during)
     assert after.reason.code is RoutingCode.PREFERRED
-    assert decided(annotations, endpoints({"a": 5, "b": 5}), both).reason.code is RoutingCode.BELOW_START
+    assert decided(annotations, endpoints({"a": 5, "b": 5}), two_zones).reason.code is RoutingCode.BELOW_START
 
 
-def test_regions_remember_apart() -> None:
+def test_regions_have_separate_memory() -> None:
     annotations = {SAME_REGION: "Require", SAME_ZONE: "Prefer", STARTING_THRESHOLD: "4", PADDING: "2"}
     many = decided(annotations, endpoints({"a": 3, "b": 3, "c": 2, "d": 2}), TWO_REGIONS)
     assert (chosen(many, TWO_REGIONS, "a1"), chosen(many, TWO_REGIONS, "c1")) == ("a-1 a-2 a-3", "c-1 c-2 d-1 d-2")
@@ -183,7 +186,7 @@ def test_regions_remember_apart() -> None:
     assert (chosen(fewer, TWO_REGIONS, "a1"), chosen(fewer, TWO_REGIONS, "c1")) == ("a-1 a-2", "c-1 c-2 d-1 d-2")
 
 
-def test_only_terminating_endpoints_are_nobodys_preference_but_walls_stand() -> None:
+def test_terminating_endpoints_are_not_preferred_but_walls_hold() -> None:
     draining = [
         endpoint(f"{zone.upper()}{n}", f"{zone}1", zone, ready=False, serving=True, terminating=True)
         for zone in "abc"

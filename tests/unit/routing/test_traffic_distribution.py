@@ -1,4 +1,4 @@
-"""`trafficDistribution`: nearest first, then everyone; one endpoint without a place spoils it and is named."""
+"""`trafficDistribution`: nearest first, then everyone; one endpoint without a zone or node disables it and is named."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pods and Services for the tests of slices, and a world of slices that plans are carried out in."""
+"""Builders of pods, nodes and Services for the tests of slices, and a store that plans are written to."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -81,24 +81,24 @@ def pod(
     )
 
 
-def pods_in(per_zone: Mapping[str, int], **said: object) -> list[Pod]:
+def pods_in(per_zone: Mapping[str, int], **options: object) -> list[Pod]:
     """Pods web-a-0, web-a-1, ... on node a1, and so on, each with an address of its own."""
     return [
         pod(
             f"web-{zone}-{number}",
             f"10.{ord(zone[0]) - 96}.{number // 250}.{number % 250}",
             node_name=f"{zone}1",
-            **said,
+            **options,
         )
-        for zone, how_many in per_zone.items()
-        for number in range(how_many)
+        for zone, count in per_zone.items()
+        for number in range(count)
     ]
 
 
 def service(
     annotations: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None, **spec: object
 ) -> Service:
-    said = {"selector": {"app": "web"}, "cluster_ip": "10.96.0.1", "ip_families": ("IPv4",), "ports": (HTTP,)} | spec
+    fields = {"selector": {"app": "web"}, "cluster_ip": "10.96.0.1", "ip_families": ("IPv4",), "ports": (HTTP,)} | spec
     return Service(
         metadata=Metadata(
             name="web",
@@ -108,12 +108,12 @@ def service(
             labels=dict(labels or {}),
             creation_timestamp="2026-01-01T00:00:00Z",
         ),
-        spec=ServiceSpec(**said),
+        spec=ServiceSpec(**fields),
     )
 
 
-class World:
-    """The slices of one Service as an API server would keep them, written only through bodies and patches."""
+class SliceStore:
+    """The slices of one Service as an API server stores them, written only through bodies and patches."""
 
     def __init__(self, cluster: RoutingNodes, *, most: int = 100, form: HintsForm = HintsForm.STABLE) -> None:
         self.cluster = cluster
@@ -128,7 +128,7 @@ class World:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        return [endpoint for found in self.slices for endpoint in found.endpoints or ()]
+        return [endpoint for endpoint_slice in self.slices for endpoint in endpoint_slice.endpoints or ()]
 
     @property
     def by_pod(self) -> dict[str, Endpoint]:
@@ -136,7 +136,7 @@ class World:
 
     @property
     def sizes(self) -> list[int]:
-        return sorted(len(found.endpoints or ()) for found in self.slices)
+        return sorted(len(endpoint_slice.endpoints or ()) for endpoint_slice in self.slices)
 
     def plan(
         self, service: Service, pods: Iterable[Pod], *, drained: Drain = NO_DRAIN, trigger_time: str | None = None
@@ -156,33 +156,33 @@ class World:
         self, service: Service, pods: Iterable[Pod], *, drained: Drain = NO_DRAIN, trigger_time: str | None = None
     ) -> SlicesPlan:
         plan = self.plan(service, pods, drained=drained, trigger_time=trigger_time)
-        for _ in self.carry_out(plan):
+        for _ in self.write_plan(plan):
             pass
         return plan
 
-    def carry_out(self, plan: SlicesPlan) -> Iterator[None]:
-        """One write at a time, in the order that the controller keeps."""
-        for draft in plan.creates:
-            self._create(draft)
+    def write_plan(self, plan: SlicesPlan) -> Iterator[None]:
+        """One write at a time, in the order of the controller."""
+        for body in plan.creates:
+            self._create(body)
             yield
         for update in plan.updates:
             name = update.existing.metadata.name
-            self.stored[name] = _merged(self.stored[name], patch_of(update.existing, update.draft))
+            self.stored[name] = _merged(self.stored[name], patch_of(update.existing, update.body))
             self.stored[name]["metadata"]["resourceVersion"] = str(next(self._numbers))
             yield
-        for found in plan.deletes:
-            del self.stored[found.metadata.name]
+        for endpoint_slice in plan.deletes:
+            del self.stored[endpoint_slice.metadata.name]
             yield
 
-    def put(self, found: EndpointSlice) -> None:
-        self.stored[found.metadata.name] = msgspec.to_builtins(found)
+    def put(self, endpoint_slice: EndpointSlice) -> None:
+        self.stored[endpoint_slice.metadata.name] = msgspec.to_builtins(endpoint_slice)
 
-    def _create(self, draft: SliceBody) -> None:
-        body = body_of(draft)
+    def _create(self, body: SliceBody) -> None:
+        manifest = body_of(body)
         number = next(self._numbers)
-        name = f"{body['metadata']['generateName']}{number:05}"
-        body["metadata"] |= {"name": name, "uid": f"uid-{name}", "resourceVersion": str(number)}
-        self.stored[name] = body
+        name = f"{manifest['metadata']['generateName']}{number:05}"
+        manifest["metadata"] |= {"name": name, "uid": f"uid-{name}", "resourceVersion": str(number)}
+        self.stored[name] = manifest
 
 
 def _merged(target: object, patch: object) -> object:

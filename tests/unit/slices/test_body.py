@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from unit.slices.build import HTTP, World, pod, pods_in, service, zones
+from unit.slices.build import HTTP, SliceStore, pod, pods_in, service, zones
 from zonewise.objects import EndpointSlice, Metadata, OwnerReference
 from zonewise.slices.decide.body import body_of, is_owned_by, name_prefix, patch_of
 from zonewise.slices.decide.plan import plan_slices
@@ -14,7 +14,7 @@ from zonewise.slices.decide.plan import plan_slices
 WEB = service(labels={"team": "shop"}, ports=(HTTP,))
 
 
-def test_the_body_of_a_new_slice() -> None:
+def test_body_of_a_new_slice() -> None:
     (draft,) = plan_slices(WEB, [pod("p", "10.0.0.1", ready=False)], zones("a"), [], trigger_time="now").creates
     assert json.loads(json.dumps(body_of(draft))) == {
         "metadata": {
@@ -51,44 +51,48 @@ def test_the_body_of_a_new_slice() -> None:
     }
 
 
-def test_the_body_of_a_placeholder_has_both_lists() -> None:
+def test_body_of_a_placeholder_has_empty_lists() -> None:
     (draft,) = plan_slices(WEB, [], zones("a"), []).creates
     body = json.loads(json.dumps(body_of(draft)))
     assert (body["ports"], body["endpoints"]) == ([], [])
 
 
-def patched(before: World, change: Any) -> dict[str, Any]:
+def patched(before: SliceStore, change: Any) -> dict[str, Any]:
     (update,) = before.plan(*change).updates
-    return patch_of(update.existing, update.draft)
+    return patch_of(update.existing, update.body)
 
 
-def test_a_patch_has_only_what_differs() -> None:
-    world = World(zones("a"))
+def test_patch_has_only_the_differences() -> None:
+    store = SliceStore(zones("a"))
     pods = pods_in({"a": 2})
-    world.sync(WEB, pods, trigger_time="then")
-    (found,) = world.slices
-    version = found.metadata.resource_version
+    store.sync(WEB, pods, trigger_time="then")
+    (endpoint_slice,) = store.slices
+    version = endpoint_slice.metadata.resource_version
     relabelled = service(labels={"tier": "front"})
-    assert patched(world, (relabelled, pods)) == {
+    assert patched(store, (relabelled, pods)) == {
         "metadata": {
             "resourceVersion": version,
             "labels": {"team": None, "tier": "front"},
             "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": None},
         }
     }
-    fewer = patched(world, (WEB, pods[:1]))
+    fewer = patched(store, (WEB, pods[:1]))
     assert set(fewer) == {"metadata", "endpoints"}
     assert len(fewer["endpoints"]) == 1
 
 
-def test_annotations_of_others_stay() -> None:
-    world = World(zones("a"))
-    world.sync(WEB, pods_in({"a": 1}), trigger_time="then")
-    (found,) = world.slices
-    annotated = {**found.metadata.annotations, "example.com/mine": "yes"}
-    world.put(msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, annotations=annotated)))
-    world.sync(WEB, pods_in({"a": 2}))
-    assert world.slices[0].metadata.annotations == {"example.com/mine": "yes"}
+def test_annotations_of_other_writers_are_kept() -> None:
+    store = SliceStore(zones("a"))
+    store.sync(WEB, pods_in({"a": 1}), trigger_time="then")
+    (endpoint_slice,) = store.slices
+    annotated = {**endpoint_slice.metadata.annotations, "example.com/mine": "yes"}
+    store.put(
+        msgspec.structs.replace(
+            endpoint_slice, metadata=msgspec.structs.replace(endpoint_slice.metadata, annotations=annotated)
+        )
+    )
+    store.sync(WEB, pods_in({"a": 2}))
+    assert store.slices[0].metadata.annotations == {"example.com/mine": "yes"}
 
 
 OWNERS = {
@@ -101,10 +105,12 @@ OWNERS = {
 
 @pytest.mark.parametrize(("owner", "expected"), OWNERS.values(), ids=OWNERS)
 def test_ownership(owner: OwnerReference, expected: bool) -> None:
-    found = EndpointSlice(metadata=Metadata(name="web-1", owner_references=(OwnerReference(uid="other"), owner)))
-    assert is_owned_by(found, WEB) is expected
+    endpoint_slice = EndpointSlice(
+        metadata=Metadata(name="web-1", owner_references=(OwnerReference(uid="other"), owner))
+    )
+    assert is_owned_by(endpoint_slice, WEB) is expected
 
 
 @pytest.mark.parametrize(("length", "dash"), [(1, "-"), (252, "-"), (253, "")])
-def test_a_name_has_a_dash_if_there_is_room(length: int, dash: str) -> None:
+def test_name_prefix_has_a_dash_if_there_is_room(length: int, dash: str) -> None:
     assert name_prefix("w" * length) == "w" * length + dash

@@ -1,4 +1,4 @@
-"""What costs a Service another look, and what costs nothing."""
+"""Changes of objects that trigger a sync of a Service, and those that do not."""
 
 from msgspec.structs import replace
 
@@ -27,15 +27,15 @@ NODE = Node(
 SERVICE = Service(metadata=Metadata(name="web", uid="1"))
 
 
-def test_pods() -> None:
+def test_pod_changes() -> None:
     status = POD.status
-    nothing = {
+    ignored = {
         "another resource version": replace(POD, metadata=replace(POD.metadata, resource_version="9")),
         "an annotation": replace(POD, metadata=replace(POD.metadata, annotations={"a": "b"})),
         "from pending to running": replace(POD, status=replace(status, phase="Pending")),
         "another condition": replace(POD, status=replace(status, conditions=(READY, Condition(type="Other")))),
     }
-    much = {
+    relevant = {
         "unready": replace(POD, status=replace(status, conditions=())),
         "another address": replace(POD, status=replace(status, pod_ips=(PodIP(ip="10.0.0.2"),))),
         "ended": replace(POD, status=replace(status, phase="Failed")),
@@ -43,11 +43,11 @@ def test_pods() -> None:
         "another pod of that name": replace(POD, metadata=replace(POD.metadata, uid="2")),
         "placed": replace(POD, spec=PodSpec(node_name="m")),
     }
-    assert [name for name, changed in nothing.items() if pod_matters(POD, changed)] == []
-    assert [name for name, changed in much.items() if not pod_matters(POD, changed)] == []
+    assert [name for name, changed in ignored.items() if pod_matters(POD, changed)] == []
+    assert [name for name, changed in relevant.items() if not pod_matters(POD, changed)] == []
 
 
-def test_nodes() -> None:
+def test_node_changes() -> None:
     heartbeat = replace(NODE, metadata=replace(NODE.metadata, resource_version="9", annotations={"beat": "1"}))
     assert not routing_matters(NODE, heartbeat)
     changes = {
@@ -65,12 +65,14 @@ def test_nodes() -> None:
     assert not moves_endpoints(NODE, heartbeat)
 
 
-def test_services() -> None:
-    said = replace(SERVICE, metadata=replace(SERVICE.metadata, annotations={ROUTING_STATE: "{}"}, resource_version="9"))
-    asked = replace(SERVICE, metadata=replace(SERVICE.metadata, annotations={DRAIN_ZONE: "z"}))
-    assert not service_matters(SERVICE, said)
-    assert service_matters(SERVICE, asked)
+def test_service_changes() -> None:
+    with_state = replace(
+        SERVICE, metadata=replace(SERVICE.metadata, annotations={ROUTING_STATE: "{}"}, resource_version="9")
+    )
+    with_drain = replace(SERVICE, metadata=replace(SERVICE.metadata, annotations={DRAIN_ZONE: "z"}))
+    assert not service_matters(SERVICE, with_state)
+    assert service_matters(SERVICE, with_drain)
     assert service_matters(None, SERVICE)
     assert service_matters(SERVICE, None)
-    assert wants_routing(asked)
+    assert wants_routing(with_drain)
     assert not wants_routing(SERVICE)

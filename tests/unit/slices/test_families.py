@@ -1,4 +1,4 @@
-"""Which families a Service has, and the spelling of addresses."""
+"""The IP families of a Service, and canonical addresses."""
 
 from ipaddress import IPv4Address
 
@@ -13,7 +13,7 @@ V4, V6 = ServiceFamily.IPV4, ServiceFamily.IPV6
 
 
 @pytest.mark.parametrize(
-    ("said", "cluster_ip", "expected"),
+    ("declared", "cluster_ip", "expected"),
     [
         (("IPv4",), "10.96.0.1", (V4,)),
         (("IPv6",), "fd00::1", (V6,)),
@@ -37,12 +37,12 @@ V4, V6 = ServiceFamily.IPV4, ServiceFamily.IPV6
         "headless",
     ],
 )
-def test_families(said: tuple[str, ...], cluster_ip: str, expected: tuple[ServiceFamily, ...]) -> None:
-    assert families_of(service(ip_families=said, cluster_ip=cluster_ip)) == expected
+def test_families(declared: tuple[str, ...], cluster_ip: str, expected: tuple[ServiceFamily, ...]) -> None:
+    assert families_of(service(ip_families=declared, cluster_ip=cluster_ip)) == expected
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("address", "expected"),
     [
         ("10.0.0.1", (V4, "10.0.0.1")),
         ("010.000.0.01", (V4, "10.0.0.1")),
@@ -55,10 +55,10 @@ def test_families(said: tuple[str, ...], cluster_ip: str, expected: tuple[Servic
         ("", None),
     ],
 )
-def test_spelling(written: str, expected: tuple[ServiceFamily, str] | None) -> None:
-    assert canonical(written) == expected
+def test_canonical_address(address: str, expected: tuple[ServiceFamily, str] | None) -> None:
+    assert canonical(address) == expected
 
 
 @given(st.ip_addresses(v=4))
-def test_the_usual_spelling_is_kept_without_parsing(address: IPv4Address) -> None:
+def test_plain_ipv4_address_is_unchanged(address: IPv4Address) -> None:
     assert canonical(str(address)) == (ServiceFamily.IPV4, str(address))

@@ -1,4 +1,4 @@
-"""Hints laid over slices that somebody else writes: what they say, and that they come to rest at once."""
+"""Overlay of hints on slices of the stock controller: the hints, and that they are stable at once."""
 
 import json
 from collections.abc import Iterable
@@ -42,21 +42,21 @@ def slice_of(name: str, endpoints: Iterable[Endpoint], family: str = "IPv4", **m
 
 
 def state(policy: str) -> dict[str, str]:
-    """As the annotation tells it while the policy is in force."""
-    told = ServiceRoutingState(
+    """The state annotation while the policy is in force."""
+    in_force = ServiceRoutingState(
         policy=policy, active=True, code="x", sentence="", since="", as_of="", endpoints=3, in_zone=1, worst_overload=0
     )
-    return {ROUTING_STATE: msgspec.json.encode(told).decode()}
+    return {ROUTING_STATE: msgspec.json.encode(in_force).decode()}
 
 
 def drain(*zones: str) -> Drain:
     return Drain(dict.fromkeys(zones, (RoutingSubject("Service", "shop/web"),)))
 
 
-def laid(found: EndpointSlice, answer: Overlay) -> EndpointSlice:
-    """As the API server carries out the answer's operations."""
-    body = msgspec.to_builtins(found)
-    for operation in answer.operations_on(found):
+def patched(endpoint_slice: EndpointSlice, answer: Overlay) -> EndpointSlice:
+    """The slice after the API server has applied the patch."""
+    body = msgspec.to_builtins(endpoint_slice)
+    for operation in answer.operations_on(endpoint_slice):
         _, field, index, name = operation["path"].split("/")
         assert (field, name) == ("endpoints", "hints")
         if operation["op"] == "remove":
@@ -66,29 +66,29 @@ def laid(found: EndpointSlice, answer: Overlay) -> EndpointSlice:
     return msgspec.convert(body, EndpointSlice)
 
 
-def stripped(found: EndpointSlice) -> EndpointSlice:
+def stripped(endpoint_slice: EndpointSlice) -> EndpointSlice:
     """As the stock controller writes it."""
-    bare = tuple(msgspec.structs.replace(each, hints=None) for each in found.endpoints or ())
-    return msgspec.structs.replace(found, endpoints=bare)
+    bare = tuple(msgspec.structs.replace(end, hints=None) for end in endpoint_slice.endpoints or ())
+    return msgspec.structs.replace(endpoint_slice, endpoints=bare)
 
 
-def said(found: EndpointSlice) -> dict[str, str]:
+def hints_by_address(endpoint_slice: EndpointSlice) -> dict[str, str]:
     """`zones/nodes` by address."""
     return {
-        each.addresses[
+        end.addresses[
             0
-        ]: f"{'+'.join(h.name for h in each.hints.for_zones)}/{'+'.join(h.name for h in each.hints.for_nodes)}"
-        if each.hints
+        ]: f"{'+'.join(h.name for h in end.hints.for_zones)}/{'+'.join(h.name for h in end.hints.for_nodes)}"
+        if end.hints
         else ""
-        for each in found.endpoints or ()
+        for end in endpoint_slice.endpoints or ()
     }
 
 
 ONE_EACH = (endpoint("A", "a1", "a"), endpoint("B", "b1", "b"), endpoint("C", "c1", "c"))
 
 CASES = {
-    # name: Service, endpoints, what they say afterwards
-    "nothing asked": (service(), ONE_EACH, {"A": "", "B": "", "C": ""}),
+    # name: Service, endpoints, hints afterwards
+    "no policy": (service(), ONE_EACH, {"A": "", "B": "", "C": ""}),
     "zone preferred": (service({SAME_ZONE: "Prefer"} | AT_ONCE), ONE_EACH, {"A": "a/", "B": "b/", "C": "c/"}),
     "below the start": (service({SAME_ZONE: "Prefer"}), ONE_EACH, {"A": "", "B": "", "C": ""}),
     "zone required": (service({SAME_ZONE: "Require"}), ONE_EACH[:2], {"A": "a/", "B": "b/"}),
@@ -99,90 +99,93 @@ CASES = {
         ONE_EACH[:2],
         {"A": "a/a1", "B": "b/b1"},
     ),
-    "a word nobody knows": (service({SAME_ZONE: "prefer"}), ONE_EACH, {"A": "", "B": "", "C": ""}),
-    "hints of an end that is not ready go": (
+    "an unknown value": (service({SAME_ZONE: "prefer"}), ONE_EACH, {"A": "", "B": "", "C": ""}),
+    "hints of an unready endpoint are removed": (
         service({SAME_ZONE: "Require"}),
         (ONE_EACH[0], endpoint("B", "b1", "b", ready=False, zones=["b"])),
         {"A": "a/", "B": ""},
     ),
-    "hints that nobody asks for go": (service(), (endpoint("A", "a1", "a", zones=["b"]),), {"A": ""}),
+    "hints without a policy are removed": (service(), (endpoint("A", "a1", "a", zones=["b"]),), {"A": ""}),
     "other hints are replaced": (
         service({SAME_ZONE: "Require"}),
         (endpoint("A", "a1", "a", zones=["b"], nodes=["b1"]),),
         {"A": "a/"},
     ),
-    "an endpoint without an address says nothing": (service({SAME_ZONE: "Require"}), (), {}),
+    "no endpoints": (service({SAME_ZONE: "Require"}), (), {}),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_laid_over(name: str) -> None:
-    asked, endpoints, expected = CASES[name]
-    found = slice_of("web-1", endpoints)
-    assert said(laid(found, overlay(asked, [found], THREE))) == expected
+def test_overlay_hints(name: str) -> None:
+    svc, endpoints, expected = CASES[name]
+    endpoint_slice = slice_of("web-1", endpoints)
+    assert hints_by_address(patched(endpoint_slice, overlay(svc, [endpoint_slice], THREE))) == expected
 
 
-def test_families_are_decided_one_by_one() -> None:
-    asked = service({SAME_ZONE: "Require"})
+def test_families_are_decided_separately() -> None:
+    svc = service({SAME_ZONE: "Require"})
     slices = [
         slice_of("four", [endpoint("10.0.0.1", "a1", "a")]),
         slice_of("six", [endpoint("fd::1", "b1", "b")], "IPv6"),
     ]
-    answer = overlay(asked, slices, THREE)
+    answer = overlay(svc, slices, THREE)
     assert set(answer.decisions) == set(answer.expressions) == {"IPv4", "IPv6"}
-    assert [said(laid(found, answer)) for found in slices] == [{"10.0.0.1": "a/"}, {"fd::1": "b/"}]
+    assert [hints_by_address(patched(endpoint_slice, answer)) for endpoint_slice in slices] == [
+        {"10.0.0.1": "a/"},
+        {"fd::1": "b/"},
+    ]
 
 
-def test_a_drain_speaks_for_a_service_that_asks_for_nothing() -> None:
-    found = slice_of("web-1", ONE_EACH)
-    answer = overlay(service(), [found], THREE, drained=drain("a"))
+def test_drain_sets_hints_without_a_policy() -> None:
+    endpoint_slice = slice_of("web-1", ONE_EACH)
+    answer = overlay(service(), [endpoint_slice], THREE, drained=drain("a"))
     assert not answer.is_silent
-    hinted = said(laid(found, answer))
+    hinted = hints_by_address(patched(endpoint_slice, answer))
     assert (hinted["B"], hinted["C"]) == ("a+b+c/", "a+b+c/")
     assert not set(hinted["A"].rstrip("/").split("+")) & {"a", "b", "c"}
 
 
-def test_a_slice_without_endpoints_is_left_as_it_is() -> None:
+def test_slice_without_endpoints_is_unchanged() -> None:
     empty = EndpointSlice(metadata=Metadata(name="web-0", namespace="shop"), endpoints=None)
     assert overlay(service({SAME_ZONE: "Require"}), [empty], THREE).operations_on(empty) == ()
 
 
-def test_who_asks_for_nothing_is_silent() -> None:
-    found = slice_of("web-1", ONE_EACH)
-    assert overlay(service(), [found], THREE).is_silent
+def test_overlay_is_silent_without_a_policy() -> None:
+    endpoint_slice = slice_of("web-1", ONE_EACH)
+    assert overlay(service(), [endpoint_slice], THREE).is_silent
     assert overlay(service(), [], THREE).is_silent
-    assert not overlay(service({SAME_ZONE: "Balanced"}), [found], THREE).is_silent
-    assert not overlay(service({SAME_ZONE: "Require"}), [found], THREE).is_silent
+    assert not overlay(service({SAME_ZONE: "Balanced"}), [endpoint_slice], THREE).is_silent
+    assert not overlay(service({SAME_ZONE: "Require"}), [endpoint_slice], THREE).is_silent
 
 
-def test_only_slices_of_the_stock_controller_that_stay_are_overlaid() -> None:
+def test_only_live_slices_of_the_stock_controller_are_overlaid() -> None:
     assert is_stock(slice_of("web-1", ()))
     assert not is_stock(slice_of("web-1", (), deletion_timestamp="2026-01-01T00:00:00Z"))
-    assert not is_stock(slice_of("web-1", (), labels={MANAGED_BY: "somebody.example"}))
+    assert not is_stock(slice_of("web-1", (), labels={MANAGED_BY: "other.example"}))
     assert not is_stock(slice_of("web-1", (), labels={}))
 
 
 BETWEEN = {STARTING_THRESHOLD: "3", PADDING: "2"}
-"""Three endpoints are too few to start, and enough to go on."""
+"""Three endpoints are too few to start, and enough to continue."""
 
 REMEMBERED = {
-    "nothing is told": (None, "a/"),
+    "no state annotation": (None, "a/"),
     "of the same policy": ("same-zone Prefer", "a/"),
     "of another policy": ("same-zone Require", ""),
 }
 
 
 @pytest.mark.parametrize("name", REMEMBERED)
-def test_hints_of_another_policy_are_no_memory(name: str) -> None:
+def test_hints_of_another_policy_are_ignored(name: str) -> None:
     policy, expected = REMEMBERED[name]
-    asked = service({SAME_ZONE: "Prefer"} | BETWEEN | (state(policy) if policy else {}))
-    found = slice_of("web-1", [endpoint(f"{zone.upper()}", f"{zone}1", zone, zones=[zone]) for zone in "abc"])
-    assert said(laid(found, overlay(asked, [found], THREE)))["A"] == expected
+    svc = service({SAME_ZONE: "Prefer"} | BETWEEN | (state(policy) if policy else {}))
+    endpoint_slice = slice_of("web-1", [endpoint(f"{zone.upper()}", f"{zone}1", zone, zones=[zone]) for zone in "abc"])
+    assert hints_by_address(patched(endpoint_slice, overlay(svc, [endpoint_slice], THREE)))["A"] == expected
 
 
-def test_hints_that_tell_too_little_come_to_rest_at_once() -> None:
-    """The region's hints, where no split over zones is good enough, read as if they were the zones'."""
-    asked = service(
+def test_ambiguous_hints_are_stable_at_once() -> None:
+    """If no split over zones is good enough, the hints of the region read like hints of zones."""
+    svc = service(
         {SAME_ZONE: "Prefer", SAME_REGION: "Prefer", ALGORITHM: "local-opt", OVERLOAD_THRESHOLD: "10%"} | AT_ONCE
     )
     nodes = RoutingNodes.of(
@@ -192,20 +195,20 @@ def test_hints_that_tell_too_little_come_to_rest_at_once() -> None:
             node("d2", region="east"),
         ]
     )
-    found = slice_of(
+    endpoint_slice = slice_of(
         "web-1", [*(endpoint(f"A{n}", "a0", "a") for n in range(5)), *(endpoint(f"B{n}", "b0", "b") for n in range(2))]
     )
-    rested = laid(found, overlay(asked, [found], nodes, drained=drain("a")))
-    assert any(said(rested).values())
-    assert overlay(asked, [rested], nodes, drained=drain("a")).operations_on(rested) == ()
+    stable = patched(endpoint_slice, overlay(svc, [endpoint_slice], nodes, drained=drain("a")))
+    assert any(hints_by_address(stable).values())
+    assert overlay(svc, [stable], nodes, drained=drain("a")).operations_on(stable) == ()
 
 
-def test_an_endpoint_that_moves_to_another_slice_takes_its_hints_along() -> None:
+def test_endpoint_keeps_its_hints_in_another_slice() -> None:
     before = slice_of("web-1", [endpoint("A", "a1", "a", zones=["b"])])
     moved = as_remembered(slice_of("", [endpoint("A", "a1", "a"), endpoint("B", "b1", "b")]), [before])
-    assert said(moved) == {"A": "b/", "B": ""}
+    assert hints_by_address(moved) == {"A": "b/", "B": ""}
     of_another_family = as_remembered(slice_of("", [endpoint("A")], "IPv6"), [before])
-    assert said(of_another_family) == {"A": ""}
+    assert hints_by_address(of_another_family) == {"A": ""}
 
 
 ZONES = "abcd"
@@ -227,7 +230,7 @@ ANNOTATIONS = st.one_of(
 )
 STATES = st.sampled_from([{}, *map(state, ["same-zone Prefer", "same-zone Require", "automatic hints"])])
 SERVICES = st.builds(
-    lambda annotations, told, distribution: service(annotations | told, traffic_distribution=distribution),
+    lambda annotations, state, distribution: service(annotations | state, traffic_distribution=distribution),
     ANNOTATIONS,
     STATES,
     st.sampled_from([None, None, "PreferClose", "PreferSameNode"]),
@@ -251,8 +254,8 @@ def clusters(draw: st.DrawFn) -> RoutingNodes:
 
 @st.composite
 def slices(draw: st.DrawFn) -> list[EndpointSlice]:
-    """Up to three slices of two families, with whatever hints somebody left there."""
-    places = draw(st.lists(st.sampled_from(ZONES), max_size=14))
+    """Up to three slices of two families, with any hints."""
+    locations = draw(st.lists(st.sampled_from(ZONES), max_size=14))
     endpoints = [
         endpoint(
             f"{zone}-{number}",
@@ -263,7 +266,7 @@ def slices(draw: st.DrawFn) -> list[EndpointSlice]:
             terminating=draw(st.booleans()),
             zones=draw(st.lists(st.sampled_from(ZONES + "x"), max_size=3, unique=True)),
         )
-        for number, zone in enumerate(places)
+        for number, zone in enumerate(locations)
     ]
     cut = draw(st.integers(0, len(endpoints)))
     return [slice_of("one", endpoints[:cut]), slice_of("two", endpoints[cut:]), slice_of("six", endpoints[::2], "IPv6")]
@@ -275,39 +278,39 @@ DRAINS = st.one_of(
 
 
 @given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm), DRAINS)
-def test_laying_it_over_again_changes_nothing(
-    asked: Service, found: list[EndpointSlice], nodes: RoutingNodes, form: HintsForm, drained: Drain
+def test_second_overlay_changes_nothing(
+    svc: Service, given_slices: list[EndpointSlice], nodes: RoutingNodes, form: HintsForm, drained: Drain
 ) -> None:
-    answer = overlay(asked, found, nodes, hints=form, drained=drained)
-    rested = [laid(each, answer) for each in found]
-    for next_asked in (asked, _told_of(asked)):
-        again = overlay(next_asked, rested, nodes, hints=form, drained=drained)
-        assert [again.operations_on(each) for each in rested] == [(), (), ()]
+    answer = overlay(svc, given_slices, nodes, hints=form, drained=drained)
+    stable = [patched(endpoint_slice, answer) for endpoint_slice in given_slices]
+    for next_svc in (svc, _with_state(svc)):
+        again = overlay(next_svc, stable, nodes, hints=form, drained=drained)
+        assert [again.operations_on(endpoint_slice) for endpoint_slice in stable] == [(), (), ()]
 
 
-def _told_of(asked: Service) -> Service:
+def _with_state(svc: Service) -> Service:
     """The Service once its state is reported."""
-    annotations = asked.metadata.annotations | state(policy_name(read_policy(asked).policy))
-    return service(annotations, traffic_distribution=asked.spec.traffic_distribution)
+    annotations = svc.metadata.annotations | state(policy_name(read_policy(svc).policy))
+    return service(annotations, traffic_distribution=svc.spec.traffic_distribution)
 
 
 @given(SERVICES, slices(), clusters(), st.randoms(use_true_random=False))
-def test_the_order_of_slices_does_not_matter(
-    asked: Service, found: list[EndpointSlice], nodes: RoutingNodes, chance: Any
+def test_overlay_is_independent_of_slice_order(
+    svc: Service, given_slices: list[EndpointSlice], nodes: RoutingNodes, chance: Any
 ) -> None:
-    shuffled = chance.sample(found, len(found))
-    assert overlay(asked, found, nodes).hints == overlay(asked, shuffled, nodes).hints
+    shuffled = chance.sample(given_slices, len(given_slices))
+    assert overlay(svc, given_slices, nodes).hints == overlay(svc, shuffled, nodes).hints
 
 
 @given(SERVICES, slices(), clusters(), st.sampled_from(HintsForm), DRAINS)
-def test_a_slice_reviewed_alone_gets_what_all_together_got(
-    asked: Service, found: list[EndpointSlice], nodes: RoutingNodes, form: HintsForm, drained: Drain
+def test_review_of_one_slice_restores_its_hints(
+    svc: Service, given_slices: list[EndpointSlice], nodes: RoutingNodes, form: HintsForm, drained: Drain
 ) -> None:
-    """The stock controller writes one slice after the other without hints, and each comes back as it stood."""
-    answer = overlay(asked, found, nodes, hints=form, drained=drained)
-    rested = [laid(each, answer) for each in found]
-    for stored in rested:
+    """The stock controller writes one slice after the other without hints, and each is stored unchanged."""
+    answer = overlay(svc, given_slices, nodes, hints=form, drained=drained)
+    stable = [patched(endpoint_slice, answer) for endpoint_slice in given_slices]
+    for stored in stable:
         written = stripped(stored)
-        others = [each for each in rested if key_of(each) != key_of(written)]
-        together = [*others, as_remembered(written, rested)]
-        assert laid(written, overlay(asked, together, nodes, hints=form, drained=drained)) == stored
+        other_slices = [endpoint_slice for endpoint_slice in stable if key_of(endpoint_slice) != key_of(written)]
+        all_slices = [*other_slices, as_remembered(written, stable)]
+        assert patched(written, overlay(svc, all_slices, nodes, hints=form, drained=drained)) == stored

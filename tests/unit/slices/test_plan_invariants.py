@@ -1,4 +1,4 @@
-"""What holds for every plan, whatever the policy and whatever happened before."""
+"""Invariants of every plan, for any policy and history."""
 
 import random
 from collections import Counter
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.slices.build import HTTP, World, node, pod, pods_in, service
+from unit.slices.build import HTTP, SliceStore, node, pod, pods_in, service
 from zonewise.api.names import (
     ALGORITHM,
     CONSUMER,
@@ -25,9 +25,12 @@ from zonewise.routing import HintsForm, RoutingNodes
 from zonewise.routing.tuning import PREFER_ALGORITHMS
 from zonewise.slices.decide.plan import SlicesPlan, plan_slices
 
-PLACES = {"a": "r", "b": "r", "c": "s"}
+REGION_OF_ZONE = {"a": "r", "b": "r", "c": "s"}
 CLUSTER = RoutingNodes.of(
-    [*(node(f"{zone}{number}", zone, region) for zone, region in PLACES.items() for number in (1, 2)), node("nowhere")]
+    [
+        *(node(f"{zone}{number}", zone, region) for zone, region in REGION_OF_ZONE.items() for number in (1, 2)),
+        node("nowhere"),
+    ]
 )
 NODES = [*CLUSTER.nodes, "unknown"]
 AT_ONCE = {STARTING_THRESHOLD: "0", PADDING: "0"}
@@ -101,7 +104,7 @@ SERVICES = st.builds(
 def histories(draw: st.DrawFn) -> list[State]:
     """Each state keeps most of the last one's pods, and often its Service."""
     names = [f"web-{number}" for number in range(1, draw(st.integers(1, 24)))]
-    asked = draw(SERVICES)
+    svc = draw(SERVICES)
     pods: dict[str, Pod] = {}
     states = []
     for _ in range(draw(st.integers(1, 4))):
@@ -110,19 +113,19 @@ def histories(draw: st.DrawFn) -> list[State]:
                 del pods[name]
             else:
                 pods[name] = draw(pods_named(name))
-        asked = draw(st.one_of(st.just(asked), st.just(asked), SERVICES))
-        states.append(State(asked, tuple(pods.values())))
+        svc = draw(st.one_of(st.just(svc), st.just(svc), SERVICES))
+        states.append(State(svc, tuple(pods.values())))
     return states
 
 
 def expected(state: State, family: str) -> dict[str, str]:
-    """The pods that belong into slices, with their address, worked out apart from the plan."""
+    """The pods that belong into slices, with their address, computed independently of the plan."""
     mark = ":" if family == "IPv6" else "."
     return {
-        found.metadata.name: ip.ip
-        for found in state.pods
-        if found.status.phase == "Running" and found.spec.node_name != "unknown"
-        for ip in found.status.pod_ips
+        pod_.metadata.name: ip.ip
+        for pod_ in state.pods
+        if pod_.status.phase == "Running" and pod_.spec.node_name != "unknown"
+        for ip in pod_.status.pod_ips
         if mark in ip.ip
     }
 
@@ -130,16 +133,20 @@ def expected(state: State, family: str) -> dict[str, str]:
 def in_slices(slices: list[EndpointSlice], family: str) -> Counter[tuple[str, str]]:
     return Counter(
         (endpoint.target_ref.name, endpoint.addresses[0])
-        for found in slices
-        if found.address_type == family
-        for endpoint in found.endpoints or ()
+        for endpoint_slice in slices
+        if endpoint_slice.address_type == family
+        for endpoint in endpoint_slice.endpoints or ()
         if endpoint.target_ref
     )
 
 
-def check_groups(found: EndpointSlice) -> None:
-    hinted = [{hint.name for hint in endpoint.hints.for_zones} for endpoint in found.endpoints or () if endpoint.hints]
-    match found.metadata.labels.get(CONSUMER):
+def check_groups(endpoint_slice: EndpointSlice) -> None:
+    hinted = [
+        {hint.name for hint in endpoint.hints.for_zones}
+        for endpoint in endpoint_slice.endpoints or ()
+        if endpoint.hints
+    ]
+    match endpoint_slice.metadata.labels.get(CONSUMER):
         case None:
             pass
         case "zonewise-all":
@@ -150,93 +157,97 @@ def check_groups(found: EndpointSlice) -> None:
             assert all(zones in (set(), {zone}) for zones in hinted)
 
 
-def check(world: World, state: State, plan: SlicesPlan) -> None:
-    slices = world.slices
+def check(store: SliceStore, state: State, plan: SlicesPlan) -> None:
+    slices = store.slices
     families = state.service.spec.ip_families
-    assert {found.address_type for found in slices} == set(families)
+    assert {endpoint_slice.address_type for endpoint_slice in slices} == set(families)
     for family in families:
         assert in_slices(slices, family) == Counter(expected(state, family).items())
-        there = [found for found in slices if found.address_type == family]
-        assert all(found.endpoints for found in there) or len(there) == 1
+        family_slices = [endpoint_slice for endpoint_slice in slices if endpoint_slice.address_type == family]
+        assert all(endpoint_slice.endpoints for endpoint_slice in family_slices) or len(family_slices) == 1
         grouped = plan.decisions[family].reading.source.startswith("endpointslice.kubernetes.io/same-") and any(
             value != "Balanced" for key, value in state.service.metadata.annotations.items() if "same-" in key
         )
-        assert all((CONSUMER in found.metadata.labels) is grouped for found in there)
-    for found in slices:
-        assert len(found.endpoints or ()) <= world.most
-        check_groups(found)
+        assert all((CONSUMER in endpoint_slice.metadata.labels) is grouped for endpoint_slice in family_slices)
+    for endpoint_slice in slices:
+        assert len(endpoint_slice.endpoints or ()) <= store.most
+        check_groups(endpoint_slice)
     assert plan.slices == len(slices)
-    assert plan.desired_endpoints == len(world.endpoints)
+    assert plan.desired_endpoints == len(store.endpoints)
 
 
-def ready(world: World) -> int:
-    return sum(endpoint.conditions.ready is True for endpoint in world.endpoints)
+def ready(store: SliceStore) -> int:
+    return sum(endpoint.conditions.ready is True for endpoint in store.endpoints)
 
 
-def interrupted(world: World, plan: SlicesPlan, chance: random.Random) -> None:
-    """Some of the writes, as many as a controller gets done that is killed in between."""
-    writes = world.carry_out(plan)
+def interrupt(store: SliceStore, plan: SlicesPlan, chance: random.Random) -> None:
+    """Performs some of the writes, like a controller that is killed in between."""
+    writes = store.write_plan(plan)
     for _ in range(chance.randint(0, plan.writes)):
         next(writes)
 
 
 @settings(max_examples=60)
 @given(histories(), st.sampled_from([2, 3, 100]), st.randoms(use_true_random=False), st.sampled_from(HintsForm))
-def test_a_plan_leads_to_the_right_slices_and_to_rest(
+def test_plan_leads_to_correct_slices_and_is_stable(
     history: list[State], most: int, chance: random.Random, form: HintsForm
 ) -> None:
-    """No endpoint lost, invented or twice; the same from any order; and nothing to write the next time."""
-    world = World(CLUSTER, most=most, form=form)
+    """No endpoint is lost, invented or duplicated; the order does not matter; the next plan writes nothing."""
+    store = SliceStore(CLUSTER, most=most, form=form)
     for state in history:
-        before = world.slices
-        plan = world.plan(state.service, state.pods)
+        before = store.slices
+        plan = store.plan(state.service, state.pods)
         shuffled = list(state.pods)
         chance.shuffle(shuffled)
         chance.shuffle(before)
         assert plan_slices(state.service, shuffled, CLUSTER, before, most_per_slice=most, hints=form) == plan
         if chance.random() < 0.2:
-            interrupted(world, plan, chance)
-            plan = world.plan(state.service, state.pods)
-        served = [ready(world), *(ready(world) for _ in world.carry_out(plan))]
+            interrupt(store, plan, chance)
+            plan = store.plan(state.service, state.pods)
+        served = [ready(store), *(ready(store) for _ in store.write_plan(plan))]
         assert all(served) or not served[0] or not served[-1]
-        check(world, state, plan)
-        assert world.plan(state.service, state.pods).writes == 0
+        check(store, state, plan)
+        assert store.plan(state.service, state.pods).writes == 0
 
 
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[int, list[Pod], list[Pod]]:
-    """How many fit into a slice, and the pods before and after some went, some changed and others came."""
+    """The slice limit, and the pods before and after some were removed, changed and added."""
     most = draw(st.integers(1, 6))
     before = pods_in({"a": draw(st.integers(0, 30))})
-    fates = draw(
+    outcomes = draw(
         st.lists(st.sampled_from(["stays"] * 4 + ["goes", "changes"]), min_size=len(before), max_size=len(before))
     )
-    after = [one for one, fate in zip(before, fates, strict=True) if fate != "goes"]
+    after = [pod_ for pod_, outcome in zip(before, outcomes, strict=True) if outcome != "goes"]
     for name, ip in [
-        (one.metadata.name, one.status.pod_ip) for one, fate in zip(before, fates, strict=True) if fate == "changes"
+        (pod_.metadata.name, pod_.status.pod_ip)
+        for pod_, outcome in zip(before, outcomes, strict=True)
+        if outcome == "changes"
     ]:
-        after = [pod(name, ip, ready=False) if one.metadata.name == name else one for one in after]
+        after = [pod(name, ip, ready=False) if pod_.metadata.name == name else pod_ for pod_ in after]
     return most, before, after + pods_in({"b": draw(st.integers(0, 12))})
 
 
 def fewest_writes(slices: list[EndpointSlice], after: list[Pod], most: int) -> int:
-    """What no placement can do with less: every slice that loses or changes, and enough others for those who come.
+    """The fewest writes of any placement: every slice that loses or changes endpoints, and room for the added ones.
 
-    A slice that loses all has to be written in any case, and so can take some of them.
+    A slice that loses all endpoints is written in any case, and so can take some of the added ones.
     """
-    wanted = {one.metadata.name: one.status.conditions[0].status == "True" for one in after}
-    coming, touched, room, emptied = dict(wanted), 0, 0, 0
-    for found in slices:
-        kept = [end for end in found.endpoints or () if end.target_ref and end.target_ref.name in wanted]
-        changed = [end for end in kept if end.target_ref and wanted[end.target_ref.name] != end.conditions.ready]
+    ready_by_name = {pod_.metadata.name: pod_.status.conditions[0].status == "True" for pod_ in after}
+    added, touched, room, emptied = dict(ready_by_name), 0, 0, 0
+    for endpoint_slice in slices:
+        kept = [
+            end for end in endpoint_slice.endpoints or () if end.target_ref and end.target_ref.name in ready_by_name
+        ]
+        changed = [end for end in kept if end.target_ref and ready_by_name[end.target_ref.name] != end.conditions.ready]
         for end in kept:
-            coming.pop(end.target_ref.name if end.target_ref else "")
+            added.pop(end.target_ref.name if end.target_ref else "")
         if not kept:
             emptied += 1
-        elif changed or len(kept) < len(found.endpoints or ()):
+        elif changed or len(kept) < len(endpoint_slice.endpoints or ()):
             touched += 1
             room += most - len(kept)
-    return touched + max(emptied, -(-max(0, len(coming) - room) // most))
+    return touched + max(emptied, -(-max(0, len(added) - room) // most))
 
 
 @settings(max_examples=150)
@@ -245,32 +256,34 @@ def test_no_placement_needs_fewer_writes(
     first: tuple[int, list[Pod], list[Pod]], second: tuple[int, list[Pod], list[Pod]]
 ) -> None:
     most = first[0]
-    world = World(CLUSTER, most=most)
+    store = SliceStore(CLUSTER, most=most)
     for pods in (*first[1:], *second[1:]):
-        if pods and world.endpoints:
-            assert world.plan(service(), pods).writes == fewest_writes(world.slices, pods, most)
-        world.sync(service(), pods)
+        if pods and store.endpoints:
+            assert store.plan(service(), pods).writes == fewest_writes(store.slices, pods, most)
+        store.sync(service(), pods)
 
 
 @st.composite
 def populations(draw: st.DrawFn) -> dict[str, int]:
-    return {zone: draw(st.integers(2, 12)) for zone in PLACES}
+    return {zone: draw(st.integers(2, 12)) for zone in REGION_OF_ZONE}
 
 
 @settings(max_examples=100)
-@given(populations(), st.sampled_from(sorted(PLACES)), st.booleans(), st.sampled_from(sorted(PREFER_ALGORITHMS)))
-def test_an_update_that_breaks_no_threshold_moves_nothing_else(
-    population: dict[str, int], zone: str, comes: bool, algorithm: str
+@given(
+    populations(), st.sampled_from(sorted(REGION_OF_ZONE)), st.booleans(), st.sampled_from(sorted(PREFER_ALGORITHMS))
+)
+def test_update_within_thresholds_moves_no_other_endpoint(
+    population: dict[str, int], zone: str, added: bool, algorithm: str
 ) -> None:
-    """One pod more or less: if the same assignment still does, the other endpoints stay and one slice is written."""
-    asked = service(POLICIES[f"prefer zone at once, {algorithm}"])
-    world = World(CLUSTER)
-    world.sync(asked, pods_in(population))
-    before = {name: endpoint.hints for name, endpoint in world.by_pod.items()}
-    pods = pods_in(population | {zone: population[zone] + (1 if comes else -1)})
-    plan = world.sync(asked, pods)
-    stayed = {name: hints for name, hints in before.items() if name in world.by_pod}
+    """One pod more or less: if the assignment is kept, the other endpoints stay and one slice is written."""
+    svc = service(POLICIES[f"prefer zone at once, {algorithm}"])
+    store = SliceStore(CLUSTER)
+    store.sync(svc, pods_in(population))
+    before = {name: endpoint.hints for name, endpoint in store.by_pod.items()}
+    pods = pods_in(population | {zone: population[zone] + (1 if added else -1)})
+    plan = store.sync(svc, pods)
+    stayed = {name: hints for name, hints in before.items() if name in store.by_pod}
     facts = plan.decisions["IPv4"].reason.facts
     if facts.get("assignment") == "kept" and not facts["moved"]:
-        assert {name: endpoint.hints for name, endpoint in world.by_pod.items() if name in before} == stayed
+        assert {name: endpoint.hints for name, endpoint in store.by_pod.items() if name in before} == stayed
         assert (plan.writes, plan.reallocated) == (1, 0)

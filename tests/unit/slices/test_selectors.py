@@ -1,4 +1,4 @@
-"""The indexes answer as a scan over everything would, whatever came and went before."""
+"""Selector indexes agree with a scan over everything, after any history."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ KEYS = st.builds(Key, st.sampled_from(["one", "two"]), st.sampled_from("pqr"))
 
 
 @given(st.lists(st.tuples(KEYS, st.none() | LABELS)), st.sampled_from(["one", "two"]), LABELS)
-def test_a_service_finds_its_pods(history: History, namespace: str, selector: dict[str, str]) -> None:
+def test_pods_of_a_service(history: History, namespace: str, selector: dict[str, str]) -> None:
     index, pods = PodsByLabel(), {}
     for key, labels in history:
         if key in pods:
@@ -26,7 +26,7 @@ def test_a_service_finds_its_pods(history: History, namespace: str, selector: di
 
 
 @given(st.lists(st.tuples(KEYS, st.none() | LABELS)), st.sampled_from(["one", "two"]), LABELS)
-def test_a_pod_finds_its_services(history: History, namespace: str, labels: dict[str, str]) -> None:
+def test_services_of_a_pod(history: History, namespace: str, labels: dict[str, str]) -> None:
     index, services = ServicesBySelector(), {}
     for key, selector in history:
         index.put(key, selector)
@@ -39,9 +39,9 @@ def test_a_pod_finds_its_services(history: History, namespace: str, labels: dict
     assert sorted(index.matching(namespace, labels)) == sorted(scanned)
 
 
-def test_what_all_services_have_in_common_does_not_gather_them_in_one_place() -> None:
+def test_services_are_indexed_by_their_rarest_pair() -> None:
     index = ServicesBySelector()
     for number in range(100):
         index.put(Key("one", f"s{number}"), {"tier": "prod", "app": f"a{number}"})
-    places = {index._places[Key("one", f"s{number}")] for number in range(100)}
-    assert len(places) > 90
+    pairs = {index._pairs_by_service[Key("one", f"s{number}")] for number in range(100)}
+    assert len(pairs) > 90

@@ -1,4 +1,4 @@
-"""What a Service's annotation says, when it changes, and which events are new."""
+"""The routing state annotation: its content, when it changes, and which events are emitted."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,31 +32,33 @@ PREFER = service({SAME_ZONE: "Prefer"})
 TWELVE = {"a": 4, "b": 4, "c": 4}
 
 
-def told(
-    written: Service,
-    there: Mapping[str, int] | Sequence[Endpoint],
+def diff(
+    svc: Service,
+    endpoints_or_counts: Mapping[str, int] | Sequence[Endpoint],
     before: StatusReport | str | None = None,
     *,
-    where: RoutingNodes = THREE,
+    nodes: RoutingNodes = THREE,
     hours: float = 0,
     families: tuple[str, ...] = ("IPv4",),
     **options: Any,
 ) -> StatusReport:
-    found = endpoints(there) if isinstance(there, Mapping) else list(there)
-    drain = drained_zones(written, {}, where.node_drains)
+    all_endpoints = (
+        endpoints(endpoints_or_counts) if isinstance(endpoints_or_counts, Mapping) else list(endpoints_or_counts)
+    )
+    drain = drained_zones(svc, {}, nodes.node_drains)
     form = HintsForm.STRICT if options.get("stock_events") else HintsForm.STABLE
-    decisions = {family: decide(written, found, where, hints=form, drained=drain) for family in families}
-    expressions = {family: express(decision, where) for family, decision in decisions.items()}
+    decisions = {family: decide(svc, all_endpoints, nodes, hints=form, drained=drain) for family in families}
+    expressions = {family: express(decision, nodes) for family, decision in decisions.items()}
     text = before.text if isinstance(before, StatusReport) else before
-    return report_on(written, decisions, expressions, where, text, NOON + timedelta(hours=hours), **options)
+    return report_on(svc, decisions, expressions, nodes, text, NOON + timedelta(hours=hours), **options)
 
 
-def said(report: StatusReport) -> list[str]:
+def events(report: StatusReport) -> list[str]:
     return [f"{note.severity} {note.reason}: {note.text}" for note in report.notes]
 
 
-def test_what_the_annotation_says() -> None:
-    report = told(PREFER, {"a": 4, "b": 4, "c": 3})
+def test_annotation_content() -> None:
+    report = diff(PREFER, {"a": 4, "b": 4, "c": 3})
     assert report.text is not None
     assert json.loads(report.text) == {
         "policy": "same-zone Prefer",
@@ -71,7 +73,7 @@ def test_what_the_annotation_says() -> None:
         "since": "2026-11-16T12:00:00Z",
         "asOf": "2026-11-16T12:00:00Z",
     }
-    assert said(report) == [
+    assert events(report) == [
         (
             "Warning BelowStart: same-zone Prefer is not in force: 11 endpoints are too few: 12 are needed (starting threshold "
             "9, padding 3). What helps: run 1 more, or lower zonewise.dev/starting-threshold"
@@ -92,7 +94,7 @@ POLICIES = {
         "Distributed",
         True,
     ),
-    "the node gets its way, the zone does not": (
+    "node in force, zone not": (
         service({SAME_NODE: "Prefer", SAME_ZONE: "Prefer", STARTING_THRESHOLD: "99"}),
         "same-node Prefer, same-zone Prefer",
         "BelowStart",
@@ -105,29 +107,29 @@ POLICIES = {
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_policy_code_and_activity(name: str) -> None:
-    written, policy, code, active = POLICIES[name]
-    state = told(written, TWELVE).state
+    svc, policy, code, active = POLICIES[name]
+    state = diff(svc, TWELVE).state
     assert state is not None
     assert (state.policy, state.code, state.active) == (policy, code, active)
 
 
-def test_a_service_that_asks_for_nothing_has_no_annotation() -> None:
-    assert told(service(), TWELVE) == StatusReport(None, None)
+def test_service_without_policy_has_no_annotation() -> None:
+    assert diff(service(), TWELVE) == StatusReport(None, None)
 
 
-def test_and_loses_an_old_one() -> None:
-    report = told(service(), TWELVE, told(PREFER, TWELVE))
+def test_annotation_is_removed_with_the_policy() -> None:
+    report = diff(service(), TWELVE, diff(PREFER, TWELVE))
     assert (report.changes, report.text) == (True, None)
-    assert said(report) == [
-        "Normal NoPolicy: same-zone Prefer ended: the Service asks for nothing, so every client gets every endpoint"
+    assert events(report) == [
+        "Normal NoPolicy: same-zone Prefer ended: the Service has no routing policy, so every client gets every endpoint"
     ]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"policy": 1}'])
-def test_what_nobody_can_read_is_written_anew(text: str) -> None:
-    report = told(PREFER, TWELVE, text)
+def test_invalid_annotation_is_replaced(text: str) -> None:
+    report = diff(PREFER, TWELVE, text)
     assert report.changes
-    assert told(PREFER, TWELVE, report).changes is False
+    assert diff(PREFER, TWELVE, report).changes is False
 
 
 UNCHANGED = {
@@ -139,10 +141,10 @@ UNCHANGED = {
 
 
 @pytest.mark.parametrize("name", UNCHANGED)
-def test_the_annotation_stays_as_it_is(name: str) -> None:
+def test_small_changes_keep_the_annotation(name: str) -> None:
     before, after = UNCHANGED[name]
-    first = told(PREFER, before)
-    second = told(PREFER, after, first, hours=1)
+    first = diff(PREFER, before)
+    second = diff(PREFER, after, first, hours=1)
     assert (second.changes, second.text, second.notes) == (False, first.text, ())
 
 
@@ -161,11 +163,11 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_the_annotation_changes(name: str) -> None:
-    """And only a change of state is news; figures are not."""
-    first_asked, before, then_asked, after, notes = CHANGED[name]
-    first = told(first_asked, before)
-    second = told(then_asked, after, first, hours=1)
+def test_changes_that_rewrite_the_annotation(name: str) -> None:
+    """Only a change of state makes events; changed figures do not."""
+    first_svc, before, second_svc, after, notes = CHANGED[name]
+    first = diff(first_svc, before)
+    second = diff(second_svc, after, first, hours=1)
     assert second.changes
     assert len(second.notes) == notes
     assert second.state is not None
@@ -189,71 +191,73 @@ BAD_VALUES = {
 
 @pytest.mark.parametrize("name", BAD_VALUES)
 def test_bad_values_make_one_event_and_no_second_write(name: str) -> None:
-    first = told(service(BAD_VALUES[name]), TWELVE)
+    first = diff(service(BAD_VALUES[name]), TWELVE)
     (complaint,) = [note for note in first.notes if note.reason in {"InvalidValue", "NoEffect"}]
     assert complaint.severity is Severity.WARNING
     assert "What helps: " in complaint.text
     assert len(complaint.text) < 1024
     assert first.text is not None
     assert len(first.text) < 2000
-    assert told(service(BAD_VALUES[name]), TWELVE, first, hours=1).changes is False
+    assert diff(service(BAD_VALUES[name]), TWELVE, first, hours=1).changes is False
 
 
-def test_a_second_mistake_is_told_alone() -> None:
-    first = told(service({SAME_ZONE: "Prefer", PADDING: "x"}), TWELVE)
-    second = told(service({SAME_ZONE: "Prefer", PADDING: "x", STARTING_THRESHOLD: "y"}), TWELVE, first)
-    (text,) = said(second)
-    assert text.startswith("Warning InvalidValue: zonewise.dev/starting-threshold: 'y' means the default.")
+def test_second_mistake_makes_one_more_event() -> None:
+    first = diff(service({SAME_ZONE: "Prefer", PADDING: "x"}), TWELVE)
+    second = diff(service({SAME_ZONE: "Prefer", PADDING: "x", STARTING_THRESHOLD: "y"}), TWELVE, first)
+    (text,) = events(second)
+    assert text.startswith(
+        "Warning InvalidValue: zonewise.dev/starting-threshold: 'y' is invalid, the default applies."
+    )
 
 
-def test_what_hints_cannot_say_is_told() -> None:
-    report = told(service({SAME_ZONE: "Require"}), {"a": 3, "b": 3})
+def test_losses_of_stock_proxies_are_reported() -> None:
+    report = diff(service({SAME_ZONE: "Require"}), {"a": 3, "b": 3})
     assert report.state is not None
     assert report.state.losses == ("the rule is hard, and stock proxies fall back to every endpoint",)
     assert report.state.blame == ("Zone c",)
-    assert said(report)[1] == (
+    assert events(report)[1] == (
         "Warning NeedsProxy: stock proxies will not do all that was decided: the rule is hard, and stock proxies fall back "
         "to every endpoint. What helps: label the Service service.kubernetes.io/service-proxy-name=zonewise where the "
         "Zonewise proxy runs"
     )
 
 
-def test_a_headless_service_is_a_matter_of_dns() -> None:
-    found = service({SAME_ZONE: "Require"})
-    headless = Service(metadata=found.metadata, spec=ServiceSpec(cluster_ip="None"))
-    report = told(headless, TWELVE)
+def test_headless_service_needs_dns() -> None:
+    requiring = service({SAME_ZONE: "Require"})
+    headless = Service(metadata=requiring.metadata, spec=ServiceSpec(cluster_ip="None"))
+    report = diff(headless, TWELVE)
     assert report.state is not None
     assert len(report.state.losses) == 1
-    (line,) = [line for line in said(report) if "Needs" in line]
+    (line,) = [line for line in events(report) if "Needs" in line]
     assert line.startswith("Warning NeedsDNS: the Service is headless")
     assert "stock DNS gives its clients every endpoint. What helps: answer the cluster's names" in line
 
 
-def test_a_zone_that_may_not_reach_anything_any_more_is_told() -> None:
+def test_zone_that_is_cut_off_makes_a_warning() -> None:
     require = service({SAME_ZONE: "Require"})
-    before = told(require, TWELVE)
+    before = diff(require, TWELVE)
     assert [note.severity for note in before.notes if note.reason == "Required"] == [Severity.NORMAL]
-    emptied = told(require, {"a": 4, "b": 4}, before)
-    (line,) = said(emptied)
+    emptied = diff(require, {"a": 4, "b": 4}, before)
+    (line,) = events(emptied)
     assert line.startswith("Warning Required: ")
     assert "cannot reach the Service: c" in line
-    assert said(told(require, {"a": 4}, emptied))
-    assert said(told(require, TWELVE, emptied)) == []
+    assert events(diff(require, {"a": 4}, emptied))
+    assert events(diff(require, TWELVE, emptied)) == []
 
 
-def test_the_zonewise_proxy_loses_nothing() -> None:
-    written = Service(
+def test_zonewise_proxy_has_no_losses() -> None:
+    svc = Service(
         metadata=Metadata(annotations={SAME_ZONE: "Require"}, labels={PROXY_NAME_LABEL: "zonewise"}), spec=ServiceSpec()
     )
-    report = told(written, TWELVE)
+    report = diff(svc, TWELVE)
     assert report.state is not None
     assert (report.state.losses, len(report.notes)) == ((), 1)
 
 
-def test_a_drain_begins_and_ends() -> None:
-    first = told(PREFER, TWELVE)
-    drained = told(service({SAME_ZONE: "Prefer", DRAIN_ZONE: "a", STARTING_THRESHOLD: "1"}), TWELVE, first)
-    assert said(drained) == [
+def test_events_of_a_drain() -> None:
+    first = diff(PREFER, TWELVE)
+    drained = diff(service({SAME_ZONE: "Prefer", DRAIN_ZONE: "a", STARTING_THRESHOLD: "1"}), TWELVE, first)
+    assert events(drained) == [
         (
             "Normal ZoneDrained: zone a is drained by Service shop/web: 4 endpoints there get no traffic, 8 elsewhere take it. "
             "What helps: remove zonewise.dev/drain-zone to let traffic return"
@@ -261,13 +265,13 @@ def test_a_drain_begins_and_ends() -> None:
     ]
     assert drained.state is not None
     assert (drained.state.code, drained.state.drain, drained.state.drained) == ("Preferred", "ZoneDrained", ("a",))
-    ended = told(PREFER, TWELVE, drained)
-    assert said(ended) == ["Normal DrainEnded: traffic returns to a"]
+    ended = diff(PREFER, TWELVE, drained)
+    assert events(ended) == ["Normal DrainEnded: traffic returns to a"]
 
 
-def test_a_policy_that_ends_with_a_drain_and_the_drain_have_an_event_each() -> None:
-    drained = told(service({SAME_ZONE: "Prefer", DRAIN_ZONE: "a"}), TWELVE, told(PREFER, TWELVE))
-    assert said(drained) == [
+def test_drain_and_ended_policy_have_an_event_each() -> None:
+    drained = diff(service({SAME_ZONE: "Prefer", DRAIN_ZONE: "a"}), TWELVE, diff(PREFER, TWELVE))
+    assert events(drained) == [
         (
             "Warning BelowStart: same-zone Prefer is not in force: 8 endpoints are too few: 12 are needed (starting "
             "threshold 9, padding 3). What helps: run 4 more, or lower zonewise.dev/starting-threshold"
@@ -280,17 +284,17 @@ def test_a_policy_that_ends_with_a_drain_and_the_drain_have_an_event_each() -> N
 
 
 def test_a_drain_without_a_policy() -> None:
-    first = told(service({DRAIN_ZONE: "a"}), TWELVE)
+    first = diff(service({DRAIN_ZONE: "a"}), TWELVE)
     assert [note.reason for note in first.notes] == ["ZoneDrained"]
-    more = told(service({DRAIN_ZONE: "a,b"}), TWELVE, first)
+    more = diff(service({DRAIN_ZONE: "a,b"}), TWELVE, first)
     assert [note.text.split(":")[0] for note in more.notes] == ["zones a, b are drained by Service shop/web"]
-    nowhere_else = told(service({DRAIN_ZONE: "a,b,c"}), TWELVE, more)
+    nowhere_else = diff(service({DRAIN_ZONE: "a,b,c"}), TWELVE, more)
     assert [note.reason for note in nowhere_else.notes] == ["NotDrained", "DrainEnded"]
-    ended = told(service(), TWELVE, first)
-    assert (ended.text, said(ended)) == (None, ["Normal DrainEnded: traffic returns to a"])
+    ended = diff(service(), TWELVE, first)
+    assert (ended.text, events(ended)) == (None, ["Normal DrainEnded: traffic returns to a"])
 
 
-def test_of_two_families_the_one_that_does_not_get_its_way_speaks() -> None:
+def test_family_whose_policy_is_not_in_force_gives_the_reason() -> None:
     decisions = {
         "IPv4": decide(PREFER, endpoints(TWELVE), THREE),
         "IPv6": decide(PREFER, endpoints({"a": 1}), THREE),
@@ -302,29 +306,29 @@ def test_of_two_families_the_one_that_does_not_get_its_way_speaks() -> None:
     assert state.sentence.startswith("IPv6: 1 endpoint is too few")
 
 
-def test_two_families_alike_speak_once() -> None:
-    report = told(PREFER, TWELVE, families=("IPv4", "IPv6"))
+def test_equal_families_are_reported_once() -> None:
+    report = diff(PREFER, TWELVE, families=("IPv4", "IPv6"))
     assert report.state is not None
     assert report.state.sentence.startswith("100% of the traffic")
     assert len(report.notes) == 1
 
 
-def test_the_stock_controllers_words_for_each_family() -> None:
+def test_stock_events_for_each_family() -> None:
     hints = service({OLD_HINTS: "Auto"})
-    first = told(hints, TWELVE, families=("IPv4", "IPv6"), stock_events=True)
-    assert said(first)[1:] == [
+    first = diff(hints, TWELVE, families=("IPv4", "IPv6"), stock_events=True)
+    assert events(first)[1:] == [
         f"Normal TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: {family}"
         for family in ("IPv4", "IPv6")
     ]
-    second = told(hints, {"a": 1, "b": 1}, first, stock_events=True)
-    assert said(second)[1:] == [
+    second = diff(hints, {"a": 1, "b": 1}, first, stock_events=True)
+    assert events(second)[1:] == [
         "Warning TopologyAwareHintsDisabled: Insufficient number of endpoints (2 endpoints, 3 zones), addressType: IPv4"
     ]
 
 
 def test_nodes_to_blame_are_named() -> None:
-    where = RoutingNodes.of([*THREE.nodes.values(), node("x1")])
-    state = told(service({OLD_HINTS: "Auto"}), TWELVE, where=where).state
+    nodes = RoutingNodes.of([*THREE.nodes.values(), node("x1")])
+    state = diff(service({OLD_HINTS: "Auto"}), TWELVE, nodes=nodes).state
     assert state is not None
     assert state.blame == ("Node x1",)
 
@@ -342,18 +346,18 @@ COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
 
 
 @given(ANNOTATIONS, COUNTS, ANNOTATIONS, COUNTS)
-def test_saying_it_once_is_enough(first: Any, there: Any, second: Any, later: Any) -> None:
-    """Whatever came before: what was reported is not reported again, and reads back as it was written."""
-    before = told(service(first), there)
-    report = told(service(second), later, before, hours=1)
-    again = told(service(second), later, report, hours=2)
+def test_reported_state_is_not_reported_again(first: Any, counts: Any, second: Any, later_counts: Any) -> None:
+    """After any history: what was reported is not reported again, and reads back as written."""
+    before = diff(service(first), counts)
+    report = diff(service(second), later_counts, before, hours=1)
+    again = diff(service(second), later_counts, report, hours=2)
     assert (again.changes, again.notes, again.text) == (False, (), report.text)
     assert read_state(report.text) == (report.state if report.changes else read_state(before.text))
     assert report.state is None or isinstance(report.state, ServiceRoutingState)
 
 
-def test_endpoints_to_blame_come_and_go_without_a_write() -> None:
-    written = service(traffic_distribution="PreferSameZone")
-    first = told(written, [endpoint("10.0.0.1"), endpoint("10.0.0.2", "a1", "a")])
-    second = told(written, [endpoint("10.0.0.3"), endpoint("10.0.0.2", "a1", "a")], first)
+def test_changed_endpoints_to_blame_make_no_write() -> None:
+    svc = service(traffic_distribution="PreferSameZone")
+    first = diff(svc, [endpoint("10.0.0.1"), endpoint("10.0.0.2", "a1", "a")])
+    second = diff(svc, [endpoint("10.0.0.3"), endpoint("10.0.0.2", "a1", "a")], first)
     assert (first.state is not None and first.state.blame, second.changes) == (("Endpoint 10.0.0.1",), False)

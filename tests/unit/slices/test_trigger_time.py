@@ -17,31 +17,31 @@ def pod(name: str, ready_since: int) -> Pod:
     return Pod(metadata=Metadata(name=name, namespace="default"), status=PodStatus(conditions=(ready,)))
 
 
-def test_the_first_look_tells_the_services_creation() -> None:
+def test_first_sync_gives_the_creation_time() -> None:
     assert TriggerTimeTracker().since(service(), [pod("a", 5)]) == at(1)
 
 
-def test_then_the_earliest_of_what_changed() -> None:
+def test_later_syncs_give_the_earliest_change() -> None:
     times = TriggerTimeTracker()
     times.since(service(), [pod("a", 5), pod("b", 5)])
-    times.told(SERVICE)
+    times.mark_written(SERVICE)
     assert times.since(service(), [pod("a", 5), pod("b", 9), pod("c", 7)]) == at(7)
-    times.told(SERVICE)
+    times.mark_written(SERVICE)
     assert times.since(service(), [pod("a", 5), pod("c", 7)]) is None
 
 
-def test_what_was_not_told_is_told_with_what_follows() -> None:
+def test_unwritten_time_is_kept_for_the_next_sync() -> None:
     times = TriggerTimeTracker()
     times.since(service(), [pod("a", 5)])
-    times.told(SERVICE)
+    times.mark_written(SERVICE)
     assert times.since(service(), [pod("a", 7)]) == at(7)
     assert times.since(service(), [pod("a", 9)]) == at(7)
 
 
-def test_a_recreated_service_counts_as_a_change_and_a_forgotten_one_as_new() -> None:
+def test_recreated_and_forgotten_services() -> None:
     times = TriggerTimeTracker()
     times.since(service(), [])
-    times.told(SERVICE)
+    times.mark_written(SERVICE)
     assert times.since(service(8), [pod("a", 9)]) == at(8)
     times.forget(SERVICE)
     assert times.since(service(8), [pod("a", 9)]) == at(8)

@@ -1,4 +1,4 @@
-"""How soon a Service is looked at again: at once, but never in a race with somebody who undoes what we do."""
+"""Delay of syncs: immediate, but limited for repairs, so that two writers cannot race."""
 
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
@@ -24,10 +24,10 @@ async def controller_at(clock: Clock, settings: SlicesConfig) -> SliceController
     return SliceController(client, Caches(client), Recorder(client, "test", "test"), settings, clock=clock)
 
 
-async def test_what_others_do_is_undone_at_once_and_then_once_a_second() -> None:
+async def test_first_repair_is_immediate_then_one_per_second() -> None:
     clock = Clock()
     controller = await controller_at(clock, SlicesConfig())
-    for _ in range(100):  # told of by a watch, not reacted to: as where another replica leads
+    for _ in range(100):  # watched but not acted on, as if another replica leads
         assert controller._seconds_until_repair(SERVICE) == 0
     await controller._write(SERVICE, SlicesPlan())
     clock.now += 0.25
@@ -36,10 +36,10 @@ async def test_what_others_do_is_undone_at_once_and_then_once_a_second() -> None
     assert controller._seconds_until_repair(SERVICE) == 0
 
 
-async def test_pods_wait_for_company_only_if_asked() -> None:
-    at_once = await controller_at(Clock(), SlicesConfig())
-    at_once._enqueue(SERVICE, SyncCause.PODS)
-    assert len(at_once._queue) == 1
+async def test_pod_changes_are_batched_only_if_configured() -> None:
+    immediate = await controller_at(Clock(), SlicesConfig())
+    immediate._enqueue(SERVICE, SyncCause.PODS)
+    assert len(immediate._queue) == 1
     batching = await controller_at(Clock(), SlicesConfig(batch_seconds=60))
     batching._enqueue(SERVICE, SyncCause.PODS)
     assert len(batching._queue) == 0

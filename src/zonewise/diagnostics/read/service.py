@@ -32,7 +32,7 @@ from zonewise.objects import (
 from zonewise.planning.data_plane import UNTOLD, DataPlanes, Overrides, carriers_of
 from zonewise.planning.snapshot import require
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.body import service_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Which endpoints serve which zones, as counts: seven algorithms on small vectors, and what their answers are worth.
+"""Algorithms that assign endpoints to zones by count: seven algorithms on small vectors, and the score of a result.
 
-Pure arithmetic, and the same functions everywhere: plain Python here for the controller, compiled by the simulator.
+Pure arithmetic, the same functions everywhere: plain Python in the controller, compiled by the simulator.
 """
 
 from zonewise.routing.algorithms.assignment import Algorithm, assign

@@ -1,7 +1,7 @@
-"""The face of the algorithms: counts per zone in, groups of endpoints out, with exact arithmetic in plain Python.
+"""Entry point of the algorithms: counts per zone in, groups of endpoints out, with exact arithmetic in plain Python.
 
-`assign` decides how many endpoints of each zone serve the clients of which zones; which endpoints those are is decided
-elsewhere. Zones come in the caller's order, and ties follow it, so callers sort zones by name.
+`assign` decides how many endpoints of each zone serve the clients of which zones, not which endpoints. Zones come in the
+caller's order and ties follow it, so callers sort zones by name.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def assign(
 ) -> EndpointGroups:
     """Groups for these nodes and endpoints per zone; a zone without nodes has no demand.
 
-    `weights` are what `optimal` aims at. Given who serves whom so far as `previous`, it moves only what is worth it;
-    the other algorithms know no past.
+    `weights` are the goal of `optimal`. With the last assignment as `previous` it moves only what is worth the move;
+    the other algorithms ignore it.
     """
     check(nodes, endpoints)
     if sum(endpoints) == 0:
@@ -66,7 +66,7 @@ def solve(
     weights: Weights,
     w: Workspace,
 ) -> int:
-    """Integer ratios and correctly rounded expectations compare as the exact ones would."""
+    """Integer ratios and correctly rounded expectations compare like exact values."""
     total = sum(endpoints)
     expected = [total * count / sum(nodes) for count in nodes]
     match algorithm:

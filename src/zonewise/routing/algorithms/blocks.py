@@ -1,20 +1,20 @@
-"""Zones in blocks, each block with one group of endpoints for all its zones, and what sizes of the groups are worth.
+"""Blocks of zones, each with one group of endpoints for all its zones, and the score of given group sizes.
 
-Once a block's size is known, its best composition is: own endpoints first, those of zones with more demand before
-others. So an assignment is only a partition of the zones and a size for each block. `optimal` looks for both.
-Zones here are positions in order of demand, largest first, which also makes answers independent of zone names.
+The best composition of a block follows from its size: own endpoints first, those of zones with more demand before
+others. So an assignment is only a partition of the zones and a size for each block. `optimal` searches for both. Zones
+here are positions in order of demand, largest first, which also makes results independent of zone names.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from zonewise.routing.algorithms.local import fewest
 from zonewise.routing.algorithms.score import Weights, slices_of
 from zonewise.routing.algorithms.workspace import Counts, Ints, Numbers, Reals
 
-TIE = 1e-9
-"""A gain smaller than this is noise of the arithmetic, and changes nothing."""
+TIE: Final = 1e-9
+"""A smaller gain is rounding noise and is ignored."""
 
 
 class Search(NamedTuple):
@@ -70,7 +70,7 @@ def search_space(zones: int) -> Search:
 
 
 class Goal(NamedTuple):
-    """What an assignment is worth, and the limit it must keep."""
+    """The score weights, and the overload limit that an assignment must keep."""
 
     weights: Weights
     threshold: float
@@ -79,7 +79,7 @@ class Goal(NamedTuple):
 
 
 def order_zones(expected: Numbers, ratio: Numbers, endpoints: Counts, q: Search) -> int:
-    """Zones with demand, by demand and then by endpoints; how many. The others only supply, and stand behind them."""
+    """Sorts zones by demand, then by endpoints; returns the number with demand. The others follow and only supply."""
     count = 0
     for zone in range(len(endpoints)):
         at = zone
@@ -102,7 +102,7 @@ def order_zones(expected: Numbers, ratio: Numbers, endpoints: Counts, q: Search)
 
 
 def add_up(blocks: int, q: Search, goal: Goal) -> int:
-    """Each block's zones, demand, own endpoints and fewest endpoints below the limit; the sum of those fewest."""
+    """Sums zones, demand, own endpoints and fewest endpoints per block; returns the sum of the fewest."""
     for block in range(blocks):
         q.head[block] = -1
         q.demand[block] = 0.0
@@ -121,16 +121,16 @@ def add_up(blocks: int, q: Search, goal: Goal) -> int:
 
 
 def kept_at_home(block: int, size: float, q: Search) -> float:
-    """The share of all traffic that meets an endpoint of its own zone within this block."""
+    """The share of all traffic that reaches an endpoint of its own zone within this block."""
     left = size
-    met: float = 0.0
+    in_zone: float = 0.0
     at = q.head[block]
     while at >= 0:
         kept = min(q.supply[at], left)
         left -= kept
-        met += q.share[at] * kept
+        in_zone += q.share[at] * kept
         at = q.following[at]
-    return met / size
+    return in_zone / size
 
 
 def worth(block: int, size: int, q: Search, goal: Goal) -> float:
@@ -146,7 +146,7 @@ def price(highest_load: float, slices: int, goal: Goal) -> float:
 
 
 def score(blocks: int, sizes: Counts, weighed: Counts, q: Search, goal: Goal) -> float:
-    """What these sizes score; of blocks whose size was `weighed`, the worth is known."""
+    """The score of these sizes; blocks whose size was `weighed` have their worth stored."""
     own = 0.0
     highest_load = 1.0
     slices = 0
@@ -159,9 +159,9 @@ def score(blocks: int, sizes: Counts, weighed: Counts, q: Search, goal: Goal) ->
 
 
 def bound(blocks: int, q: Search, goal: Goal) -> float:
-    """No sizes of these blocks score higher: traffic kept home at even load, no overload, the fewest slices.
+    """An upper bound for all sizes of these blocks: in-zone traffic at even load, no overload, the fewest slices.
 
-    More than that can be kept home only by overload, which costs more than it brings unless in-zone weighs heavily.
+    More in-zone traffic is possible only with overload, which costs more than it gains unless in-zone weighs heavily.
     """
     w = goal.weights
     if w.in_zone > 2 * w.mean + w.highest:

@@ -1,4 +1,4 @@
-"""An assignment as a value: groups of endpoints, who consumes them, and what they are worth."""
+"""An assignment as a value: groups of endpoints with their consumers, and the score of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zonewise.routing.algorithms.workspace import Workspace, workspace
 
 
 class Downgrade(IntEnum):
-    """Why an algorithm answered with balanced."""
+    """Why an algorithm returned balanced."""
 
     BELOW_START = BELOW_START
     OVERLOADED = OVERLOADED
@@ -55,19 +55,19 @@ class EndpointGroups:
 
 
 def read(answer: int, zones: int, w: Workspace) -> EndpointGroups:
-    """What an algorithm wrote, in zone order; rows that the same zones consume with the same weights are one group."""
-    found: dict[tuple[float, ...], tuple[int, ...]] = {}
+    """Reads the groups from the workspace; rows with the same consumers and weights form one group."""
+    compositions: dict[tuple[float, ...], tuple[int, ...]] = {}
     for row in range(0, max(answer, 1) * zones, zones):
         composition = tuple(w.composition[row : row + zones])
         weights = tuple(map(float, w.weight[row : row + zones]))
         if any(composition):
-            found[weights] = tuple(map(add, found.get(weights, (0,) * zones), composition))
-    groups = tuple(EndpointGroup(found[weights], weights) for weights in sorted(found, reverse=True))
+            compositions[weights] = tuple(map(add, compositions.get(weights, (0,) * zones), composition))
+    groups = tuple(EndpointGroup(compositions[weights], weights) for weights in sorted(compositions, reverse=True))
     return EndpointGroups(groups, Downgrade(answer) if answer < 0 else None)
 
 
 def evaluate(nodes: Sequence[int], groups: EndpointGroups) -> Score:
-    """What these groups are worth to zones with so many nodes."""
+    """The score of these groups for zones with so many nodes."""
     zones = len(nodes)
     w = workspace(max(zones, len(groups)))
     for row, group in enumerate(groups):

@@ -1,8 +1,8 @@
-"""Binary heaps of zone numbers, ordered by a rank per zone: the pools the algorithms take givers and takers from.
+"""Binary heaps of zone numbers, ordered by a rank per zone: the pools of givers and takers.
 
-Ties keep the order the heap happens to have, and the published figures depend on that order: sift from the middle to
-build, swap with the last to pop, sift up to push. The rank is read on each comparison, so it may change while a zone
-waits. Plain arithmetic on vectors passed in, so that the simulator can compile these very functions.
+Ties keep the order of the heap, and published figures depend on that order: sift from the middle to build, swap with the
+last to pop, sift up to push. The rank is read on each comparison, so it may change while a zone is in the heap. Plain
+arithmetic on vectors passed in, so that the simulator can compile these functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def build(pool: Ints, count: int, rank: Reals) -> None:
 
 
 def pop(pool: Ints, count: int, rank: Reals) -> int:
-    """The first zone; the pool holds one fewer."""
+    """Removes and returns the first zone."""
     first = pool[0]
     pool[0] = pool[count - 1]
     if count > 2:
@@ -38,7 +38,7 @@ def pop(pool: Ints, count: int, rank: Reals) -> int:
 
 
 def push(pool: Ints, count: int, zone: int, rank: Reals) -> int:
-    """The new count."""
+    """Adds a zone and returns the new count."""
     at = count
     while at > 0 and rank[zone] < rank[pool[(at - 1) // 2]]:
         pool[at] = pool[(at - 1) // 2]

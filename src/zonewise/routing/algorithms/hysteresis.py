@@ -1,8 +1,8 @@
-"""Steadiness for `optimal`: endpoints change groups only where that is worth the change.
+"""Hysteresis for `optimal`: endpoints change groups only if that is worth the change.
 
-The best assignment may jump when one endpoint comes: three groups become two, and half the endpoints serve others than
-before. Given who serves whom now, three answers compete: all stay, the same zones share but sizes follow, and the best
-afresh. Each pays for the endpoints it moves.
+The best assignment may jump with one new endpoint: three groups become two, and half the endpoints serve other zones.
+Given the last assignment, three candidates compete: keep everything, keep the partition and adapt the sizes, or take
+the best new one. Each pays for the endpoints it moves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zonewise.routing.algorithms.score import Weights, total_score
 from zonewise.routing.algorithms.workspace import workspace
 
 COST_OF_MOVING_ALL: Final = 5.0
-"""In points of the score; moving one endpoint of a hundred must gain a hundredth of it."""
+"""In score points; moving one endpoint of a hundred must gain a hundredth of it."""
 
 
 def steady(
@@ -28,8 +28,8 @@ def steady(
     fresh: EndpointGroups,
     weights: Weights,
 ) -> EndpointGroups:
-    """The best of staying, following and starting afresh, after what each costs in moves."""
-    partition = shared_out(nodes, previous)
+    """The best of keeping, adapting and the new assignment, after the cost of moves."""
+    partition = partition_of(nodes, previous)
     if partition is None:
         return fresh
     kept = keep(partition, endpoints, previous)
@@ -45,14 +45,14 @@ def net_worth(
     groups: EndpointGroups,
     weights: Weights,
 ) -> float:
-    found = evaluate(nodes, groups)
-    if found.unreached or found.highest >= threshold:
+    score = evaluate(nodes, groups)
+    if score.unreached or score.highest >= threshold:
         return float("-inf")
     total = sum(endpoints)
-    return total_score(found, total, weights) - COST_OF_MOVING_ALL * moved(kept, groups) / total
+    return total_score(score, total, weights) - COST_OF_MOVING_ALL * moved(kept, groups) / total
 
 
-def shared_out(nodes: Sequence[int], previous: EndpointGroups) -> list[int] | None:
+def partition_of(nodes: Sequence[int], previous: EndpointGroups) -> list[int] | None:
     """The number of the group that each zone consumes; None unless every zone with nodes consumes exactly one."""
     partition = [-1] * len(nodes)
     for number, group in enumerate(previous):
@@ -64,7 +64,7 @@ def shared_out(nodes: Sequence[int], previous: EndpointGroups) -> list[int] | No
 
 
 def keep(partition: Sequence[int], endpoints: Sequence[int], previous: EndpointGroups) -> EndpointGroups:
-    """All stay where they are; new endpoints serve their own zone, and those that went are missed there first."""
+    """All endpoints stay; new ones serve their own zone, and removed ones are missing there first."""
     compositions = [list(group.composition) for group in previous]
     for zone, count in enumerate(endpoints):
         home = max(partition[zone], 0)
@@ -84,7 +84,7 @@ def keep(partition: Sequence[int], endpoints: Sequence[int], previous: EndpointG
 def follow(
     partition: Sequence[int], nodes: Sequence[int], endpoints: Sequence[int], threshold: float, weights: Weights
 ) -> EndpointGroups:
-    """The same zones share, sizes are the best for what is there now."""
+    """The same partition with the best sizes for the current endpoints."""
     zones = len(nodes)
     w = workspace(zones)
     expected = [sum(endpoints) * count / sum(nodes) for count in nodes]
@@ -93,10 +93,12 @@ def follow(
 
 
 def moved(before: EndpointGroups, after: EndpointGroups) -> int:
-    """How many endpoints have other consumers than before."""
+    """The number of endpoints with other consumers than before."""
     now = {group.weights: group.composition for group in after}
     return sum(
-        max(count - there, 0)
+        max(count - remaining, 0)
         for group in before
-        for count, there in zip(group.composition, now.get(group.weights, (0,) * len(group.composition)), strict=True)
+        for count, remaining in zip(
+            group.composition, now.get(group.weights, (0,) * len(group.composition)), strict=True
+        )
     )

@@ -1,7 +1,7 @@
-"""`balanced`, `require` and `local`: groups without weights, each zone consuming one.
+"""`balanced`, `require` and `local`: groups without weights, one per zone.
 
-`local` starts from every zone's own endpoints and moves as few as keep each endpoint's overload below the threshold,
-then evens out what is left. It downgrades to balanced where that cannot be done.
+`local` starts from each zone's own endpoints and moves as few as needed to keep each endpoint's overload below the
+threshold, then evens out the rest. It downgrades to balanced if that is impossible.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def fewest(expected: float, threshold: float) -> int:
 
 
 def giver_rank(ratio: float, size: int) -> float:
-    """Who has the least load after giving gives first."""
+    """The zone with the least load after giving gives first."""
     if size > 1:
         return ratio / (size - 1)
     return NEARLY_LAST if size == 1 else math.inf
 
 
 def taker_rank(ratio: float, size: int) -> float:
-    """Who has the most load takes first."""
+    """The zone with the most load takes first."""
     return -ratio / size if size > 0 else -math.inf
 
 
@@ -76,27 +76,27 @@ def rank_takers(ratio: Numbers, w: Workspace) -> None:
 
 
 def move(giver: int, group: int, count: int, zones: int, w: Workspace) -> None:
-    """Some of the giver's own endpoints go to another row: a zone's group, or a shared one behind them."""
+    """Moves own endpoints of the giver to another row: a zone's group, or a shared group after them."""
     w.composition[giver * zones + giver] -= count
     w.composition[group * zones + giver] += count
     w.sizes[giver] -= count
     w.sizes[group] += count
 
 
-def take(group: int, wanted: int, givers: int, ratio: Numbers, w: Workspace) -> int:
-    """Endpoints from the first giver, one at a time while there are several; the givers left, or OVERLOADED."""
+def take(group: int, needed: int, givers: int, ratio: Numbers, w: Workspace) -> int:
+    """Takes endpoints from the first giver, one at a time if there are several; returns the givers left or OVERLOADED."""
     zones = len(ratio)
-    while wanted > 0:
+    while needed > 0:
         if givers == 0:
             return OVERLOADED
         giver = w.givers[0]
         count = 1
         if givers == 1:
-            count = min(wanted, w.sizes[giver] - max(w.fewest[giver], 1))
+            count = min(needed, w.sizes[giver] - max(w.fewest[giver], 1))
         else:
             pop(w.givers, givers, w.giver_rank)
         move(giver, group, count, zones, w)
-        wanted -= count
+        needed -= count
         w.giver_rank[giver] = giver_rank(ratio[giver], w.sizes[giver])
         givers -= 1
         if may_give(giver, w):
@@ -105,7 +105,7 @@ def take(group: int, wanted: int, givers: int, ratio: Numbers, w: Workspace) -> 
 
 
 def relieve(givers: int, ratio: Numbers, w: Workspace) -> int:
-    """Endpoints for every overloaded zone; the givers left, or OVERLOADED."""
+    """Takes endpoints for every overloaded zone; returns the givers left or OVERLOADED."""
     takers = 0
     for zone in range(len(ratio)):
         if w.sizes[zone] < w.fewest[zone]:
@@ -120,16 +120,16 @@ def relieve(givers: int, ratio: Numbers, w: Workspace) -> int:
 
 
 def hand_over(giver: int, taker: int, expected: Numbers, w: Workspace) -> None:
-    """Endpoints while the giver has a whole one too many and the taker misses a whole one."""
+    """Moves endpoints while the giver has a whole one too many and the taker lacks a whole one."""
     zones = len(expected)
-    both = min(w.sizes[giver] - expected[giver], expected[taker] - w.sizes[taker])
-    move(giver, taker, max(int(both) - 1, 0), zones, w)  # the last one is left to the comparisons below
+    possible = min(w.sizes[giver] - expected[giver], expected[taker] - w.sizes[taker])
+    move(giver, taker, max(int(possible) - 1, 0), zones, w)  # the comparisons below decide about the last one
     while w.sizes[giver] - expected[giver] >= 1 and expected[taker] - w.sizes[taker] >= 1:
         move(giver, taker, 1, zones, w)
 
 
 def even_out(givers: int, expected: Numbers, ratio: Numbers, w: Workspace) -> None:
-    """Whole endpoints above what a zone expects go to the zones that miss a whole one."""
+    """Moves whole surplus endpoints to the zones that lack a whole one."""
     zones = len(expected)
     rank_takers(ratio, w)
     for zone in range(zones):

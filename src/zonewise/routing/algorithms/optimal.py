@@ -1,8 +1,8 @@
-"""`optimal`: the best score under the overload limit with groups that one or several zones consume, without weights.
+"""`optimal`: the best score under the overload limit with unweighted groups for one or several zones.
 
-Every partition of the zones into blocks has a bound; where that beats the best found so far, its sizes are settled.
-Up to five zones all partitions are looked at. With more, blocks are joined step by step on the most promising path from
-every zone by itself towards balanced, and once more from where zones without endpoints share right away.
+Every partition of the zones into blocks has an upper bound; if that beats the best score so far, its sizes are searched.
+Up to five zones all partitions are tried. With more, blocks are joined step by step on the most promising path from
+single zones towards balanced, and again from a start where zones without endpoints share a block.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from zonewise.routing.algorithms.sizing import copy, settle
 from zonewise.routing.algorithms.workspace import Counts, Numbers, Workspace, clear, spread
 
 MOST_HINTS: Final = 8
-"""An endpoint may carry hints for so many zones; a group for more has to be for all, without hints."""
+"""The most zones an endpoint can be hinted for; a larger group must be for all, without hints."""
 ALL_PARTITIONS_TO: Final = 5
 """Zones; there are 52 partitions of five, and 203 of six."""
 ALL_PAIRS_TO: Final = 4
-"""Up to so many blocks every pair is joined and settled, beyond it only the most promising pair."""
+"""Up to so many blocks every pair is tried, beyond that only the most promising pair."""
 MOST_TO_JOIN: Final = 8
-"""Blocks beyond so many are joined by demand alone."""
+"""With more blocks, pairs are joined by demand alone."""
 INFEASIBLE: Final = 1e6
 
 
 def next_partition(q: Search, goal: Goal) -> int:
-    """The partition in `block` becomes the next of all, in the order of restricted growth; its blocks, 0 at the end."""
+    """Advances `block` to the next partition in restricted growth order; returns its blocks, 0 at the end."""
     for at in range(goal.zones - 1, 0, -1):
         highest = 0
         for before in range(at):
@@ -51,7 +51,7 @@ def next_partition(q: Search, goal: Goal) -> int:
 
 
 def join_pair(first: int, second: int, blocks: int, q: Search, goal: Goal) -> bool:
-    """The partition on the path with two blocks as one, the last block renumbered; whether hints can express it."""
+    """Joins two blocks of the path and renumbers the last one; returns whether hints can express the result."""
     joined = 0
     for at in range(goal.zones):
         block = q.path[at]
@@ -65,25 +65,25 @@ def join_pair(first: int, second: int, blocks: int, q: Search, goal: Goal) -> bo
 
 
 def promise(blocks: int, q: Search, goal: Goal) -> float:
-    """The bound of the current partition, far below all others where the limit cannot be kept."""
+    """The upper bound of the current partition; far below all others if it cannot keep the limit."""
     missing = add_up(blocks, q, goal) - goal.endpoints
     return bound(blocks, q, goal) if missing <= 0 else -INFEASIBLE * missing
 
 
 def consider(blocks: int, ceiling: float, best: float, q: Search, goal: Goal) -> float:
-    """Settles the current partition if it could beat the best, and remembers it if it does."""
+    """Searches sizes for the current partition if it could beat the best, and stores them if it does."""
     if ceiling <= best + TIE:
         return best
-    found = settle(blocks, best, ceiling, q, goal)
-    if found <= best + TIE:
+    reached = settle(blocks, best, ceiling, q, goal)
+    if reached <= best + TIE:
         return best
     copy(q.block, q.best_block, goal.zones)
     copy(q.sizes, q.best_sizes, blocks)
-    return found
+    return reached
 
 
 def join_best(blocks: int, best: float, q: Search, goal: Goal) -> tuple[bool, float]:
-    """Takes the path one join further; whether there was one to make, and the best score so far."""
+    """Makes the best join on the path; returns whether there was one, and the best score so far."""
     highest = -math.inf
     first = -1
     second = -1
@@ -108,7 +108,7 @@ def join_best(blocks: int, best: float, q: Search, goal: Goal) -> tuple[bool, fl
 
 
 def try_all(best: float, q: Search, goal: Goal) -> float:
-    """All but the first and the last, which are balanced and every zone by itself."""
+    """Tries all partitions except balanced and single zones, which were tried before."""
     for at in range(goal.zones):
         q.block[at] = 0
     blocks = next_partition(q, goal)
@@ -119,7 +119,7 @@ def try_all(best: float, q: Search, goal: Goal) -> float:
 
 
 def share_empty(q: Search, goal: Goal) -> int:
-    """Zones without endpoints share a block, as many as hints can express; every other has its own. How many blocks."""
+    """Puts zones without endpoints into shared blocks, as far as hints can express; returns the number of blocks."""
     blocks = 0
     shared = -1
     sharing = 0
@@ -137,7 +137,7 @@ def share_empty(q: Search, goal: Goal) -> int:
 
 
 def join_lightest(blocks: int, q: Search, goal: Goal) -> bool:
-    """The two blocks on the path with the least demand become one; whether hints can express that."""
+    """Joins the two blocks of the path with the least demand; returns whether hints can express that."""
     copy(q.path, q.block, goal.zones)
     add_up(blocks, q, goal)
     first = 0
@@ -158,20 +158,20 @@ def join_lightest(blocks: int, q: Search, goal: Goal) -> bool:
 
 
 def join_on(blocks: int, best: float, q: Search, goal: Goal) -> float:
-    """Goes on from the current partition, joining two blocks at a time, and settles what looks promising on the way."""
+    """Joins two blocks at a time from the current partition on, and tries the promising ones on the way."""
     copy(q.block, q.path, goal.zones)
-    going = True
-    while going and blocks > MOST_TO_JOIN:
-        going = join_lightest(blocks, q, goal)
+    joined = True
+    while joined and blocks > MOST_TO_JOIN:
+        joined = join_lightest(blocks, q, goal)
         blocks -= 1
-    while going and blocks > 2:
-        going, best = join_best(blocks, best, q, goal)
+    while joined and blocks > 2:
+        joined, best = join_best(blocks, best, q, goal)
         blocks -= 1
     return best
 
 
 def join_some(best: float, q: Search, goal: Goal) -> float:
-    """Those on the path from every zone by itself, and on the path from where zones without endpoints share."""
+    """Tries the path from single zones, and the path from shared blocks of zones without endpoints."""
     best = join_on(goal.zones, best, q, goal)
     blocks = share_empty(q, goal)
     if blocks == goal.zones:
@@ -181,7 +181,7 @@ def join_some(best: float, q: Search, goal: Goal) -> float:
 
 
 def write_groups(zones: int, q: Search, goal: Goal, w: Workspace) -> int:
-    """Own endpoints first, in order of demand; then what is left over goes where it is missing. How many groups."""
+    """Writes own endpoints first, in order of demand, then the surplus where it lacks; returns the number of groups."""
     blocks = 0
     for at in range(goal.zones):
         blocks = max(blocks, q.best_block[at] + 1)
@@ -245,7 +245,7 @@ def optimal_within(
     q: Search,
     w: Workspace,
 ) -> int:
-    """The best sizes for these blocks, given per zone; OVERLOADED where they cannot keep the limit."""
+    """The best sizes for the given blocks; OVERLOADED if they cannot keep the limit."""
     goal = state_goal(expected, ratio, endpoints, threshold, weights, q)
     blocks = 0
     for at in range(goal.zones):

@@ -1,8 +1,8 @@
-"""What an assignment is worth: traffic that stays in its zone, overload, and slices, as shares between 0 and 1.
+"""The score of an assignment: in-zone traffic, overload and number of slices, as shares between 0 and 1.
 
-A zone's traffic is its share of the nodes. It spreads over the groups the zone consumes in proportion to size times
-weight, and evenly over the endpoints of a group. Deviation compares an endpoint's load with the even share of all
-traffic; `highest` is the worst overload, `mean` the average deviation either way.
+The traffic of a zone is its share of the nodes. It is divided over the groups the zone consumes in proportion to size
+times weight, and evenly over the endpoints of a group. Deviation compares an endpoint's load with the even share of all
+traffic; `highest` is the worst overload, `mean` the average deviation in either direction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SLICE_CAPACITY: Final = 100
 
 
 class Score(NamedTuple):
-    """Shares, not percents; `unreached` counts zones whose traffic meets no endpoint."""
+    """Shares, not percents; `unreached` counts zones whose traffic reaches no endpoint."""
 
     in_zone: float
     highest: float
@@ -25,7 +25,7 @@ class Score(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What a point of each part of the score counts in the total, in percent."""
+    """The weight of each part in the total score, in percent."""
 
     in_zone: float = 45.0
     highest: float = 20.0
@@ -36,11 +36,11 @@ class Weights(NamedTuple):
 STANDARD: Final = Weights()
 
 
-def total_score(found: Score, endpoints: int, weights: Weights) -> float:
-    even = 1 - found.highest, 1 - found.mean
-    fewest = slices_of(endpoints) / found.slices
+def total_score(score: Score, endpoints: int, weights: Weights) -> float:
+    even = 1 - score.highest, 1 - score.mean
+    fewest = slices_of(endpoints) / score.slices
     return (
-        weights.in_zone * found.in_zone + weights.highest * even[0] + weights.mean * even[1] + weights.slices * fewest
+        weights.in_zone * score.in_zone + weights.highest * even[0] + weights.mean * even[1] + weights.slices * fewest
     )
 
 
@@ -55,15 +55,15 @@ def measure(groups: int, total: int, ratio: Numbers, traffic: list[float], w: Wo
     in_zone = 0.0
     unreached = 0
     for zone in range(zones):
-        reach = 0.0
+        capacity = 0.0
         own = 0.0
         for group in range(groups):
-            reach += w.sizes[group] * w.weight[group * zones + zone]
+            capacity += w.sizes[group] * w.weight[group * zones + zone]
             own += w.composition[group * zones + zone] * w.weight[group * zones + zone]
-        if reach == 0:
+        if capacity == 0:
             unreached += 1 if ratio[zone] > 0 else 0
             continue
-        part = ratio[zone] / reach
+        part = ratio[zone] / capacity
         in_zone += part * own
         for group in range(groups):
             traffic[group] += part * w.sizes[group] * w.weight[group * zones + zone]

@@ -1,7 +1,7 @@
 """`local-shared`: like local, but zones without endpoints share one group, and so do zones that stay overloaded.
 
-Groups stand in the rows of their zones. Behind them stand the shared group of the zones without endpoints, and a spare
-row where endpoints for urgent zones are collected; urgent zones that must share do so in the row of the first of them.
+The first rows are the groups of the zones. After them come the shared group of the zones without endpoints, and a spare
+row that collects endpoints for urgent zones; urgent zones that must share use the row of the first of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def whole_need(amount: float) -> int:
 
 
 def merge_empty(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
-    """All zones without endpoints consume the row behind the zones; how many endpoints it needs."""
+    """Makes zones without endpoints consume the row after the zones; returns how many endpoints it needs."""
     zones = len(endpoints)
     demand = 0.0
     for zone in range(zones):
@@ -45,7 +45,7 @@ def merge_empty(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
 
 
 def serve_needs(givers: int, expected: Numbers, ratio: Numbers, endpoints: Counts, w: Workspace) -> int:
-    """Whole endpoints for the zones without any, and for those that miss one; the givers left, or OVERLOADED."""
+    """Takes endpoints for zones without any, and for those that lack one; returns the givers left or OVERLOADED."""
     zones = len(endpoints)
     givers = take(zones, merge_empty(expected, endpoints, w), givers, ratio, w)
     for zone in range(zones):
@@ -55,7 +55,7 @@ def serve_needs(givers: int, expected: Numbers, ratio: Numbers, endpoints: Count
 
 
 def gather_urgent(ratio: Numbers, endpoints: Counts, w: Workspace) -> tuple[int, int]:
-    """The zones that are still overloaded go to `urgent`, worst first; the others with endpoints stay in `takers`."""
+    """Moves zones that are still overloaded to `urgent`, worst first; others with endpoints stay in `takers`."""
     rank_takers(ratio, w)
     takers = 0
     for zone in range(len(endpoints)):
@@ -76,7 +76,7 @@ def has_surplus(zone: int, expected: Numbers, w: Workspace) -> bool:
 
 
 def hand_out_extras(urgent: int, zones: int, w: Workspace) -> None:
-    """One endpoint of the spare row for each urgent zone, in zone order of the donors."""
+    """Gives each urgent zone one endpoint of the spare row, in zone order of the donors."""
     spare = (zones + 1) * zones
     donor = 0
     for at in range(urgent):
@@ -97,7 +97,7 @@ def join(row: int, group: int, zones: int, w: Workspace) -> None:
 
 
 def join_urgent(urgent: int, expected: Numbers, w: Workspace) -> float:
-    """The urgent zones and the spare row become one group, in the row of the first; what it expects."""
+    """Joins the urgent zones and the spare row in the row of the first; returns the expected endpoints."""
     zones = len(expected)
     group = w.urgent[0]
     demand: float = expected[group]
@@ -112,7 +112,7 @@ def join_urgent(urgent: int, expected: Numbers, w: Workspace) -> float:
 
 
 def relieve_urgent(urgent: int, givers: int, expected: Numbers, ratio: Numbers, threshold: float, w: Workspace) -> int:
-    """One endpoint for each urgent zone, else one group for them all; the givers left, or OVERLOADED."""
+    """One endpoint for each urgent zone, else one group for all of them; returns the givers left or OVERLOADED."""
     zones = len(expected)
     collected = 0
     while collected < urgent and givers > 0 and has_surplus(w.givers[0], expected, w):
@@ -127,7 +127,7 @@ def relieve_urgent(urgent: int, givers: int, expected: Numbers, ratio: Numbers, 
 
 
 def even_out_shared(takers: int, givers: int, expected: Numbers, ratio: Numbers, w: Workspace) -> None:
-    """Whole endpoints above what a zone expects go to the zones with the most load that were not urgent."""
+    """Moves whole surplus endpoints to the zones with the most load that were not urgent."""
     while givers > 0 and takers > 0 and has_surplus(w.givers[0], expected, w):
         giver = pop(w.givers, givers, w.giver_rank)
         taker = pop(w.takers, takers, w.taker_rank)

@@ -1,8 +1,8 @@
-"""The best sizes for given blocks: round what each expects, then improve while something improves.
+"""The best sizes for given blocks: round the expected sizes, then improve step by step.
 
-Three kinds of step find what a plain climb of single endpoints cannot: *level* lets blocks that import endpoints shrink
-to the highest load there is anyway, so that more of their traffic stays home; *cut* takes a block down to full slices;
-and after each of them single endpoints move again.
+Three kinds of step find what a plain climb by single endpoints cannot: *level* shrinks blocks that import endpoints to
+the highest load that exists anyway, so that more traffic stays in its zone; *cut* takes a block down to full slices; and
+after each of them single endpoints move again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zonewise.routing.algorithms.workspace import Counts, Ints
 
 MOST_CUTS: Final = 8
 ONE_START_TO: Final = 3
-"""Blocks; with so many, rounding off leads to the best."""
+"""Blocks; up to so many, rounding off leads to the best sizes."""
 
 
 def copy(source: Counts, target: Ints, count: int) -> None:
@@ -25,7 +25,7 @@ def copy(source: Counts, target: Ints, count: int) -> None:
 
 
 def round_off(blocks: int, q: Search, goal: Goal) -> None:
-    """What each block expects, rounded down but not below its fewest; then one by one to who misses or has most."""
+    """Rounds expected sizes down, not below the fewest; then corrects one by one where most are missing or too many."""
     left = goal.endpoints
     for block in range(blocks):
         q.sizes[block] = max(math.floor(q.demand[block] + TIE), q.fewest[block])
@@ -44,7 +44,7 @@ def round_off(blocks: int, q: Search, goal: Goal) -> None:
 
 
 def round_up(blocks: int, sizes: Ints, q: Search, goal: Goal) -> None:
-    """What each block expects, rounded up; then one by one from who bears it best, so that the highest load is lowest."""
+    """Rounds expected sizes up, then removes one by one so that the highest load stays lowest."""
     over = -goal.endpoints
     for block in range(blocks):
         sizes[block] = max(math.ceil(q.demand[block] - TIE), q.fewest[block])
@@ -61,7 +61,7 @@ def round_up(blocks: int, sizes: Ints, q: Search, goal: Goal) -> None:
 
 
 def weigh(block: int, size: int, q: Search, goal: Goal) -> None:
-    """What the block is worth by itself, and what one endpoint more or less would change."""
+    """Stores the worth of the block, and the change by one endpoint more or less."""
     now = worth(block, size, q, goal)
     q.worth[block] = now
     q.gain[block] = worth(block, size + 1, q, goal) - now
@@ -134,14 +134,14 @@ def shift(giver: int, taker: int, count: int, sizes: Ints, q: Search, goal: Goal
 
 
 def longest_stride(giver: int, taker: int, sizes: Ints, q: Search) -> int:
-    """How many endpoints may go at once: past the end of a slice every one counts differently."""
+    """The most endpoints to move at once: beyond the end of a slice each one counts differently."""
     until_freed = (sizes[giver] - 1) % SLICE_CAPACITY + 1
     until_full = max(-sizes[taker] % SLICE_CAPACITY, 1)
     return int(min(sizes[giver] - q.fewest[giver], until_freed, until_full))
 
 
 def climb(blocks: int, sizes: Ints, q: Search, goal: Goal) -> float:
-    """Single endpoints move while that gains, twice as many each time the same two blocks go on; the score then."""
+    """Moves endpoints while that gains, doubling the stride while the same two blocks repeat; returns the score."""
     for block in range(blocks):
         weigh(block, sizes[block], q, goal)
     source = -1
@@ -169,7 +169,7 @@ def climb(blocks: int, sizes: Ints, q: Search, goal: Goal) -> float:
 
 
 def level_to(load: float, blocks: int, sizes: Ints, levelled: Ints, q: Search) -> bool:
-    """Importing blocks shrink to this load, for the good of those that could keep more of their own; whether any does."""
+    """Shrinks importing blocks to this load in favour of blocks with own endpoints to keep; returns whether any did."""
     copy(sizes, levelled, blocks)
     taker = 0
     changed = False
@@ -187,7 +187,7 @@ def level_to(load: float, blocks: int, sizes: Ints, levelled: Ints, q: Search) -
 
 
 def imports(blocks: int, sizes: Ints, q: Search) -> bool:
-    """Whether one block takes what another has of its own."""
+    """Whether a block uses endpoints that another block has of its own."""
     missing = 0
     over = 0
     for block in range(blocks):
@@ -197,7 +197,7 @@ def imports(blocks: int, sizes: Ints, q: Search) -> bool:
 
 
 def level(blocks: int, sizes: Ints, levelled: Ints, best: float, q: Search, goal: Goal) -> float:
-    """After a climb: tries the highest load there is, and each that an importing block would have with one less."""
+    """After a climb: tries the current highest load, and the load of each importing block with one less."""
     if not imports(blocks, sizes, q):
         return best
     reached = best
@@ -210,9 +210,9 @@ def level(blocks: int, sizes: Ints, levelled: Ints, best: float, q: Search, goal
                 continue
             load = q.demand[at] / (sizes[at] - 1)
         if level_to(load, blocks, sizes, levelled, q):
-            found = score(blocks, levelled, sizes, q, goal)
-            if found > reached + TIE:
-                reached = found
+            candidate = score(blocks, levelled, sizes, q, goal)
+            if candidate > reached + TIE:
+                reached = candidate
                 chosen = load
     if chosen == 0:
         return best
@@ -222,7 +222,7 @@ def level(blocks: int, sizes: Ints, levelled: Ints, best: float, q: Search, goal
 
 
 def cut_to(block: int, receiver: int, blocks: int, sizes: Ints, cut: Ints, q: Search) -> bool:
-    """The block down to full slices; others take what they have of their own, the receiver the rest, if any."""
+    """Cuts the block down to full slices; others take their own endpoints, the receiver the rest, if any."""
     copy(sizes, cut, blocks)
     cut[block] = (sizes[block] - 1) // SLICE_CAPACITY * SLICE_CAPACITY
     free = sizes[block] - cut[block]
@@ -236,7 +236,7 @@ def cut_to(block: int, receiver: int, blocks: int, sizes: Ints, cut: Ints, q: Se
 
 
 def best_cut(blocks: int, sizes: Ints, cut: Ints, trial: Ints, q: Search, goal: Goal) -> bool:
-    """The best way to bring one block down to full slices; whether there is one."""
+    """Finds the best cut of one block down to full slices; returns whether there is one."""
     best = -math.inf
     for block in range(blocks):
         q.worth[block] = worth(block, sizes[block], q, goal)
@@ -246,9 +246,9 @@ def best_cut(blocks: int, sizes: Ints, cut: Ints, trial: Ints, q: Search, goal: 
         for receiver in range(blocks):
             if receiver != block:
                 has_rest = cut_to(block, receiver, blocks, sizes, trial, q)
-                found = score(blocks, trial, sizes, q, goal)
-                if found > best + TIE:
-                    best = found
+                candidate = score(blocks, trial, sizes, q, goal)
+                if candidate > best + TIE:
+                    best = candidate
                     copy(trial, cut, blocks)
                 if not has_rest:
                     break
@@ -256,18 +256,18 @@ def best_cut(blocks: int, sizes: Ints, cut: Ints, trial: Ints, q: Search, goal: 
 
 
 def start_again(blocks: int, best: float, q: Search, goal: Goal) -> float:
-    """From the lowest highest load, which single steps don't reach where several blocks share the highest."""
+    """Starts from the lowest highest load, which single steps cannot reach if several blocks share the highest."""
     round_up(blocks, q.trial, q, goal)
-    found = climb(blocks, q.trial, q, goal)
-    found = level(blocks, q.trial, q.scratch, found, q, goal)
-    if found <= best + TIE:
+    reached = climb(blocks, q.trial, q, goal)
+    reached = level(blocks, q.trial, q.scratch, reached, q, goal)
+    if reached <= best + TIE:
         return best
     copy(q.trial, q.sizes, blocks)
-    return found
+    return reached
 
 
 def settle(blocks: int, known: float, ceiling: float, q: Search, goal: Goal) -> float:
-    """The best score found, with its sizes in `sizes`; no cuts are tried where they cannot beat what is `known`."""
+    """The best score, with its sizes in `sizes`; cuts that cannot beat `known` are not tried."""
     round_off(blocks, q, goal)
     best = climb(blocks, q.sizes, q, goal)
     copy(q.sizes, q.chain, blocks)
@@ -286,9 +286,9 @@ def settle(blocks: int, known: float, ceiling: float, q: Search, goal: Goal) -> 
         slices -= 1
         lost = price(1.0, fewest_slices, goal) - price(1.0, slices, goal)
         if ceiling - lost > max(best, known) + TIE:
-            found = climb(blocks, q.trial, q, goal)
-            found = level(blocks, q.trial, q.scratch, found, q, goal)
-            if found > best + TIE:
-                best = found
+            reached = climb(blocks, q.trial, q, goal)
+            reached = level(blocks, q.trial, q.scratch, reached, q, goal)
+            if reached > best + TIE:
+                best = reached
                 copy(q.trial, q.sizes, blocks)
     return best

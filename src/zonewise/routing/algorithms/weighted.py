@@ -14,7 +14,7 @@ def keep(zone: int, count: int, zones: int, w: Workspace) -> None:
 
 
 def serve_in_order(zones: int, w: Workspace) -> None:
-    """Whole needs from whole offers, both in zone order; what neither side could settle stays in `needs`, `offers`."""
+    """Serves whole needs from whole offers, both in zone order; the rest stays in `needs` and `offers`."""
     giver = 0
     for taker in range(zones):
         while w.needs[taker] > 0 and giver < zones:
@@ -28,7 +28,7 @@ def serve_in_order(zones: int, w: Workspace) -> None:
 
 
 def local_opt(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
-    """What is over after whole needs are served is one group for all zones, at equal weights."""
+    """Endpoints left after whole needs are served form one group for all zones, with equal weights."""
     zones = len(endpoints)
     clear(zones + 1, zones, w)
     for zone in range(zones):
@@ -50,7 +50,7 @@ def local_opt(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
 
 
 def split(expected: Numbers, endpoints: Counts, w: Workspace) -> tuple[int, int]:
-    """Each zone's difference as a whole and a fractional need or offer; the counts of fractional needs and offers."""
+    """Splits each zone's difference into whole and fractional needs or offers; returns the fractional counts."""
     zones = len(endpoints)
     needs = 0
     offers = 0
@@ -74,7 +74,7 @@ def split(expected: Numbers, endpoints: Counts, w: Workspace) -> tuple[int, int]
 
 
 def queue_rest(needs: int, offers: int, zones: int, w: Workspace) -> tuple[int, int]:
-    """What whole needs and offers left over joins the end of the fractional ones."""
+    """Appends the remaining whole needs and offers to the fractional ones."""
     for zone in range(zones):
         if w.needs[zone] > 0:
             w.need_zone[needs] = zone
@@ -89,7 +89,7 @@ def queue_rest(needs: int, offers: int, zones: int, w: Workspace) -> tuple[int, 
 
 
 def weigh(offer: int, row: int, first: int, needs: int, zones: int, w: Workspace) -> int:
-    """Shares one offer between its own zone and the needs from `first` on; the need that is first now."""
+    """Shares one offer between its own zone and the needs from `first` on; returns the next first need."""
     count = w.offer_count[offer]
     own = w.offer_own[offer]
     rest = 1 - own
@@ -111,7 +111,7 @@ def weigh(offer: int, row: int, first: int, needs: int, zones: int, w: Workspace
 
 
 def local_weighted(expected: Numbers, endpoints: Counts, w: Workspace) -> int:
-    """Exact as far as `expected` is: with floats, rounding may lose an endpoint, with fractions it cannot."""
+    """As exact as `expected`: with floats, rounding may lose an endpoint; with fractions it cannot."""
     zones = len(endpoints)
     clear(3 * zones, zones, w)
     needs, offers = split(expected, endpoints, w)

@@ -1,9 +1,9 @@
-"""The vectors an algorithm works in: lists for the controller, arrays where the simulator compiles the algorithms.
+"""Work vectors of the algorithms: lists in the controller, arrays in the simulator, which compiles the algorithms.
 
-A matrix is one flat vector, row by row, because that reads the same and costs the least in both. Row g of
-`composition` says how many endpoints group g takes from each zone, row g of `weight` how strongly each zone consumes
-it. Every algorithm writes its groups to the first rows and returns how many there are; a negative answer is a
-`Downgrade` and leaves one group of everything.
+A matrix is one flat vector, row by row, which reads the same and is cheapest in both. Row g of `composition` holds how
+many endpoints group g takes from each zone, row g of `weight` the weight with which each zone consumes it. Every
+algorithm writes its groups to the first rows and returns their number; a negative result is a `Downgrade` and leaves one
+group of everything.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def clear(rows: int, zones: int, w: Workspace) -> None:
 
 
 def spread(endpoints: Counts, w: Workspace) -> None:
-    """One group of everything, consumed by all: balanced."""
+    """One group of all endpoints for all zones: balanced."""
     zones = len(endpoints)
     total = 0
     for zone in range(zones):

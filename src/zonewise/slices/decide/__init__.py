@@ -1,1 +1,1 @@
-"""Which EndpointSlices a Service needs, and which writes lead there. Pure."""
+"""The EndpointSlices that a Service needs, and the writes that lead there. Pure."""

@@ -1,4 +1,4 @@
-"""Which changes of an object can change a Service's slices. Pure; `sources` asks it about every change it hears."""
+"""Filters for watch events: which changes of an object can change the slices of a Service. The informers apply them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 
 def service_matters(old: Service | None, new: Service | None) -> bool:
-    """The state that we write into a Service's annotation, and its load balancer's, make no other slices of it."""
+    """Ignores the routing state annotation that the reporter writes, and the load balancer status."""
     if old is None or new is None:
         return old is not new
     before, after = old.metadata, new.metadata
@@ -24,16 +24,16 @@ def service_matters(old: Service | None, new: Service | None) -> bool:
         or before.uid != after.uid
         or before.labels != after.labels
         or before.deletion_timestamp != after.deletion_timestamp
-        or _said(before.annotations) != _said(after.annotations)
+        or _without_state(before.annotations) != _without_state(after.annotations)
     )
 
 
-def _said(annotations: Mapping[str, str]) -> dict[str, str]:
+def _without_state(annotations: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in annotations.items() if name != ROUTING_STATE}
 
 
 def pod_matters(old: Pod, new: Pod) -> bool:
-    """For two states of a pod with the same labels: whether an endpoint made of it may differ."""
+    """Whether the endpoint of a pod may differ, for two states with the same labels."""
     before, after = old.status, new.status
     return (
         before.pod_ips != after.pod_ips
@@ -51,7 +51,7 @@ def _ready(pod: Pod) -> Condition | None:
 
 
 def routing_matters(old: Node | None, new: Node | None) -> bool:
-    """Whether routing may see the two states of a node differently; a heartbeat is nothing."""
+    """Whether routing may see the two states of a node differently; false for a heartbeat."""
     if old is None or new is None:
         return old is not new
     return (
@@ -65,7 +65,7 @@ def routing_matters(old: Node | None, new: Node | None) -> bool:
 
 
 def moves_endpoints(old: Node | None, new: Node | None) -> bool:
-    """Whether the endpoints on a node may read differently, for Services that ask for nothing, too."""
+    """Whether the endpoints on a node may change, also of Services without a routing policy."""
     return old is None or new is None or zone_of(old.metadata.labels) != zone_of(new.metadata.labels)
 
 
@@ -73,5 +73,5 @@ def wants_routing(service: Service) -> bool:
     return names_drain(service) is not None or not isinstance(read_policy(service).policy, NoPolicy)
 
 
-def names_drain(viewed: HasMetadata | None) -> str | None:
-    return None if viewed is None else viewed.metadata.annotations.get(DRAIN_ZONE)
+def names_drain(annotated: HasMetadata | None) -> str | None:
+    return None if annotated is None else annotated.metadata.annotations.get(DRAIN_ZONE)

@@ -1,4 +1,4 @@
-"""The address families of a Service, and addresses in the one spelling that slices use. Pure."""
+"""IP families of a Service, and the canonical spelling of addresses in slices."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ def is_headless(service: Service) -> bool:
 
 
 def families_of(service: Service) -> tuple[ServiceFamily, ...]:
-    """What the Service says; else its cluster IP's, and both for a headless one: it may be older than the field."""
-    said = tuple(
+    """From `ipFamilies`. A Service older than that field gets its cluster IP's family, or both if it is headless."""
+    declared = tuple(
         dict.fromkeys(ServiceFamily(family) for family in service.spec.ip_families if family in set(ServiceFamily))
     )
-    if said:
-        return said
+    if declared:
+        return declared
     if is_headless(service):
         return (ServiceFamily.IPV4, ServiceFamily.IPV6)
-    known = canonical(service.spec.cluster_ip)
-    return (known[0],) if known else (ServiceFamily.IPV4,)
+    cluster_ip = canonical(service.spec.cluster_ip)
+    return (cluster_ip[0],) if cluster_ip else (ServiceFamily.IPV4,)
 
 
-_PART: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_USUAL_IPV4: Final = re.compile(rf"{_PART}(\.{_PART}){{3}}", re.ASCII)
+_OCTET: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_PLAIN_IPV4: Final = re.compile(rf"{_OCTET}(\.{_OCTET}){{3}}", re.ASCII)
 
 
 @lru_cache(maxsize=65536)
 def canonical(address: str) -> tuple[ServiceFamily, str] | None:
-    """The family and usual spelling, None for what is no address.
+    """The family and canonical spelling, or None for an invalid address.
 
-    As upstream reads it: zeros may lead the parts of an IPv4 address, and one that IPv6 wraps counts as IPv4.
+    As upstream parses it: IPv4 octets may have leading zeros, and an IPv4-mapped IPv6 address counts as IPv4.
     """
-    if _USUAL_IPV4.fullmatch(address):  # what nearly all are, and ten times as fast as parsing it
+    if _PLAIN_IPV4.fullmatch(address):  # the common case, ten times as fast as parsing
         return ServiceFamily.IPV4, address
     try:
         parsed = ip_address(_without_leading_zeros(address))
@@ -54,8 +54,8 @@ def canonical(address: str) -> tuple[ServiceFamily, str] | None:
     match parsed:
         case IPv4Address():
             return ServiceFamily.IPV4, str(parsed)
-        case IPv6Address(ipv4_mapped=IPv4Address() as wrapped):
-            return ServiceFamily.IPV4, str(wrapped)
+        case IPv6Address(ipv4_mapped=IPv4Address() as mapped):
+            return ServiceFamily.IPV4, str(mapped)
         case _:
             return (ServiceFamily.IPV6, str(parsed)) if not parsed.scope_id else None
 

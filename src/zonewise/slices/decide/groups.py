@@ -1,7 +1,7 @@
-"""Slice groups: slices by who consumes their endpoints, for Services that prefer or require the same node, zone or region.
+"""Slice groups: slices by the zones that consume their endpoints, for Services with a same node, zone or region policy.
 
-A slice for one zone says so in a label, one for several zones is shared, and one for everyone, or for nobody, is for
-all. Groups part the endpoints, and hints never contradict them. Pure; `routed` asks it for every endpoint.
+The consumer label of a slice names its zone, or says that several zones share it, or that it is for all. Endpoints are
+divided by group, and hints never contradict the group. `route` asks for the group of every endpoint.
 """
 
 from __future__ import annotations
@@ -47,51 +47,57 @@ def group_of(zones: Sequence[str]) -> str:
 
 
 def remember(slices: Sequence[EndpointSlice], service: Service, cluster: RoutingNodes) -> Memory:
-    """What the slices tell of the last decision; those written for a policy of another kind tell nothing."""
-    if not any(map(_may_tell, slices)):
+    """The last decision, read from the slices. Slices of another kind of policy are ignored."""
+    if not any(map(_has_memory, slices)):
         return {}
     policy = read_policy(service).policy
     grouped = is_grouped(policy)
     if not grouped and not isinstance(policy, AutomaticHints):
         return {}
-    asked = _preferred(policy)
-    told = [found for found in slices if (CONSUMER in found.metadata.labels) is grouped]
-    recalled = recall((endpoint for found in told for endpoint in found.endpoints or ()), cluster)
+    preferred = _preferred(policy)
+    remembered = [
+        endpoint_slice for endpoint_slice in slices if (CONSUMER in endpoint_slice.metadata.labels) is grouped
+    ]
+    recalled = recall(
+        (endpoint for endpoint_slice in remembered for endpoint in endpoint_slice.endpoints or ()), cluster
+    )
     if not grouped:
         return recalled
-    levels = _started(told)
+    levels = _started(remembered)
     hinted = {ZONE, REGION} if ZONE in levels[:1] else set(levels[:1])
-    return {key: recalled.get(key, {}) if key in hinted else {} for key in levels if key in asked}
+    return {key: recalled.get(key, {}) if key in hinted else {} for key in levels if key in preferred}
 
 
 def started(decision: Decision, memory: Memory) -> str:
-    """The levels whose preference has started, to be said in an annotation: hints alone would not tell who made them.
+    """The levels whose preference has started, for the annotation: hints alone do not tell which level made them.
 
-    The one that the hints tell of comes first. While nothing is ready nothing is preferred, but what had started has
-    not ended.
+    The level that the hints express comes first. While no endpoint is ready no level is preferred, but a preference
+    that has started does not end.
     """
-    asked = _preferred(decision.reading.policy)
-    first = next(iter(decision.endpoints.values()), None)
-    if not first or not is_ready(first):
-        return ",".join(memory) if asked else ""
-    now = decision.memory
-    return ",".join(sorted((key for key in now if key in asked), key=lambda key: not now[key]))
+    preferred = _preferred(decision.reading.policy)
+    first_endpoint = next(iter(decision.endpoints.values()), None)
+    if not first_endpoint or not is_ready(first_endpoint):
+        return ",".join(memory) if preferred else ""
+    current = decision.memory
+    return ",".join(sorted((key for key in current if key in preferred), key=lambda key: not current[key]))
 
 
-def _may_tell(found: EndpointSlice) -> bool:
-    return CONSUMER in found.metadata.labels or any(endpoint.hints for endpoint in found.endpoints or ())
+def _has_memory(endpoint_slice: EndpointSlice) -> bool:
+    return CONSUMER in endpoint_slice.metadata.labels or any(
+        endpoint.hints for endpoint in endpoint_slice.endpoints or ()
+    )
 
 
 def _started(slices: Iterable[EndpointSlice]) -> list[str]:
-    said = max((found.metadata.annotations.get(STARTED, "") for found in slices), default="")
-    return [key for key in said.split(",") if key in {ZONE, REGION}]
+    annotation = max((endpoint_slice.metadata.annotations.get(STARTED, "") for endpoint_slice in slices), default="")
+    return [key for key in annotation.split(",") if key in {ZONE, REGION}]
 
 
 class Grouping:
-    """The consumers of each endpoint, by address: as decided for those in use, and where the others wait.
+    """The group and hints of each endpoint: as decided for endpoints in use, and the waiting zones for the others.
 
-    Where not all endpoints in use can have zone hints, those that can have them nevertheless: stock proxies ignore such
-    hints, as if there were none, but they are our memory.
+    If only some endpoints in use can have zone hints, those still get them: stock proxies ignore partial hints, but the
+    next decision reads them back.
     """
 
     def __init__(
@@ -106,48 +112,51 @@ class Grouping:
         self._cluster = cluster
         self._hints = expression.hints
         self._waiting = _waiting_zones(decision, cluster, waiting, memory)
-        self._made: dict[Zones, EndpointHints | None] = {}
+        self._hints_by_zones: dict[Zones, EndpointHints | None] = {}
         self._by_node = _wall_key(decision.reading.policy) == NODE_NAME
 
     def of(self, endpoint: Endpoint) -> tuple[str, EndpointHints | None]:
-        """The group and the hints."""
+        """The group and the hints of an endpoint."""
         address = endpoint.addresses[0]
         hints = self._hints.get(address)
         if hints and hints.for_zones:
             return hints.for_zones[0].name if len(hints.for_zones) == 1 else CONSUMER_SHARED, hints
-        zones = self._waiting[address] if address in self._waiting else self._consumed.get(address, ())
+        zones = self._waiting[address] if address in self._waiting else self._zones_in_use.get(address, ())
         return group_of(zones), hints if hints or self._by_node else self._zone_hints(zones)
 
     @cached_property
-    def _consumed(self) -> dict[str, Zones]:
-        """Asked only where hints do not tell."""
+    def _zones_in_use(self) -> dict[str, Zones]:
+        """Computed only if hints do not give the zones."""
         return _consuming_zones(self._decision, self._cluster)
 
     def _zone_hints(self, zones: Zones) -> EndpointHints | None:
-        if zones not in self._made:
+        if zones not in self._hints_by_zones:
             fits = 0 < len(zones) <= MOST_HINTS
-            self._made[zones] = EndpointHints(for_zones=tuple(Hint(name=zone) for zone in zones)) if fits else None
-        return self._made[zones]
+            self._hints_by_zones[zones] = (
+                EndpointHints(for_zones=tuple(Hint(name=zone) for zone in zones)) if fits else None
+            )
+        return self._hints_by_zones[zones]
 
 
 def _waiting_zones(
     decision: Decision, cluster: RoutingNodes, waiting: Mapping[str, Endpoint], memory: Memory
 ) -> dict[str, Zones]:
-    """Endpoints not in use stay where they were, or else wait in their own domain.
+    """The zones of endpoints not in use: their last zones, or else those of their own domain.
 
-    So that one which becomes ready, or ready again, need not move. Where no preference is in force they wait with the
-    others, for everyone, unless nothing is in use at all: then they wait where they were.
+    An endpoint that becomes ready (again) then need not move. Without a preference in force they wait in the group for
+    all, unless no endpoint is in use: then they keep their last zones.
     """
     tier = _zonal_tier(decision)
-    was_in = tier.key if tier else None
+    last_key = tier.key if tier else None
     if not decision.endpoints:
-        was_in = next((key for key in (ZONE, REGION) if key in memory), None)
-    home_in = tier.key if tier else _wall_key(decision.reading.policy)
-    known = set(cluster.domains(ZONE).values())
-    was = _zones_of(Tier(was_in, memory.get(was_in, {})), cluster) if was_in else {}
-    home = _zones_of(own_tier(home_in, cluster.homes(waiting, home_in)), cluster) if home_in else {}
+        last_key = next((key for key in (ZONE, REGION) if key in memory), None)
+    home_key = tier.key if tier else _wall_key(decision.reading.policy)
+    known_zones = set(cluster.domains(ZONE).values())
+    last_zones = _zones_of(Tier(last_key, memory.get(last_key, {})), cluster) if last_key else {}
+    home_zones = _zones_of(own_tier(home_key, cluster.homes(waiting, home_key)), cluster) if home_key else {}
     return {
-        address: tuple(zone for zone in was.get(address, ()) if zone in known) or home.get(address, ())
+        address: tuple(zone for zone in last_zones.get(address, ()) if zone in known_zones)
+        or home_zones.get(address, ())
         for address in waiting
     }
 
@@ -157,7 +166,7 @@ def _wall_key(policy: Policy) -> str | None:
 
 
 def _preferred(policy: Policy) -> set[str]:
-    """The levels of which there is something to remember."""
+    """The preferred levels whose assignment is remembered; a node preference has none."""
     return {key for key, strength in _levels(policy).items() if strength is Strength.PREFER and key != NODE_NAME}
 
 
@@ -166,10 +175,10 @@ def _levels(policy: Policy) -> dict[str, Strength]:
 
 
 def _consuming_zones(decision: Decision, cluster: RoutingNodes) -> dict[str, Zones]:
-    """By the first tier of zones or regions, and by the walls for what that lacks."""
+    """From the first tier of zones or regions, and from the walls for endpoints that the tier lacks."""
     tier = _zonal_tier(decision)
-    found = _zones_of(decision.walls, cluster) if decision.walls else {}
-    return found | (_zones_of(tier, cluster) if tier else {})
+    zones = _zones_of(decision.walls, cluster) if decision.walls else {}
+    return zones | (_zones_of(tier, cluster) if tier else {})
 
 
 def _zonal_tier(decision: Decision) -> Tier | None:
@@ -177,40 +186,33 @@ def _zonal_tier(decision: Decision) -> Tier | None:
 
 
 def beyond_hints(decision: Decision, cluster: RoutingNodes) -> dict[str, Consumers]:
-    """The zones of the endpoints whose hints can't say who consumes them: with weights, or in too many zones."""
+    """Consumer zones of the endpoints whose hints cannot express them: weighted, or too many zones."""
     tier = _zonal_tier(decision)
     if tier is None:
         return {}
-    zones_by_domain = {} if tier.key == ZONE else _zones_by_domain(tier.key, cluster)
-    told: dict[Consumers, Consumers] = {}
+    zones_by_domain = {} if tier.key == ZONE else cluster.members(tier.key, ZONE)
+    inexpressible: dict[Consumers, Consumers] = {}
     for consumers in set(tier.consumers.values()):
         zones = consumers if tier.key == ZONE else _in_zones(consumers, zones_by_domain)
         if len(zones) > MOST_HINTS or any(share.weight != 1 for share in zones):
-            told[consumers] = zones
-    return {address: told[who] for address, who in tier.consumers.items() if who in told} if told else {}
+            inexpressible[consumers] = zones
+    if not inexpressible:
+        return {}
+    return {address: inexpressible[group] for address, group in tier.consumers.items() if group in inexpressible}
 
 
 def _in_zones(consumers: Consumers, zones_by_domain: Mapping[str, set[str]]) -> Consumers:
-    weights = {zone: weight for domain, weight in consumers for zone in zones_by_domain.get(domain, ())}
+    weights = {zone: weight for domain, weight in consumers for zone in zones_by_domain[domain]}
     return tuple(LoadShare(zone, weights[zone]) for zone in sorted(weights))
 
 
-def _zones_by_domain(key: str, cluster: RoutingNodes) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    zones = cluster.domains(ZONE)
-    for node, domain in cluster.domains(key).items():
-        if node in zones:
-            found.setdefault(domain, set()).add(zones[node])
-    return found
-
-
 def _zones_of(tier: Tier, cluster: RoutingNodes) -> dict[str, Zones]:
-    """A tier's consumers as zones, whatever its key."""
-    zones_by_domain = {} if tier.key == ZONE else _zones_by_domain(tier.key, cluster)
-    meaning: dict[Consumers, Zones] = {
+    """The consumers of a tier as zones, for any key."""
+    zones_by_domain = {} if tier.key == ZONE else cluster.members(tier.key, ZONE)
+    zones_by_consumers: dict[Consumers, Zones] = {
         consumers: names(consumers)
         if tier.key == ZONE
-        else tuple(sorted({zone for domain in names(consumers) for zone in zones_by_domain.get(domain, ())}))
+        else tuple(sorted({zone for domain in names(consumers) for zone in zones_by_domain[domain]}))
         for consumers in set(tier.consumers.values())
     }
-    return {address: meaning[consumers] for address, consumers in tier.consumers.items()}
+    return {address: zones_by_consumers[consumers] for address, consumers in tier.consumers.items()}

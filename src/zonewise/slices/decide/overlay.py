@@ -1,9 +1,9 @@
-"""Hints for slices that the stock controller writes: what each endpoint should say, decided over a Service's slices.
+"""Hints for slices that the stock EndpointSlice controller writes, decided over all slices of a Service.
 
-The webhook asks while one of the slices is being written, the overlay controller while nobody writes; both take the
-answer from here, so they agree. The hints that stand in the slices are the memory of the last decision, and laying the
-answer over slices that have it already changes nothing. Which policy that decision was for is told by the state that
-stands on the Service; hints of another policy are nobody's memory.
+The webhook asks while a slice is being written, the overlay controller at any other time; both call `overlay`, so
+they agree. The hints in the slices are the memory of the last decision, and the overlay of slices that already have these
+hints changes nothing. The state annotation of the Service tells which policy the hints were decided for; hints of
+another policy are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from zonewise.routing.policy import NoPolicy
 from zonewise.slices.decide.service_status import policy_name, read_state
 
 _MOST_ROUNDS: Final = 4
-"""So that it ends whatever routing does."""
+"""Limits the search for a stable decision, so that it always ends."""
 
 Endpoints = tuple[Endpoint, ...]
 Hints = tuple[EndpointHints | None, ...]
@@ -45,7 +45,7 @@ Operations = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """`hints` of every endpoint in its slice's order, by slice; decisions and expressions by address type."""
+    """`hints` by slice, one per endpoint in the order of the slice; decisions and expressions by address type."""
 
     hints: Mapping[Key, Hints]
     decisions: Mapping[str, Decision]
@@ -53,20 +53,23 @@ class Overlay:
 
     @property
     def is_silent(self) -> bool:
-        """The Service asks for nothing and gets nothing: hints that stand in its slices are not ours to judge."""
+        """The Service has no policy and gets no hints: existing hints in its slices are left alone."""
         return not any(
             expression.hints or not isinstance(self.decisions[family].reading.policy, NoPolicy)
             for family, expression in self.expressions.items()
         )
 
-    def operations_on(self, found: EndpointSlice) -> Operations:
-        """The JSON patch that gives the slice its hints; empty when it has them."""
-        return _operations(found.endpoints or (), self.hints[key_of(found)])
+    def operations_on(self, endpoint_slice: EndpointSlice) -> Operations:
+        """The JSON patch that sets the hints of the slice; empty if they are set."""
+        return _operations(endpoint_slice.endpoints or (), self.hints[key_of(endpoint_slice)])
 
 
-def is_stock(found: EndpointSlice) -> bool:
-    """Whether the stock EndpointSlice controller wrote it, and it is there to stay."""
-    return found.metadata.labels.get(MANAGED_BY) == STOCK_MANAGER and found.metadata.deletion_timestamp is None
+def is_stock(endpoint_slice: EndpointSlice) -> bool:
+    """Whether the stock EndpointSlice controller manages the slice, and it is not being deleted."""
+    return (
+        endpoint_slice.metadata.labels.get(MANAGED_BY) == STOCK_MANAGER
+        and endpoint_slice.metadata.deletion_timestamp is None
+    )
 
 
 def overlay(
@@ -77,92 +80,97 @@ def overlay(
     hints: HintsForm = HintsForm.STABLE,
     drained: Drain = NO_DRAIN,
 ) -> Overlay:
-    """`slices` are the stock controller's, all of them, with the hints that were decided last."""
+    """`slices` are all slices of the stock controller, with the hints of the last decision."""
     families: dict[str, list[EndpointSlice]] = defaultdict(list)
-    for found in sorted(slices, key=key_of):
-        families[found.address_type].append(found)
-    is_remembered = _is_told_of(service)
+    for endpoint_slice in sorted(slices, key=key_of):
+        families[endpoint_slice.address_type].append(endpoint_slice)
+    hints_match = _hints_match_policy(service)
     decisions: dict[str, Decision] = {}
     expressions: dict[str, HintsExpression] = {}
-    wanted: dict[Key, Hints] = {}
+    hints_by_slice: dict[Key, Hints] = {}
     for family, members in sorted(families.items()):
-        told = [(found.endpoints or ()) if is_remembered else _with_hints(found, ()) for found in members]
+        remembered = [
+            (endpoint_slice.endpoints or ()) if hints_match else _with_hints(endpoint_slice, ())
+            for endpoint_slice in members
+        ]
         decide_now = partial(decide, service, cluster=cluster, hints=hints, drained=drained)
-        decisions[family], expressions[family], rest = _at_rest(told, cluster, decide_now)
-        wanted |= dict(zip(map(key_of, members), rest, strict=True))
-    return Overlay(wanted, decisions, expressions)
+        decisions[family], expressions[family], slice_hints = _decide_until_stable(remembered, cluster, decide_now)
+        hints_by_slice |= dict(zip(map(key_of, members), slice_hints, strict=True))
+    return Overlay(hints_by_slice, decisions, expressions)
 
 
-def _at_rest(
-    told: Sequence[Endpoints], cluster: RoutingNodes, decide_now: Callable[..., Decision]
+def _decide_until_stable(
+    slices: Sequence[Endpoints], cluster: RoutingNodes, decide_now: Callable[..., Decision]
 ) -> tuple[Decision, HintsExpression, list[Hints]]:
-    """The decision that, remembered by its hints, is made again.
+    """The stable decision: the one that is made again from its own hints.
 
-    Hints do not tell all of a decision, such as which of two levels they are of, so the first may not be the last.
+    Hints do not hold all of a decision (for example which of two levels they express), so the first decision may
+    differ from the next one.
     """
     for rounds in itertools.count(1):
-        endpoints = [endpoint for found in told for endpoint in found]
+        endpoints = [endpoint for slice_endpoints in slices for endpoint in slice_endpoints]
         decision = decide_now(endpoints, previous=recall(endpoints, cluster))
         expression = express(decision, cluster)
-        wanted = [_hints_of(found, expression) for found in told]
-        if rounds == _MOST_ROUNDS or all(map(_has, told, wanted)):
-            return decision, expression, wanted
-        told = list(map(_hinted, told, wanted))
-    raise AssertionError("counting does not end")
+        hints = [_hints_of(slice_endpoints, expression) for slice_endpoints in slices]
+        if rounds == _MOST_ROUNDS or all(map(_has_hints, slices, hints)):
+            return decision, expression, hints
+        slices = list(map(_hinted, slices, hints))
+    raise AssertionError("unreachable: itertools.count is infinite")
 
 
 def recalled(service: Service, endpoints: Iterable[Endpoint], cluster: RoutingNodes) -> Memory:
-    """What the hints of the stock controller's slices tell of the last decision."""
-    return recall(endpoints, cluster) if _is_told_of(service) else {}
+    """The memory of the last decision, from the hints in the stock controller's slices."""
+    return recall(endpoints, cluster) if _hints_match_policy(service) else {}
 
 
-def _is_told_of(service: Service) -> bool:
-    """Whether the hints in a Service's slices are of the policy it has now, as far as is known."""
+def _hints_match_policy(service: Service) -> bool:
+    """Whether the hints in the slices were decided for the current policy; true if there is no state annotation."""
     state = read_state(service.metadata.annotations.get(ROUTING_STATE))
     return state is None or state.policy == policy_name(read_policy(service).policy)
 
 
-def as_remembered(written: EndpointSlice, earlier: Sequence[EndpointSlice]) -> EndpointSlice:
-    """The slice with the hints its endpoints had, wherever they stood; of two places the later one counts.
+def as_remembered(endpoint_slice: EndpointSlice, earlier: Sequence[EndpointSlice]) -> EndpointSlice:
+    """The slice with the last hints of its endpoints, from any of the `earlier` slices; the later one wins.
 
-    The stock controller takes hints off that it does not know, so those in what it writes tell nothing.
+    The stock controller removes hints that it did not make, so the hints it writes are no memory.
     """
-    return msgspec.structs.replace(written, endpoints=_with_hints(written, earlier))
+    return msgspec.structs.replace(endpoint_slice, endpoints=_with_hints(endpoint_slice, earlier))
 
 
-def _with_hints(written: EndpointSlice, earlier: Sequence[EndpointSlice]) -> Endpoints:
-    known = {
+def _with_hints(endpoint_slice: EndpointSlice, earlier: Sequence[EndpointSlice]) -> Endpoints:
+    hints_by_address = {
         endpoint.addresses[0]: endpoint.hints
-        for found in earlier
-        if found.address_type == written.address_type
-        for endpoint in found.endpoints or ()
+        for earlier_slice in earlier
+        if earlier_slice.address_type == endpoint_slice.address_type
+        for endpoint in earlier_slice.endpoints or ()
         if endpoint.addresses and endpoint.hints
     }
-    endpoints = written.endpoints or ()
+    endpoints = endpoint_slice.endpoints or ()
     return _hinted(
-        endpoints, [known.get(endpoint.addresses[0]) if endpoint.addresses else None for endpoint in endpoints]
+        endpoints,
+        [hints_by_address.get(endpoint.addresses[0]) if endpoint.addresses else None for endpoint in endpoints],
     )
 
 
 def _hinted(endpoints: Endpoints, hints: Sequence[EndpointHints | None]) -> Endpoints:
     return tuple(
-        endpoint if endpoint.hints == said else msgspec.structs.replace(endpoint, hints=said)
-        for endpoint, said in zip(endpoints, hints, strict=True)
+        endpoint if endpoint.hints == endpoint_hints else msgspec.structs.replace(endpoint, hints=endpoint_hints)
+        for endpoint, endpoint_hints in zip(endpoints, hints, strict=True)
     )
 
 
-def _has(endpoints: Endpoints, hints: Hints) -> bool:
-    return all(endpoint.hints == said for endpoint, said in zip(endpoints, hints, strict=True))
+def _has_hints(endpoints: Endpoints, hints: Hints) -> bool:
+    return all(endpoint.hints == endpoint_hints for endpoint, endpoint_hints in zip(endpoints, hints, strict=True))
 
 
 def _hints_of(endpoints: Endpoints, expression: HintsExpression) -> Hints:
-    """An endpoint that takes no traffic says nothing, as nobody reads it."""
+    """Endpoints without traffic get no hints."""
     return tuple(expression.hints.get(endpoint.addresses[0]) if endpoint.addresses else None for endpoint in endpoints)
 
 
-def _operations(endpoints: Endpoints, wanted: Hints) -> Operations:
+def _operations(endpoints: Endpoints, desired: Hints) -> Operations:
     operations: list[Mapping[str, Any]] = []
-    for index, (endpoint, hints) in enumerate(zip(endpoints, wanted, strict=True)):
+    for index, (endpoint, hints) in enumerate(zip(endpoints, desired, strict=True)):
         path = f"/endpoints/{index}/hints"
         if endpoint.hints == hints:
             continue

@@ -1,8 +1,9 @@
-"""Which endpoint stands in which slice, so that as few slices as possible are written. Pure.
+"""Placement of endpoints in slices with as few slice writes as possible.
 
-Slices of the same ports and consumers form a bucket. Within it: endpoints stay where they are; those that go make room
-in slices that are written anyway; those that come fill such slices, the fullest first; the rest goes into slices that
-were left empty, then together into the slice that it fills best, or into new ones. Nothing is repacked.
+Slices with the same ports and consumers form a bucket. Within a bucket: endpoints stay in their slice; removed
+endpoints free room in slices that are written anyway; new endpoints fill such slices, the fullest first; the rest goes
+into slices that became empty, then together into the slice that it fills best, or into new slices. Nothing is
+repacked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from zonewise.api.names import CONSUMER, CONSUMER_ALL
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice
 
 Identity = tuple[tuple[str, ...], str, str, str]
-"""What makes an endpoint the same one before and after: addresses, hostname, and the pod's namespace and name."""
+"""Identifies an endpoint over time: addresses, hostname, and the namespace and name of its pod."""
 
 
 class Bucket(NamedTuple):
@@ -25,14 +26,14 @@ class Bucket(NamedTuple):
 
 
 PLACEHOLDER: Final = Bucket(frozenset(), CONSUMER_ALL)
-"""Where a slice stands that only tells that there is no endpoint."""
+"""The bucket of the one empty slice of a Service without endpoints."""
 
-Wanted = dict[Bucket, dict[Identity, Endpoint]]
+Desired = dict[Bucket, dict[Identity, Endpoint]]
 
 
 @dataclass(slots=True)
 class PlacedSlice:
-    """A slice that will be there: an existing one, with or without a change, or a new one."""
+    """A slice that the Service will have: an existing one, changed or not, or a new one."""
 
     bucket: Bucket
     endpoints: list[Endpoint]
@@ -42,12 +43,12 @@ class PlacedSlice:
 
 @dataclass(slots=True)
 class Placement:
-    """`come` are the endpoints that no slice of their bucket had, `gone` those that left the slice they stood in."""
+    """`added` are the endpoints that no slice of their bucket had, `removed` those that left their slice."""
 
-    bodies: list[PlacedSlice] = field(default_factory=list)
+    slices: list[PlacedSlice] = field(default_factory=list)
     emptied: list[EndpointSlice] = field(default_factory=list)
-    come: dict[Identity, Endpoint] = field(default_factory=dict)
-    gone: dict[Identity, EndpointSlice] = field(default_factory=dict)
+    added: dict[Identity, Endpoint] = field(default_factory=dict)
+    removed: dict[Identity, EndpointSlice] = field(default_factory=dict)
 
 
 def identity(endpoint: Endpoint) -> Identity:
@@ -61,7 +62,7 @@ def identity(endpoint: Endpoint) -> Identity:
 
 
 def bucket_of(existing: EndpointSlice) -> Bucket:
-    """A slice without a consumer label is for everyone."""
+    """A slice without a consumer label is for all consumers."""
     return Bucket(frozenset(existing.ports or ()), existing.metadata.labels.get(CONSUMER, CONSUMER_ALL))
 
 
@@ -70,106 +71,108 @@ def _in_order(bucket: Bucket) -> tuple[str, list[str]]:
 
 
 def place(
-    slices: Sequence[EndpointSlice], wanted: Wanted, labels_of: Callable[[str], Mapping[str, str]], most: int
+    slices: Sequence[EndpointSlice], desired: Desired, labels_of: Callable[[str], Mapping[str, str]], most: int
 ) -> Placement:
-    """`slices` in order of their names; takes the endpoints out of `wanted`. `labels_of` gives a group's labels."""
+    """`slices` sorted by name. Empties `desired` of placed endpoints. `labels_of` gives the labels of a group."""
     placement = Placement()
-    by_bucket: dict[Bucket, list[PlacedSlice]] = {bucket: [] for bucket in wanted}
+    by_bucket: dict[Bucket, list[PlacedSlice]] = {bucket: [] for bucket in desired}
     for existing in slices:
         bucket = bucket_of(existing)
-        body = _keep(existing, bucket, wanted.get(bucket, {}), placement)
-        if not body.endpoints:
+        placed = _keep(existing, bucket, desired.get(bucket, {}), placement)
+        if not placed.endpoints:
             placement.emptied.append(existing)
             continue
-        body.changed = body.changed or existing.metadata.labels != labels_of(bucket.group)
-        by_bucket[bucket].append(body)
+        placed.changed = placed.changed or existing.metadata.labels != labels_of(bucket.group)
+        by_bucket[bucket].append(placed)
     spare = len(placement.emptied)
     for bucket in sorted(by_bucket, key=_in_order) if len(by_bucket) > 1 else by_bucket:
-        bodies = by_bucket[bucket]
-        new = wanted[bucket]
-        created = _fill(bucket, [new[key] for key in sorted(new)], bodies, most, spare) if new else []
+        placed_slices = by_bucket[bucket]
+        new = desired[bucket]
+        created = _fill(bucket, [new[key] for key in sorted(new)], placed_slices, most, spare) if new else []
         spare -= len(created)
-        placement.bodies += (*bodies, *created)
-        placement.come.update(new)
+        placement.slices += (*placed_slices, *created)
+        placement.added.update(new)
     return placement
 
 
 def _keep(
-    existing: EndpointSlice, bucket: Bucket, wanted: dict[Identity, Endpoint], placement: Placement
+    existing: EndpointSlice, bucket: Bucket, desired: dict[Identity, Endpoint], placement: Placement
 ) -> PlacedSlice:
-    body = PlacedSlice(bucket, [], existing, changed=False)
+    placed = PlacedSlice(bucket, [], existing, changed=False)
     for endpoint in existing.endpoints or ():
         key = identity(endpoint)
-        got = wanted.pop(key, None)
-        if got is None:
-            placement.gone[key] = existing
-            body.changed = True
+        endpoint_now = desired.pop(key, None)
+        if endpoint_now is None:
+            placement.removed[key] = existing
+            placed.changed = True
         else:
-            body.endpoints.append(got)
-            if got != endpoint:
-                body.changed = True
-    return body
+            placed.endpoints.append(endpoint_now)
+            if endpoint_now != endpoint:
+                placed.changed = True
+    return placed
 
 
 def _fill(
-    bucket: Bucket, new: list[Endpoint], bodies: Sequence[PlacedSlice], most: int, spare: int
+    bucket: Bucket, new: list[Endpoint], placed_slices: Sequence[PlacedSlice], most: int, spare: int
 ) -> list[PlacedSlice]:
-    """Puts the new endpoints into `bodies`, and returns the slices to create for those that find no place.
+    """Puts the new endpoints into `placed_slices`, and returns the slices to create for the rest.
 
-    As long as there are `spare` slices to be deleted, using one again costs no write more than deleting it.
+    While `spare` slices are left to delete, reusing one costs no more writes than deleting it.
     """
-    for body in sorted((body for body in bodies if body.changed), key=lambda body: -len(body.endpoints)):
-        room = max(0, most - len(body.endpoints))
-        body.endpoints += new[:room]
+    for placed in sorted(
+        (placed for placed in placed_slices if placed.changed), key=lambda placed: -len(placed.endpoints)
+    ):
+        room = max(0, most - len(placed.endpoints))
+        placed.endpoints += new[:room]
         new = new[room:]
     created: list[PlacedSlice] = []
     while new:
-        fitting = _fits_best(len(new), bodies, most) if len(new) < most and len(created) >= spare else None
-        body = fitting or PlacedSlice(bucket, [])
+        fitting = _fits_best(len(new), placed_slices, most) if len(new) < most and len(created) >= spare else None
+        placed = fitting or PlacedSlice(bucket, [])
         if not fitting:
-            created.append(body)
-        body.changed = True
-        body.endpoints += new[:most]
+            created.append(placed)
+        placed.changed = True
+        placed.endpoints += new[:most]
         new = new[most:]
     return created
 
 
-def _fits_best(count: int, bodies: Iterable[PlacedSlice], most: int) -> PlacedSlice | None:
-    """The unchanged slice that is fullest with all of them in it."""
-    fitting = [body for body in bodies if not body.changed and len(body.endpoints) + count <= most]
-    return max(fitting, key=lambda body: len(body.endpoints), default=None)
+def _fits_best(count: int, placed_slices: Iterable[PlacedSlice], most: int) -> PlacedSlice | None:
+    """The fullest unchanged slice that has room for all of them."""
+    candidates = [placed for placed in placed_slices if not placed.changed and len(placed.endpoints) + count <= most]
+    return max(candidates, key=lambda placed: len(placed.endpoints), default=None)
 
 
 def reuse(placement: Placement, labels_of: Callable[[str], Mapping[str, str]]) -> list[EndpointSlice]:
-    """Gives slices that would be deleted to bodies that would be created; returns those that nobody needs.
+    """Reuses slices that would be deleted for new ones; returns those that remain to delete.
 
-    A body gets the slice that most of its endpoints stood in, so that few move.
+    A new slice reuses the one that had most of its endpoints, so that few move.
     """
-    creates = [body for body in placement.bodies if body.existing is None]
-    spare = {found.metadata.name: found for found in placement.emptied}
-    for body, name in (*_by_overlap(creates, spare), *((body, name) for name in spare for body in creates)):
-        if body.existing is None and name in spare:
-            body.existing = spare.pop(name)
-            body.changed = not _is_same(body, body.existing, labels_of)
+    creates = [placed for placed in placement.slices if placed.existing is None]
+    spare = {emptied.metadata.name: emptied for emptied in placement.emptied}
+    for placed, name in (*_by_overlap(creates, spare), *((placed, name) for name in spare for placed in creates)):
+        if placed.existing is None and name in spare:
+            placed.existing = spare.pop(name)
+            placed.changed = not _is_same(placed, placed.existing, labels_of)
     return list(spare.values())
 
 
 def _by_overlap(creates: Sequence[PlacedSlice], spare: Mapping[str, EndpointSlice]) -> list[tuple[PlacedSlice, str]]:
     if not creates or not spare:
         return []
-    stood = {identity(endpoint): name for name, found in spare.items() for endpoint in found.endpoints or ()}
-    found: list[tuple[int, int, str]] = []
-    for index, body in enumerate(creates):
-        counted = Counter(stood[key] for endpoint in body.endpoints if (key := identity(endpoint)) in stood)
-        found += [(-count, index, name) for name, count in counted.items()]
-    return [(creates[index], name) for _, index, name in sorted(found)]
+    last_slice = {identity(endpoint): name for name, unused in spare.items() for endpoint in unused.endpoints or ()}
+    overlaps: list[tuple[int, int, str]] = []
+    for index, placed in enumerate(creates):
+        counted = Counter(last_slice[key] for endpoint in placed.endpoints if (key := identity(endpoint)) in last_slice)
+        overlaps += [(-count, index, name) for name, count in counted.items()]
+    return [(creates[index], name) for _, index, name in sorted(overlaps)]
 
 
-def _is_same(body: PlacedSlice, existing: EndpointSlice, labels_of: Callable[[str], Mapping[str, str]]) -> bool:
-    """True for a placeholder that is there already."""
+def _is_same(placed: PlacedSlice, existing: EndpointSlice, labels_of: Callable[[str], Mapping[str, str]]) -> bool:
+    """Whether an existing slice is the placeholder already."""
     return (
-        not body.endpoints
+        not placed.endpoints
         and not existing.endpoints
-        and bucket_of(existing).ports == body.bucket.ports
-        and existing.metadata.labels == labels_of(body.bucket.group)
+        and bucket_of(existing).ports == placed.bucket.ports
+        and existing.metadata.labels == labels_of(placed.bucket.group)
     )

@@ -1,7 +1,7 @@
-"""All that has to be written so that the slices of one Service are right. Pure.
+"""The plan of a sync: every write that brings the EndpointSlices of one Service up to date.
 
-The controller calls it with what its caches say and writes the answer: creates, then updates in their order, then
-deletes. Nothing is remembered between two calls but what stands in the slices.
+The controller calls `plan_slices` with the content of its caches and writes the result: creates, then updates in their
+order, then deletes. The slices are the only memory between two calls.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from zonewise.routing import NO_DRAIN, Decision, Drain, HintsExpression, HintsFo
 from zonewise.routing.load import Consumers
 from zonewise.routing.policy import AutomaticHints
 from zonewise.routing.weights_annotation import write_weights
-from zonewise.slices.decide.body import SliceBody, SliceUpdate, is_owned_by
+from zonewise.slices.decide.body import SliceBody, SliceUpdate, annotations_for, is_owned_by, labels_for
 from zonewise.slices.decide.endpoints import ByPorts, endpoints_of
 from zonewise.slices.decide.families import ServiceFamily, families_of
-from zonewise.slices.decide.metadata import annotations_for, labels_for
 from zonewise.slices.decide.placement import PLACEHOLDER, PlacedSlice, Placement, place, reuse
 from zonewise.slices.decide.route import RoutedEndpoints, route
-from zonewise.slices.decide.strict_hints import carry_hints, hint_bodies
+from zonewise.slices.decide.strict_hints import carry_hints, hint_slices
 from zonewise.slices.decide.update_order import EndpointMoves, count_moves, in_safe_order
 
 MOST_PER_SLICE: Final = 100
@@ -33,7 +32,7 @@ MOST_PER_SLICE: Final = 100
 class SlicesPlan:
     """`decisions` and `expressions` by address type; the counts are for metrics.
 
-    `reallocated` endpoints are for other zones than before. `pods_without_node` come back when their node does.
+    `reallocated` endpoints serve other zones than before. `pods_without_node` are left out until their node is known.
     """
 
     creates: tuple[SliceBody, ...] = ()
@@ -55,7 +54,7 @@ class SlicesPlan:
 
 
 def has_slices(service: Service) -> bool:
-    """Whether the slices of the Service are a controller's to write: those without a selector are their owner's."""
+    """Whether a controller writes the slices of the Service; without a selector its owner does."""
     return service.spec.selector is not None and service.spec.type != "ExternalName"
 
 
@@ -70,20 +69,20 @@ def plan_slices(
     drained: Drain = NO_DRAIN,
     trigger_time: str | None = None,
 ) -> SlicesPlan:
-    """`existing` are the slices of this Service that carry our manager label, an earlier Service's included."""
+    """`existing` are all slices with our manager label for this Service name, an earlier Service's included."""
     if not has_slices(service):
         return SlicesPlan()
     families = families_of(service)
-    found = endpoints_of(service, pods, cluster, families)
+    endpoints = endpoints_of(service, pods, cluster, families)
     by_family, strays = _sort_out(service, existing, families)
     task = _Task(service, cluster, most_per_slice, hints, drained, trigger_time)
-    parts = [task.plan(family, found.by_family[family], by_family[family]) for family in families]
-    return _together(service, parts, strays, found.without_node)
+    plans = [task.plan(family, endpoints.by_family[family], by_family[family]) for family in families]
+    return _merge(service, plans, strays, endpoints.without_node)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """The plan for one family."""
+class _FamilyPlan:
+    """The plan of one IP family."""
 
     family: ServiceFamily
     decision: Decision
@@ -106,25 +105,25 @@ class _Task:
     drained: Drain
     trigger_time: str | None
 
-    def plan(self, family: ServiceFamily, by_ports: ByPorts, slices: Sequence[EndpointSlice]) -> _Part:
+    def plan(self, family: ServiceFamily, by_ports: ByPorts, slices: Sequence[EndpointSlice]) -> _FamilyPlan:
         routed = route(self.service, by_ports, slices, self.cluster, self.form, self.drained)
         decision, expression = routed.decision, routed.expression
         labels_of = self._labels(grouped=routed.grouped)
-        sizes = [len(endpoints) for endpoints in routed.wanted.values()]
-        strictly = self._hints_follow_slices(decision)
-        if strictly:
-            carry_hints(slices, routed.wanted)
-        placement = place(slices, routed.wanted, labels_of, self.most)
-        if strictly:
-            decision = hint_bodies(placement.bodies, self.cluster, decision)
+        sizes = [len(endpoints) for endpoints in routed.desired.values()]
+        hints_last = self._hints_follow_slices(decision)
+        if hints_last:
+            carry_hints(slices, routed.desired)
+        placement = place(slices, routed.desired, labels_of, self.most)
+        if hints_last:
+            decision = hint_slices(placement.slices, self.cluster, decision)
             expression = express(decision, self.cluster)
-        if not placement.bodies:
-            placement.bodies.append(PlacedSlice(PLACEHOLDER, []))
+        if not placement.slices:
+            placement.slices.append(PlacedSlice(PLACEHOLDER, []))
         deletes = reuse(placement, labels_of)
-        _let_remember(placement.bodies, routed.started)
-        _let_weigh(placement.bodies, routed.weights)
-        creates, updates = self._drafts(family, by_ports, placement, labels_of, routed)
-        return _Part(
+        _mark_started(placement.slices, routed.started)
+        _mark_weights(placement.slices, routed.weights)
+        creates, updates = self._writes(family, by_ports, placement, labels_of, routed)
+        return _FamilyPlan(
             family=family,
             decision=decision,
             expression=expression,
@@ -134,7 +133,7 @@ class _Task:
             moves=count_moves(placement),
             endpoints=sum(sizes),
             desired_slices=sum(-(-size // self.most) for size in sizes) or 1,
-            slices=len(placement.bodies),
+            slices=len(placement.slices),
         )
 
     def _hints_follow_slices(self, decision: Decision) -> bool:
@@ -144,7 +143,7 @@ class _Task:
     def _labels(self, *, grouped: bool) -> Callable[[str], Mapping[str, str]]:
         return cache(lambda group: labels_for(self.service, group if grouped else None))
 
-    def _drafts(
+    def _writes(
         self,
         family: ServiceFamily,
         by_ports: ByPorts,
@@ -153,83 +152,92 @@ class _Task:
         routed: RoutedEndpoints,
     ) -> tuple[list[SliceBody], list[SliceUpdate]]:
         ports_of = {frozenset(ports): ports for ports in by_ports}
-        changed = [body for body in placement.bodies if body.changed]
+        changed = [placed for placed in placement.slices if placed.changed]
 
-        def draft(body: PlacedSlice) -> SliceBody:
+        def body_for(placed: PlacedSlice) -> SliceBody:
             return SliceBody(
                 self.service,
                 family.value,
-                _ports_of(body, ports_of),
-                tuple(body.endpoints),
-                labels_of(body.bucket.group),
-                annotations_for(body.existing, self.trigger_time, routed.started, _weights_of(body, routed.weights)),
+                _ports_of(placed, ports_of),
+                tuple(placed.endpoints),
+                labels_of(placed.bucket.group),
+                annotations_for(
+                    placed.existing, self.trigger_time, routed.started, _weights_of(placed, routed.weights)
+                ),
             )
 
-        creates = [draft(body) for body in changed if body.existing is None]
-        updated = in_safe_order(placement, [body for body in changed if body.existing is not None])
-        return creates, [SliceUpdate(body.existing, draft(body)) for body in updated if body.existing is not None]
+        creates = [body_for(placed) for placed in changed if placed.existing is None]
+        updated = in_safe_order(placement, [placed for placed in changed if placed.existing is not None])
+        return creates, [
+            SliceUpdate(placed.existing, body_for(placed)) for placed in updated if placed.existing is not None
+        ]
 
 
 def _ports_of(
-    body: PlacedSlice, ports_of: Mapping[frozenset[EndpointPort], tuple[EndpointPort, ...]]
+    placed: PlacedSlice, ports_of: Mapping[frozenset[EndpointPort], tuple[EndpointPort, ...]]
 ) -> tuple[EndpointPort, ...]:
-    """In the order that the slice has, if these are its ports."""
-    if body.existing and frozenset(body.existing.ports or ()) == body.bucket.ports:
-        return body.existing.ports or ()
-    return ports_of.get(body.bucket.ports, ())
+    """The ports in the order of the existing slice, if it has the same ones."""
+    if placed.existing and frozenset(placed.existing.ports or ()) == placed.bucket.ports:
+        return placed.existing.ports or ()
+    return ports_of.get(placed.bucket.ports, ())
 
 
-def _let_remember(bodies: Sequence[PlacedSlice], started: str) -> None:
-    """One slice is enough to remember what has started; none may say what is no longer so."""
-    said = [body.existing.metadata.annotations.get(STARTED, "") if body.existing else "" for body in bodies]
-    for body, keys in zip(bodies, said, strict=True):
-        body.changed = body.changed or keys not in {"", started}
-    if started and not any(body.changed or keys == started for body, keys in zip(bodies, said, strict=True)):
-        bodies[0].changed = True
+def _mark_started(slices: Sequence[PlacedSlice], started: str) -> None:
+    """Marks slices whose `started` annotation is outdated; at least one slice must carry the current value."""
+    annotations = [
+        placed.existing.metadata.annotations.get(STARTED, "") if placed.existing else "" for placed in slices
+    ]
+    for placed, keys in zip(slices, annotations, strict=True):
+        placed.changed = placed.changed or keys not in {"", started}
+    if started and not any(placed.changed or keys == started for placed, keys in zip(slices, annotations, strict=True)):
+        slices[0].changed = True
 
 
-def _let_weigh(bodies: Sequence[PlacedSlice], weights: Mapping[str, Consumers]) -> None:
-    for body in bodies:
-        said = body.existing.metadata.annotations.get(WEIGHTS, "") if body.existing else ""
-        body.changed = body.changed or said != _weights_of(body, weights)
+def _mark_weights(slices: Sequence[PlacedSlice], weights: Mapping[str, Consumers]) -> None:
+    for placed in slices:
+        annotation = placed.existing.metadata.annotations.get(WEIGHTS, "") if placed.existing else ""
+        placed.changed = placed.changed or annotation != _weights_of(placed, weights)
 
 
-def _weights_of(body: PlacedSlice, weights: Mapping[str, Consumers]) -> str:
-    return write_weights(weights, (endpoint.addresses[0] for endpoint in body.endpoints)) if weights else ""
+def _weights_of(placed: PlacedSlice, weights: Mapping[str, Consumers]) -> str:
+    return write_weights(weights, (endpoint.addresses[0] for endpoint in placed.endpoints)) if weights else ""
 
 
 def _sort_out(
     service: Service, existing: Sequence[EndpointSlice], families: Sequence[ServiceFamily]
 ) -> tuple[dict[str, list[EndpointSlice]], list[EndpointSlice]]:
-    """The Service's own slices by family, in order of name, and those that have to go whatever they hold."""
+    """The slices owned by the Service by family, sorted by name, and the strays to delete."""
     by_family: dict[str, list[EndpointSlice]] = {family: [] for family in families}
     strays: list[EndpointSlice] = []
-    for found in sorted(existing, key=lambda found: found.metadata.name):
-        if found.metadata.deletion_timestamp is not None:
+    for endpoint_slice in sorted(existing, key=lambda endpoint_slice: endpoint_slice.metadata.name):
+        if endpoint_slice.metadata.deletion_timestamp is not None:
             continue
-        if found.address_type in by_family and is_owned_by(found, service):
-            by_family[found.address_type].append(found)
+        if endpoint_slice.address_type in by_family and is_owned_by(endpoint_slice, service):
+            by_family[endpoint_slice.address_type].append(endpoint_slice)
         else:
-            strays.append(found)
+            strays.append(endpoint_slice)
     return by_family, strays
 
 
-def _together(
-    service: Service, parts: Sequence[_Part], strays: Sequence[EndpointSlice], without_node: tuple[str, ...]
+def _merge(
+    service: Service,
+    plans: Sequence[_FamilyPlan],
+    strays: Sequence[EndpointSlice],
+    without_node: tuple[str, ...],
 ) -> SlicesPlan:
-    """Nothing is created for a Service that is going: the garbage collector would have to delete it again."""
-    going = service.metadata.deletion_timestamp is not None
+    """Merges the plans of all families. For a Service that is being deleted nothing is created: it would be garbage."""
+    deleting = service.metadata.deletion_timestamp is not None
     return SlicesPlan(
-        creates=() if going else tuple(draft for part in parts for draft in part.creates),
-        updates=tuple(update for part in parts for update in part.updates),
-        deletes=(*(found for part in parts for found in part.deletes), *strays),
-        decisions={part.family: part.decision for part in parts},
-        expressions={part.family: part.expression for part in parts},
-        added=sum(part.moves.added for part in parts),
-        removed=sum(part.moves.removed for part in parts),
-        reallocated=sum(part.moves.reallocated for part in parts),
-        desired_endpoints=sum(part.endpoints for part in parts),
-        desired_slices=sum(part.desired_slices for part in parts),
-        slices=sum(part.slices for part in parts),
+        creates=() if deleting else tuple(body for plan in plans for body in plan.creates),
+        updates=tuple(update for plan in plans for update in plan.updates),
+        deletes=(*(unused for plan in plans for unused in plan.deletes), *strays),
+        decisions={plan.family: plan.decision for plan in plans},
+        expressions={plan.family: plan.expression for plan in plans},
+        added=sum(plan.moves.added for plan in plans),
+        removed=sum(plan.moves.removed for plan in plans),
+        reallocated=sum(plan.moves.reallocated for plan in plans),
+        desired_endpoints=sum(plan.endpoints for plan in plans),
+        desired_slices=sum(plan.desired_slices for plan in plans),
+        slices=sum(plan.slices for plan in plans),
         pods_without_node=without_node,
     )

@@ -1,8 +1,8 @@
-"""How often the same hints are put back where somebody takes them off again. Pure: the time is an argument.
+"""Backoff for hints that another writer removes again and again. The time is an argument.
 
-The overlay controller asks before it writes. With a webhook at work nobody undoes what it writes; without one the stock
-controller does, a second later, every time. The first repair is made at once, as a webhook may only have lagged behind;
-after that each waits longer than the last, so that the two do not write in circles and traffic is not moved about.
+The overlay controller asks before each write. With a working webhook its writes stay; without one the stock controller
+removes the hints a second later, every time. The first repair is immediate, because a webhook may only have lagged;
+each further repair waits longer, so that the two controllers do not overwrite each other in a loop and move traffic.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from zonewise.slices.decide.overlay import Hints
 
 _PAUSES_SECONDS: Final = (0.0, 2.0, 10.0, 60.0)
 _LONGEST_SECONDS: Final = 300.0
-_OFTEN: Final = 3
-"""A webhook that lags behind does not need so many repairs of the same."""
+_UNDONE_AFTER: Final = 3
+"""From so many repairs of the same hints on, a lagging webhook is ruled out."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _LastWrite:
     hints: Hints
     at: float
     times: int
@@ -35,30 +35,30 @@ class _Written:
 
 
 class RepairBackoff:
-    """What was written last, by Service and slice."""
+    """Remembers the last write, by Service and slice."""
 
     def __init__(self) -> None:
-        self._written: dict[Key, dict[Key, _Written]] = {}
+        self._last_writes: dict[Key, dict[Key, _LastWrite]] = {}
 
-    def wait_seconds(self, service: Key, found: Key, hints: Hints, now: float) -> float:
-        """How long to wait before these hints are written; another answer than the last is written at once."""
-        last = self._written.get(service, {}).get(found)
+    def wait_seconds(self, service: Key, slice_key: Key, hints: Hints, now: float) -> float:
+        """Seconds to wait before writing these hints; hints that differ from the last write do not wait."""
+        last = self._last_writes.get(service, {}).get(slice_key)
         if last is None or last.hints != hints:
             return 0.0
         return max(0.0, last.at + last.pause_seconds - now)
 
-    def is_undone(self, service: Key, found: Key, hints: Hints, now: float) -> bool:
-        """Of a slice without these hints: whether they are taken off again and again."""
-        last = self._written.get(service, {}).get(found)
-        return last is not None and last.is_repeated(hints, now) and last.times >= _OFTEN
+    def is_undone(self, service: Key, slice_key: Key, hints: Hints, now: float) -> bool:
+        """Whether the hints, which the slice lacks now, were removed repeatedly."""
+        last = self._last_writes.get(service, {}).get(slice_key)
+        return last is not None and last.is_repeated(hints, now) and last.times >= _UNDONE_AFTER
 
-    def note(self, service: Key, found: Key, hints: Hints, now: float) -> None:
-        of_service = self._written.setdefault(service, {})
-        last = of_service.get(found)
-        of_service[found] = _Written(hints, now, last.times + 1 if last and last.is_repeated(hints, now) else 1)
+    def note(self, service: Key, slice_key: Key, hints: Hints, now: float) -> None:
+        of_service = self._last_writes.setdefault(service, {})
+        last = of_service.get(slice_key)
+        of_service[slice_key] = _LastWrite(hints, now, last.times + 1 if last and last.is_repeated(hints, now) else 1)
 
     def forget_all_but(self, service: Key, slices: Collection[Key]) -> None:
-        """The others are gone; without slices the Service is, too."""
-        left = {key: last for key, last in self._written.pop(service, {}).items() if key in slices}
-        if left:
-            self._written[service] = left
+        """Forgets slices that no longer exist; all of them if `slices` is empty."""
+        remaining = {key: last for key, last in self._last_writes.pop(service, {}).items() if key in slices}
+        if remaining:
+            self._last_writes[service] = remaining

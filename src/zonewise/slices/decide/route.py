@@ -1,6 +1,6 @@
-"""What routing says of one family of a Service's endpoints: the decision, its hints, and the bucket each belongs to.
+"""Routing of the endpoints of one IP family: the decision, its hints, and the bucket of each endpoint.
 
-Stands between `pods`, which makes the endpoints, and `placement`, which puts them into slices. Pure.
+Runs between `endpoints`, which makes the endpoints, and `placement`, which puts them into slices.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from zonewise.routing.load import Consumers
 from zonewise.routing.policy import Distribution, TrafficDistribution
 from zonewise.slices.decide.endpoints import ByPorts
 from zonewise.slices.decide.groups import Grouping, beyond_hints, is_grouped, remember, started
-from zonewise.slices.decide.placement import Bucket, Identity, Wanted, identity
+from zonewise.slices.decide.placement import Bucket, Desired, Identity, identity
 
-Place = Callable[[Endpoint], tuple[str, EndpointHints | None]]
-"""The group and the hints of an endpoint."""
+GroupAndHints = Callable[[Endpoint], tuple[str, EndpointHints | None]]
+"""Gives the group and the hints of an endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedEndpoints:
-    """`started` is what the slices have to remember beside their hints, `weights` what proxies can't learn from these."""
+    """`started` and `weights` go into annotations of the slices: hints cannot express them."""
 
     decision: Decision
     expression: HintsExpression
-    wanted: Wanted
+    desired: Desired
     grouped: bool = False
     started: str = ""
     weights: Mapping[str, Consumers] = field(default_factory=dict)
@@ -43,23 +43,25 @@ def route(
     drained: Drain,
     memory: Memory | None = None,
 ) -> RoutedEndpoints:
-    """`memory` is of the last decision; without it, it is what our own slices remember."""
+    """`memory` is the last decision; by default it is read from `slices`."""
     if memory is None:
         memory = remember(slices, service, cluster)
-    endpoints = [endpoint for found in by_ports.values() for endpoint in found]
+    endpoints = [endpoint for same_ports in by_ports.values() for endpoint in same_ports]
     decision = decide(service, endpoints, cluster, memory, hints=form, drained=drained)
     expression = express(decision, cluster)
     hints, policy = expression.hints, decision.reading.policy
     if is_grouped(policy):
         grouping = Grouping(decision, expression, cluster, _waiting(decision, endpoints), memory)
-        wanted = _placed(by_ports, grouping.of)
+        desired = _by_bucket(by_ports, grouping.of)
         weights = beyond_hints(decision, cluster)
-        return RoutedEndpoints(decision, expression, wanted, True, started(decision, memory), weights)
+        return RoutedEndpoints(decision, expression, desired, True, started(decision, memory), weights)
     if isinstance(policy, Distribution) and not decision.drained:
-        return RoutedEndpoints(decision, expression, _placed(by_ports, _nearest(policy)))
+        return RoutedEndpoints(decision, expression, _by_bucket(by_ports, _nearest(policy)))
     if hints:
         return RoutedEndpoints(
-            decision, expression, _placed(by_ports, lambda endpoint: (CONSUMER_ALL, hints.get(endpoint.addresses[0])))
+            decision,
+            expression,
+            _by_bucket(by_ports, lambda endpoint: (CONSUMER_ALL, hints.get(endpoint.addresses[0]))),
         )
     return RoutedEndpoints(decision, expression, _unhinted(by_ports))
 
@@ -79,7 +81,7 @@ def hinted(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:
 
 
 def _waiting(decision: Decision, endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
-    """Those that the decision says nothing of, by address: they are not ready."""
+    """Endpoints outside the decision, by address: they are not ready."""
     return {
         address: endpoint
         for endpoint in endpoints
@@ -87,41 +89,41 @@ def _waiting(decision: Decision, endpoints: Iterable[Endpoint]) -> dict[str, End
     }
 
 
-def _placed(by_ports: ByPorts, place: Place) -> Wanted:
-    wanted: Wanted = {}
+def _by_bucket(by_ports: ByPorts, group_and_hints: GroupAndHints) -> Desired:
+    desired: Desired = {}
     for ports, endpoints in by_ports.items():
         buckets: dict[str, dict[Identity, Endpoint]] = {}
         for endpoint in endpoints:
-            group, hints = place(endpoint)
+            group, hints = group_and_hints(endpoint)
             if group not in buckets:
-                buckets[group] = wanted.setdefault(Bucket(frozenset(ports), group), {})
+                buckets[group] = desired.setdefault(Bucket(frozenset(ports), group), {})
             buckets[group][identity(endpoint)] = hinted(endpoint, hints)
-    return wanted
+    return desired
 
 
-def _unhinted(by_ports: ByPorts) -> Wanted:
-    wanted: Wanted = {}
+def _unhinted(by_ports: ByPorts) -> Desired:
+    desired: Desired = {}
     for ports, endpoints in by_ports.items():
-        bucket = wanted.setdefault(Bucket(frozenset(ports), CONSUMER_ALL), {})
+        bucket = desired.setdefault(Bucket(frozenset(ports), CONSUMER_ALL), {})
         bucket.update((identity(endpoint), endpoint) for endpoint in endpoints)
-    return wanted
+    return desired
 
 
-def _nearest(policy: Distribution) -> Place:
-    """As the stock controller writes it: every ready endpoint for its own zone, even where others have none."""
+def _nearest(policy: Distribution) -> GroupAndHints:
+    """Hints as the stock controller writes them: every ready endpoint for its own zone, even if others lack one."""
     with_nodes = policy.value is TrafficDistribution.PREFER_SAME_NODE
-    made: dict[tuple[str | None, str | None], EndpointHints] = {}
+    hints_by_location: dict[tuple[str | None, str | None], EndpointHints] = {}
 
-    def place(endpoint: Endpoint) -> tuple[str, EndpointHints | None]:
-        near = endpoint.zone, endpoint.node_name if with_nodes else None
-        if not is_marked_ready(endpoint) or near == (None, None):
+    def group_and_hints(endpoint: Endpoint) -> tuple[str, EndpointHints | None]:
+        location = endpoint.zone, endpoint.node_name if with_nodes else None
+        if not is_marked_ready(endpoint) or location == (None, None):
             return CONSUMER_ALL, None
-        if near not in made:
-            zone, node = near
-            made[near] = EndpointHints(for_zones=_hints(zone), for_nodes=_hints(node))
-        return CONSUMER_ALL, made[near]
+        if location not in hints_by_location:
+            zone, node = location
+            hints_by_location[location] = EndpointHints(for_zones=_hints(zone), for_nodes=_hints(node))
+        return CONSUMER_ALL, hints_by_location[location]
 
-    return place
+    return group_and_hints
 
 
 def _hints(name: str | None) -> tuple[Hint, ...]:

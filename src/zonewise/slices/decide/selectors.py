@@ -1,7 +1,7 @@
-"""Which pods a Service selects and which Services select a pod, found by label pairs. Pure.
+"""Selector indexes: the pods that a Service selects and the Services that select a pod, by label pairs.
 
-`sources` keeps both indexes up to date. A question costs what it answers: a Service its own pods, not those of its
-namespace, and a pod its own Services.
+The informers maintain both. The cost of a lookup depends on its result: on the pods of the Service rather than those
+of its namespace, and on the Services of the pod.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Pair = tuple[str, str, str]
 """A namespace, a label key and its value."""
 
 _ANY: Final = ("", "")
-"""Stands for the pair that every pod of a namespace has; no label has an empty key."""
+"""A pair that matches every pod of a namespace; no label has an empty key."""
 
 
 def _pairs(namespace: str, labels: Mapping[str, str]) -> Iterator[Pair]:
@@ -38,7 +38,7 @@ class PodsByLabel:
             self._drop(pair, key)
 
     def matching(self, namespace: str, selector: Mapping[str, str]) -> Iterable[Key]:
-        """An empty selector takes every pod of the namespace."""
+        """An empty selector matches every pod of the namespace."""
         if len(selector) == 1:
             return self._pods.get(next(_pairs(namespace, selector)), {})
         entries = [self._pods.get(pair, {}) for pair in _pairs(namespace, selector)]
@@ -55,35 +55,35 @@ class PodsByLabel:
 
 
 class ServicesBySelector:
-    """Each Service stands under one pair of its selector: the rarest, so that what all have in common costs nothing."""
+    """Indexes each Service by the rarest pair of its selector, so that pairs shared by many Services cost nothing."""
 
     def __init__(self) -> None:
         self._services: dict[Pair, dict[Key, Mapping[str, str]]] = {}
-        self._places: dict[Key, Pair] = {}
+        self._pairs_by_service: dict[Key, Pair] = {}
 
     def put(self, key: Key, selector: Mapping[str, str] | None) -> None:
-        """A Service without a selector selects nothing."""
+        """A Service without a selector matches no pod."""
         self.remove(key)
         if selector is None:
             return
-        place = min(_pairs(key.namespace, selector), key=self._size, default=(key.namespace, *_ANY))
-        self._services.setdefault(place, {})[key] = selector
-        self._places[key] = place
+        pair = min(_pairs(key.namespace, selector), key=self._size, default=(key.namespace, *_ANY))
+        self._services.setdefault(pair, {})[key] = selector
+        self._pairs_by_service[key] = pair
 
     def remove(self, key: Key) -> None:
-        place = self._places.pop(key, None)
-        if place is not None:
-            del self._services[place][key]
-            if not self._services[place]:
-                del self._services[place]
+        pair = self._pairs_by_service.pop(key, None)
+        if pair is not None:
+            del self._services[pair][key]
+            if not self._services[pair]:
+                del self._services[pair]
 
     def matching(self, namespace: str, labels: Mapping[str, str]) -> list[Key]:
-        found = list(self._services.get((namespace, *_ANY), ()))
+        services = list(self._services.get((namespace, *_ANY), ()))
         for pair in _pairs(namespace, labels):
             for key, selector in self._services.get(pair, {}).items():
                 if len(selector) == 1 or selector.items() <= labels.items():
-                    found.append(key)
-        return found
+                    services.append(key)
+        return services
 
     def _size(self, pair: Pair) -> int:
         return len(self._services.get(pair, ()))

@@ -1,7 +1,7 @@
-"""How a Service is routed, as its annotation `zonewise.dev/routing` says it: policy, activity, reason and figures. Pure.
+"""The routing state of a Service, as in its annotation `zonewise.dev/routing`: policy, activity, reason and figures.
 
-`news` compares the state with the one that was written last: it changes when the state does or its figures move visibly,
-not with every pod.
+`status_diff` compares the state with the last one written: the annotation is rewritten if the state changes or its
+figures move visibly, not with every pod.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _IN_FORCE: Final = frozenset(
 )
 DRAIN_CODES: Final = frozenset({RoutingCode.ZONE_DRAINED, RoutingCode.NOT_DRAINED})
 _VISIBLE: Final = 0.1
-"""Figures that moved by less are not worth a write,"""
+"""Shares that moved by less are not worth a write."""
 _FEW: Final = 0.25
-"""nor is a number of endpoints."""
+"""A number of endpoints that changed by at most this part is not worth a write either."""
 _MOST_LISTED: Final = 12
 _LONGEST: Final = 500
 _FIGURES: Final = re.compile(r"\d+(\.\d+)?")
 
 
 class ServiceRoutingState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
-    """`since` is when policy, activity and code became what they are, `as_of` when the figures were taken.
+    """`since` is when policy, activity and code last changed, `as_of` when the figures were taken.
 
-    Shares are of 1 and hold if proxies do all that was decided; `losses` are what stock proxies will not do. `drain` says
-    what became of the wish to drain the zones `drained`.
+    Shares are of 1 and assume that proxies do all that was decided; `losses` are what stock proxies will not do.
+    `drain` is the outcome of the request to drain the zones `drained`.
     """
 
     policy: str
@@ -82,7 +82,7 @@ class ServiceRoutingState(msgspec.Struct, frozen=True, omit_defaults=True, renam
 
 
 def policy_name(policy: Policy) -> str:
-    """Few enough to be the label of a metric."""
+    """The policy as a short name, also a metric label: the set of values is small."""
     match policy:
         case TopologyKeys(soft=True):
             return "topology-keys (soft)"
@@ -90,8 +90,8 @@ def policy_name(policy: Policy) -> str:
             return "topology-keys (hard)"
         case SameDomain():
             levels = {"same-node": policy.node, "same-zone": policy.zone, "same-region": policy.region}
-            said = [f"{level} {how}" for level, how in levels.items() if how is not Strength.BALANCED]
-            return ", ".join(said) or "same-zone Balanced"
+            names = [f"{level} {how}" for level, how in levels.items() if how is not Strength.BALANCED]
+            return ", ".join(names) or "same-zone Balanced"
         case AutomaticHints():
             return "automatic hints"
         case Distribution(value):
@@ -101,7 +101,7 @@ def policy_name(policy: Policy) -> str:
 
 
 def has_state(decision: Decision) -> bool:
-    """Something is asked of the Service's routing, or was meant to be."""
+    """Whether the Service has a policy, a drain, or complaints about its annotations."""
     return (
         not isinstance(decision.reading.policy, NoPolicy)
         or decision.reason.code in DRAIN_CODES
@@ -114,13 +114,13 @@ def own_complaints(decision: Decision) -> list[RoutingReason]:
 
 
 def foreign_complaints(decision: Decision) -> list[RoutingReason]:
-    """About the namespace: told there, not on each of its Services."""
+    """Complaints about the namespace: reported there, not on each of its Services."""
     return [complaint for complaint in decision.complaints if complaint.blame[0].kind != "Service"]
 
 
 def forecasts_of(decisions: Iterable[Decision], cluster: RoutingNodes) -> list[Forecast]:
-    """Of those that have anybody to serve."""
-    return [forecast(found, cluster) for found in decisions if found.endpoints]
+    """Forecasts of the decisions that have endpoints."""
+    return [forecast(decision, cluster) for decision in decisions if decision.endpoints]
 
 
 def state_of(
@@ -131,24 +131,27 @@ def state_of(
     now: str,
     before: ServiceRoutingState | None = None,
 ) -> ServiceRoutingState:
-    """Of two families that differ, the first that does not get its way speaks."""
-    told = {family: _told(decision) for family, decision in sorted(decisions.items())}
-    family = next((name for name, reason in told.items() if not _in_force(reason, decisions[name])), next(iter(told)))
-    decision, reason = decisions[family], told[family]
-    differ = len({found.code for found in told.values()}) > 1
-    sentence = "; ".join(found.sentence for found in decision.reasons if found.code is not RoutingCode.NO_POLICY)
-    drain = next((found for found in decision.reasons if found.code in DRAIN_CODES), None)
+    """If the families differ, the first whose policy is not in force gives the reason."""
+    reasons = {family: _main_reason(decision) for family, decision in sorted(decisions.items())}
+    family = next(
+        (name for name, main_reason in reasons.items() if not _in_force(main_reason, decisions[name])),
+        next(iter(reasons)),
+    )
+    decision, main_reason = decisions[family], reasons[family]
+    differ = len({main.code for main in reasons.values()}) > 1
+    sentence = "; ".join(reason.sentence for reason in decision.reasons if reason.code is not RoutingCode.NO_POLICY)
+    drain = next((reason for reason in decision.reasons if reason.code in DRAIN_CODES), None)
     state = ServiceRoutingState(
         policy=policy_name(decision.reading.policy),
         source=decision.reading.source,
-        active=_in_force(reason, decision),
-        code=reason.code,
-        sentence=cut(f"{family}: {sentence}" if differ else sentence or reason.sentence),
-        blame=_listed(subject for found in decision.reasons for subject in found.blame),
-        remedy=cut("; ".join(dict.fromkeys(found.remedy for found in decision.reasons if found.remedy))),
+        active=_in_force(main_reason, decision),
+        code=main_reason.code,
+        sentence=cut(f"{family}: {sentence}" if differ else sentence or main_reason.sentence),
+        blame=_listed(subject for reason in decision.reasons for subject in reason.blame),
+        remedy=cut("; ".join(dict.fromkeys(reason.remedy for reason in decision.reasons if reason.remedy))),
         endpoints=len(decision.endpoints),
-        in_zone=round(min((found.in_zone for found in forecasts), default=0.0), 2),
-        worst_overload=round(max((found.worst_overload for found in forecasts), default=0.0), 2),
+        in_zone=round(min((prediction.in_zone for prediction in forecasts), default=0.0), 2),
+        worst_overload=round(max((prediction.worst_overload for prediction in forecasts), default=0.0), 2),
         drain=drain.code if drain else "",
         drained=drain.facts["zones"] if drain else (),
         losses=_losses(service, expressions),
@@ -161,8 +164,8 @@ def state_of(
     )
 
 
-def _told(decision: Decision) -> RoutingReason:
-    """The reason that counts: the first level that does not get its way, else the first of all."""
+def _main_reason(decision: Decision) -> RoutingReason:
+    """The main reason: of the first level that is not in force, else the first reason."""
     reasons = [reason for reason in decision.reasons if reason.code not in DRAIN_CODES] or list(decision.reasons)
     if isinstance(decision.reading.policy, NoPolicy):
         reasons = [decision.reason]
@@ -170,9 +173,9 @@ def _told(decision: Decision) -> RoutingReason:
 
 
 def _in_force(reason: RoutingReason, decision: Decision) -> bool:
-    """An even spread is in force where it was asked for, and is a refusal where something else was."""
-    asked_evenly = policy_name(decision.reading.policy) == "same-zone Balanced"
-    return reason.code in _IN_FORCE or (reason.code is RoutingCode.BALANCED and asked_evenly)
+    """`Balanced` is in force if the policy requests it; for any other policy it is a fallback."""
+    is_balanced_policy = policy_name(decision.reading.policy) == "same-zone Balanced"
+    return reason.code in _IN_FORCE or (reason.code is RoutingCode.BALANCED and is_balanced_policy)
 
 
 def identity(state: ServiceRoutingState) -> tuple[str, bool, str]:
@@ -181,15 +184,15 @@ def identity(state: ServiceRoutingState) -> tuple[str, bool, str]:
 
 def differs(before: ServiceRoutingState, state: ServiceRoutingState) -> bool:
     return (
-        _essence(before) != _essence(state)
+        _significant_fields(before) != _significant_fields(state)
         or abs(before.in_zone - state.in_zone) >= _VISIBLE
         or abs(before.worst_overload - state.worst_overload) >= _VISIBLE
         or abs(before.endpoints - state.endpoints) > before.endpoints * _FEW
     )
 
 
-def _essence(state: ServiceRoutingState) -> tuple[object, ...]:
-    """What a state is but for its figures; endpoints to blame come and go like pods."""
+def _significant_fields(state: ServiceRoutingState) -> tuple[object, ...]:
+    """The state without its figures, and without endpoints to blame, which change like pods."""
     blame = tuple(name for name in state.blame if not name.startswith("Endpoint "))
     return (*identity(state), state.source, blame, state.drain, state.drained, state.complaints, kinds(state.losses))
 
@@ -199,7 +202,7 @@ def kinds(sentences: Iterable[str]) -> tuple[str, ...]:
 
 
 def _losses(service: Service, expressions: Mapping[str, HintsExpression]) -> tuple[str, ...]:
-    """Headless Services are DNS's, which knows no hints, and no proxy's."""
+    """What stock components do not do. Headless Services are served by DNS, which ignores hints."""
     if _has_our_proxy(service):
         return ()
     if service.spec.cluster_ip == "None":
@@ -227,9 +230,9 @@ def cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def read_state(written: str | None) -> ServiceRoutingState | None:
-    """What nobody can read was never said."""
+def read_state(annotation: str | None) -> ServiceRoutingState | None:
+    """An invalid annotation counts as absent."""
     try:
-        return msgspec.json.decode(written, type=ServiceRoutingState) if written else None
+        return msgspec.json.decode(annotation, type=ServiceRoutingState) if annotation else None
     except msgspec.DecodeError:
         return None

@@ -1,7 +1,7 @@
-"""What to write into a Service's annotation and which events are new, given what was written last. Pure.
+"""Changes of a Service's routing state: the annotation to write and the events to emit, given the last annotation.
 
-`reporting` asks after every sync. The annotation is the memory of what was said already: what it says makes no second
-event, not even after a restart.
+The reporter asks after every sync. The annotation records what was reported already: a state that is in it makes no
+second event, not even after a restart.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class EventNote:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """`text` is the annotation as it should be, None for none; `changes` where it is not so yet."""
+    """`text` is the desired annotation, None to remove it; `changes` if it must be written."""
 
     state: ServiceRoutingState | None
     text: str | None
@@ -62,20 +62,22 @@ def report_on(
     decisions: Mapping[str, Decision],
     expressions: Mapping[str, HintsExpression],
     cluster: RoutingNodes,
-    written: str | None,
+    annotation: str | None,
     now: datetime,
     *,
     stock_events: bool = False,
 ) -> StatusReport:
-    """`decisions` and `expressions` by address type; `written` is the annotation as it is."""
-    if not decisions or (written is None and not any(map(has_state, decisions.values()))):
-        return StatusReport(None, written)
-    before = read_state(written)
+    """`decisions` and `expressions` by address type; `annotation` is the current one."""
+    if not decisions or (annotation is None and not any(map(has_state, decisions.values()))):
+        return StatusReport(None, annotation)
+    before = read_state(annotation)
     if not any(map(has_state, decisions.values())):
-        return StatusReport(None, None, changes=True, notes=tuple(_farewell(before, next(iter(decisions.values())))))
+        return StatusReport(
+            None, None, changes=True, notes=tuple(_policy_removed_notes(before, next(iter(decisions.values()))))
+        )
     state = state_of(service, decisions, expressions, forecasts_of(decisions.values(), cluster), _time(now), before)
     if before and not differs(before, state):
-        return StatusReport(state, written)
+        return StatusReport(state, annotation)
     notes = [*_notes(before, state, decisions)]
     if stock_events and (before is None or identity(before) != identity(state)):
         notes += _stock_notes(decisions)
@@ -85,12 +87,14 @@ def report_on(
 def _notes(
     before: ServiceRoutingState | None, state: ServiceRoutingState, decisions: Mapping[str, Decision]
 ) -> Iterator[EventNote]:
-    said = before.complaints if before else ()
-    complaints = {str(found.sentence): found for decision in decisions.values() for found in own_complaints(decision)}
+    reported = before.complaints if before else ()
+    complaints = {
+        str(complaint.sentence): complaint for decision in decisions.values() for complaint in own_complaints(decision)
+    }
     for sentence, complaint in complaints.items():
-        if cut(sentence) not in said:
+        if cut(sentence) not in reported:
             yield EventNote(Severity.WARNING, complaint.code, _with_remedy(sentence, complaint.remedy))
-    if _is_news(before, state) and state.code != RoutingCode.NO_POLICY:
+    if _is_reportable(before, state) and state.code != RoutingCode.NO_POLICY:
         yield _state_note(state, _drain_reason(state, decisions))
     yield from _drain_notes(before, state, _drain_reason(state, decisions))
     if state.losses and kinds(state.losses) != kinds(before.losses if before else ()):
@@ -98,20 +102,20 @@ def _notes(
 
 
 def _loss_note(state: ServiceRoutingState) -> EventNote:
-    """Who answers names or carries traffic is not known here: both say what to do where it is a stock component."""
+    """Which DNS and proxy the cluster runs is unknown here, so the remedy is for stock components."""
     if STOCK_DNS_LOSS in state.losses:
         return EventNote(Severity.WARNING, RoutingCode.NEEDS_DNS, _with_remedy(STOCK_DNS_LOSS, _NEEDS_DNS_REMEDY))
-    said = f"stock proxies will not do all that was decided: {'; '.join(state.losses)}"
-    return EventNote(Severity.WARNING, RoutingCode.NEEDS_PROXY, _with_remedy(said, _NEEDS_PROXY_REMEDY))
+    sentence = f"stock proxies will not do all that was decided: {'; '.join(state.losses)}"
+    return EventNote(Severity.WARNING, RoutingCode.NEEDS_PROXY, _with_remedy(sentence, _NEEDS_PROXY_REMEDY))
 
 
-def _is_news(before: ServiceRoutingState | None, state: ServiceRoutingState) -> bool:
-    """Another state, or another place that it leaves without endpoints."""
+def _is_reportable(before: ServiceRoutingState | None, state: ServiceRoutingState) -> bool:
+    """Another state, or another zone or region that it leaves without endpoints."""
     return before is None or identity(before) != identity(state) or not _cut_off(state) <= _cut_off(before)
 
 
 def _cut_off(state: ServiceRoutingState) -> set[str]:
-    """The zones and regions that are required to stay at home and have nothing there. Nodes: too many come and go."""
+    """Zones and regions that `Require` leaves without endpoints. Nodes are left out: they change too often."""
     return {
         name for name in state.blame if state.code == RoutingCode.REQUIRED and name.startswith(("Zone ", "Region "))
     }
@@ -125,14 +129,14 @@ def _drain_reason(state: ServiceRoutingState, decisions: Mapping[str, Decision])
 def _drain_notes(
     before: ServiceRoutingState | None, state: ServiceRoutingState, reason: RoutingReason | None
 ) -> Iterator[EventNote]:
-    """Where a drain is not itself the reason of the state, which then says it."""
-    was = (before.drain, before.drained) if before else ("", ())
-    if was == (state.drain, state.drained):
+    """Events about a drain; none if the drain is the reason of the state, which has its own event."""
+    last_drain = (before.drain, before.drained) if before else ("", ())
+    if last_drain == (state.drain, state.drained):
         return
     if before and before.drain == RoutingCode.ZONE_DRAINED != state.drain:
         yield _drain_ended(before)
-    is_news = state.code not in DRAIN_CODES or (before and identity(before) == identity(state))
-    if reason and is_news:
+    needs_event = state.code not in DRAIN_CODES or (before and identity(before) == identity(state))
+    if reason and needs_event:
         severity = Severity.NORMAL if reason.code is RoutingCode.ZONE_DRAINED else Severity.WARNING
         yield EventNote(severity, reason.code, _with_remedy(reason.sentence, reason.remedy))
 
@@ -141,8 +145,8 @@ def _drain_ended(before: ServiceRoutingState) -> EventNote:
     return EventNote(Severity.NORMAL, RoutingCode.DRAIN_ENDED, f"traffic returns to {', '.join(before.drained)}")
 
 
-def _farewell(before: ServiceRoutingState | None, decision: Decision) -> Iterator[EventNote]:
-    """The Service asks for nothing any more."""
+def _policy_removed_notes(before: ServiceRoutingState | None, decision: Decision) -> Iterator[EventNote]:
+    """The events for a Service whose policy was removed."""
     if before and before.drain == RoutingCode.ZONE_DRAINED:
         yield _drain_ended(before)
     if before and before.policy != "none":
@@ -150,7 +154,7 @@ def _farewell(before: ServiceRoutingState | None, decision: Decision) -> Iterato
 
 
 def _state_note(state: ServiceRoutingState, drain: RoutingReason | None) -> EventNote:
-    """What the policy says; a drain beside it has an event of its own."""
+    """The event about the policy; a drain has its own event."""
     severity = Severity.NORMAL if state.active and not _cut_off(state) else Severity.WARNING
     if state.policy == "none":
         return EventNote(severity, state.code, _with_remedy(state.sentence, state.remedy))
@@ -161,7 +165,7 @@ def _state_note(state: ServiceRoutingState, drain: RoutingReason | None) -> Even
 
 
 def _stock_notes(decisions: Mapping[str, Decision]) -> Iterator[EventNote]:
-    """Beside our own words the stock controller's, which people have alerts on."""
+    """The events of the stock controller in addition to ours: alerts may depend on them."""
     for family, decision in sorted(decisions.items()):
         if isinstance(decision.reading.policy, AutomaticHints) and decision.reason.code in STOCK_CODES:
             event = stock_event(decision.reason, family)

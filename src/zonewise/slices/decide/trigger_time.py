@@ -1,7 +1,7 @@
-"""Since when slices are out of date: the time that the last-change-trigger-time annotation tells. Pure.
+"""Trigger time: the value of the last-change-trigger-time annotation, since when the slices are out of date.
 
-Consumers measure with it how long a change took to reach them. As the stock controller has it: when a Service is first
-seen, its creation; after that the earliest of the changes since the last look, or none.
+Consumers measure with it how long a change took to reach them. As in the stock controller: for a new Service it is the
+creation time; after that the earliest change since the last sync, or none.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from zonewise.objects import Key, Pod, Service, key_of
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Times:
     service: str
     pods: dict[str, str]
 
 
-_NOTHING: Final = _Seen("", {})
+_NO_TIMES: Final = _Times("", {})
 
 
 class TriggerTimeTracker:
-    """The API writes times in UTC with whole seconds, so their texts are ordered as they are."""
+    """The API writes times in UTC with whole seconds, so they compare as strings."""
 
     def __init__(self) -> None:
-        self._seen: dict[Key, _Seen] = {}
-        self._untold: dict[Key, str] = {}
+        self._last_times: dict[Key, _Times] = {}
+        self._unwritten: dict[Key, str] = {}
 
     def since(self, service: Service, pods: Iterable[Pod]) -> str | None:
-        """Of what changed since the call before, and of what was not `told` since; None if nothing has a time."""
+        """The earliest change that was not `mark_written` yet; None if no change has a time."""
         key = key_of(service)
-        before = self._seen.get(key, _NOTHING)
-        now = self._seen[key] = _Seen(service.metadata.creation_timestamp or "", dict(_ready_times(pods)))
-        times = [*_changed(before, now), *self._untold.pop(key, "").split()]
+        before = self._last_times.get(key, _NO_TIMES)
+        now = self._last_times[key] = _Times(service.metadata.creation_timestamp or "", dict(_ready_times(pods)))
+        times = [*_changed(before, now), *self._unwritten.pop(key, "").split()]
         if times:
-            self._untold[key] = min(times)
-        return self._untold.get(key)
+            self._unwritten[key] = min(times)
+        return self._unwritten.get(key)
 
-    def told(self, service: Key) -> None:
-        """The slices say it, or need not."""
-        self._untold.pop(service, None)
+    def mark_written(self, service: Key) -> None:
+        """Call when the slices carry the trigger time, or need no write."""
+        self._unwritten.pop(service, None)
 
     def forget(self, service: Key) -> None:
-        self._seen.pop(service, None)
-        self._untold.pop(service, None)
+        self._last_times.pop(service, None)
+        self._unwritten.pop(service, None)
 
 
-def _changed(before: _Seen, now: _Seen) -> Iterable[str]:
+def _changed(before: _Times, now: _Times) -> Iterable[str]:
     if now.service > before.service:
         yield now.service
-    if before is not _NOTHING:
+    if before is not _NO_TIMES:
         yield from (time for name, time in now.pods.items() if time > before.pods.get(name, ""))
 
 

@@ -1,4 +1,4 @@
-"""What moves when a placement is written: counts for metrics, and an order in which endpoints come before they go. Pure."""
+"""The order of slice updates that adds endpoints before it removes them, and the counts of moves for metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zonewise.slices.decide.placement import PlacedSlice, Placement, identity
 
 
 class EndpointMoves(NamedTuple):
-    """`reallocated` endpoints are ready, before and after, and for other zones."""
+    """`reallocated` endpoints are ready before and after, and serve other zones."""
 
     added: int
     removed: int
@@ -19,51 +19,51 @@ class EndpointMoves(NamedTuple):
 
 
 def count_moves(placement: Placement) -> EndpointMoves:
-    moved = sum(key in placement.come for key in placement.gone)
-    return EndpointMoves(len(placement.come) - moved, len(placement.gone) - moved, _reallocated(placement))
+    moved = sum(key in placement.added for key in placement.removed)
+    return EndpointMoves(len(placement.added) - moved, len(placement.removed) - moved, _reallocated(placement))
 
 
 def in_safe_order(placement: Placement, updates: Sequence[PlacedSlice]) -> Sequence[PlacedSlice]:
-    """Updates in an order that never leaves a Service without a ready endpoint that had one and will have one.
+    """Updates in an order in which a Service with a ready endpoint before and after always has one in between.
 
-    And in which a ready endpoint is added to its new slice before its old one loses it. Where slices swap endpoints no
-    order does that; then the one that waits for the fewest goes first.
+    A ready endpoint is added to its new slice before the old slice loses it. If slices swap endpoints no order can do
+    that; then the update that waits for the fewest others comes first.
     """
     if len(updates) < 2:
         return updates
-    idle = [not any(map(is_marked_ready, body.endpoints)) for body in updates]
+    unready = [not any(map(is_marked_ready, placed.endpoints)) for placed in updates]
     waits_for = _waits_for(placement, updates)
     if not any(waits_for):
-        return [updates[index] for index in sorted(range(len(updates)), key=idle.__getitem__)]
+        return [updates[index] for index in sorted(range(len(updates)), key=unready.__getitem__)]
     waiting = set(range(len(updates)))
     order: list[int] = []
     while waiting:
-        order.append(min(waiting, key=lambda index: (idle[index], len(waits_for[index] & waiting), index)))
+        order.append(min(waiting, key=lambda index: (unready[index], len(waits_for[index] & waiting), index)))
         waiting.remove(order[-1])
     return [updates[index] for index in order]
 
 
 def _waits_for(placement: Placement, updates: Sequence[PlacedSlice]) -> list[set[int]]:
-    """For each update, which others take ready endpoints from its slice."""
+    """For each update, the other updates that take ready endpoints from its slice."""
     takers: dict[str, set[int]] = {}
-    for index, body in enumerate(updates if placement.gone else ()):
-        for endpoint in filter(is_marked_ready, body.endpoints):
-            giver = placement.gone.get(identity(endpoint))
-            if giver and giver is not body.existing:
+    for index, placed in enumerate(updates if placement.removed else ()):
+        for endpoint in filter(is_marked_ready, placed.endpoints):
+            giver = placement.removed.get(identity(endpoint))
+            if giver and giver is not placed.existing:
                 takers.setdefault(giver.metadata.name, set()).add(index)
-    return [takers.get(_name(body), set()) for body in updates]
+    return [takers.get(_name(placed), set()) for placed in updates]
 
 
-def _name(body: PlacedSlice) -> str:
-    return body.existing.metadata.name if body.existing else ""
+def _name(placed: PlacedSlice) -> str:
+    return placed.existing.metadata.name if placed.existing else ""
 
 
 def _reallocated(placement: Placement) -> int:
-    changed = [body for body in placement.bodies if body.changed]
+    changed = [placed for placed in placement.slices if placed.changed]
     before = {
         identity(endpoint): endpoint
-        for found in (*placement.emptied, *(body.existing for body in changed if body.existing))
-        for endpoint in found.endpoints or ()
+        for endpoint_slice in (*placement.emptied, *(placed.existing for placed in changed if placed.existing))
+        for endpoint in endpoint_slice.endpoints or ()
         if is_marked_ready(endpoint)
     }
     return sum(_serves_others(before.get(identity(endpoint)), endpoint) for endpoint in _endpoints(changed))
@@ -77,5 +77,5 @@ def _zones(endpoint: Endpoint) -> frozenset[str]:
     return frozenset(hint.name for hint in endpoint.hints.for_zones) if endpoint.hints else frozenset()
 
 
-def _endpoints(bodies: Iterable[PlacedSlice]) -> Iterable[Endpoint]:
-    return (endpoint for body in bodies for endpoint in body.endpoints)
+def _endpoints(slices: Iterable[PlacedSlice]) -> Iterable[Endpoint]:
+    return (endpoint for placed in slices for endpoint in placed.endpoints)

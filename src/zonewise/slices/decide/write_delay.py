@@ -1,19 +1,21 @@
-"""Whether anybody would notice what a plan writes. Pure.
+"""Write delay: whether a plan can wait because no client would notice the change.
 
-While a Service has ready endpoints, proxies and DNS look at nothing else: that another pod has got an address, or that
-one which was already terminating is gone, makes no difference to them. Such news can wait a moment for company, so that
-a rolling update writes its slices for what matters, and the rest on the way. A node whose clients get its own endpoints
-alone (the Local traffic policies) falls back to those that terminate, so there everything matters.
+While a Service has ready endpoints, proxies and DNS use only those: a new pod address that is not ready, or a removed
+pod that was terminating, makes no difference. Such changes wait a moment to be batched, so that a rolling update
+writes slices for the changes that matter and takes the others along. With the Local traffic policies a node falls back
+to its own terminating endpoints, so there every change matters.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from zonewise.objects import Endpoint, EndpointSlice, Service
 from zonewise.routing.endpoints import is_marked_ready
 from zonewise.slices.decide.body import SliceBody, SliceUpdate
 from zonewise.slices.decide.plan import SlicesPlan
 
-_LOCAL = "Local"
+_LOCAL: Final = "Local"
 
 
 def can_wait(service: Service, plan: SlicesPlan) -> bool:
@@ -21,18 +23,18 @@ def can_wait(service: Service, plan: SlicesPlan) -> bool:
         return False
     if _LOCAL in {service.spec.internal_traffic_policy, service.spec.external_traffic_policy}:
         return False
-    return all(map(_goes_unnoticed, plan.updates))
+    return all(map(_is_unnoticed, plan.updates))
 
 
-def _goes_unnoticed(update: SliceUpdate) -> bool:
-    before, after = _ready(update.existing), _ready(update.draft)
+def _is_unnoticed(update: SliceUpdate) -> bool:
+    before, after = _ready(update.existing), _ready(update.body)
     return (
         bool(after)
         and before == after
-        and update.existing.metadata.labels == update.draft.labels
-        and frozenset(update.existing.ports or ()) == frozenset(update.draft.ports)
+        and update.existing.metadata.labels == update.body.labels
+        and frozenset(update.existing.ports or ()) == frozenset(update.body.ports)
     )
 
 
-def _ready(found: EndpointSlice | SliceBody) -> list[Endpoint]:
-    return [endpoint for endpoint in found.endpoints or () if is_marked_ready(endpoint)]
+def _ready(endpoint_slice: EndpointSlice | SliceBody) -> list[Endpoint]:
+    return [endpoint for endpoint in endpoint_slice.endpoints or () if is_marked_ready(endpoint)]

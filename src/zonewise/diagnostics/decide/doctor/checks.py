@@ -21,7 +21,7 @@ from zonewise.diagnostics.decide.status.assemble import CONFIGURATIONS, assemble
 from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
 from zonewise.objects import Key
 from zonewise.routing import HintsForm
-from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.body import service_key
 from zonewise.slices.decide.service_status import STOCK_DNS_LOSS
 
 SOON: Final = timedelta(days=7)

@@ -339,7 +339,7 @@ def _stale(scene: DataPlaneView, made: Mapping[str, RoutedEndpoints]) -> str:
     wanted = {
         endpoint.addresses[0]: endpoint.hints
         for each in made.values()
-        for bucket in each.wanted.values()
+        for bucket in each.desired.values()
         for endpoint in bucket.values()
         if endpoint.addresses and is_ready(endpoint)
     }

@@ -37,7 +37,7 @@ from zonewise.planning.forecast import ClusterForecast, look
 from zonewise.planning.snapshot import Snapshot, gather
 from zonewise.routing import HintsForm
 from zonewise.routing.endpoints import is_ready as endpoint_ready
-from zonewise.slices.decide.names import service_key
+from zonewise.slices.decide.body import service_key
 from zonewise.topology import capacity_of, is_ready, region_of, zone_of
 
 COMPONENTS: Final = (

@@ -1,4 +1,4 @@
-"""The two controllers on the bench: how each is started, and what its process has used."""
+"""The two controllers of the bench: their commands, and the resource usage of their processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Running:
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
     def memory_mib(self) -> dict[str, float]:
-        """All that is resident, and without the pages of the program file, which processes share."""
+        """Resident memory, and anonymous memory, which excludes the shared pages of program files."""
         lines = (line.split() for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines())
         kib = {words[0]: int(words[1]) for words in lines if words and words[0] in {"VmRSS:", "RssAnon:"}}
         return {"resident": kib["VmRSS:"] / 1024, "anonymous": kib["RssAnon:"] / 1024}
@@ -60,7 +60,7 @@ def _ours(plane: ControlPlane) -> list[str]:
 
 
 def _stock(plane: ControlPlane) -> list[str]:
-    """That one controller alone, without a lease, and with the lab's generous client limits instead of 20 a second."""
+    """Only that controller, without a lease, and with the lab's client limits instead of 20 requests per second."""
     settings = msgspec.structs.replace(plane.settings, controllers="endpointslice-controller")
     return [
         *programs.command(Program.CONTROLLER_MANAGER, settings, plane.layout),

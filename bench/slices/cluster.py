@@ -1,4 +1,4 @@
-"""What the controllers are measured on: Services, kwok's pods behind most of them, and pods that the bench makes ready."""
+"""The cluster that the controllers are measured on: Services, mostly with kwok pods, and pods that the bench makes ready."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVICE_NAME = "kubernetes.io/service-name"
 _AT_ONCE = 32
 
 
-class World:
+class BenchCluster:
     def __init__(self, client: Client, caches: Caches, services: int, pods_per_service: int, namespaces: int) -> None:
         self.client = client
         self.pods_per_service = pods_per_service
@@ -59,30 +59,30 @@ class World:
     def ready_addresses(self, service: Key) -> Counter[str]:
         return Counter(
             address
-            for each in self._slices.by_index("service", str(service))
-            for endpoint in each.endpoints or ()
+            for endpoint_slice in self._slices.by_index("service", str(service))
+            for endpoint in endpoint_slice.endpoints or ()
             if endpoint.conditions.ready
             for address in endpoint.addresses
         )
 
-    def wanted_addresses(self, service: Key) -> Counter[str]:
+    def expected_addresses(self, service: Key) -> Counter[str]:
         pods = self._pods.by_index("service", str(service))
         return Counter(pod.status.pod_ip for pod in pods if is_ready(pod) and not pod.metadata.deletion_timestamp)
 
     async def until_right(self, services: Iterable[Key], patience_seconds: float = 600) -> None:
-        """Until slices name every ready pod once and nobody else."""
+        """Waits until slices have every ready pod once and no other."""
         waiting = set(services)
         async with asyncio.timeout(patience_seconds):
             while True:
                 self._changed.clear()
-                waiting = {key for key in waiting if self.ready_addresses(key) != self.wanted_addresses(key)}
+                waiting = {key for key in waiting if self.ready_addresses(key) != self.expected_addresses(key)}
                 if not waiting:
                     return
                 await self._changed.wait()
                 await asyncio.sleep(0.005 if len(waiting) < 50 else 0.1)
 
     async def until_quiet(self, seconds: float = 2.0) -> None:
-        while (left := self.last_write_at + seconds - time.monotonic()) > 0:  # noqa: ASYNC110 - what is waited for is that nothing happens
+        while (left := self.last_write_at + seconds - time.monotonic()) > 0:  # noqa: ASYNC110 - waits for silence
             await asyncio.sleep(left)
 
     async def until(
@@ -94,28 +94,26 @@ class World:
                 await self._changed.wait()
                 await asyncio.sleep(pause_seconds)
 
-    # Making and unmaking.
-
-    async def make(self) -> None:
-        await self._each(
+    async def populate(self) -> None:
+        await self._concurrently(
             kwok.manifests(NODES_OF_KWOK, ZONES, tainted=False), lambda node: self.client.create(NODES, node)
         )
         node = kwok.manifest(0, ZONES[0], 0, tainted=False)
         node["metadata"] |= {"name": BY_HAND_NODE, "annotations": {}}
         await self.client.create(NODES, node)
         names = {key.namespace for key in (*self.crowd, *self.by_hand)}
-        await self._each(names, lambda name: self.client.create(NAMESPACES, {"metadata": {"name": name}}))
-        everything = (*self.crowd, *self.by_hand)
-        await self._each(everything, lambda key: self.client.create(SERVICES, _service(key)))
-        await self._each(
-            [(key, str(number)) for key in everything for number in range(self.pods_per_service)],
+        await self._concurrently(names, lambda name: self.client.create(NAMESPACES, {"metadata": {"name": name}}))
+        services = (*self.crowd, *self.by_hand)
+        await self._concurrently(services, lambda key: self.client.create(SERVICES, _service(key)))
+        await self._concurrently(
+            [(key, str(number)) for key in services for number in range(self.pods_per_service)],
             lambda pod: self.create_pod(*pod),
         )
         for number, key in enumerate(self.by_hand):
             for index in range(self.pods_per_service):
                 await self.set_ready(key, str(index), ready=False, address=f"10.9.{number}.{index + 1}")
-        everyone = len(self.crowd) * self.pods_per_service
-        await self.until(lambda: sum(map(is_ready, self._pods)) >= everyone, pause_seconds=1)
+        expected_pods = len(self.crowd) * self.pods_per_service
+        await self.until(lambda: sum(map(is_ready, self._pods)) >= expected_pods, pause_seconds=1)
 
     async def create_pod(self, service: Key, suffix: str) -> None:
         index = hash_of(f"{service}{suffix}") % NODES_OF_KWOK
@@ -123,7 +121,7 @@ class World:
         await self.client.create(PODS, _pod(service, suffix, node))
 
     async def replace_pod(self, service: Key, old: str, new: str) -> None:
-        """As a rolling update does with a surge of one: the new one first, the old one after it is ready."""
+        """Like a rolling update with a surge of one: creates the new pod, and deletes the old one once that is ready."""
         await self.create_pod(service, new)
         await self.until(lambda: (pod := self._pods.get(_pod_key(service, new))) is not None and is_ready(pod))
         await self.client.delete(PODS, _pod_key(service, old).name, service.namespace)
@@ -146,14 +144,14 @@ class World:
         return pod.status.pod_ip
 
     async def without_slices(self) -> None:
-        """As it was before any controller ran, and with no pod by hand ready."""
+        """Deletes all slices, and makes all pods by hand unready."""
         pods = [(key, str(index)) for key in self.by_hand for index in range(self.pods_per_service)]
-        await self._each(pods, lambda pod: self.set_ready(*pod, ready=False))
+        await self._concurrently(pods, lambda pod: self.set_ready(*pod, ready=False))
         for namespace in {key.namespace for key in (*self.crowd, *self.by_hand)}:
             await self.client.delete_collection(ENDPOINT_SLICES, namespace)
         await self.until(lambda: not len(self._slices))
 
-    async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[Any]]) -> None:
+    async def _concurrently(self, items: Iterable[T], act: Callable[[T], Awaitable[Any]]) -> None:
         remaining = iter(items)
 
         async def work() -> None:
@@ -166,14 +164,16 @@ class World:
 
 
 @asynccontextmanager
-async def world(plane: ControlPlane, *, services: int, pods_per_service: int, namespaces: int) -> AsyncIterator[World]:
+async def bench_cluster(
+    plane: ControlPlane, *, services: int, pods_per_service: int, namespaces: int
+) -> AsyncIterator[BenchCluster]:
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         caches = Caches(client)
-        made = World(client, caches, services, pods_per_service, namespaces)
+        cluster = BenchCluster(client, caches, services, pods_per_service, namespaces)
         async with caches:
             await caches.wait_synced()
-            await made.make()
-            yield made
+            await cluster.populate()
+            yield cluster
 
 
 def is_ready(pod: Pod) -> bool:
@@ -181,12 +181,12 @@ def is_ready(pod: Pod) -> bool:
 
 
 def hash_of(text: str) -> int:
-    """The same in every run."""
-    return sum(ord(letter) * 31**place for place, letter in enumerate(text))
+    """A hash that is the same in every run."""
+    return sum(ord(letter) * 31**position for position, letter in enumerate(text))
 
 
-def _service_of(viewed: EndpointSlice) -> list[str]:
-    return [f"{viewed.metadata.namespace}/{viewed.metadata.labels.get(SERVICE_NAME, '')}"]
+def _service_of(endpoint_slice: EndpointSlice) -> list[str]:
+    return [f"{endpoint_slice.metadata.namespace}/{endpoint_slice.metadata.labels.get(SERVICE_NAME, '')}"]
 
 
 def _service_of_pod(pod: Pod) -> list[str]:
