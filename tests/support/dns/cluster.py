@@ -18,7 +18,7 @@ from zonewise.dns.decide.handler import LARGEST, ForwardQuery, QuerySender, resp
 from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.table import RecordTable, Update
 from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
-from zonewise.dns.wire import framing
+from zonewise.dns.wire import ipc
 from zonewise.dns.wire.names import to_wire
 from zonewise.objects import EndpointSlice, Key, Node, Service, key_of
 
@@ -94,9 +94,9 @@ class World:
         self.apply([("loaded",)])
 
     def apply(self, updates: Iterable[Update]) -> None:
-        decoder = framing.UpdateDecoder()
+        decoder = ipc.UpdateDecoder()
         for update in updates:
-            for decoded in decoder.feed(framing.encode(update)):
+            for decoded in decoder.feed(ipc.encode(update)):
                 self.table.apply(decoded)
 
     def put(self, found: Service, *slices: EndpointSlice) -> World:

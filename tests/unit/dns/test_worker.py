@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from zonewise.dns.server.worker import Worker, WorkerConfig
-from zonewise.dns.wire import framing
+from zonewise.dns.wire import ipc
 from zonewise.dns.wire.names import to_wire
 
 DESK = WorkerConfig(to_wire("cluster.local"), False, (), 0, False, False)
@@ -30,5 +30,5 @@ def test_reports_wait_for_a_watcher_that_does_not_read() -> None:
         office._due = 0.0
         office.sender("10.0.0.1").queries = 4
         office.report_if_due()
-        ((_, report),) = framing.UpdateDecoder().feed(watcher.recv(1 << 16))
+        ((_, report),) = ipc.UpdateDecoder().feed(watcher.recv(1 << 16))
         assert report["queries"] == {"": 7}

@@ -144,10 +144,10 @@ class RecordTable:
                 self._groups[number] = groups
             case ("forget", number):
                 self._groups.pop(number, None)
-            case ("places", exact, ranges):
+            case ("locations", exact, ranges):
                 self.places = ClientLocations(exact, ranges, self.places.pods)
                 self.changes += 1
-            case ("pod places", changes):
+            case ("pod locations", changes):
                 _place_pods(self.places.pods, changes)
             case ("pods", namespaces):
                 with self.lock:
@@ -209,7 +209,7 @@ class RecordTable:
 
     def _find(self, name: bytes, type_: int) -> Slot | NegativeAnswer:
         if (written := self.names.get(name)) is not None:
-            found = RecordsFound(ipc.read(written).get(type_))
+            found = RecordsFound(ipc.decode_records(written).get(type_))
             return self._keep(b"", name, type_, self._slot(found.content) if found.content else NO_DATA)
         at = self._service_at(name)
         if name[at:] in self.services:

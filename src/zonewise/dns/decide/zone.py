@@ -31,7 +31,7 @@ from zonewise.dns.decide.record_builder import (
 )
 from zonewise.dns.decide.table import Update
 from zonewise.dns.wire import ipc, records
-from zonewise.dns.wire.ipc import Records, Written
+from zonewise.dns.wire.ipc import EncodedRecords, Records
 from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import below, dashed, is_v4, to_wire
 from zonewise.dns.wire.records import SrvTarget
@@ -46,7 +46,7 @@ NOT_SEEN: Final[tuple[ClientGroupView | None, frozenset[str]]] = (None, frozense
 class _Sent(NamedTuple):
     """What serving processes were told of one Service: its sheet, with how many names."""
 
-    written: Written
+    written: EncodedRecords
     names: int
 
 
@@ -118,7 +118,7 @@ class ClusterZone:
         if found == self._places:
             return []
         self._places = found
-        return [ipc.places_update(found)]
+        return [ipc.locations_update(found)]
 
     def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> list[Update]:
         """With their annotations; Services of one that drains other zones than before have to be set again."""
@@ -134,7 +134,7 @@ class ClusterZone:
         return [*self._pod_places(taken), *self._pod_names([*lost, *names])]
 
     def _pod_places(self, taken: Iterable[AddressChange]) -> Iterator[Update]:
-        return ipc.pod_places(each[:2] for each in taken) if self.settings.locate_by_pods else iter(())
+        return ipc.pod_location_updates(each[:2] for each in taken) if self.settings.locate_by_pods else iter(())
 
     def _pod_names(self, names: Iterable[tuple[str, bytes, bool]]) -> Iterator[Update]:
         """Namespace, address, and whether a pod has it."""
@@ -144,9 +144,9 @@ class ClusterZone:
         found = ((below(under, dashed(str(ip_address(ip))), space), ip, there) for space, ip, there in names)
         yield from ipc.updates("names", ((name, self._pod_written(ip, there)) for name, ip, there in found if name))
 
-    def _pod_written(self, address: bytes, there: bool) -> Written | None:
+    def _pod_written(self, address: bytes, there: bool) -> EncodedRecords | None:
         type_ = RecordType.A if is_v4(address) else RecordType.AAAA
-        return ipc.write({type_: records.addresses([address], self.settings.domain.ttl)}) if there else None
+        return ipc.encode_records({type_: records.addresses([address], self.settings.domain.ttl)}) if there else None
 
     def set_serial(self, serial: int) -> list[Update]:
         """Said in every denial; secondaries, which there are none of, would compare it."""
@@ -160,7 +160,7 @@ class ClusterZone:
         """Everything, for a process that knows nothing yet."""
         yield ("ttl", self.settings.domain.ttl)
         yield from self.set_serial(self._serial)
-        yield ipc.places_update(self._places)
+        yield ipc.locations_update(self._places)
         yield from map(ipc.profile_update, {profile.id: profile for profile in self.viewed.values()}.values())
         yield self._pods_update()
         yield from ipc.updates("names", {**self._static(), **self._namespace_names()}.items())
@@ -199,7 +199,7 @@ class ClusterZone:
     def _under(self, kind: str) -> bytes:
         return to_wire(kind)[:-1] + self.settings.domain.wire
 
-    def _static(self) -> dict[bytes, Written]:
+    def _static(self) -> dict[bytes, EncodedRecords]:
         domain = self.settings.domain
         targets = self._targets()
         servers = list(dict.fromkeys(target.address for target in targets))
@@ -218,18 +218,18 @@ class ClusterZone:
             self._under("ns.dns"): {kind: records.addresses(ips, domain.ttl) for kind, ips in families.items() if ips},
             self._under("dns-version"): {RecordType.TXT: records.schema_version()},
         }
-        return {name: ipc.write(each) for name, each in found.items()}
+        return {name: ipc.encode_records(each) for name, each in found.items()}
 
     def _targets(self) -> list[SrvTarget]:
         """Where this server is asked: by Services that lead to it, or else at its own addresses."""
         found = [target for key in sorted(self._name_servers) for target in self._name_servers[key]]
         return found or [SrvTarget(self._under("ns.dns"), 53, address) for address in self.settings.servers]
 
-    def _namespace_names(self) -> dict[bytes, Written]:
+    def _namespace_names(self) -> dict[bytes, EncodedRecords]:
         """They exist, though nothing but names below them is to be had."""
         kinds = ("svc",) if self.settings.pods is PodNameRecords.DISABLED else ("svc", "pod")
         found = (below(self._under(kind), namespace) for kind in kinds for namespace in sorted(self._namespaces))
-        return {name: ipc.write({}) for name in found if name}
+        return {name: ipc.encode_records({}) for name in found if name}
 
     def _pods_update(self) -> Update:
         insecure = self.settings.pods is PodNameRecords.INSECURE
@@ -237,7 +237,7 @@ class ClusterZone:
         return ("pods", [name for name in found if name])
 
 
-def _changes(old: Mapping[bytes, Written], new: Mapping[bytes, Written]) -> list[ipc.Change]:
+def _changes(old: Mapping[bytes, EncodedRecords], new: Mapping[bytes, EncodedRecords]) -> list[ipc.Change]:
     """New names before old ones go: a name that moved is never missing."""
     changed: list[ipc.Change] = [(name, found) for name, found in new.items() if old.get(name) != found]
     return changed + [(name, None) for name in old if name not in new]

@@ -18,7 +18,7 @@ from zonewise.dns.decide.table import Update
 from zonewise.dns.server.forkclient import ForkClient, Sockets
 from zonewise.dns.server.forkserver import ForkedProcess
 from zonewise.dns.server.sockets import ListenSockets
-from zonewise.dns.wire import framing
+from zonewise.dns.wire import ipc
 
 DRAIN_SECONDS: Final = 10.0
 RESTART_SECONDS: Final = 0.2
@@ -127,7 +127,7 @@ class Supervisor:
         self._untold += updates
 
     def _tell_now(self) -> None:
-        data = b"".join(map(framing.encode, self._untold))
+        data = b"".join(map(ipc.encode, self._untold))
         self._untold.clear()
         for member in self.members:
             if member.writer is not None and data:
@@ -156,10 +156,10 @@ class Supervisor:
         _close_when(member.ended, writer)
         self._tell_now()  # to the others: this one is told everything
         for update in self._snapshot():
-            writer.write(framing.encode(update))
-        writer.write(framing.encode(("begin",)))
+            writer.write(ipc.encode(update))
+        writer.write(ipc.encode(("begin",)))
         member.writer = writer
-        decoder = framing.UpdateDecoder()
+        decoder = ipc.UpdateDecoder()
         try:
             while data := await self._said(member, reader):
                 for message in decoder.feed(data):

@@ -21,7 +21,7 @@ from zonewise.dns.decide.client_location import is_within
 from zonewise.dns.decide.fast_path import QueryCounters
 from zonewise.dns.decide.handler import QuerySender
 from zonewise.dns.decide.table import RecordTable
-from zonewise.dns.wire import framing
+from zonewise.dns.wire import ipc
 
 REPORT_SECONDS: Final = 1.0
 HANGS_SECONDS: Final = 5.0
@@ -74,7 +74,7 @@ class Worker:
         self._on_drain = on_drain
         self._places_seen = 0
         self._told = threading.Event()
-        self._decoder = framing.UpdateDecoder()
+        self._decoder = ipc.UpdateDecoder()
         self._room = select.poll()
         self._room.register(feed, select.POLLOUT)
         self._due = 0.0
@@ -194,7 +194,7 @@ class Worker:
     def _send(self, message: tuple[Any, ...]) -> None:
         try:
             self._feed.settimeout(REPORT_SECONDS)
-            self._feed.sendall(framing.encode(message))
+            self._feed.sendall(ipc.encode(message))
             self._feed.settimeout(None)
         except OSError:
             os._exit(0)
