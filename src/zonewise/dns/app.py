@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from zonewise.dns.controller import DnsController, DnsControllerConfig
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.upstreams import read_resolv_conf, read_upstream
 from zonewise.dns.decide.zone import ZoneConfig

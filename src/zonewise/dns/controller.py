@@ -19,7 +19,7 @@ from zonewise import log
 from zonewise.dns import metrics
 from zonewise.dns.decide import compact
 from zonewise.dns.decide.compact import CompactService
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.table import Update
 from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
 from zonewise.dns.server import priority

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.dns.cluster import World, endpoint, headless, service, slice_of
 from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
 from zonewise.dns.wire.upstream_message import answers_in_full, read_response, written

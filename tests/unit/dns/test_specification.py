@@ -9,7 +9,7 @@ import dns.rdatatype
 import pytest
 
 from support.dns.cluster import World, endpoint, headless, service, slice_of, told
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.objects import Key
 
 PORTS: list[dict[str, Any]] = [

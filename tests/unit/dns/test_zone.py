@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.dns.cluster import World, endpoint, headless, node, nodes, service, slice_of, told
 from zonewise.dns.decide.client_location import is_within
 from zonewise.dns.decide.node_ranges import places
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.table import MOST_DENIALS, QUESTIONS, AnswerChoices, RecordTable
 from zonewise.dns.wire import names
 from zonewise.dns.wire.message import RecordType

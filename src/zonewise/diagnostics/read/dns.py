@@ -11,7 +11,7 @@ from zonewise.diagnostics.decide.explain.dns import DnsState, explain
 from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning, candidates, meaning
 from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport, located, on_node
 from zonewise.dns.decide.handler import LONGEST_CHAIN
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.zone import ZoneConfig
 from zonewise.dns.wire.message import Rcode, RecordType
 from zonewise.dns.wire.names import WrongNameError, packed, to_text

@@ -308,7 +308,7 @@ class RecordTable:
         )
 
     def _pod(self, name: bytes, type_: int) -> Slot | NegativeAnswer:
-        from zonewise.dns.decide.pod_names import pod_answer  # noqa: PLC0415 - few servers answer for pods so
+        from zonewise.dns.decide.pod_records import pod_answer  # noqa: PLC0415 - few servers answer for pods so
 
         label, parent = name[1 : name[0] + 1], name[name[0] + 1 :]
         content = pod_answer(label, self.ttl) if parent in self.namespaces_of_pods else None

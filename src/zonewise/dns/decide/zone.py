@@ -15,8 +15,7 @@ from zonewise.dns.decide import service_records
 from zonewise.dns.decide.client_groups import ClientGroupView, ClientProfile, ClientProfiles, decisions, view
 from zonewise.dns.decide.client_location import ClientLocations
 from zonewise.dns.decide.node_ranges import places
-from zonewise.dns.decide.pod_names import PodNameRecords
-from zonewise.dns.decide.pod_records import AddressChange, PodAddresses
+from zonewise.dns.decide.pod_records import AddressChange, PodAddresses, PodNameRecords
 from zonewise.dns.decide.record_builder import (
     ClusterDomain,
     EndpointLocation,
@@ -129,7 +128,7 @@ class ClusterZone:
     def set_pod(self, pod: Key, addresses: Sequence[bytes], node: str) -> list[Update]:
         """A pod as it is, where clients are found by pods or pods have records; without addresses, it is gone."""
         taken = self._pods.set(pod, addresses, node)
-        lost = [(each.loser.namespace, each.address, False) for each in taken if each.loser]
+        lost = [(each.previous.namespace, each.address, False) for each in taken if each.previous]
         names = [(pod.namespace, each.address, bool(each.node)) for each in taken]
         return [*self._pod_places(taken), *self._pod_names([*lost, *names])]
 
