@@ -108,7 +108,7 @@ class World:
 
     def ask(self, name: str, kind: str = "A", *, client: str = "", largest: int = LARGEST) -> dns.message.Message:
         """The reply to a client at that address, as read by dnspython; both ways of replying have to agree."""
-        sender = QuerySender(self.table.places.node(client)) if client else QuerySender()
+        sender = QuerySender(self.table.locations.node_of(client)) if client else QuerySender()
         query = dns.message.make_query(name, kind)
         careful = respond(self.table, query.to_wire(), sender, largest)
         assert isinstance(careful, bytes), f"not ours: {careful}"

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.dns.cluster import World, endpoint, headless, node, nodes, service, slice_of, told
-from zonewise.dns.decide.client_location import is_within
-from zonewise.dns.decide.node_ranges import places
+from zonewise.dns.decide.client_location import client_locations, is_within
 from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.table import MOST_DENIALS, QUESTIONS, AnswerChoices, RecordTable
 from zonewise.dns.wire import names
@@ -163,28 +162,28 @@ def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) ->
     afresh = RecordTable(world.table.domain)
     for update in world.catalog.snapshot():
         afresh.apply(update)
-    assert world.table.places.pods == afresh.places.pods
+    assert world.table.locations.pods == afresh.locations.pods
     assert world.table.names == afresh.names
     holders = {ip: [pod for pod, (ips, _) in held.items() if ip in ips] for ips, _ in held.values() for ip in ips}
     for ip, pods in holders.items():
         if len(pods) == 1:  # of several, the one that came last has it
             (pod,) = pods
             label = f"172-16-0-{ip[3]}"
-            assert world.table.places.pods.get(ip) in {held[pod][1], None}
-            if ip in world.table.places.pods:
+            assert world.table.locations.pods.get(ip) in {held[pod][1], None}
+            if ip in world.table.locations.pods:
                 assert told(world.ask(f"{label}.{pod.namespace}.pod.cluster.local.")) == [f"A 172.16.0.{ip[3]}"]
 
 
 def test_pods_are_clients_where_ranges_dont_tell() -> None:
     world = World(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
     world.apply(world.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
-    assert world.table.places.node("172.16.0.9") == "bare"
+    assert world.table.locations.node_of("172.16.0.9") == "bare"
     changes = world.table.changes
     world.apply(world.catalog.set_nodes(nodes()))
-    assert world.table.places.node("172.16.0.9") == "bare", "nodes change, pods stay"
+    assert world.table.locations.node_of("172.16.0.9") == "bare", "nodes change, pods stay"
     assert world.table.changes == changes + 1
     world.apply(world.catalog.set_pod(Key("shop", "p"), [], ""))
-    assert world.table.places.node("172.16.0.9") == ""
+    assert world.table.locations.node_of("172.16.0.9") == ""
     unasked = World(pods=PodNameRecords.DISABLED)
     assert unasked.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
 
@@ -211,7 +210,7 @@ def test_clients_are_found_on_their_nodes(address: str, expected: str) -> None:
         node("small", "zone-a", ["10.9.0.0/24"], "no address"),
     ]
     pods = {bytes((10, 0, 12, 9)): "zone-b-1", bytes((172, 16, 0, 9)): "zone-b-1"}
-    assert places([*nodes(), *more], pods).node(address) == expected
+    assert client_locations([*nodes(), *more], pods).node_of(address) == expected
 
 
 def test_ranges_of_forwarders() -> None:

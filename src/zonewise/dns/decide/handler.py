@@ -90,7 +90,7 @@ def answer(table: RecordTable, query: Query, sender: QuerySender, room: int, tur
 
 def _client(table: RecordTable, query: Query, sender: QuerySender) -> str:
     subnet = query.edns.subnet if query.edns else None
-    return table.places.node(subnet.address) if subnet and subnet.prefix and sender.forwards else sender.node
+    return table.locations.node_of(subnet.address) if subnet and subnet.prefix and sender.forwards else sender.node
 
 
 @dataclass(slots=True)

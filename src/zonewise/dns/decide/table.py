@@ -92,7 +92,7 @@ class RecordTable:
     """Where every pod address is taken to be a pod: the names that stand for `namespace.pod.domain`."""
     ttl: int = 5
     authority: bytes = b""
-    places: ClientLocations = field(default_factory=lambda: ClientLocations({}, {}))
+    locations: ClientLocations = field(default_factory=lambda: ClientLocations({}, {}))
     loaded: bool = False
     """False until the cluster was read once: until then nothing can be denied."""
     changes: int = 0
@@ -145,10 +145,10 @@ class RecordTable:
             case ("forget", number):
                 self._groups.pop(number, None)
             case ("locations", exact, ranges):
-                self.places = ClientLocations(exact, ranges, self.places.pods)
+                self.locations = ClientLocations(exact, ranges, self.locations.pods)
                 self.changes += 1
             case ("pod locations", changes):
-                _place_pods(self.places.pods, changes)
+                _locate_pods(self.locations.pods, changes)
             case ("pods", namespaces):
                 with self.lock:
                     self.namespaces_of_pods = set(namespaces)
@@ -326,7 +326,7 @@ class RecordTable:
         return at == begin
 
 
-def _place_pods(pods: dict[bytes, str], changes: list[tuple[bytes, bytes]]) -> None:
+def _locate_pods(pods: dict[bytes, str], changes: list[tuple[bytes, bytes]]) -> None:
     """Memories of clients are kept: they last a second, and a pod does not move."""
     for address, node in changes:
         if node:

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from zonewise.dns.decide import service_records
 from zonewise.dns.decide.client_groups import ClientGroupView, ClientProfile, ClientProfiles, decisions, view
-from zonewise.dns.decide.client_location import ClientLocations
-from zonewise.dns.decide.node_ranges import places
+from zonewise.dns.decide.client_location import ClientLocations, client_locations
 from zonewise.dns.decide.pod_records import AddressChange, PodAddresses, PodNameRecords
 from zonewise.dns.decide.record_builder import (
     ClusterDomain,
@@ -67,7 +66,7 @@ class ClusterZone:
         self._sent: dict[Key, _Sent] = {}
         self._profiles = ClientProfiles(RoutingNodes.of(()))
         self._used: Counter[int] = Counter()
-        self._places = ClientLocations({}, {})
+        self._locations = ClientLocations({}, {})
         self._namespaces: Mapping[str, Mapping[str, str]] = {}
         self._pods = PodAddresses()
         self._name_servers: dict[Key, tuple[SrvTarget, ...]] = {}
@@ -86,10 +85,10 @@ class ClusterZone:
 
     def set_service(self, key: Key, service: Service | None, slices: Sequence[EndpointSlice]) -> list[Update]:
         """`slices` are those labelled for the Service."""
-        places = places_of(slices, self.settings.domain)
-        seen, drained = self._view(service, slices) if service and places and is_headless(service) else NOT_SEEN
-        sheet = sheet_of(service, places, seen, drained) if service else None
-        if sheet and not places and (pointers := pointers_of(slices, self.settings.domain)):
+        endpoints = places_of(slices, self.settings.domain)
+        seen, drained = self._view(service, slices) if service and endpoints and is_headless(service) else NOT_SEEN
+        sheet = sheet_of(service, endpoints, seen, drained) if service else None
+        if sheet and not endpoints and (pointers := pointers_of(slices, self.settings.domain)):
             sheet = sheet if sheet.alias or sheet.virtual is not None else pointing(pointers)
         new = _Sent(service_records.write(sheet), how_many_names(sheet)) if sheet else None
         old = self._sent.pop(key, None)
@@ -97,12 +96,14 @@ class ClusterZone:
             self._sent[key] = new
         before, after = self._use(key, seen)
         changed = [] if old == new else self._service_updates({key: new})
-        return [*before, *changed, *after, *self._serve_names(key, service, places)]
+        return [*before, *changed, *after, *self._serve_names(key, service, endpoints)]
 
-    def _serve_names(self, key: Key, service: Service | None, places: Sequence[EndpointLocation]) -> Iterator[Update]:
+    def _serve_names(
+        self, key: Key, service: Service | None, endpoints: Sequence[EndpointLocation]
+    ) -> Iterator[Update]:
         """A Service that leads to this server gives it its name and addresses, as CoreDNS has it."""
-        leads_here = any(place.address in self.settings.servers for place in places)
-        found = tuple(name_servers(key, service, places, self.settings.domain)) if service and leads_here else ()
+        leads_here = any(endpoint.address in self.settings.servers for endpoint in endpoints)
+        found = tuple(name_servers(key, service, endpoints, self.settings.domain)) if service and leads_here else ()
         if found == self._name_servers.get(key, ()):
             return
         self._name_servers[key] = found
@@ -113,11 +114,11 @@ class ClusterZone:
     def set_nodes(self, nodes: Sequence[Node]) -> list[Update]:
         """`viewed` Services have to be set again."""
         self._profiles.renew(RoutingNodes.of(nodes))
-        found = places(nodes)
-        if found == self._places:
+        locations = client_locations(nodes)
+        if locations == self._locations:
             return []
-        self._places = found
-        return [ipc.locations_update(found)]
+        self._locations = locations
+        return [ipc.locations_update(locations)]
 
     def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> list[Update]:
         """With their annotations; Services of one that drains other zones than before have to be set again."""
@@ -159,7 +160,7 @@ class ClusterZone:
         """Everything, for a process that knows nothing yet."""
         yield ("ttl", self.settings.domain.ttl)
         yield from self.set_serial(self._serial)
-        yield ipc.locations_update(self._places)
+        yield ipc.locations_update(self._locations)
         yield from map(ipc.profile_update, {profile.id: profile for profile in self.viewed.values()}.values())
         yield self._pods_update()
         yield from ipc.updates("names", {**self._static(), **self._namespace_names()}.items())

@@ -132,7 +132,7 @@ class Worker:
         if len(self.clients) >= MOST_CLIENTS:
             self.turn_page()
         forwards = bool(self.desk.forwarders) and is_within(address, self.desk.forwarders)
-        found = self.clients[address] = QuerySender(self.table.places.node(address), forwards)
+        found = self.clients[address] = QuerySender(self.table.locations.node_of(address), forwards)
         return found
 
     def sample(self, address: str, packet: bytes, reply: bytes | None, nanoseconds: int) -> None:
