@@ -16,7 +16,7 @@ from zonewise.dns.decide.zone import ZoneConfig
 from zonewise.dns.server import sockets
 from zonewise.dns.server.forkserver import ForkedProcess
 from zonewise.dns.server.sockets import ListenSockets
-from zonewise.dns.server.supervisor import Orders
+from zonewise.dns.wire.ipc import WorkerConfig
 from zonewise.dns.wire.names import WrongNameError, packed, to_wire
 from zonewise.errors import UsageError
 from zonewise.kube.client.client import Client
@@ -57,7 +57,7 @@ def options_of(asked: DnsOptions) -> DnsControllerConfig:
         _own_addresses(asked.listen),
         asked.locate == "pods",
     )
-    orders = Orders(
+    orders = WorkerConfig(
         domain,
         _upstreams(asked),
         tuple(map(_checked_range, asked.forwarders)),

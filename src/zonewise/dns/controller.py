@@ -20,12 +20,12 @@ from zonewise.dns import metrics
 from zonewise.dns.decide import compact
 from zonewise.dns.decide.compact import CompactService
 from zonewise.dns.decide.pod_records import PodNameRecords
-from zonewise.dns.decide.table import Update
 from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
 from zonewise.dns.server import priority
 from zonewise.dns.server.forkserver import ForkedProcess
 from zonewise.dns.server.sockets import ListenSockets
-from zonewise.dns.server.supervisor import Orders, Supervisor
+from zonewise.dns.server.supervisor import Supervisor
+from zonewise.dns.wire.ipc import Update, WorkerConfig, WorkerReport
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import packed, to_text
 from zonewise.kube.client.client import Client
@@ -72,7 +72,7 @@ class PodRecordSource(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DnsControllerConfig:
     settings: ZoneConfig
-    orders: Orders
+    orders: WorkerConfig
 
 
 @dataclass(slots=True)
@@ -125,10 +125,10 @@ class DnsController:
 
     async def run(self, doors: ListenSockets, health: Health, born: ForkedProcess | None = None) -> None:
         fleet = self._fleet = Supervisor(doors, self.options.orders, self._snapshot, self._take_report, born)
-        health.add_ready("processes", lambda: fleet.trouble)
+        health.add_ready("processes", lambda: fleet.unready_reason)
         health.add_ready("cluster", lambda: None if self.synced else "the cluster was not read yet")
         metrics.NAMES.set_function(lambda: self.catalog.size)
-        priority.give_way()
+        priority.use_batch_scheduling()
         async with self.caches, asyncio.TaskGroup() as group:
             await self._first_sync()
             group.create_task(fleet.run(), name="fleet")
@@ -160,7 +160,7 @@ class DnsController:
         self.synced = True
         _give_back_memory()
         if self._fleet:
-            self._fleet.tell([("loaded",)])
+            self._fleet.broadcast([("loaded",)])
 
     async def _work(self, health: Health) -> None:
         health.started()
@@ -179,7 +179,7 @@ class DnsController:
 
     def _tell(self, updates: list[Update]) -> None:
         if self._fleet:
-            self._fleet.tell(updates)
+            self._fleet.broadcast(updates)
 
     def _updates(self, key: Key | PodRecordSource) -> Iterator[Update]:
         match key:
@@ -217,9 +217,9 @@ class DnsController:
         if self.synced:
             yield ("loaded",)
 
-    def _take_report(self, report: Any) -> None:
-        metrics.take(report, self._zones)
-        for client, packet, reply in report["samples"]:
+    def _take_report(self, report: WorkerReport) -> None:
+        metrics.add_report(report, self._zones)
+        for client, packet, reply in report.samples:
             _log_query(client, packet, reply)
 
     def _service_changed(self, change: Change[CompactService]) -> None:

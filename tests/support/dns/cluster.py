@@ -14,11 +14,12 @@ import dns.rdatatype
 import msgspec
 
 from zonewise.dns.decide.fast_path import QueryCounters, QuickResponder, quick_responder
-from zonewise.dns.decide.handler import LARGEST, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.record_builder import ClusterDomain
-from zonewise.dns.decide.table import RecordTable, Update
+from zonewise.dns.decide.table import RecordTable
 from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
 from zonewise.dns.wire import ipc
+from zonewise.dns.wire.ipc import Update
 from zonewise.dns.wire.names import to_wire
 from zonewise.objects import EndpointSlice, Key, Node, Service, key_of
 
@@ -85,8 +86,8 @@ class World:
         self.catalog = ClusterZone(ZoneConfig(domain=domain, servers=servers, **settings))
         self.nodes = nodes() if nodes_ is None else nodes_
         self.table = RecordTable(domain.wire)
-        self.tally = QueryCounters()
-        self.quick: QuickResponder = quick_responder(self.table, self.tally)
+        self.counters = QueryCounters()
+        self.quick: QuickResponder = quick_responder(self.table, self.counters)
         self.apply(self.catalog.snapshot())
         self.apply(self.catalog.set_serial(1))
         self.apply(self.catalog.set_nodes(self.nodes))
@@ -94,9 +95,10 @@ class World:
         self.apply([("loaded",)])
 
     def apply(self, updates: Iterable[Update]) -> None:
-        decoder = ipc.UpdateDecoder()
+        decoder = ipc.FrameDecoder()
         for update in updates:
             for decoded in decoder.feed(ipc.encode(update)):
+                assert isinstance(decoded, tuple)
                 self.table.apply(decoded)
 
     def put(self, found: Service, *slices: EndpointSlice) -> World:
@@ -106,7 +108,9 @@ class World:
     def remove(self, name: str) -> None:
         self.apply(self.catalog.set_service(Key("shop", name), None, ()))
 
-    def ask(self, name: str, kind: str = "A", *, client: str = "", largest: int = LARGEST) -> dns.message.Message:
+    def ask(
+        self, name: str, kind: str = "A", *, client: str = "", largest: int = MAX_MESSAGE_BYTES
+    ) -> dns.message.Message:
         """The reply to a client at that address, as read by dnspython; both ways of replying have to agree."""
         sender = QuerySender(self.table.locations.node_of(client)) if client else QuerySender()
         query = dns.message.make_query(name, kind)
@@ -124,7 +128,7 @@ class World:
 
     def is_elsewhere(self, name: str, kind: str) -> bool:
         query = dns.message.make_query(name, kind).to_wire()
-        given_up = isinstance(respond(self.table, query, QuerySender(), LARGEST), ForwardQuery)
+        given_up = isinstance(respond(self.table, query, QuerySender(), MAX_MESSAGE_BYTES), ForwardQuery)
         assert given_up == (self.quick(query, QuerySender()) is None)
         return given_up
 

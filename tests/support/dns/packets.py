@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.dns.cluster import World, endpoint, headless, service, slice_of
-from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
-from zonewise.dns.wire.upstream_message import answers_in_full, read_response, written
+from zonewise.dns.wire.upstream_message import client_reply, read_response, uncompressed_answers
 
 KEPT = Path(__file__).with_suffix(".txt")
 PORT = ("p", "TCP", 1)
@@ -50,8 +50,8 @@ def must_hold(packet: bytes) -> None:
         assert len(careful) == len(quick) <= OUR_UDP_BYTES
     match packet[1:2]:
         case b"\0":
-            over_tcp = respond(WORLD.table, packet, sender, LARGEST)
-            assert isinstance(over_tcp, ForwardQuery) or len(over_tcp) <= LARGEST
+            over_tcp = respond(WORLD.table, packet, sender, MAX_MESSAGE_BYTES)
+            assert isinstance(over_tcp, ForwardQuery) or len(over_tcp) <= MAX_MESSAGE_BYTES
         case b"\7":
             _must_hold_as_answer(packet)
 
@@ -62,9 +62,9 @@ def _must_hold_as_answer(packet: bytes) -> None:
     question = query.question if isinstance(query, Query) else packet[12:30]
     found = read_response(packet[:2] + b"\x80" + packet[3:], packet[:2], question)
     if found:
-        answers_in_full(found, 1)
+        uncompressed_answers(found, 1)
         if isinstance(query, Query):
-            assert len(written(found, query, 512, 1)) <= max(512, len(packet) + 11)
+            assert len(client_reply(found, query, 512, 1)) <= max(512, len(packet) + 11)
 
 
 def seeds() -> list[bytes]:

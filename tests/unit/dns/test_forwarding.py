@@ -17,7 +17,7 @@ from zonewise.dns.decide.forward_cache import MOST_BYTES, ForwardCache, ForwardQ
 from zonewise.dns.decide.upstreams import Upstream, Upstreams, read_resolv_conf, read_upstream
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
-from zonewise.dns.wire.upstream_message import UpstreamResponse, answers_in_full, read_response, written
+from zonewise.dns.wire.upstream_message import UpstreamResponse, client_reply, read_response, uncompressed_answers
 from zonewise.errors import UsageError
 
 QUERY = dns.message.make_query("WWW.example.com.", "A", use_edns=0, payload=1232, id=7)
@@ -60,19 +60,19 @@ def test_how_long_an_answer_may_be_kept(made: dns.message.Message, ttl: int) -> 
 def test_an_answer_comes_back_aged_and_in_the_clients_spelling() -> None:
     query = read(QUERY.to_wire())
     assert isinstance(query, Query)
-    packet = written(response(reply(*CHAIN)), query, 1232, 40)
+    packet = client_reply(response(reply(*CHAIN)), query, 1232, 40)
     found = dns.message.from_wire(packet)
     assert b"\3WWW\7example" in packet
     assert QUERY.is_response(found)
     assert [(rrset.ttl, str(rrset[0])) for rrset in found.answer] == [(260, "web.example.net."), (50, "192.0.2.1")]
     assert found.flags & dns.flags.RA
-    cut = dns.message.from_wire(written(response(reply(*CHAIN)), query, 60, 0))
+    cut = dns.message.from_wire(client_reply(response(reply(*CHAIN)), query, 60, 0))
     assert cut.flags & dns.flags.TC
     assert not cut.answer
 
 
 def test_answers_stand_in_another_message_with_names_in_full() -> None:
-    count, records = answers_in_full(response(reply(*CHAIN)), 10)
+    count, records = uncompressed_answers(response(reply(*CHAIN)), 10)
     head = b"\0\0\x80\0" + b"\0\0\0\2" + bytes(4)
     assert count == 2
     assert told(dns.message.from_wire(head + records)) == ["A 192.0.2.1", "CNAME web.example.net."]
@@ -103,8 +103,8 @@ def test_no_damaged_answer_breaks_us(damage: list[tuple[int, int]], cut: int) ->
     if found:
         query = read(QUERY.to_wire())
         assert isinstance(query, Query)
-        assert len(written(found, query, 1232, 5)) <= 1232
-        answers_in_full(found, 5)
+        assert len(client_reply(found, query, 1232, 5)) <= 1232
+        uncompressed_answers(found, 5)
 
 
 ASKED = ForwardQuestion(QUESTION, dnssec_ok=False)

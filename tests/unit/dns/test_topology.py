@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from support.dns.cluster import World, endpoint, headless, node, nodes, slice_of, told
-from zonewise.dns.decide.handler import LARGEST, QuerySender, respond
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, QuerySender, respond
 
 KEYS = "zonewise.dev/topology-keys"
 SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
@@ -120,7 +120,7 @@ def test_near_and_far_answers_are_counted() -> None:
     world = World().put(headless("db", annotations=soft), slice_of("db", ENDPOINTS))
     for client in (IN_A, IN_B, IN_C, NOWHERE):
         world.ask("db.shop.svc.cluster.local.", client=client)
-    counted = world.tally.taken()
+    counted = world.counters.reset()
     assert (counted["near"], counted["far"]) == (2, 2)
 
 
@@ -129,7 +129,7 @@ def test_only_named_forwarders_may_speak_for_others() -> None:
     option = dns.edns.ECSOption(IN_B, 32)
     query = dns.message.make_query("db.shop.svc.cluster.local.", "A", use_edns=0, options=[option]).to_wire()
     for forwards, expected in ((False, EVERY), (True, [B1])):
-        written = respond(world.table, query, QuerySender("", forwards), LARGEST)
+        written = respond(world.table, query, QuerySender("", forwards), MAX_MESSAGE_BYTES)
         assert isinstance(written, bytes)
         reply = dns.message.from_wire(written)
         assert told(reply) == [f"A {address}" for address in expected]

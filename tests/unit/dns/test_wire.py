@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from support.dns import packets
 from support.dns.cluster import World, endpoint, headless, service, slice_of, told
-from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.wire import names
 from zonewise.dns.wire.message import Query, QueryRefusal, Rcode, read
 
@@ -40,7 +40,7 @@ QUERY = dns.message.make_query("web.shop.svc.cluster.local.", "A", id=7).to_wire
 
 def test_the_clients_spelling_comes_back() -> None:
     query = dns.message.make_query("WeB.sHop.SVC.clusTER.local.", "A").to_wire()
-    for reply in (WORLD.quick(query, QuerySender()), respond(WORLD.table, query, QuerySender(), LARGEST)):
+    for reply in (WORLD.quick(query, QuerySender()), respond(WORLD.table, query, QuerySender(), MAX_MESSAGE_BYTES)):
         assert isinstance(reply, bytes)
         assert query[12:] in reply
         assert told(dns.message.from_wire(reply)) == ["A 10.96.0.1"]
@@ -62,7 +62,7 @@ def test_replies_over_udp_fit_and_say_when_something_is_missing(
         reply = dns.message.from_wire(written)
         assert reply.flags & dns.flags.TC
         assert kind == "SRV" or len(told(reply)) == (largest - len(query) - (16 if payload else 0)) // 16 or told(reply)
-    whole = dns.message.from_wire(bytes(respond(WORLD.table, query, QuerySender(), LARGEST)))  # type: ignore[arg-type]
+    whole = dns.message.from_wire(bytes(respond(WORLD.table, query, QuerySender(), MAX_MESSAGE_BYTES)))  # type: ignore[arg-type]
     assert not whole.flags & dns.flags.TC
     assert len(told(whole)) == len(MANY)
 
@@ -72,7 +72,7 @@ def test_the_order_of_records_changes_and_all_come_first() -> None:
     query = dns.message.make_query("few.shop.svc.cluster.local.", "A").to_wire()
     firsts = {dns.message.from_wire(world.quick(query, QuerySender()) or b"").answer[0][0].to_text() for _ in range(5)}
     assert firsts == set(MANY[:5])
-    turned = [respond(world.table, query, QuerySender(), LARGEST, turn) for turn in range(5)]
+    turned = [respond(world.table, query, QuerySender(), MAX_MESSAGE_BYTES, turn) for turn in range(5)]
     assert len({bytes(reply) for reply in turned if isinstance(reply, bytes)}) == 5
 
 
@@ -123,7 +123,7 @@ def test_a_name_that_only_looks_like_ours_is_not() -> None:
     packet = QUERY[:12] + inside + b"\0\0\1\0\1"
     assert isinstance(read(packet), Query)
     assert WORLD.quick(packet, QuerySender()) is None
-    assert isinstance(respond(WORLD.table, packet, QuerySender(), LARGEST), ForwardQuery)
+    assert isinstance(respond(WORLD.table, packet, QuerySender(), MAX_MESSAGE_BYTES), ForwardQuery)
     as_long = QUERY[:12] + b"\1h\1s\3ser\5local\0\0\1\0\1"
     assert WORLD.quick(as_long, QuerySender()) is None, "as long as our domain, with the same end"
     with_zero = QUERY[:12] + b"\x03a\0b" + names.to_wire("cluster.local") + b"\0\1\0\1"

@@ -178,10 +178,10 @@ def test_pods_are_clients_where_ranges_dont_tell() -> None:
     world = World(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
     world.apply(world.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
     assert world.table.locations.node_of("172.16.0.9") == "bare"
-    changes = world.table.changes
+    changes = world.table.locations_version
     world.apply(world.catalog.set_nodes(nodes()))
     assert world.table.locations.node_of("172.16.0.9") == "bare", "nodes change, pods stay"
-    assert world.table.changes == changes + 1
+    assert world.table.locations_version == changes + 1
     world.apply(world.catalog.set_pod(Key("shop", "p"), [], ""))
     assert world.table.locations.node_of("172.16.0.9") == ""
     unasked = World(pods=PodNameRecords.DISABLED)

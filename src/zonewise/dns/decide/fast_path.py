@@ -51,24 +51,24 @@ _PLAIN, _NEAR, _FAR, _NODATA, _NXDOMAIN = map(int, list(QueryKind)[:5])
 class QueryCounters:
     counts: list[int] = field(default_factory=lambda: [0] * len(QueryKind))
 
-    def taken(self) -> dict[str, int]:
-        """By name, and from now on from nothing."""
-        found = {kind.name.lower(): self.counts[kind] for kind in QueryKind}
+    def reset(self) -> dict[str, int]:
+        """The counts by name, before they are set to zero."""
+        counts = {kind.name.lower(): self.counts[kind] for kind in QueryKind}
         self.counts[:] = [0] * len(QueryKind)
-        return found
+        return counts
 
 
 QuickResponder = Callable[[bytes, QuerySender], bytes | None]
 """The reply, empty for silence, or None for what is somebody else's."""
 
 
-def quick_responder(table: RecordTable, tally: QueryCounters, largest: int = OUR_UDP_BYTES) -> QuickResponder:  # noqa: PLR0915
+def quick_responder(table: RecordTable, counters: QueryCounters, largest: int = OUR_UDP_BYTES) -> QuickResponder:  # noqa: PLR0915
     """One flat function and what it seldom needs: a call costs more here than most of what it would do."""
     answers_get, forms_get, opts_get = table.answers.get, _FORMS.get, _OPTS.get
     no_data, no_name = table.headers(Rcode.NOERROR, 0, 1), table.headers(Rcode.NXDOMAIN, 0, 1)
     answers, domain = table.answers, table.domain
     replies, replies_get = table.replies, table.replies.get
-    counts = tally.counts
+    counts = counters.counts
     turn = 0
 
     def keep(packet: bytes, sender: QuerySender, reply: Reply) -> None:

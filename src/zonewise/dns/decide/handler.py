@@ -26,8 +26,8 @@ from zonewise.dns.wire.message import (
 OUR_UDP_BYTES: Final = 1232
 """What passes every network unfragmented (DNS flag day 2020); more goes over TCP."""
 
-LARGEST: Final = 65535
-LONGEST_CHAIN: Final = 10
+MAX_MESSAGE_BYTES: Final = 65535
+MAX_ALIASES: Final = 10
 SILENCE: Final = b""
 
 OPT_HEAD: Final = b"\0\0\x29"
@@ -128,7 +128,7 @@ class _Chase:
                 return ForwardQuery(self.query, further, self.room, count, written)
             name = further
             found = self.table.find(name, self.query.type)
-            if isinstance(found, NegativeAnswer) or found is NO_DATA or name in seen or count > LONGEST_CHAIN:
+            if isinstance(found, NegativeAnswer) or found is NO_DATA or name in seen or count > MAX_ALIASES:
                 return _denied(self.table, self.query, Rcode.NOERROR, self.room)
             seen.add(name)
             slot = found
@@ -210,7 +210,7 @@ def refuse(refusal: QueryRefusal) -> bytes:
     return refusal.id + counts + refusal.question + opt
 
 
-def with_others(elsewhere: ForwardQuery, count: int, records: bytes, rcode: int) -> bytes:
+def with_upstream_records(elsewhere: ForwardQuery, count: int, records: bytes, rcode: int) -> bytes:
     """Our alias and what its target's owners answered for it."""
     query = elsewhere.query
     opt = opt_of(query)

@@ -20,12 +20,10 @@ from zonewise.dns.decide.client_location import ClientLocations
 from zonewise.dns.decide.reverse import ReverseRecords, address_of, is_reverse
 from zonewise.dns.decide.service_records import AliasRecord, RecordReader, RecordsFound
 from zonewise.dns.wire import ipc, records
+from zonewise.dns.wire.ipc import Update
 from zonewise.dns.wire.message import IN, Rcode, RecordType
 from zonewise.dns.wire.names import labels_of
 from zonewise.dns.wire.records import WireAnswer
-
-Update = tuple[Any, ...]
-"""What `feed` makes: a kind and its values, of plain types only."""
 
 Headers = tuple[bytes, bytes, bytes, bytes]
 """The header after the id: without and with recursion desired, then the same for a reply with an OPT record."""
@@ -95,7 +93,7 @@ class RecordTable:
     locations: ClientLocations = field(default_factory=lambda: ClientLocations({}, {}))
     loaded: bool = False
     """False until the cluster was read once: until then nothing can be denied."""
-    changes: int = 0
+    locations_version: int = 0
     """Counts what clears memories of clients: where nodes and their addresses are."""
     lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Given where one thread applies updates and another one reads."""
@@ -146,7 +144,7 @@ class RecordTable:
                 self._groups.pop(number, None)
             case ("locations", exact, ranges):
                 self.locations = ClientLocations(exact, ranges, self.locations.pods)
-                self.changes += 1
+                self.locations_version += 1
             case ("pod locations", changes):
                 _locate_pods(self.locations.pods, changes)
             case ("pods", namespaces):

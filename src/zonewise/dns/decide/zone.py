@@ -27,9 +27,8 @@ from zonewise.dns.decide.record_builder import (
     pointing,
     sheet_of,
 )
-from zonewise.dns.decide.table import Update
 from zonewise.dns.wire import ipc, records
-from zonewise.dns.wire.ipc import EncodedRecords, Records
+from zonewise.dns.wire.ipc import EncodedRecords, Records, Update
 from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import below, dashed, is_v4, to_wire
 from zonewise.dns.wire.records import SrvTarget

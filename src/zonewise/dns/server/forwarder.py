@@ -21,7 +21,7 @@ from zonewise.dns.wire.upstream_message import UpstreamResponse, read_response
 
 ANSWER_SECONDS: Final = 2.0
 PROBE_SECONDS: Final = 0.5
-MOST_AT_ONCE: Final = 1000
+MAX_CONCURRENT: Final = 1000
 
 _PROBE: Final = ForwardQuestion(ROOT + struct.pack(">HH", RecordType.NS, IN), dnssec_ok=False)
 _UNREACHABLE: Final = (OSError, TimeoutError, asyncio.IncompleteReadError)
@@ -39,7 +39,7 @@ class Forwarder:
             return found
         task = self._asked.get(question)
         if task is None:
-            if len(self._asked) >= MOST_AT_ONCE:
+            if len(self._asked) >= MAX_CONCURRENT:
                 return self._cache.stale(question, time.monotonic())
             task = self._asked[question] = asyncio.create_task(self._ask(question))
             task.add_done_callback(lambda _: self._asked.pop(question))

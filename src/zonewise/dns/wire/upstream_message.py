@@ -113,7 +113,7 @@ def _ttl(packet: bytes, found: list[RecordPosition], rcode: int) -> int:
     return int(min(authority.ttl, int.from_bytes(packet[authority.end - 4 : authority.end])))
 
 
-def written(response: UpstreamResponse, query: Query, room: int, age: int) -> bytes:
+def client_reply(response: UpstreamResponse, query: Query, room: int, age: int) -> bytes:
     """The reply to a client, in its own spelling; `age` is how long ago it came."""
     opt = opt_of(query)
     head = 0x80 | response.flags[0] & _AUTHORITATIVE | query.recursion_desired
@@ -136,7 +136,7 @@ def aged(response: UpstreamResponse, age: int) -> bytes:
     return bytes(body)
 
 
-def answers_in_full(response: UpstreamResponse, age: int) -> tuple[int, bytes]:
+def uncompressed_answers(response: UpstreamResponse, age: int) -> tuple[int, bytes]:
     """The answers with all names written out, to stand in another message; how many, and their bytes."""
     packet = bytes(HEADER_BYTES) + response.question + aged(response, age)
     at, parts = HEADER_BYTES + len(response.question), []

@@ -13,7 +13,7 @@ from zonewise.diagnostics.decide.explain import dns_report
 from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning
 from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport
 from zonewise.dns.decide.client_groups import decisions
-from zonewise.dns.decide.handler import LARGEST, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.record_builder import is_headless
 from zonewise.dns.decide.table import RecordTable
 from zonewise.dns.decide.zone import ClusterZone, ZoneConfig, ready_by_family
@@ -71,7 +71,7 @@ def _ask(
     asked: NameMeaning, type_: RecordType, node: str, state: DnsState, settings: ZoneConfig
 ) -> tuple[TextReply, bool]:
     """The reply, and whether others are asked for it, or for where it points."""
-    found = respond(_table(state, settings), query_for(asked.name, type_), QuerySender(node), LARGEST)
+    found = respond(_table(state, settings), query_for(asked.name, type_), QuerySender(node), MAX_MESSAGE_BYTES)
     if isinstance(found, bytes):
         return shown(found), False
     return _known_of(found, settings.domain.ttl), True
