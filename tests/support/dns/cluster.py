@@ -13,7 +13,7 @@ import dns.message
 import dns.rdatatype
 import msgspec
 
-from zonewise.dns.decide.fast_path import QueryCounters, QuickResponder, quick_responder
+from zonewise.dns.decide.fast_path import FastResponder, QueryCounters, fast_responder
 from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.table import RecordTable
@@ -87,7 +87,7 @@ class World:
         self.nodes = nodes() if nodes_ is None else nodes_
         self.table = RecordTable(domain.wire)
         self.counters = QueryCounters()
-        self.quick: QuickResponder = quick_responder(self.table, self.counters)
+        self.quick: FastResponder = fast_responder(self.table, self.counters)
         self.apply(self.catalog.snapshot())
         self.apply(self.catalog.set_serial(1))
         self.apply(self.catalog.set_nodes(self.nodes))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.dns.cluster import told
-from zonewise.dns.decide.forward_cache import MOST_BYTES, ForwardCache, ForwardQuestion
+from zonewise.dns.decide.forward_cache import MAX_BYTES, ForwardCache, ForwardQuestion
 from zonewise.dns.decide.upstreams import Upstream, Upstreams, read_resolv_conf, read_upstream
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
@@ -111,7 +111,7 @@ ASKED = ForwardQuestion(QUESTION, dnssec_ok=False)
 
 
 def test_the_cache_keeps_to_times_and_goes_on_stale() -> None:
-    cache = ForwardCache(longest_seconds=60, stale_seconds=100)
+    cache = ForwardCache(max_seconds=60, stale_seconds=100)
     answer = response(reply(*CHAIN))
     cache.put(ASKED, answer, 1000.0)
     assert cache.get(ASKED, 1059.9) == (answer, 59)
@@ -124,7 +124,7 @@ def test_the_cache_keeps_to_times_and_goes_on_stale() -> None:
 
 
 def test_the_cache_forgets_what_nobody_asks_for() -> None:
-    cache = ForwardCache(60, 60, most=2)
+    cache = ForwardCache(60, 60, max_entries=2)
     one, two, three = (ASKED._replace(question=bytes((n,))) for n in range(3))
     answer = response(reply(*CHAIN))
     for question in (one, two):
@@ -136,7 +136,7 @@ def test_the_cache_forgets_what_nobody_asks_for() -> None:
 
 def test_large_answers_push_each_other_out() -> None:
     cache = ForwardCache(60, 60)
-    large = replace(response(reply(*CHAIN)), body=bytes(MOST_BYTES // 4))
+    large = replace(response(reply(*CHAIN)), body=bytes(MAX_BYTES // 4))
     for number in (0, 1, 2, 3, 3, 4, 5):
         cache.put(ASKED._replace(question=bytes((number,))), large, 0.0)
     kept = [number for number in range(6) if cache.get(ASKED._replace(question=bytes((number,))), 1.0)]
@@ -148,12 +148,12 @@ def test_servers_that_answer_are_asked_first() -> None:
     upstreams = Upstreams((a, b, c))
     assert [upstreams.order(chance)[0] for chance in (0.0, 0.4, 0.9)] == [a, b, c]
     upstreams.failed(a)
-    assert not upstreams.sick, "once is nothing"
+    assert not upstreams.unhealthy, "once is nothing"
     upstreams.failed(a)
-    assert upstreams.sick == [a]
+    assert upstreams.unhealthy == [a]
     assert all(upstreams.order(chance)[-1] == a for chance in (0.0, 0.4, 0.9))
     upstreams.succeeded(a)
-    assert not upstreams.sick
+    assert not upstreams.unhealthy
 
 
 def test_addresses_of_servers() -> None:

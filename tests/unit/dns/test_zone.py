@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.dns.cluster import World, endpoint, headless, node, nodes, service, slice_of, told
 from zonewise.dns.decide.client_location import client_locations, is_within
 from zonewise.dns.decide.pod_records import PodNameRecords
-from zonewise.dns.decide.table import MOST_DENIALS, QUESTIONS, AnswerChoices, RecordTable
+from zonewise.dns.decide.table import MAX_DENIALS, QUESTIONS, AnswerChoices, RecordTable
 from zonewise.dns.wire import names
 from zonewise.dns.wire.message import RecordType
 from zonewise.objects import EndpointSlice, Key, Service
@@ -112,10 +112,10 @@ def test_made_up_names_push_out_no_answer() -> None:
     world.ask("web.shop.svc.cluster.local.")
     world.ask("api.shop.svc.cluster.local.")
     known, question = set(world.table.answers), QUESTIONS[RecordType.A]
-    for number in range(MOST_DENIALS + 5):
+    for number in range(MAX_DENIALS + 5):
         world.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), RecordType.A)
     assert names.to_wire("web.shop.svc.cluster.local") + question in world.table.answers
-    assert len(world.table.answers) < len(known) + MOST_DENIALS
+    assert len(world.table.answers) < len(known) + MAX_DENIALS
     world.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
     assert told(world.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], "a denial ends when the Service comes"
 

@@ -88,7 +88,7 @@ def decisions(
     ]
 
 
-def view(made: list[Decision], profiles: ClientProfiles) -> ClientGroupView | None:
+def group_view(made: list[Decision], profiles: ClientProfiles) -> ClientGroupView | None:
     """None where every client gets every endpoint."""
     keys = tuple(sorted({key for decision in made for key in _keys(decision)}))
     if not keys:

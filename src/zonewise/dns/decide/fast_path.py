@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Final
 
 from zonewise.dns.decide.handler import OPT_HEAD, OUR_UDP_BYTES, QuerySender, opt_record, respond, truncated
-from zonewise.dns.decide.table import MOST_REPLIES, QUESTIONS, AnswerChoices, Headers, RecordTable, Reply
+from zonewise.dns.decide.table import MAX_REPLIES, QUESTIONS, AnswerChoices, Headers, RecordTable, Reply
 from zonewise.dns.wire.message import PLAIN_UDP_BYTES, Rcode
 from zonewise.dns.wire.names import LONGEST_LABEL, LONGEST_NAME
 
@@ -58,11 +58,11 @@ class QueryCounters:
         return counts
 
 
-QuickResponder = Callable[[bytes, QuerySender], bytes | None]
+FastResponder = Callable[[bytes, QuerySender], bytes | None]
 """The reply, empty for silence, or None for what is somebody else's."""
 
 
-def quick_responder(table: RecordTable, counters: QueryCounters, largest: int = OUR_UDP_BYTES) -> QuickResponder:  # noqa: PLR0915
+def fast_responder(table: RecordTable, counters: QueryCounters, largest: int = OUR_UDP_BYTES) -> FastResponder:  # noqa: PLR0915
     """One flat function and what it seldom needs: a call costs more here than most of what it would do."""
     answers_get, forms_get, opts_get = table.answers.get, _FORMS.get, _OPTS.get
     no_data, no_name = table.headers(Rcode.NOERROR, 0, 1), table.headers(Rcode.NXDOMAIN, 0, 1)
@@ -72,7 +72,7 @@ def quick_responder(table: RecordTable, counters: QueryCounters, largest: int = 
     turn = 0
 
     def keep(packet: bytes, sender: QuerySender, reply: Reply) -> None:
-        if len(replies) >= MOST_REPLIES:
+        if len(replies) >= MAX_REPLIES:
             replies.clear()
         replies[sender.mark + packet[2:]] = reply
 

@@ -31,7 +31,7 @@ class ClusterDomain:
         return b"\x03svc" + self.wire
 
 
-class EndpointLocation(NamedTuple):
+class EndpointAddress(NamedTuple):
     """One address of one ready endpoint, with the ports of its slice. `key` is what routing calls the endpoint.
 
     `host` is its label, empty if that follows from the address.
@@ -48,17 +48,17 @@ def is_headless(service: Service) -> bool:
     return (service.spec.cluster_ips or (service.spec.cluster_ip,))[0] == "None"
 
 
-def name_of(key: Key, domain: ClusterDomain) -> bytes | None:
+def service_name(key: Key, domain: ClusterDomain) -> bytes | None:
     """None where no packet could carry it."""
     return below(domain.services, key.name, key.namespace)
 
 
-def places_of(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[EndpointLocation]:
+def ready_addresses(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[EndpointAddress]:
     """By address, so that the same cluster gives the same bytes whatever came first."""
     return sorted(place for each in slices if each.address_type != "FQDN" for place in _slice_places(each, domain))
 
 
-class PointerRecord(NamedTuple):
+class FqdnEndpoint(NamedTuple):
     """A ready endpoint of a slice of type FQDN: a name in the place of an address."""
 
     host: str
@@ -67,10 +67,10 @@ class PointerRecord(NamedTuple):
     zone: str
 
 
-def pointers_of(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[PointerRecord]:
+def fqdn_endpoints(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[FqdnEndpoint]:
     named = (each for each in slices if each.address_type == "FQDN")
     return sorted(
-        PointerRecord(_host(endpoint, address, domain) or dashed(address), target, _ports(each), endpoint.zone or "")
+        FqdnEndpoint(_host(endpoint, address, domain) or dashed(address), target, _ports(each), endpoint.zone or "")
         for each in named
         for endpoint in each.endpoints or ()
         for address in endpoint.addresses
@@ -78,7 +78,7 @@ def pointers_of(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[
     )
 
 
-def pointing(pointers: Sequence[PointerRecord]) -> ServiceRecords:
+def fqdn_records(pointers: Sequence[FqdnEndpoint]) -> ServiceRecords:
     """Of a headless Service that has no endpoint with an address: its names are aliases, as CoreDNS has it."""
     ports = {found: number for number, found in enumerate(dict.fromkeys(each.ports for each in pointers))}
     aliases = tuple(
@@ -87,9 +87,9 @@ def pointing(pointers: Sequence[PointerRecord]) -> ServiceRecords:
     return ServiceRecords(ports=tuple(ports), aliases=aliases)
 
 
-def sheet_of(
+def build_records(
     service: Service,
-    places: Sequence[EndpointLocation],
+    places: Sequence[EndpointAddress],
     view: ClientGroupView | None,
     drained: frozenset[str] = frozenset(),
 ) -> ServiceRecords | None:
@@ -111,17 +111,17 @@ def sheet_of(
     return sheet
 
 
-def how_many_names(sheet: ServiceRecords) -> int:
+def count_names(sheet: ServiceRecords) -> int:
     """Of endpoints and of ports, and the Service's own."""
     ports = {port[:2] for found in (*sheet.ports, sheet.own_ports) for port in found if port[0]}
     return 1 + len(sheet.rows) + len(sheet.aliases) + len(ports) + len({protocol for _, protocol in ports})
 
 
-def name_servers(
-    key: Key, service: Service, places: Sequence[EndpointLocation], domain: ClusterDomain
+def name_server_targets(
+    key: Key, service: Service, places: Sequence[EndpointAddress], domain: ClusterDomain
 ) -> Iterator[SrvTarget]:
     """The names and addresses of a Service, where these are a name server's."""
-    name = name_of(key, domain)
+    name = service_name(key, domain)
     if name is None:
         return
     if not is_headless(service):
@@ -136,11 +136,11 @@ def cluster_ips(service: Service) -> list[bytes]:
     return [ip for text in service.spec.cluster_ips or (service.spec.cluster_ip,) if (ip := packed(text))]
 
 
-def _bits(places: Sequence[EndpointLocation], keys: Container[str]) -> int:
+def _bits(places: Sequence[EndpointAddress], keys: Container[str]) -> int:
     return int("".join("01"[place.key in keys] for place in reversed(places)) or "0", 2)
 
 
-def _slice_places(each: EndpointSlice, domain: ClusterDomain) -> Iterator[EndpointLocation]:
+def _slice_places(each: EndpointSlice, domain: ClusterDomain) -> Iterator[EndpointAddress]:
     ports = _ports(each)
     for endpoint in each.endpoints or ():
         if not is_ready(endpoint):
@@ -148,7 +148,7 @@ def _slice_places(each: EndpointSlice, domain: ClusterDomain) -> Iterator[Endpoi
         for address in endpoint.addresses:
             if (bytes_ := packed(address)) is not None:
                 host = _host(endpoint, address, domain)
-                yield EndpointLocation(bytes_, host, ports, endpoint.zone or "", endpoint.addresses[0])
+                yield EndpointAddress(bytes_, host, ports, endpoint.zone or "", endpoint.addresses[0])
 
 
 def _host(endpoint: Endpoint, address: str, domain: ClusterDomain) -> str:
@@ -162,7 +162,7 @@ def _host(endpoint: Endpoint, address: str, domain: ClusterDomain) -> str:
     )
 
 
-def _label(place: EndpointLocation) -> bytes | None:
+def _label(place: EndpointAddress) -> bytes | None:
     return place.host.lower().encode() if place.host else None
 
 

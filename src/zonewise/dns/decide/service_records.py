@@ -73,19 +73,19 @@ class AliasRecord(NamedTuple):
     answer: WireAnswer
 
 
-class RecordsFound(NamedTuple):
+class LookupResult(NamedTuple):
     """What a name says for a type; None is NODATA. `varies` where other groups of nodes may get something else."""
 
     content: WireAnswer | AliasRecord | None
     varies: bool = False
 
 
-def write(sheet: ServiceRecords) -> bytes:
+def encode(sheet: ServiceRecords) -> bytes:
     plain = (tuple(map(tuple, sheet.rows)), *sheet[1:])
     return marshal.dumps(plain, _FORM)
 
 
-def read(written: bytes) -> ServiceRecords:
+def decode(written: bytes) -> ServiceRecords:
     rows, *others = marshal.loads(written)  # noqa: S302 - from our own watcher only
     return ServiceRecords(tuple(map(EndpointRecord._make, rows)), *others)
 
@@ -97,7 +97,7 @@ def host_label(address: bytes) -> bytes:
     return dashed(str(IPv6Address(address))).encode()
 
 
-def may_have(written: bytes, label: bytes) -> bool:
+def may_contain(written: bytes, label: bytes) -> bool:
     """Whether a sheet can have an endpoint or protocol of that name, told without reading it: large ones take long."""
     address = undashed(label.decode("ascii", "replace"))
     return label.startswith(b"_") or label in written or (address is not None and address.packed in written)
@@ -124,7 +124,7 @@ class RecordReader:
     ttl: int
     _by_label: dict[bytes, list[EndpointRecord]] = field(default_factory=dict)
 
-    def find(self, labels: Sequence[bytes], type_: int, group: int = 0) -> RecordsFound | None:
+    def find(self, labels: Sequence[bytes], type_: int, group: int = 0) -> LookupResult | None:
         """What stands at the name with these labels before the Service's; None if there is no such name."""
         if self.sheet.alias:
             return self._alias(self.sheet.alias, type_) if not labels else None
@@ -142,13 +142,13 @@ class RecordReader:
             if host := self._host(row):
                 yield row.address, host
 
-    def _alias(self, target: bytes, type_: int) -> RecordsFound:
+    def _alias(self, target: bytes, type_: int) -> LookupResult:
         answer = records.alias(target, self.ttl)
         if type_ == RecordType.CNAME:
-            return RecordsFound(answer)
-        return RecordsFound(AliasRecord(target, answer) if type_ in _ALIASED else None)
+            return LookupResult(answer)
+        return LookupResult(AliasRecord(target, answer) if type_ in _ALIASED else None)
 
-    def _aliases(self, labels: Sequence[bytes], type_: int) -> RecordsFound | None:
+    def _aliases(self, labels: Sequence[bytes], type_: int) -> LookupResult | None:
         """A name can have one alias only (RFC 2181, 10.1): of several endpoints the first counts."""
         found = self.sheet.aliases
         if labels and labels[-1] == _ZONE:
@@ -160,16 +160,16 @@ class RecordReader:
             found = tuple(each for each in found if matches and any(map(matches, self.sheet.ports[each[2]])))
         return self._alias(found[0][1], type_) if found else None
 
-    def _zonal_alias(self, labels: Sequence[bytes], type_: int) -> RecordsFound | None:
+    def _zonal_alias(self, labels: Sequence[bytes], type_: int) -> LookupResult | None:
         if len(labels) < 2 or labels[-1] not in {b"pin", b"prefer"}:
             return None
         zone = b".".join(labels[:-1])
         found = [each for each in self.sheet.aliases if each[3] == zone and zone]
         if not found and labels[-1] == b"prefer":
             found = list(self.sheet.aliases)
-        return self._alias(found[0][1], type_) if found else RecordsFound(None)
+        return self._alias(found[0][1], type_) if found else LookupResult(None)
 
-    def _service(self, labels: Sequence[bytes], type_: int, group: int) -> RecordsFound | None:
+    def _service(self, labels: Sequence[bytes], type_: int, group: int) -> LookupResult | None:
         """The bare name, or `_port._proto` below it."""
         matches = _named(labels) if labels else _anything
         if matches is None:
@@ -181,29 +181,29 @@ class RecordReader:
             return None
         if group:
             there = self._rows(self.sheet.groups[group - 1] & ~self.sheet.left_out)
-            return RecordsFound(self._answer(labels, there, matches, type_), varies=True)
+            return LookupResult(self._answer(labels, there, matches, type_), varies=True)
         everything = self._answer(labels, shown, matches, type_)
-        return RecordsFound(everything, varies=everything is not None and self.sheet.profile > 0)
+        return LookupResult(everything, varies=everything is not None and self.sheet.profile > 0)
 
-    def _virtual(self, labels: Sequence[bytes], matches: Matches, type_: int) -> RecordsFound | None:
+    def _virtual(self, labels: Sequence[bytes], matches: Matches, type_: int) -> LookupResult | None:
         ports = [port for port in self.sheet.own_ports if matches(port)]
         if labels and not ports:
             return None
         addresses = self.sheet.virtual or ()
         if type_ != RecordType.SRV:
-            return RecordsFound(self._addresses(addresses, type_))
+            return LookupResult(self._addresses(addresses, type_))
         targets = [SrvTarget(self.name, port[2], address) for address in addresses for port in ports]
-        return RecordsFound(self._services(labels, targets))
+        return LookupResult(self._services(labels, targets))
 
-    def _single(self, label: bytes, type_: int) -> RecordsFound | None:
+    def _single(self, label: bytes, type_: int) -> LookupResult | None:
         """A protocol, which exists but is empty, or an endpoint."""
         if label.startswith(b"_"):
             ports = self.sheet.own_ports if self.sheet.virtual is not None else self._shown_ports()
             protocol = label[1:].decode("ascii", "replace")
             known = any(name and found.lower() == protocol for name, found, _ in ports)
-            return RecordsFound(None) if known else None
+            return LookupResult(None) if known else None
         rows = self._labelled(label)
-        return RecordsFound(self._answer([label], rows, _anything, type_)) if rows else None
+        return LookupResult(self._answer([label], rows, _anything, type_)) if rows else None
 
     def _labelled(self, label: bytes) -> Sequence[EndpointRecord]:
         """Who asks for one endpoint by its name mostly asks for the others, too."""
@@ -212,7 +212,7 @@ class RecordReader:
                 self._by_label.setdefault(_label(row), []).append(row)
         return self._by_label.get(label, ())
 
-    def _zonal(self, labels: Sequence[bytes], type_: int) -> RecordsFound | None:
+    def _zonal(self, labels: Sequence[bytes], type_: int) -> LookupResult | None:
         """`<zone>.pin` has the zone's records or none, `<zone>.prefer` the zone's or else all; zones may have dots."""
         if self.sheet.virtual is not None or len(labels) < 2 or labels[-1] not in {b"pin", b"prefer"}:
             return None
@@ -220,7 +220,7 @@ class RecordReader:
         rows: Sequence[EndpointRecord] = [row for row in self.sheet.rows if self.sheet.zones[row.zone] == zone and zone]
         if not rows and labels[-1] == b"prefer":
             rows = self.sheet.rows
-        return RecordsFound(self._answer([*labels, _ZONE], rows, _anything, type_))
+        return LookupResult(self._answer([*labels, _ZONE], rows, _anything, type_))
 
     def _answer(
         self, labels: Sequence[bytes], rows: Sequence[EndpointRecord], matches: Matches, type_: int

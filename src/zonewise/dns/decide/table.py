@@ -18,7 +18,7 @@ from typing import Any, Final
 from zonewise.dns.decide import service_records
 from zonewise.dns.decide.client_location import ClientLocations
 from zonewise.dns.decide.reverse import ReverseRecords, address_of, is_reverse
-from zonewise.dns.decide.service_records import AliasRecord, RecordReader, RecordsFound
+from zonewise.dns.decide.service_records import AliasRecord, LookupResult, RecordReader
 from zonewise.dns.wire import ipc, records
 from zonewise.dns.wire.ipc import Update
 from zonewise.dns.wire.message import IN, Rcode, RecordType
@@ -47,11 +47,11 @@ QUESTIONS: Final[Mapping[int, bytes]] = {
 """The types whose answers are kept, as a question has them behind the name. None of these bytes is a letter, so that a
 whole question can be put in lower case to look it up."""
 
-MOST_ANSWERS: Final = 100_000
+MAX_ANSWERS: Final = 100_000
 """Before all that was written is given up."""
-MOST_DENIALS: Final = 10_000
+MAX_DENIALS: Final = 10_000
 """Before all denials are given up, and only those: people can make up any number of names."""
-MOST_REPLIES: Final = 8192
+MAX_REPLIES: Final = 8192
 """Before all that are kept whole are given up; some 400 bytes each."""
 _MOST_PAGES: Final = 8
 _MOST_NEAR: Final = 64
@@ -168,7 +168,7 @@ class RecordTable:
         if written is not None:
             self.services[name] = written
         if not self.partial:
-            self._pointers.replace(name, *(service_records.read(each) if each else None for each in (old, written)))
+            self._pointers.replace(name, *(service_records.decode(each) if each else None for each in (old, written)))
 
     def _set_name(self, name: bytes, written: bytes | None) -> None:
         for type_ in QUESTIONS.values():
@@ -207,7 +207,7 @@ class RecordTable:
 
     def _find(self, name: bytes, type_: int) -> Slot | NegativeAnswer:
         if (written := self.names.get(name)) is not None:
-            found = RecordsFound(ipc.decode_records(written).get(type_))
+            found = LookupResult(ipc.decode_records(written).get(type_))
             return self._keep(b"", name, type_, self._slot(found.content) if found.content else NO_DATA)
         at = self._service_at(name)
         if name[at:] in self.services:
@@ -225,7 +225,9 @@ class RecordTable:
         owner, labels = name[at:], labels_of(name[:at] + b"\0")
         written = self.services[owner]
         zonal = bool(labels) and labels[-1] == b"_zone"
-        if not zonal and (len(labels) > 2 or (len(labels) == 1 and not service_records.may_have(written, labels[0]))):
+        if not zonal and (
+            len(labels) > 2 or (len(labels) == 1 and not service_records.may_contain(written, labels[0]))
+        ):
             return NegativeAnswer.NO_NAME
         page = self._opened(owner)
         found = page.find(labels, type_)
@@ -242,7 +244,7 @@ class RecordTable:
     def _keep(self, owner: bytes, name: bytes, type_: int, slot: Slot) -> Slot:
         tail = QUESTIONS.get(type_)
         if tail:
-            if len(self.answers) >= MOST_ANSWERS:
+            if len(self.answers) >= MAX_ANSWERS:
                 self._forget()
             self.answers[name + tail] = slot
             if owner:
@@ -251,7 +253,7 @@ class RecordTable:
 
     def _keep_denial(self, name: bytes, type_: int) -> None:
         """Until the Service comes, or changes, whose the name would be."""
-        if self._denials >= MOST_DENIALS:
+        if self._denials >= MAX_DENIALS:
             self._forget_denials()
         self._denials += 1
         at, question = self._service_at(name), name + QUESTIONS[type_]
@@ -272,7 +274,7 @@ class RecordTable:
 
     def _opened(self, name: bytes) -> RecordReader:
         """The last few stay open: several of their names, types and groups may be asked for."""
-        page = self._pages.pop(name, None) or RecordReader(name, service_records.read(self.services[name]), self.ttl)
+        page = self._pages.pop(name, None) or RecordReader(name, service_records.decode(self.services[name]), self.ttl)
         self._pages[name] = page
         if len(self._pages) > _MOST_PAGES:
             del self._pages[next(iter(self._pages))]

@@ -12,20 +12,20 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from zonewise.dns.decide import service_records
-from zonewise.dns.decide.client_groups import ClientGroupView, ClientProfile, ClientProfiles, decisions, view
+from zonewise.dns.decide.client_groups import ClientGroupView, ClientProfile, ClientProfiles, decisions, group_view
 from zonewise.dns.decide.client_location import ClientLocations, client_locations
 from zonewise.dns.decide.pod_records import AddressChange, PodAddresses, PodNameRecords
 from zonewise.dns.decide.record_builder import (
     ClusterDomain,
-    EndpointLocation,
-    how_many_names,
+    EndpointAddress,
+    build_records,
+    count_names,
+    fqdn_endpoints,
+    fqdn_records,
     is_headless,
-    name_of,
-    name_servers,
-    places_of,
-    pointers_of,
-    pointing,
-    sheet_of,
+    name_server_targets,
+    ready_addresses,
+    service_name,
 )
 from zonewise.dns.wire import ipc, records
 from zonewise.dns.wire.ipc import EncodedRecords, Records, Update
@@ -84,12 +84,12 @@ class ClusterZone:
 
     def set_service(self, key: Key, service: Service | None, slices: Sequence[EndpointSlice]) -> list[Update]:
         """`slices` are those labelled for the Service."""
-        endpoints = places_of(slices, self.settings.domain)
+        endpoints = ready_addresses(slices, self.settings.domain)
         seen, drained = self._view(service, slices) if service and endpoints and is_headless(service) else NOT_SEEN
-        sheet = sheet_of(service, endpoints, seen, drained) if service else None
-        if sheet and not endpoints and (pointers := pointers_of(slices, self.settings.domain)):
-            sheet = sheet if sheet.alias or sheet.virtual is not None else pointing(pointers)
-        new = _Sent(service_records.write(sheet), how_many_names(sheet)) if sheet else None
+        sheet = build_records(service, endpoints, seen, drained) if service else None
+        if sheet and not endpoints and (pointers := fqdn_endpoints(slices, self.settings.domain)):
+            sheet = sheet if sheet.alias or sheet.virtual is not None else fqdn_records(pointers)
+        new = _Sent(service_records.encode(sheet), count_names(sheet)) if sheet else None
         old = self._sent.pop(key, None)
         if new:
             self._sent[key] = new
@@ -97,12 +97,12 @@ class ClusterZone:
         changed = [] if old == new else self._service_updates({key: new})
         return [*before, *changed, *after, *self._serve_names(key, service, endpoints)]
 
-    def _serve_names(
-        self, key: Key, service: Service | None, endpoints: Sequence[EndpointLocation]
-    ) -> Iterator[Update]:
+    def _serve_names(self, key: Key, service: Service | None, endpoints: Sequence[EndpointAddress]) -> Iterator[Update]:
         """A Service that leads to this server gives it its name and addresses, as CoreDNS has it."""
         leads_here = any(endpoint.address in self.settings.servers for endpoint in endpoints)
-        found = tuple(name_servers(key, service, endpoints, self.settings.domain)) if service and leads_here else ()
+        found = (
+            tuple(name_server_targets(key, service, endpoints, self.settings.domain)) if service and leads_here else ()
+        )
         if found == self._name_servers.get(key, ()):
             return
         self._name_servers[key] = found
@@ -168,7 +168,7 @@ class ClusterZone:
         yield from self._service_updates(self._sent)
 
     def _service_updates(self, sent: Mapping[Key, _Sent | None]) -> list[Update]:
-        named = ((name_of(key, self.settings.domain), found) for key, found in sent.items())
+        named = ((service_name(key, self.settings.domain), found) for key, found in sent.items())
         return list(ipc.updates("services", ((name, found and found.written) for name, found in named if name)))
 
     def _view(self, service: Service, slices: Sequence[EndpointSlice]) -> tuple[ClientGroupView | None, frozenset[str]]:
@@ -176,7 +176,7 @@ class ClusterZone:
         cluster = self._profiles.cluster
         drain = drained_zones(service, self._namespaces.get(service.metadata.namespace, {}), cluster.node_drains)
         made = decisions(service, ready_by_family(slices), cluster, drain)
-        return view(made, self._profiles), frozenset(address for decision in made for address in decision.drained)
+        return group_view(made, self._profiles), frozenset(address for decision in made for address in decision.drained)
 
     def _use(self, key: Key, seen: ClientGroupView | None) -> tuple[list[Update], list[Update]]:
         """A profile is told before the first name that needs it, and forgotten after the last."""

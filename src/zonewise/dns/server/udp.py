@@ -15,7 +15,7 @@ import struct
 import time
 from typing import Any, Final
 
-from zonewise.dns.decide.fast_path import ask_over_tcp, quick_responder
+from zonewise.dns.decide.fast_path import ask_over_tcp, fast_responder
 from zonewise.dns.server import priority
 from zonewise.dns.server.worker import Worker, WorkerSockets
 from zonewise.dns.wire.ipc import WorkerConfig
@@ -37,7 +37,7 @@ class UdpWorker:
         self.sockets = [socket.socket(fileno=descriptor) for descriptor in sockets.udp]
         self.handover = socket.socket(fileno=sockets.handover)
         self.handover.setblocking(False)
-        self.respond = quick_responder(self.worker.table, self.worker.counters)
+        self.respond = fast_responder(self.worker.table, self.worker.counters)
         self.draining = False
         self.last_clients: dict[int, str] = {}
         """By index of the socket."""

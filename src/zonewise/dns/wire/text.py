@@ -29,11 +29,11 @@ class TextReply(msgspec.Struct, frozen=True):
     additional: tuple[TextRecord, ...] = ()
 
 
-def query_for(name: str, type_: RecordType) -> bytes:
+def build_query(name: str, type_: RecordType) -> bytes:
     return b"\0\0\1\0\0\1\0\0\0\0\0\0" + to_wire(name) + struct.pack(">HH", type_, IN)
 
 
-def shown(reply: bytes) -> TextReply:
+def text_reply(reply: bytes) -> TextReply:
     """Of a whole reply to one question, as this room writes them."""
     _, after = name_at(reply, HEADER_BYTES)
     found = list(records_in(reply, after + 4))
@@ -42,7 +42,7 @@ def shown(reply: bytes) -> TextReply:
     return TextReply(Rcode(reply[3] & 15).name, min(kept) if kept else None, answers, additional)
 
 
-def alias_in(name: str, target: bytes, ttl: int) -> TextReply:
+def alias_reply(name: str, target: bytes, ttl: int) -> TextReply:
     """What is known here of a name that points away."""
     return TextReply(Rcode.NOERROR.name, ttl, (TextRecord(name, RecordType.CNAME.name, ttl, to_text(target)),))
 
