@@ -22,7 +22,7 @@ import dns.message
 import pytest
 
 from support.dns import packets
-from support.dns.cluster import endpoint, told
+from support.dns.cluster import answer_texts, endpoint
 from support.dns.server import IN_ZONE, Server, create_nodes, create_service, slice_body, slices_path
 from support.lab import shared_cluster
 from support.process import wait_for
@@ -86,11 +86,11 @@ def test_malformed_packets(server: Server) -> None:
         for number in range(PACKETS):
             sock.send(_damaged(bytearray(chance.choice(kept)), chance))
             if number % 200 == 0:
-                assert server.told(NAME) == EVERY
+                assert server.answer_texts(NAME) == EVERY
             for reply in _waiting(sock):
                 assert reply[2] & 0x80
                 assert len(reply) <= 1232
-    assert told(server.ask(NAME, tcp=True)) == EVERY
+    assert answer_texts(server.ask(NAME, tcp=True)) == EVERY
 
 
 _HEAD = b"\0\7\1\0\0\1\0\0\0\0\0\0"
@@ -124,15 +124,15 @@ def test_large_and_slow_clients_over_tcp(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as large, large.makefile("rb") as stream:
         large.sendall(struct.pack(">H", len(query)) + query)
         reply = dns.message.from_wire(stream.read(int.from_bytes(stream.read(2))))
-    assert told(reply) == EVERY
+    assert answer_texts(reply) == EVERY
     slow = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(50)]
     for number, each in enumerate(slow):
         each.sendall((struct.pack(">H", len(query)) + query)[: number * 1000 + 1])
     garbage = socket.create_connection(("127.0.0.1", server.port), timeout=60)
     garbage.sendall(b"\xff\xff" + os.urandom(65_535))
     for _ in range(50):
-        assert told(server.ask(NAME, tcp=True)) == EVERY
-        assert server.told(NAME) == EVERY
+        assert answer_texts(server.ask(NAME, tcp=True)) == EVERY
+        assert server.answer_texts(NAME) == EVERY
     wait_for(lambda: _ended(slow) == len(slow))
     for each in (*slow, garbage):
         each.close()
@@ -161,10 +161,10 @@ def test_more_connections_than_it_may_have(limited: Server) -> None:
         for number in range(CONNECTIONS):
             opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", limited.port), timeout=60)))
             if number % 100 == 99:
-                assert told(limited.ask(NAME, tcp=True)) == EVERY
-                assert limited.told(NAME) == EVERY
+                assert answer_texts(limited.ask(NAME, tcp=True)) == EVERY
+                assert limited.answer_texts(NAME) == EVERY
         wait_for(lambda: _ended(opened) >= CONNECTIONS - DESCRIPTORS)
-        assert told(limited.ask(NAME, tcp=True)) == EVERY
+        assert answer_texts(limited.ask(NAME, tcp=True)) == EVERY
 
 
 @pytest.mark.parametrize(("payload", "largest"), [(None, 512), (100, 512), (700, 700), (65535, 1232)])
@@ -190,9 +190,9 @@ def test_a_client_that_floods_is_sent_to_tcp_and_others_are_not(limited: Server)
             sock.sendto(query, ("127.0.0.1", limited.port))
             sizes.append(len(sock.recv(65535)))
             if number % 100 == 0:
-                assert told(limited.ask(NAME, client=honest)) == EVERY
+                assert answer_texts(limited.ask(NAME, client=honest)) == EVERY
     assert sum(size <= len(query) for size in sizes) > 100, "beyond the limit a reply is no larger than the query"
-    assert len(told(limited.ask(MANY, client=flooding, tcp=True))) == 300
+    assert len(answer_texts(limited.ask(MANY, client=flooding, tcp=True))) == 300
     limited.until_metric("zonewise_dns_limited_total", lambda count: count > 100)
 
 
@@ -219,7 +219,7 @@ def asking(ask: Callable[[], list[str]], threads: int = 2) -> Iterator[list[list
 
 def test_the_api_server_is_away(plane: ControlPlane, server: Server) -> None:
     """For as long as it takes: no answer has an age, and metrics say how old the state is."""
-    with asking(lambda: server.told(NAME)) as answers:
+    with asking(lambda: server.answer_texts(NAME)) as answers:
         plane.kill(Program.APISERVER)
         try:
             server.until_metric("zonewise_watch_reconnects_total", lambda count: count > 0)
@@ -242,7 +242,7 @@ def test_many_endpoints_change_at_once(plane: ControlPlane, server: Server) -> N
     for name in names:
         create_service(plane, "default", name, clusterIP="None")
         plane.request("POST", slices_path("default"), slice_body(name, _endpoints(0)))
-    with asking(lambda: server.told(NAME)) as answers:
+    with asking(lambda: server.answer_texts(NAME)) as answers:
         for turn in range(1, ROUNDS + 1):
             for name in names:
                 plane.request("PUT", slices_path("default", f"{name}-ipv4"), slice_body(name, _endpoints(turn)))
@@ -251,7 +251,7 @@ def test_many_endpoints_change_at_once(plane: ControlPlane, server: Server) -> N
             server.until(host, [f"A 10.{50 + ROUNDS}.0.1"])
     assert answers
     assert all(each == EVERY for each in answers)
-    assert len(told(server.ask(f"{names[0]}.default.svc.cluster.local.", tcp=True))) == CHURNED_ENDPOINTS
+    assert len(answer_texts(server.ask(f"{names[0]}.default.svc.cluster.local.", tcp=True))) == CHURNED_ENDPOINTS
 
 
 def _endpoints(turn: int) -> list[dict[str, Any]]:
@@ -292,7 +292,7 @@ def _ask_either(replicas: list[Server], turn: int) -> list[str]:
             sock.connect(("127.0.0.1", server.port))
             try:
                 sock.send(query)
-                return told(dns.message.from_wire(sock.recv(65535)))
+                return answer_texts(dns.message.from_wire(sock.recv(65535)))
             except OSError:
                 continue
     return []

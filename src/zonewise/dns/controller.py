@@ -189,7 +189,7 @@ class DnsController:
                 before = self.catalog.drained_by_nodes
                 yield from self.catalog.set_nodes(nodes)
                 everyone = before != self.catalog.drained_by_nodes
-                for key_again in self.services.keys() if everyone else list(self.catalog.viewed):
+                for key_again in self.services.keys() if everyone else list(self.catalog.node_dependent):
                     self.queue.add(key_again)  # each once, however many nodes change meanwhile
             case Key("", "namespaces"):
                 said = {found.metadata.name: found.metadata.annotations for found in self.namespaces}

@@ -65,7 +65,7 @@ def add_report(report: WorkerReport, zones: Mapping[str, str]) -> None:
         DENIALS.labels(kind).inc(report.answers[kind])
     for reach in ("near", "far"):
         TOPOLOGY_ANSWERS.labels(reach).inc(report.answers[reach])
-    HANDED_OVER.inc(report.answers["elsewhere"])
+    HANDED_OVER.inc(report.answers["handed_over"])
     LIMITED.inc(report.limited)
     DROPPED.inc(report.dropped)
     ERRORS.inc(report.errors)

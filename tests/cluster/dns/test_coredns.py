@@ -16,7 +16,7 @@ import dns.query
 import pytest
 from bench.dns import coredns, differential
 
-from support.dns.cluster import endpoint, told
+from support.dns.cluster import answer_texts, endpoint
 from support.dns.server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, slice_body, slices_path
 from support.install.deployed import MANIFESTS
 from support.lab import shared_cluster
@@ -88,6 +88,6 @@ def asked(port: int, client: str) -> list[list[str]]:
     """Nothing where nobody answers yet."""
     query = dns.message.make_query(NAME, "A")
     try:
-        return [told(dns.query.udp(query, "127.0.0.1", port=port, source=client, timeout=2))]
+        return [answer_texts(dns.query.udp(query, "127.0.0.1", port=port, source=client, timeout=2))]
     except (OSError, dns.exception.DNSException):
         return []

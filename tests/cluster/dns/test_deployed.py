@@ -73,7 +73,7 @@ async def test_each_way_to_run_it_has_the_rights_it_uses(plane: Deployed, client
     assert command == "dns"
     server = Server(plane.plane, "--kubeconfig", str(config), *arguments, "--port", "0", "--processes", "1")
     try:
-        assert server.told(NAME, client=IN_ZONE["zone-b"]) == ["A 10.0.21.1"]
+        assert server.answer_texts(NAME, client=IN_ZONE["zone-b"]) == ["A 10.0.21.1"]
         assert not plane.refused(ACCOUNT, namespace)
         assert plane.used(manifest, ACCOUNT, namespace) == scopes(manifest, ACCOUNT)
     finally:
@@ -85,7 +85,7 @@ def test_pods_are_followed_one_by_one_where_ranges_dont_tell(plane: Deployed) ->
     path, address = "/api/v1/namespaces/default/pods", "127.98.0.9"
     record = "127-98-0-9.default.pod.cluster.local."
     try:
-        assert server.told(NAME, client=NOWHERE) == ["A 10.0.11.1"], "a pod in no range, on zone-a-1"
+        assert server.answer_texts(NAME, client=NOWHERE) == ["A 10.0.11.1"], "a pod in no range, on zone-a-1"
         assert server.rcode(record) == "NXDOMAIN"
         _create_pod(plane.plane, "late", "zone-b-1", address)
         server.until(NAME, ["A 10.0.21.1"], client=address)
@@ -120,7 +120,7 @@ def test_explain_agrees_with_the_server(plane: Deployed, explain: Explain) -> No
         for client in (*IN_ZONE.values(), NOWHERE):
             code, found = explain("db", "-n", "default", "--from-ip", client)
             answered = sorted(f"{record['type']} {record['data']}" for record in found["answer"]["records"])
-            assert answered == server.told(NAME, client=client), client
+            assert answered == server.answer_texts(NAME, client=client), client
             assert code == (0 if answered else 1)
             assert found["name"] == NAME
     finally:

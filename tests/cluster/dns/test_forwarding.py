@@ -16,7 +16,7 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-from support.dns.cluster import told
+from support.dns.cluster import answer_texts
 from support.dns.server import Server, create_service
 from support.lab import shared_cluster
 from support.process import wait_for
@@ -111,7 +111,7 @@ def test_other_names_are_asked_of_whoever_answers_and_kept(server: Server, upstr
     for tcp in (False, True):
         for _ in range(5):
             reply = server.ask("WWW.test.", tcp=tcp)
-            assert told(reply) == ["A 192.0.2.1"]
+            assert answer_texts(reply) == ["A 192.0.2.1"]
             assert reply.question[0].name.to_text() == "WWW.test."
             assert reply.flags & dns.flags.RA
     assert upstream.asked["www.test."] == 1, "asked once, then kept"
@@ -123,23 +123,23 @@ def test_other_names_are_asked_of_whoever_answers_and_kept(server: Server, upstr
 def test_what_does_not_fit_is_asked_over_tcp(server: Server, upstream: Upstream) -> None:
     cut = server.ask("large.test.")
     assert cut.flags & dns.flags.TC
-    assert len(told(server.ask("large.test.", tcp=True))) == 500
+    assert len(answer_texts(server.ask("large.test.", tcp=True))) == 500
     assert upstream.asked["tcp large.test."] == 1
 
 
 def test_an_external_name_is_followed_to_its_owner(server: Server) -> None:
     for tcp in (False, True):
         reply = server.ask("away.default.svc.cluster.local.", tcp=tcp)
-        assert told(reply) == ["A 192.0.2.1", "CNAME www.test."]
-    assert server.told("away.default.svc.cluster.local.", "CNAME") == ["CNAME www.test."]
+        assert answer_texts(reply) == ["A 192.0.2.1", "CNAME www.test."]
+    assert server.answer_texts("away.default.svc.cluster.local.", "CNAME") == ["CNAME www.test."]
 
 
 def test_an_old_answer_is_given_when_nobody_answers(server: Server, upstream: Upstream) -> None:
-    assert server.told("old.test.") == ["A 192.0.2.1"]
+    assert server.answer_texts("old.test.") == ["A 192.0.2.1"]
     upstream.silent = True
     before = upstream.asked["old.test."]
-    wait_for(lambda: server.told("old.test.") == ["A 192.0.2.1"] and upstream.asked["old.test."] > before)
+    wait_for(lambda: server.answer_texts("old.test.") == ["A 192.0.2.1"] and upstream.asked["old.test."] > before)
     assert server.rcode("new.test.") == "SERVFAIL"
-    assert server.told("cluster.local.", "NS"), "our own names need nobody"
+    assert server.answer_texts("cluster.local.", "NS"), "our own names need nobody"
     upstream.silent = False
     wait_for(lambda: server.rcode("new.test.") == "NXDOMAIN")

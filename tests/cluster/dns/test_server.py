@@ -16,7 +16,7 @@ import dns.message
 import dns.query
 import pytest
 
-from support.dns.cluster import endpoint, told
+from support.dns.cluster import answer_texts, endpoint
 from support.dns.server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, node, slice_body, slices_path
 from support.lab import shared_cluster
 from support.process import wait_for
@@ -74,11 +74,11 @@ CASES = [
 def test_records_over_both_transports(server: Server, plane: ControlPlane) -> None:
     for name, kind, expected in CASES:
         for tcp in (False, True):
-            assert told(server.ask(name, kind, tcp=tcp)) == expected, (name, kind, tcp)
+            assert answer_texts(server.ask(name, kind, tcp=tcp)) == expected, (name, kind, tcp)
     kubernetes = plane.request("GET", "/api/v1/namespaces/default/services/kubernetes")["spec"]["clusterIP"]
-    assert server.told("kubernetes.default.svc.cluster.local.") == [f"A {kubernetes}"]
+    assert server.answer_texts("kubernetes.default.svc.cluster.local.") == [f"A {kubernetes}"]
     pointer = ".".join(reversed(kubernetes.split("."))) + ".in-addr.arpa."
-    assert server.told(pointer, "PTR") == ["PTR kubernetes.default.svc.cluster.local."]
+    assert server.answer_texts(pointer, "PTR") == ["PTR kubernetes.default.svc.cluster.local."]
     assert server.rcode("nothing.default.svc.cluster.local.") == "NXDOMAIN"
     assert server.rcode("example.com.") == "REFUSED"
 
@@ -86,11 +86,11 @@ def test_records_over_both_transports(server: Server, plane: ControlPlane) -> No
 def test_a_large_answer_is_cut_over_udp_and_whole_over_tcp(server: Server) -> None:
     cut = server.ask("many.default.svc.cluster.local.")
     assert cut.flags & dns.flags.TC
-    assert 0 < len(told(cut)) < 30
+    assert 0 < len(answer_texts(cut)) < 30
     query = dns.message.make_query("many.default.svc.cluster.local.", "A")
     whole, fell_back = dns.query.udp_with_fallback(query, "127.0.0.1", port=server.port, timeout=60)
     assert fell_back
-    assert len(told(whole)) == 300
+    assert len(answer_texts(whole)) == 300
 
 
 def test_answers_follow_the_client_and_the_cluster(server: Server, plane: ControlPlane) -> None:
@@ -104,7 +104,7 @@ def test_answers_follow_the_client_and_the_cluster(server: Server, plane: Contro
         for client, addresses in by_client.items():
             for tcp in (False, True):
                 reply = server.ask(f"{name}.default.svc.cluster.local.", client=client, tcp=tcp)
-                assert told(reply) == addresses, (name, client, tcp)
+                assert answer_texts(reply) == addresses, (name, client, tcp)
     path = "/api/v1/nodes/zone-c-1"
     found = plane.request("GET", path)
     found["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
@@ -145,7 +145,7 @@ def test_hostile_tcp_clients_hinder_nobody(server: Server) -> None:
     ):
         opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=60))
         opened[-1].sendall(data)
-    assert told(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
+    assert answer_texts(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
     for each in opened:
         each.close()
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as pipelined:
@@ -168,9 +168,9 @@ def test_a_killed_process_is_replaced_and_its_queue_is_answered(server: Server) 
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not any(_is_alive(pid) for pid in killed))  # or one of them may take the query with it
-    assert server.told("plain.default.svc.cluster.local.") == EVERY, "the query waits for the next process"
+    assert server.answer_texts("plain.default.svc.cluster.local.") == EVERY, "the query waits for the next process"
     server.program.wait_ready()
-    assert told(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
+    assert answer_texts(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
     server.until_metric("zonewise_dns_process_restarts_total", lambda count: count >= 3)
 
 

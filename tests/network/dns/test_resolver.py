@@ -25,7 +25,7 @@ NOT_FOUND = 2
 
 
 class Resolver:
-    """A pod's view of the world: glibc with a resolv.conf of its own, mounted over the machine's."""
+    """A pod's view of the cluster: glibc with a resolv.conf of its own, mounted over the machine's."""
 
     def __init__(self, pods: Pods, pod: Json, config: Path) -> None:
         self._namespace = pods.inside(pod)

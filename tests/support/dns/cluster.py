@@ -77,21 +77,21 @@ def nodes() -> list[Node]:
     ]
 
 
-class World:
+class FakeCluster:
     """`names`: what the catalog published, through the bytes of the feed, into a table."""
 
     def __init__(self, *, nodes_: list[Node] | None = None, **settings: Any) -> None:
         servers = settings.pop("servers", (bytes((10, 96, 0, 10)),))
         domain = ClusterDomain(to_wire(DOMAIN), **settings.pop("domain", {}))
-        self.catalog = ClusterZone(ZoneConfig(domain=domain, servers=servers, **settings))
+        self.zone = ClusterZone(ZoneConfig(domain=domain, servers=servers, **settings))
         self.nodes = nodes() if nodes_ is None else nodes_
         self.table = RecordTable(domain.wire)
         self.counters = QueryCounters()
-        self.quick: FastResponder = fast_responder(self.table, self.counters)
-        self.apply(self.catalog.snapshot())
-        self.apply(self.catalog.set_serial(1))
-        self.apply(self.catalog.set_nodes(self.nodes))
-        self.apply(self.catalog.set_namespaces({"default": {}, "shop": {}}))
+        self.fast: FastResponder = fast_responder(self.table, self.counters)
+        self.apply(self.zone.snapshot())
+        self.apply(self.zone.set_serial(1))
+        self.apply(self.zone.set_nodes(self.nodes))
+        self.apply(self.zone.set_namespaces({"default": {}, "shop": {}}))
         self.apply([("loaded",)])
 
     def apply(self, updates: Iterable[Update]) -> None:
@@ -101,12 +101,12 @@ class World:
                 assert isinstance(decoded, tuple)
                 self.table.apply(decoded)
 
-    def put(self, found: Service, *slices: EndpointSlice) -> World:
-        self.apply(self.catalog.set_service(key_of(found), found, slices))
+    def put(self, found: Service, *slices: EndpointSlice) -> FakeCluster:
+        self.apply(self.zone.set_service(key_of(found), found, slices))
         return self
 
     def remove(self, name: str) -> None:
-        self.apply(self.catalog.set_service(Key("shop", name), None, ()))
+        self.apply(self.zone.set_service(Key("shop", name), None, ()))
 
     def ask(
         self, name: str, kind: str = "A", *, client: str = "", largest: int = MAX_MESSAGE_BYTES
@@ -114,26 +114,26 @@ class World:
         """The reply to a client at that address, as read by dnspython; both ways of replying have to agree."""
         sender = QuerySender(self.table.locations.node_of(client)) if client else QuerySender()
         query = dns.message.make_query(name, kind)
-        careful = respond(self.table, query.to_wire(), sender, largest)
-        assert isinstance(careful, bytes), f"not ours: {careful}"
-        quick = self.quick(dns.message.make_query(name, kind, use_edns=0, payload=1232).to_wire(), sender)
-        assert quick is not None
-        reply = dns.message.from_wire(careful)
-        other = dns.message.from_wire(quick)
+        slow = respond(self.table, query.to_wire(), sender, largest)
+        assert isinstance(slow, bytes), f"not ours: {slow}"
+        fast = self.fast(dns.message.make_query(name, kind, use_edns=0, payload=1232).to_wire(), sender)
+        assert fast is not None
+        reply = dns.message.from_wire(slow)
+        other = dns.message.from_wire(fast)
         assert other.rcode() == reply.rcode()
         if not other.flags & dns.flags.TC:
             assert [set(rrset) for rrset in other.answer] == [set(rrset) for rrset in reply.answer]
         assert query.is_response(reply)
         return reply
 
-    def is_elsewhere(self, name: str, kind: str) -> bool:
+    def is_forwarded(self, name: str, kind: str) -> bool:
         query = dns.message.make_query(name, kind).to_wire()
         given_up = isinstance(respond(self.table, query, QuerySender(), MAX_MESSAGE_BYTES), ForwardQuery)
-        assert given_up == (self.quick(query, QuerySender()) is None)
+        assert given_up == (self.fast(query, QuerySender()) is None)
         return given_up
 
 
-def told(reply: dns.message.Message) -> list[str]:
+def answer_texts(reply: dns.message.Message) -> list[str]:
     """The answer section as sorted text: type and data."""
     return sorted(
         f"{dns.rdatatype.to_text(rrset.rdtype)} {record.to_text()}" for rrset in reply.answer for record in rrset

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.dns.cluster import World, endpoint, headless, service, slice_of
+from support.dns.cluster import FakeCluster, endpoint, headless, service, slice_of
 from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.wire.message import Query, read
@@ -20,37 +20,37 @@ SENDERS = (QuerySender(), QuerySender("zone-a-1"), QuerySender("zone-c-2"), Quer
 """Which of them sends a packet is said by its first byte; its second, whether it is also tried as something else."""
 
 
-def make() -> World:
+def make() -> FakeCluster:
     """Every kind of name, with more endpoints than a packet holds; one Service has a rule that leaves some nothing."""
-    world = World(pods=PodNameRecords.INSECURE)
+    cluster = FakeCluster(pods=PodNameRecords.INSECURE)
     many = [endpoint(f"10.0.1{n % 2}.{n}", f"zone-{'ab'[n % 2]}-1") for n in range(1, 80)]
     rule = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
-    world.put(headless("h"), slice_of("h", many, [PORT]))
-    world.put(headless("r", annotations=rule), slice_of("r", many[:9], [PORT]))
-    world.put(service("c", clusterIPs=["10.96.0.1", "fd00::1"], ports=[{"name": "p", "port": 1}]))
-    world.put(service("e", type="ExternalName", externalName="x.y"))
-    world.put(service("i", type="ExternalName", externalName="r.shop.svc.cluster.local"))
-    return world
+    cluster.put(headless("h"), slice_of("h", many, [PORT]))
+    cluster.put(headless("r", annotations=rule), slice_of("r", many[:9], [PORT]))
+    cluster.put(service("c", clusterIPs=["10.96.0.1", "fd00::1"], ports=[{"name": "p", "port": 1}]))
+    cluster.put(service("e", type="ExternalName", externalName="x.y"))
+    cluster.put(service("i", type="ExternalName", externalName="r.shop.svc.cluster.local"))
+    return cluster
 
 
-WORLD = make()
+CLUSTER = make()
 
 
 def must_hold(packet: bytes) -> None:
     """Nothing raises; only replies are sent, never larger than the transport takes; both ways of replying agree."""
     sender = SENDERS[packet[0] % len(SENDERS)] if packet else SENDERS[0]
-    quick, again = (WORLD.quick(packet, sender) for _ in range(2))
-    assert quick == again or (quick and again and len(quick) == len(again)), "at most in another order"
-    careful = respond(WORLD.table, packet, sender, OUR_UDP_BYTES)
-    assert (quick is None) == isinstance(careful, ForwardQuery)
-    if quick:
-        assert quick[:2] == packet[:2]
-        assert quick[2] & 0x80
-        assert isinstance(careful, bytes)
-        assert len(careful) == len(quick) <= OUR_UDP_BYTES
+    fast, again = (CLUSTER.fast(packet, sender) for _ in range(2))
+    assert fast == again or (fast and again and len(fast) == len(again)), "at most in another order"
+    slow = respond(CLUSTER.table, packet, sender, OUR_UDP_BYTES)
+    assert (fast is None) == isinstance(slow, ForwardQuery)
+    if fast:
+        assert fast[:2] == packet[:2]
+        assert fast[2] & 0x80
+        assert isinstance(slow, bytes)
+        assert len(slow) == len(fast) <= OUR_UDP_BYTES
     match packet[1:2]:
         case b"\0":
-            over_tcp = respond(WORLD.table, packet, sender, MAX_MESSAGE_BYTES)
+            over_tcp = respond(CLUSTER.table, packet, sender, MAX_MESSAGE_BYTES)
             assert isinstance(over_tcp, ForwardQuery) or len(over_tcp) <= MAX_MESSAGE_BYTES
         case b"\7":
             _must_hold_as_answer(packet)

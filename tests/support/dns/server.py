@@ -15,7 +15,7 @@ import dns.message
 import dns.query
 import dns.rcode
 
-from support.dns.cluster import told
+from support.dns.cluster import answer_texts
 from support.process import Program, wait_for
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
@@ -48,15 +48,15 @@ class Server:
         send = dns.query.tcp if tcp else dns.query.udp
         return send(query, "127.0.0.1", port=self.port, source=client, timeout=PATIENCE_SECONDS)
 
-    def told(self, name: str, kind: str = "A", client: str = "127.0.0.1") -> list[str]:
-        return told(self.ask(name, kind, client=client))
+    def answer_texts(self, name: str, kind: str = "A", client: str = "127.0.0.1") -> list[str]:
+        return answer_texts(self.ask(name, kind, client=client))
 
     def until(self, name: str, expected: list[str], *, kind: str = "A", client: str = "127.0.0.1") -> None:
         """Several times in a row: each process hears of a change by itself, and any of them may answer."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         in_a_row = 0
         while in_a_row < 8:
-            found = self.told(name, kind, client)
+            found = self.answer_texts(name, kind, client)
             in_a_row = in_a_row + 1 if found == expected else 0
             assert time.monotonic() < deadline, f"{name} from {client}: {found}, expected {expected}"
             time.sleep(0 if in_a_row else 0.02)

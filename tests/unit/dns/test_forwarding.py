@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.dns.cluster import told
+from support.dns.cluster import answer_texts
 from zonewise.dns.decide.forward_cache import MAX_BYTES, ForwardCache, ForwardQuestion
 from zonewise.dns.decide.upstreams import Upstream, Upstreams, read_resolv_conf, read_upstream
 from zonewise.dns.wire.message import Query, read
@@ -75,7 +75,7 @@ def test_answers_stand_in_another_message_with_names_in_full() -> None:
     count, records = uncompressed_answers(response(reply(*CHAIN)), 10)
     head = b"\0\0\x80\0" + b"\0\0\0\2" + bytes(4)
     assert count == 2
-    assert told(dns.message.from_wire(head + records)) == ["A 192.0.2.1", "CNAME web.example.net."]
+    assert answer_texts(dns.message.from_wire(head + records)) == ["A 192.0.2.1", "CNAME web.example.net."]
 
 
 FOREIGN = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import dns.message
 import pytest
 
-from support.dns.cluster import World, endpoint, headless, slice_of
+from support.dns.cluster import FakeCluster, endpoint, headless, slice_of
 from support.waiting import PATIENCE_SECONDS, eventually
 from zonewise.dns.server import supervisor
 from zonewise.dns.server.forkclient import start_fork_server
@@ -32,16 +32,16 @@ def is_stopped(pid: int) -> bool:
 
 async def test_hanging_worker_is_replaced_and_its_queue_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "SILENCE_SECONDS", 1.0)
-    world = World()
-    world.put(headless("h"), slice_of("h", [endpoint("10.0.11.7", "zone-a-1")]))
+    cluster = FakeCluster()
+    cluster.put(headless("h"), slice_of("h", [endpoint("10.0.11.7", "zone-a-1")]))
     sockets = open_sockets(("127.0.0.1",), 0, 1)
 
     def snapshot() -> Iterator[Update]:
-        yield from world.catalog.snapshot()
+        yield from cluster.zone.snapshot()
         yield ("loaded",)
 
     fork_server = start_fork_server()
-    workers = Supervisor(sockets, WorkerConfig(world.table.domain), snapshot, lambda _report: None, fork_server)
+    workers = Supervisor(sockets, WorkerConfig(cluster.table.domain), snapshot, lambda _report: None, fork_server)
     running = asyncio.create_task(workers.run())
     try:
         await eventually(lambda: workers.unready_reason is None)

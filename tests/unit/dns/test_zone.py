@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.dns.cluster import World, endpoint, headless, node, nodes, service, slice_of, told
+from support.dns.cluster import FakeCluster, answer_texts, endpoint, headless, node, nodes, service, slice_of
 from zonewise.dns.decide.client_location import client_locations, is_within
 from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.table import MAX_DENIALS, QUESTIONS, AnswerChoices, RecordTable
@@ -52,27 +52,27 @@ def changes(draw: st.DrawFn) -> tuple[str, Service | None, tuple[EndpointSlice, 
 @given(st.lists(st.one_of(changes(), st.integers(1, 3)), max_size=12))
 @settings(max_examples=150)
 def test_the_changes_lead_where_a_snapshot_leads(steps: list[Any]) -> None:
-    world = World()
+    cluster = FakeCluster()
     state: dict[str, tuple[Service, tuple[EndpointSlice, ...]]] = {}
     for step in steps:
         if isinstance(step, int):  # a node changes its zone
             moved = [node("zone-a-1", f"zone-{'abc'[step - 1]}", ["10.0.11.0/24"], "192.168.1.1"), *nodes()[1:]]
-            world.apply(world.catalog.set_nodes(moved))
-            for key in list(world.catalog.viewed):
+            cluster.apply(cluster.zone.set_nodes(moved))
+            for key in list(cluster.zone.node_dependent):
                 found, slices = state[key.name]
-                world.apply(world.catalog.set_service(key, found, slices))
+                cluster.apply(cluster.zone.set_service(key, found, slices))
             continue
         name, found, slices = step
-        world.apply(world.catalog.set_service(Key("shop", name), found, slices))
-        world.ask(f"{name}.shop.svc.cluster.local.", "SRV")  # what was read must not hide what comes
+        cluster.apply(cluster.zone.set_service(Key("shop", name), found, slices))
+        cluster.ask(f"{name}.shop.svc.cluster.local.", "SRV")  # what was read must not hide what comes
         state.pop(name, None)
         if found:
             state[name] = (found, slices)
-    afresh = RecordTable(world.table.domain)
-    for update in world.catalog.snapshot():
+    afresh = RecordTable(cluster.table.domain)
+    for update in cluster.zone.snapshot():
         afresh.apply(update)
-    assert plain(world.table) == plain(afresh)
-    assert len(world.table._groups) <= len(POLICIES), "profiles that nobody uses are forgotten"
+    assert plain(cluster.table) == plain(afresh)
+    assert len(cluster.table._groups) <= len(POLICIES), "profiles that nobody uses are forgotten"
 
 
 def plain(table: RecordTable) -> dict[Any, Any]:
@@ -82,7 +82,7 @@ def plain(table: RecordTable) -> dict[Any, Any]:
         for below in (b"", names.to_wire("_http._tcp")[:-1], names.to_wire("10-0-11-1")[:-1]):
             for kind in (RecordType.A, RecordType.SRV):
                 found[name, below, kind] = _comparable(table, below + name, kind)
-    return {**found, "pointers": table._pointers}
+    return {**found, "reverse": table._reverse}
 
 
 def _comparable(table: RecordTable, name: bytes, kind: RecordType) -> Any:
@@ -93,52 +93,54 @@ def _comparable(table: RecordTable, name: bytes, kind: RecordType) -> Any:
 
 
 def test_a_removed_service_leaves_nothing_behind() -> None:
-    world = World()
-    before = plain(world.table)
-    world.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
-    world.put(service("web", clusterIPs=["10.96.0.1"]), slice_of("web", [endpoint("10.0.11.1", "zone-a-1")]))
-    assert told(world.ask("1.11.0.10.in-addr.arpa.", "PTR")) == [
+    cluster = FakeCluster()
+    before = plain(cluster.table)
+    cluster.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
+    cluster.put(service("web", clusterIPs=["10.96.0.1"]), slice_of("web", [endpoint("10.0.11.1", "zone-a-1")]))
+    assert answer_texts(cluster.ask("1.11.0.10.in-addr.arpa.", "PTR")) == [
         "PTR 10-0-11-1.db.shop.svc.cluster.local.",
         "PTR 10-0-11-1.web.shop.svc.cluster.local.",
     ]
-    world.remove("db")
-    world.remove("web")
-    assert plain(world.table) == before
-    assert not world.table._groups
+    cluster.remove("db")
+    cluster.remove("web")
+    assert plain(cluster.table) == before
+    assert not cluster.table._groups
 
 
 def test_made_up_names_push_out_no_answer() -> None:
-    world = World().put(service("web", clusterIPs=["10.96.0.1"]))
-    world.ask("web.shop.svc.cluster.local.")
-    world.ask("api.shop.svc.cluster.local.")
-    known, question = set(world.table.answers), QUESTIONS[RecordType.A]
+    cluster = FakeCluster().put(service("web", clusterIPs=["10.96.0.1"]))
+    cluster.ask("web.shop.svc.cluster.local.")
+    cluster.ask("api.shop.svc.cluster.local.")
+    known, question = set(cluster.table.answers), QUESTIONS[RecordType.A]
     for number in range(MAX_DENIALS + 5):
-        world.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), RecordType.A)
-    assert names.to_wire("web.shop.svc.cluster.local") + question in world.table.answers
-    assert len(world.table.answers) < len(known) + MAX_DENIALS
-    world.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
-    assert told(world.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], "a denial ends when the Service comes"
+        cluster.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), RecordType.A)
+    assert names.to_wire("web.shop.svc.cluster.local") + question in cluster.table.answers
+    assert len(cluster.table.answers) < len(known) + MAX_DENIALS
+    cluster.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
+    assert answer_texts(cluster.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], (
+        "a denial ends when the Service comes"
+    )
 
 
 def test_rules_that_come_and_go_leave_nothing_behind() -> None:
     """Each may name other labels, and each endpoint that moves gives other nodes something near."""
-    world = World()
+    cluster = FakeCluster()
     for number in range(100):
         keys = f'["example.com/{number}", "kubernetes.io/hostname"]'
         home = endpoint(f"10.0.11.{number}", f"zone-{'abc'[number % 3]}-{number % 2 + 1}")
-        world.put(headless("db", annotations={"zonewise.dev/topology-keys": keys}), slice_of("db", [home]))
-        world.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
+        cluster.put(headless("db", annotations={"zonewise.dev/topology-keys": keys}), slice_of("db", [home]))
+        cluster.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
         if number % 10 == 0:
-            world.apply(world.catalog.set_nodes(world.nodes))
-    profiles = world.catalog._profiles
+            cluster.apply(cluster.zone.set_nodes(cluster.nodes))
+    profiles = cluster.zone._profiles
     assert len(profiles._current) + len(profiles._last) <= 2
-    assert len(world.catalog._used) == len(world.table._groups) == 1
+    assert len(cluster.zone._profile_users) == len(cluster.table._groups) == 1
     near = [tuple(n >> bit & 1 == 1 for bit in range(8)) for n in range(200)]
     for pattern in near:
-        world.table._near[pattern] = pattern
-    world.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
-    world.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
-    assert len(world.table._near) == 1
+        cluster.table._near[pattern] = pattern
+    cluster.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
+    cluster.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
+    assert len(cluster.table._near) == 1
 
 
 POD_STEPS = st.tuples(
@@ -151,41 +153,43 @@ POD_STEPS = st.tuples(
 @given(st.lists(POD_STEPS, max_size=12))
 @settings(max_examples=200)
 def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) -> None:
-    world = World(pods=PodNameRecords.VERIFIED, locate_by_pods=True)
+    cluster = FakeCluster(pods=PodNameRecords.VERIFIED, locate_by_pods=True)
     held: dict[Key, tuple[list[bytes], str]] = {}
     for pod, numbers, where in steps:
         found = [bytes((172, 16, 0, number)) for number in numbers]
-        updates = world.catalog.set_pod(pod, found, where)
+        updates = cluster.zone.set_pod(pod, found, where)
         assert sum(len(update[1]) for update in updates) <= 3 * (len(found) + len(held.get(pod, ([], ""))[0]))
-        world.apply(updates)
+        cluster.apply(updates)
         held[pod] = (found, where)
-    afresh = RecordTable(world.table.domain)
-    for update in world.catalog.snapshot():
+    afresh = RecordTable(cluster.table.domain)
+    for update in cluster.zone.snapshot():
         afresh.apply(update)
-    assert world.table.locations.pods == afresh.locations.pods
-    assert world.table.names == afresh.names
+    assert cluster.table.locations.pods == afresh.locations.pods
+    assert cluster.table.names == afresh.names
     holders = {ip: [pod for pod, (ips, _) in held.items() if ip in ips] for ips, _ in held.values() for ip in ips}
     for ip, pods in holders.items():
         if len(pods) == 1:  # of several, the one that came last has it
             (pod,) = pods
             label = f"172-16-0-{ip[3]}"
-            assert world.table.locations.pods.get(ip) in {held[pod][1], None}
-            if ip in world.table.locations.pods:
-                assert told(world.ask(f"{label}.{pod.namespace}.pod.cluster.local.")) == [f"A 172.16.0.{ip[3]}"]
+            assert cluster.table.locations.pods.get(ip) in {held[pod][1], None}
+            if ip in cluster.table.locations.pods:
+                assert answer_texts(cluster.ask(f"{label}.{pod.namespace}.pod.cluster.local.")) == [
+                    f"A 172.16.0.{ip[3]}"
+                ]
 
 
 def test_pods_are_clients_where_ranges_dont_tell() -> None:
-    world = World(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
-    world.apply(world.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
-    assert world.table.locations.node_of("172.16.0.9") == "bare"
-    changes = world.table.locations_version
-    world.apply(world.catalog.set_nodes(nodes()))
-    assert world.table.locations.node_of("172.16.0.9") == "bare", "nodes change, pods stay"
-    assert world.table.locations_version == changes + 1
-    world.apply(world.catalog.set_pod(Key("shop", "p"), [], ""))
-    assert world.table.locations.node_of("172.16.0.9") == ""
-    unasked = World(pods=PodNameRecords.DISABLED)
-    assert unasked.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
+    cluster = FakeCluster(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
+    cluster.apply(cluster.zone.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
+    assert cluster.table.locations.node_of("172.16.0.9") == "bare"
+    changes = cluster.table.locations_version
+    cluster.apply(cluster.zone.set_nodes(nodes()))
+    assert cluster.table.locations.node_of("172.16.0.9") == "bare", "nodes change, pods stay"
+    assert cluster.table.locations_version == changes + 1
+    cluster.apply(cluster.zone.set_pod(Key("shop", "p"), [], ""))
+    assert cluster.table.locations.node_of("172.16.0.9") == ""
+    unasked = FakeCluster(pods=PodNameRecords.DISABLED)
+    assert unasked.zone.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
 
 
 CLIENTS = [

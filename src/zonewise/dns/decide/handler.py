@@ -41,7 +41,7 @@ class ForwardQuery:
 
     query: Query
     name: bytes
-    room: int
+    max_bytes: int
     count: int = 0
     records: bytes = b""
 
@@ -72,20 +72,22 @@ def respond(
         case QueryRefusal() as refusal:
             return refuse(refusal)
         case query:
-            return answer(table, query, sender, _room(query, largest), turn)
+            return answer(table, query, sender, _reply_limit(query, largest), turn)
 
 
-def answer(table: RecordTable, query: Query, sender: QuerySender, room: int, turn: int = 0) -> bytes | ForwardQuery:
+def answer(
+    table: RecordTable, query: Query, sender: QuerySender, max_bytes: int, turn: int = 0
+) -> bytes | ForwardQuery:
     name = query.name.lower()
     if query.class_ != IN or query.type in {RecordType.AXFR, RecordType.IXFR}:
         return failure(query, Rcode.REFUSED)
     slot = table.find(name, query.type)
     if slot is NegativeAnswer.NOT_OURS:
-        return ForwardQuery(query, query.name, room)
+        return ForwardQuery(query, query.name, max_bytes)
     if slot is NegativeAnswer.NO_NAME:
-        return _denied(table, query, Rcode.NXDOMAIN if table.loaded else Rcode.SERVFAIL, room)
+        return _denied(table, query, Rcode.NXDOMAIN if table.loaded else Rcode.SERVFAIL, max_bytes)
     assert isinstance(slot, tuple)
-    return _AliasChain(table, query, _client_node(table, query, sender), room, turn).follow(slot)
+    return _AliasChain(table, query, _client_node(table, query, sender), max_bytes, turn).follow(slot)
 
 
 def _client_node(table: RecordTable, query: Query, sender: QuerySender) -> str:
@@ -100,7 +102,7 @@ class _AliasChain:
     table: RecordTable
     query: Query
     node: str
-    room: int
+    max_bytes: int
     turn: int
 
     def follow(self, slot: Slot) -> bytes | ForwardQuery:
@@ -114,22 +116,22 @@ class _AliasChain:
                 slot, varied = self.choose(name, slot[4]), True
             headers, records, stride, glue, further = slot
             if headers is None:
-                return _denied(self.table, self.query, Rcode.NOERROR, self.room, varied=varied)
+                return _denied(self.table, self.query, Rcode.NOERROR, self.max_bytes, varied=varied)
             owned = _with_owner(records, at, count)
             if further is None:
                 total = count + int.from_bytes(headers[0][4:6])
                 additional = int.from_bytes(headers[0][8:10]) if not count else 0
                 rotated = aliases + rotate(owned, stride, self.turn)
                 parts = _Parts(total, rotated, 0 if count else stride, additional, b"" if count else glue)
-                return _assemble(self.table, self.query, parts, self.room, varied=varied)
+                return _assemble(self.table, self.query, parts, self.max_bytes, varied=varied)
             at = HEADER_BYTES + len(self.query.question) + len(aliases) + len(owned) - len(further)
             count, aliases = count + 1, aliases + owned
             if not self.table.is_ours(further):
-                return ForwardQuery(self.query, further, self.room, count, aliases)
+                return ForwardQuery(self.query, further, self.max_bytes, count, aliases)
             name = further
             target = self.table.find(name, self.query.type)
             if isinstance(target, NegativeAnswer) or target is NO_DATA or name in visited or count > MAX_ALIASES:
-                return _denied(self.table, self.query, Rcode.NOERROR, self.room)
+                return _denied(self.table, self.query, Rcode.NOERROR, self.max_bytes)
             visited.add(name)
             slot = target
 
@@ -167,18 +169,18 @@ def _with_owner(records: bytes, at: int, depth: int) -> bytes:
     return b"".join(parts)
 
 
-def _assemble(table: RecordTable, query: Query, parts: _Parts, room: int, *, varied: bool = False) -> bytes:
+def _assemble(table: RecordTable, query: Query, parts: _Parts, max_bytes: int, *, varied: bool = False) -> bytes:
     """Glue that does not fit is left out; if records don't fit, the reply is truncated."""
     opt = opt_of(query, scope=varied)
     question = query.question
     fixed = HEADER_BYTES + len(question) + len(opt)
     index = _header_index(query)
-    if fixed + len(parts.records) + len(parts.glue) <= room:
+    if fixed + len(parts.records) + len(parts.glue) <= max_bytes:
         head = table.headers(Rcode.NOERROR, parts.count, 0, parts.glue_count)[index]
         return query.id + head + question + parts.records + parts.glue + opt
-    if fixed + len(parts.records) <= room:
+    if fixed + len(parts.records) <= max_bytes:
         return query.id + table.headers(Rcode.NOERROR, parts.count)[index] + question + parts.records + opt
-    fits = (room - fixed) // parts.stride if parts.stride else 0
+    fits = (max_bytes - fixed) // parts.stride if parts.stride else 0
     head = truncated(table.headers(Rcode.NOERROR, fits)[index])
     return query.id + head + question + parts.records[: fits * parts.stride] + opt
 
@@ -187,11 +189,11 @@ def truncated(header: bytes) -> bytes:
     return bytes((header[0] | _TRUNCATED,)) + header[1:]
 
 
-def _denied(table: RecordTable, query: Query, rcode: Rcode, room: int, *, varied: bool = False) -> bytes:
+def _denied(table: RecordTable, query: Query, rcode: Rcode, max_bytes: int, *, varied: bool = False) -> bytes:
     opt = opt_of(query, scope=varied)
     question, index = query.question, _header_index(query)
     authority = table.authority if rcode is not Rcode.SERVFAIL else b""
-    if HEADER_BYTES + len(question) + len(authority) + len(opt) > room:
+    if HEADER_BYTES + len(question) + len(authority) + len(opt) > max_bytes:
         authority = b""
     return query.id + table.headers(rcode, 0, int(bool(authority)))[index] + question + authority + opt
 
@@ -217,13 +219,13 @@ def with_upstream_records(forwarded: ForwardQuery, count: int, records: bytes, r
     flags = 0x8480 | (0x0100 if query.recursion_desired else 0) | rcode & 15
     head = struct.pack(">HHHHH", flags, 1, forwarded.count + count, 0, bool(opt))
     whole = query.id + head + query.question + forwarded.records + records + opt
-    if len(whole) <= forwarded.room:
+    if len(whole) <= forwarded.max_bytes:
         return whole
     head = struct.pack(">HHHHH", flags | _TRUNCATED << 8, 1, 0, 0, bool(opt))
     return query.id + head + query.question + opt
 
 
-def _room(query: Query, largest: int) -> int:
+def _reply_limit(query: Query, largest: int) -> int:
     if largest > OUR_UDP_BYTES:
         return largest
     return max(PLAIN_UDP_BYTES, min(query.edns.udp_bytes, largest)) if query.edns else PLAIN_UDP_BYTES

@@ -171,7 +171,7 @@ class TcpWorker:
 
 def _forwarded_reply(forwarded: ForwardQuery, hit: CacheHit) -> bytes:
     if not forwarded.count:
-        return client_reply(hit.response, forwarded.query, forwarded.room, hit.age)
+        return client_reply(hit.response, forwarded.query, forwarded.max_bytes, hit.age)
     count, records = uncompressed_answers(hit.response, hit.age)
     return with_upstream_records(forwarded, count, records, hit.response.rcode)
 
