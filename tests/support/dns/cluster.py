@@ -1,6 +1,6 @@
-"""A small cluster for tests of DNS, without an API server: its objects, and a table that serves it.
+"""A small cluster for DNS tests, without an API server: its objects, and a record table that serves it.
 
-The table gets its updates through the same bytes as a serving process does.
+The table gets its updates through the same bytes as a worker does.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def headless(name: str, *, annotations: dict[str, str] | None = None, **spec: An
 
 
 def endpoint(address: str | list[str], node: str | None = None, **more: Any) -> dict[str, Any]:
-    """On a node named after its zone, as `nodes` makes them, unless told otherwise."""
+    """On a node named after its zone, as `nodes` makes them."""
     addresses = [address] if isinstance(address, str) else address
-    place = {"nodeName": node, "zone": node.rsplit("-", 1)[0]} if node else {}
-    return {"addresses": addresses, **place, **more}
+    location = {"nodeName": node, "zone": node.rsplit("-", 1)[0]} if node else {}
+    return {"addresses": addresses, **location, **more}
 
 
 def slice_of(
@@ -52,8 +52,8 @@ def slice_of(
     name: str = "",
 ) -> EndpointSlice:
     meta = {"name": name or f"{owner}-{family}", "namespace": "shop", "labels": {"kubernetes.io/service-name": owner}}
-    listed = [{"name": port, "protocol": protocol, "port": number} for port, protocol, number in ports]
-    body = {"metadata": meta, "addressType": family, "endpoints": endpoints, "ports": listed}
+    port_list = [{"name": port, "protocol": protocol, "port": number} for port, protocol, number in ports]
+    body = {"metadata": meta, "addressType": family, "endpoints": endpoints, "ports": port_list}
     return msgspec.convert(body, EndpointSlice)
 
 
@@ -78,7 +78,7 @@ def nodes() -> list[Node]:
 
 
 class FakeCluster:
-    """`names`: what the catalog published, through the bytes of the feed, into a table."""
+    """A zone and a table that applies its updates."""
 
     def __init__(self, *, nodes_: list[Node] | None = None, **settings: Any) -> None:
         servers = settings.pop("servers", (bytes((10, 96, 0, 10)),))
@@ -101,8 +101,8 @@ class FakeCluster:
                 assert isinstance(decoded, tuple)
                 self.table.apply(decoded)
 
-    def put(self, found: Service, *slices: EndpointSlice) -> FakeCluster:
-        self.apply(self.zone.set_service(key_of(found), found, slices))
+    def put(self, service: Service, *slices: EndpointSlice) -> FakeCluster:
+        self.apply(self.zone.set_service(key_of(service), service, slices))
         return self
 
     def remove(self, name: str) -> None:
@@ -111,7 +111,7 @@ class FakeCluster:
     def ask(
         self, name: str, kind: str = "A", *, client: str = "", largest: int = MAX_MESSAGE_BYTES
     ) -> dns.message.Message:
-        """The reply to a client at that address, as read by dnspython; both ways of replying have to agree."""
+        """The reply to a client at that address, as read by dnspython. The fast path and the handler have to agree."""
         sender = QuerySender(self.table.locations.node_of(client)) if client else QuerySender()
         query = dns.message.make_query(name, kind)
         slow = respond(self.table, query.to_wire(), sender, largest)
@@ -119,18 +119,18 @@ class FakeCluster:
         fast = self.fast(dns.message.make_query(name, kind, use_edns=0, payload=1232).to_wire(), sender)
         assert fast is not None
         reply = dns.message.from_wire(slow)
-        other = dns.message.from_wire(fast)
-        assert other.rcode() == reply.rcode()
-        if not other.flags & dns.flags.TC:
-            assert [set(rrset) for rrset in other.answer] == [set(rrset) for rrset in reply.answer]
+        fast_reply = dns.message.from_wire(fast)
+        assert fast_reply.rcode() == reply.rcode()
+        if not fast_reply.flags & dns.flags.TC:
+            assert [set(rrset) for rrset in fast_reply.answer] == [set(rrset) for rrset in reply.answer]
         assert query.is_response(reply)
         return reply
 
     def is_forwarded(self, name: str, kind: str) -> bool:
         query = dns.message.make_query(name, kind).to_wire()
-        given_up = isinstance(respond(self.table, query, QuerySender(), MAX_MESSAGE_BYTES), ForwardQuery)
-        assert given_up == (self.fast(query, QuerySender()) is None)
-        return given_up
+        forwarded = isinstance(respond(self.table, query, QuerySender(), MAX_MESSAGE_BYTES), ForwardQuery)
+        assert forwarded == (self.fast(query, QuerySender()) is None)
+        return forwarded
 
 
 def answer_texts(reply: dns.message.Message) -> list[str]:

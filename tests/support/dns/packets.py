@@ -1,6 +1,6 @@
-"""What must hold for any packet at all, and the packets that taught us something, kept one per line in dns_packets.txt.
+"""Invariants of the DNS server for any packet, and the fuzzing corpus, one packet per line in packets.txt.
 
-`dns_fuzz` makes up packets for it by the million; the unit tests go through those kept.
+`fuzz` generates packets by the million; the unit tests go through the corpus.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from zonewise.dns.wire.upstream_message import client_reply, read_response, unco
 KEPT = Path(__file__).with_suffix(".txt")
 PORT = ("p", "TCP", 1)
 SENDERS = (QuerySender(), QuerySender("zone-a-1"), QuerySender("zone-c-2"), QuerySender("", forwards=True))
-"""Which of them sends a packet is said by its first byte; its second, whether it is also tried as something else."""
+"""The first byte of a packet chooses its sender; the second, whether it is also tried over TCP or as a response."""
 
 
 def make() -> FakeCluster:
-    """Every kind of name, with more endpoints than a packet holds; one Service has a rule that leaves some nothing."""
+    """Every kind of name, with more endpoints than fit into a packet, and a rule that leaves some nodes without data."""
     cluster = FakeCluster(pods=PodNameRecords.INSECURE)
     many = [endpoint(f"10.0.1{n % 2}.{n}", f"zone-{'ab'[n % 2]}-1") for n in range(1, 80)]
     rule = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
@@ -36,11 +36,11 @@ def make() -> FakeCluster:
 CLUSTER = make()
 
 
-def must_hold(packet: bytes) -> None:
-    """Nothing raises; only replies are sent, never larger than the transport takes; both ways of replying agree."""
+def check(packet: bytes) -> None:
+    """Nothing raises; only replies are sent, within the transport's limit; fast path and handler agree."""
     sender = SENDERS[packet[0] % len(SENDERS)] if packet else SENDERS[0]
     fast, again = (CLUSTER.fast(packet, sender) for _ in range(2))
-    assert fast == again or (fast and again and len(fast) == len(again)), "at most in another order"
+    assert fast == again or (fast and again and len(fast) == len(again)), "equal except for the order"
     slow = respond(CLUSTER.table, packet, sender, OUR_UDP_BYTES)
     assert (fast is None) == isinstance(slow, ForwardQuery)
     if fast:
@@ -53,18 +53,18 @@ def must_hold(packet: bytes) -> None:
             over_tcp = respond(CLUSTER.table, packet, sender, MAX_MESSAGE_BYTES)
             assert isinstance(over_tcp, ForwardQuery) or len(over_tcp) <= MAX_MESSAGE_BYTES
         case b"\7":
-            _must_hold_as_answer(packet)
+            _check_as_response(packet)
 
 
-def _must_hold_as_answer(packet: bytes) -> None:
-    """The same bytes as if another server had sent them."""
+def _check_as_response(packet: bytes) -> None:
+    """The same bytes as a response of an upstream."""
     query = read(packet)
     question = query.question if isinstance(query, Query) else packet[12:30]
-    found = read_response(packet[:2] + b"\x80" + packet[3:], packet[:2], question)
-    if found:
-        uncompressed_answers(found, 1)
+    response = read_response(packet[:2] + b"\x80" + packet[3:], packet[:2], question)
+    if response:
+        uncompressed_answers(response, 1)
         if isinstance(query, Query):
-            assert len(client_reply(found, query, 512, 1)) <= max(512, len(packet) + 11)
+            assert len(client_reply(response, query, 512, 1)) <= max(512, len(packet) + 11)
 
 
 def seeds() -> list[bytes]:
@@ -83,4 +83,6 @@ def kept() -> list[bytes]:
 
 
 def keep(packets: set[bytes]) -> None:
-    KEPT.write_text("".join(f"{packet.hex()}\n" for packet in sorted(packets, key=lambda each: (len(each), each))))
+    KEPT.write_text(
+        "".join(f"{packet.hex()}\n" for packet in sorted(packets, key=lambda packet: (len(packet), packet)))
+    )

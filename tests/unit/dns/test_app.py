@@ -1,4 +1,4 @@
-"""What the command line means, and what it says of a mistake."""
+"""Options of `zonewise dns`: their meaning, their errors, and the listening sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASKED = DnsOptions(
 )  # fmt: skip
 
 
-def test_options() -> None:
+def test_options_become_zone_and_worker_config() -> None:
     options = options_of(ASKED)
     assert options.settings.servers == (bytes((127, 0, 0, 1)),)
     assert options.orders.upstreams == ("10.0.0.1",)
@@ -30,7 +30,7 @@ def test_options() -> None:
     assert options_of(replace(ASKED, forward=False)).orders.upstreams == ()
 
 
-def test_other_servers_are_those_of_resolv_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upstreams_default_to_resolv_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "RESOLV_CONF", tmp_path / "resolv.conf")
     assert options_of(replace(ASKED, upstreams=())).orders.upstreams == ()
     (tmp_path / "resolv.conf").write_text("nameserver 10.0.0.2\n")
@@ -45,18 +45,18 @@ def test_other_servers_are_those_of_resolv_conf(tmp_path: Path, monkeypatch: pyt
         ({"forwarders": ("10.0.0.0/99",)}, "write a range such as"),
     ],
 )
-def test_mistakes_are_told_with_what_to_write(wrong: dict[str, object], advice: str) -> None:
+def test_invalid_options_are_rejected_with_advice(wrong: dict[str, object], advice: str) -> None:
     with pytest.raises(UsageError, match=advice):
         options_of(replace(ASKED, **wrong))  # type: ignore[arg-type]
 
 
-def test_doors_share_their_port_with_a_successor() -> None:
+def test_two_servers_can_bind_the_same_port() -> None:
     with pytest.raises(UsageError, match="write one such as"):
         open_doors(replace(ASKED, listen=("somewhere",)))
     old = open_doors(replace(ASKED, listen=("127.0.0.1", "127.0.0.2")))
     new = open_doors(replace(ASKED, port=old.port))
     assert new.port == old.port
-    assert [len(process) for process in old.udp] == [2, 2]
+    assert [len(worker) for worker in old.udp] == [2, 2]
     assert len(old.tcp) == 2
     old.close()
     new.close()
@@ -64,18 +64,18 @@ def test_doors_share_their_port_with_a_successor() -> None:
         open_doors(replace(ASKED, listen=("192.0.2.1",), port=5353))
 
 
-def test_a_client_that_asks_too_much_is_sent_to_tcp_with_less_than_it_sent() -> None:
+def test_rate_limited_reply_is_truncated_and_not_larger_than_the_query() -> None:
     query = dns.message.make_query("web.shop.svc.cluster.local.", "A", use_edns=0)
-    written = ask_over_tcp(query.to_wire())
-    reply = dns.message.from_wire(written)
+    packet = ask_over_tcp(query.to_wire())
+    reply = dns.message.from_wire(packet)
     assert reply.flags & dns.flags.TC
     assert reply.id == query.id
-    assert len(written) <= len(query.to_wire())
+    assert len(packet) <= len(query.to_wire())
     assert ask_over_tcp(query.to_wire()[:20]) == b""
     assert ask_over_tcp(b"") == b""
 
 
-def test_names() -> None:
+def test_names_convert_between_text_wire_and_address() -> None:
     assert to_wire("A.b.") == b"\1a\1b\0"
     assert to_wire(".") == b"\0"
     assert to_text(b"\3a.b\1\xff\0") == r"a\046b.\255."

@@ -1,4 +1,4 @@
-"""A table that heard every change equals one that was told the end; and where clients are."""
+"""Zone updates lead to the same table as a snapshot; client locations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def changes(draw: st.DrawFn) -> tuple[str, Service | None, tuple[EndpointSlice, 
 
 @given(st.lists(st.one_of(changes(), st.integers(1, 3)), max_size=12))
 @settings(max_examples=150)
-def test_the_changes_lead_where_a_snapshot_leads(steps: list[Any]) -> None:
+def test_updates_lead_to_the_same_table_as_a_snapshot(steps: list[Any]) -> None:
     cluster = FakeCluster()
     state: dict[str, tuple[Service, tuple[EndpointSlice, ...]]] = {}
     for step in steps:
@@ -59,30 +59,30 @@ def test_the_changes_lead_where_a_snapshot_leads(steps: list[Any]) -> None:
             moved = [node("zone-a-1", f"zone-{'abc'[step - 1]}", ["10.0.11.0/24"], "192.168.1.1"), *nodes()[1:]]
             cluster.apply(cluster.zone.set_nodes(moved))
             for key in list(cluster.zone.node_dependent):
-                found, slices = state[key.name]
-                cluster.apply(cluster.zone.set_service(key, found, slices))
+                service_, slices = state[key.name]
+                cluster.apply(cluster.zone.set_service(key, service_, slices))
             continue
-        name, found, slices = step
-        cluster.apply(cluster.zone.set_service(Key("shop", name), found, slices))
-        cluster.ask(f"{name}.shop.svc.cluster.local.", "SRV")  # what was read must not hide what comes
+        name, service_, slices = step
+        cluster.apply(cluster.zone.set_service(Key("shop", name), service_, slices))
+        cluster.ask(f"{name}.shop.svc.cluster.local.", "SRV")  # a stored answer must not survive the next change
         state.pop(name, None)
-        if found:
-            state[name] = (found, slices)
-    afresh = RecordTable(cluster.table.domain)
+        if service_:
+            state[name] = (service_, slices)
+    fresh = RecordTable(cluster.table.domain)
     for update in cluster.zone.snapshot():
-        afresh.apply(update)
-    assert plain(cluster.table) == plain(afresh)
-    assert len(cluster.table._groups) <= len(POLICIES), "profiles that nobody uses are forgotten"
+        fresh.apply(update)
+    assert content_of(cluster.table) == content_of(fresh)
+    assert len(cluster.table._groups) <= len(POLICIES), "unused profiles are deleted"
 
 
-def plain(table: RecordTable) -> dict[Any, Any]:
-    """All that a table knows, and what it answers to everybody for the names that tests ask for."""
-    found: dict[Any, Any] = {**table.names, **table.services}
+def content_of(table: RecordTable) -> dict[Any, Any]:
+    """A table's records, and its answers for the names of these tests."""
+    content: dict[Any, Any] = {**table.names, **table.services}
     for name in (b"\1" + name.encode() + names.to_wire("shop.svc.cluster.local") for name in NAMES):
         for below in (b"", names.to_wire("_http._tcp")[:-1], names.to_wire("10-0-11-1")[:-1]):
             for kind in (RecordType.A, RecordType.SRV):
-                found[name, below, kind] = _comparable(table, below + name, kind)
-    return {**found, "reverse": table._reverse}
+                content[name, below, kind] = _comparable(table, below + name, kind)
+    return {**content, "reverse": table._reverse}
 
 
 def _comparable(table: RecordTable, name: bytes, kind: RecordType) -> Any:
@@ -92,9 +92,9 @@ def _comparable(table: RecordTable, name: bytes, kind: RecordType) -> Any:
     return slot
 
 
-def test_a_removed_service_leaves_nothing_behind() -> None:
+def test_removed_service_leaves_no_state() -> None:
     cluster = FakeCluster()
-    before = plain(cluster.table)
+    before = content_of(cluster.table)
     cluster.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
     cluster.put(service("web", clusterIPs=["10.96.0.1"]), slice_of("web", [endpoint("10.0.11.1", "zone-a-1")]))
     assert answer_texts(cluster.ask("1.11.0.10.in-addr.arpa.", "PTR")) == [
@@ -103,11 +103,11 @@ def test_a_removed_service_leaves_nothing_behind() -> None:
     ]
     cluster.remove("db")
     cluster.remove("web")
-    assert plain(cluster.table) == before
+    assert content_of(cluster.table) == before
     assert not cluster.table._groups
 
 
-def test_made_up_names_push_out_no_answer() -> None:
+def test_denials_evict_no_answers() -> None:
     cluster = FakeCluster().put(service("web", clusterIPs=["10.96.0.1"]))
     cluster.ask("web.shop.svc.cluster.local.")
     cluster.ask("api.shop.svc.cluster.local.")
@@ -118,12 +118,12 @@ def test_made_up_names_push_out_no_answer() -> None:
     assert len(cluster.table.answers) < len(known) + MAX_DENIALS
     cluster.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
     assert answer_texts(cluster.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], (
-        "a denial ends when the Service comes"
+        "a denial ends when the Service is created"
     )
 
 
-def test_rules_that_come_and_go_leave_nothing_behind() -> None:
-    """Each may name other labels, and each endpoint that moves gives other nodes something near."""
+def test_changing_rules_leave_no_profiles_behind() -> None:
+    """Each rule may name other labels, and each moved endpoint changes which groups are near."""
     cluster = FakeCluster()
     for number in range(100):
         keys = f'["example.com/{number}", "kubernetes.io/hostname"]'
@@ -152,23 +152,23 @@ POD_STEPS = st.tuples(
 
 @given(st.lists(POD_STEPS, max_size=12))
 @settings(max_examples=200)
-def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) -> None:
+def test_pod_updates_lead_to_the_same_table_as_a_snapshot(steps: list[tuple[Key, list[int], str]]) -> None:
     cluster = FakeCluster(pods=PodNameRecords.VERIFIED, locate_by_pods=True)
     held: dict[Key, tuple[list[bytes], str]] = {}
-    for pod, numbers, where in steps:
-        found = [bytes((172, 16, 0, number)) for number in numbers]
-        updates = cluster.zone.set_pod(pod, found, where)
-        assert sum(len(update[1]) for update in updates) <= 3 * (len(found) + len(held.get(pod, ([], ""))[0]))
+    for pod, numbers, node_name in steps:
+        ips = [bytes((172, 16, 0, number)) for number in numbers]
+        updates = cluster.zone.set_pod(pod, ips, node_name)
+        assert sum(len(update[1]) for update in updates) <= 3 * (len(ips) + len(held.get(pod, ([], ""))[0]))
         cluster.apply(updates)
-        held[pod] = (found, where)
-    afresh = RecordTable(cluster.table.domain)
+        held[pod] = (ips, node_name)
+    fresh = RecordTable(cluster.table.domain)
     for update in cluster.zone.snapshot():
-        afresh.apply(update)
-    assert cluster.table.locations.pods == afresh.locations.pods
-    assert cluster.table.names == afresh.names
+        fresh.apply(update)
+    assert cluster.table.locations.pods == fresh.locations.pods
+    assert cluster.table.names == fresh.names
     holders = {ip: [pod for pod, (ips, _) in held.items() if ip in ips] for ips, _ in held.values() for ip in ips}
     for ip, pods in holders.items():
-        if len(pods) == 1:  # of several, the one that came last has it
+        if len(pods) == 1:  # of several, the last one has it
             (pod,) = pods
             label = f"172-16-0-{ip[3]}"
             assert cluster.table.locations.pods.get(ip) in {held[pod][1], None}
@@ -178,37 +178,37 @@ def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) ->
                 ]
 
 
-def test_pods_are_clients_where_ranges_dont_tell() -> None:
+def test_clients_are_located_by_pod_without_pod_ranges() -> None:
     cluster = FakeCluster(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
     cluster.apply(cluster.zone.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
     assert cluster.table.locations.node_of("172.16.0.9") == "bare"
-    changes = cluster.table.locations_version
+    version = cluster.table.locations_version
     cluster.apply(cluster.zone.set_nodes(nodes()))
-    assert cluster.table.locations.node_of("172.16.0.9") == "bare", "nodes change, pods stay"
-    assert cluster.table.locations_version == changes + 1
+    assert cluster.table.locations.node_of("172.16.0.9") == "bare", "a change of nodes keeps pods"
+    assert cluster.table.locations_version == version + 1
     cluster.apply(cluster.zone.set_pod(Key("shop", "p"), [], ""))
     assert cluster.table.locations.node_of("172.16.0.9") == ""
-    unasked = FakeCluster(pods=PodNameRecords.DISABLED)
-    assert unasked.zone.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
+    disabled = FakeCluster(pods=PodNameRecords.DISABLED)
+    assert disabled.zone.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
 
 
 CLIENTS = [
     ("a pod", "10.0.11.77", "zone-a-1"),
     ("an IPv6 pod", "fd00:32::5", "zone-c-2"),
-    ("a pod through a socket of both families", "::ffff:10.0.22.1", "zone-b-2"),
+    ("an IPv4 pod through a dual-stack socket", "::ffff:10.0.22.1", "zone-b-2"),
     ("a node", "192.168.3.2", "zone-c-2"),
-    ("a single pod, which wins", "10.0.12.9", "zone-b-1"),
+    ("a single pod takes precedence", "10.0.12.9", "zone-b-1"),
     ("a pod in no range", "172.16.0.9", "zone-b-1"),
     ("a smaller range within a larger one", "10.9.0.9", "small"),
     ("the larger range", "10.9.1.9", "large"),
     ("with a scope", "fd00:11::1%eth0", "zone-a-1"),
-    ("a stranger", "8.8.8.8", ""),
-    ("no address", "somebody", ""),
+    ("outside the cluster", "8.8.8.8", ""),
+    ("not an address", "client", ""),
 ]
 
 
 @pytest.mark.parametrize(("address", "expected"), [case[1:] for case in CLIENTS], ids=[case[0] for case in CLIENTS])
-def test_clients_are_found_on_their_nodes(address: str, expected: str) -> None:
+def test_client_address_is_mapped_to_its_node(address: str, expected: str) -> None:
     more = [
         node("large", "zone-a", ["10.9.0.0/16", "no range"], "192.168.9.1"),
         node("small", "zone-a", ["10.9.0.0/24"], "no address"),
@@ -217,9 +217,9 @@ def test_clients_are_found_on_their_nodes(address: str, expected: str) -> None:
     assert client_locations([*nodes(), *more], pods).node_of(address) == expected
 
 
-def test_ranges_of_forwarders() -> None:
+def test_forwarders_are_matched_by_range() -> None:
     assert is_within("10.1.2.3", ["192.168.0.0/16", "10.1.0.0/16"])
     assert is_within("::ffff:10.1.2.3", ["10.1.0.0/16"])
     assert is_within("fd00::1%eth0", ["fd00::/8"])
     assert not is_within("10.2.0.1", ["10.1.0.0/16", "fd00::/8"])
-    assert not is_within("somebody", ["0.0.0.0/0"])
+    assert not is_within("client", ["0.0.0.0/0"])
