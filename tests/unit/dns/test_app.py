@@ -15,7 +15,7 @@ from zonewise.dns.decide.fast_path import ask_over_tcp
 from zonewise.dns.wire.names import WrongNameError, dashed, to_text, to_wire, undashed
 from zonewise.errors import UsageError, ZonewiseError
 
-ASKED = DnsOptions(
+OPTIONS = DnsOptions(
     domain="cluster.local", listen=("127.0.0.1",), port=0, processes=2, ttl=5, pods="disabled",
     name_endpoints_by_pod=False, locate="ranges", upstreams=("10.0.0.1",), forward=True, forwarders=("10.0.0.7/8",),
     queries_per_second=0, cache_seconds=30, stale_seconds=60, log_queries=False,
@@ -23,18 +23,18 @@ ASKED = DnsOptions(
 
 
 def test_options_become_zone_and_worker_config() -> None:
-    options = options_of(ASKED)
+    options = options_of(OPTIONS)
     assert options.settings.servers == (bytes((127, 0, 0, 1)),)
     assert options.orders.upstreams == ("10.0.0.1",)
     assert options.orders.forwarders == ("10.0.0.0/8",)
-    assert options_of(replace(ASKED, forward=False)).orders.upstreams == ()
+    assert options_of(replace(OPTIONS, forward=False)).orders.upstreams == ()
 
 
 def test_upstreams_default_to_resolv_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "RESOLV_CONF", tmp_path / "resolv.conf")
-    assert options_of(replace(ASKED, upstreams=())).orders.upstreams == ()
+    assert options_of(replace(OPTIONS, upstreams=())).orders.upstreams == ()
     (tmp_path / "resolv.conf").write_text("nameserver 10.0.0.2\n")
-    assert options_of(replace(ASKED, upstreams=())).orders.upstreams == ("10.0.0.2",)
+    assert options_of(replace(OPTIONS, upstreams=())).orders.upstreams == ("10.0.0.2",)
 
 
 @pytest.mark.parametrize(
@@ -47,21 +47,21 @@ def test_upstreams_default_to_resolv_conf(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_invalid_options_are_rejected_with_advice(wrong: dict[str, object], advice: str) -> None:
     with pytest.raises(UsageError, match=advice):
-        options_of(replace(ASKED, **wrong))  # type: ignore[arg-type]
+        options_of(replace(OPTIONS, **wrong))  # type: ignore[arg-type]
 
 
 def test_two_servers_can_bind_the_same_port() -> None:
     with pytest.raises(UsageError, match="write one such as"):
-        open_doors(replace(ASKED, listen=("somewhere",)))
-    old = open_doors(replace(ASKED, listen=("127.0.0.1", "127.0.0.2")))
-    new = open_doors(replace(ASKED, port=old.port))
+        open_doors(replace(OPTIONS, listen=("somewhere",)))
+    old = open_doors(replace(OPTIONS, listen=("127.0.0.1", "127.0.0.2")))
+    new = open_doors(replace(OPTIONS, port=old.port))
     assert new.port == old.port
     assert [len(worker) for worker in old.udp] == [2, 2]
     assert len(old.tcp) == 2
     old.close()
     new.close()
     with pytest.raises(ZonewiseError, match="choose another with --port"):
-        open_doors(replace(ASKED, listen=("192.0.2.1",), port=5353))
+        open_doors(replace(OPTIONS, listen=("192.0.2.1",), port=5353))
 
 
 def test_rate_limited_reply_is_truncated_and_not_larger_than_the_query() -> None:

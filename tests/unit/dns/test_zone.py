@@ -111,11 +111,11 @@ def test_denials_evict_no_answers() -> None:
     cluster = FakeCluster().put(service("web", clusterIPs=["10.96.0.1"]))
     cluster.ask("web.shop.svc.cluster.local.")
     cluster.ask("api.shop.svc.cluster.local.")
-    known, question = set(cluster.table.answers), QUESTIONS[RecordType.A]
+    stored, question = set(cluster.table.answers), QUESTIONS[RecordType.A]
     for number in range(MAX_DENIALS + 5):
         cluster.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), RecordType.A)
     assert names.to_wire("web.shop.svc.cluster.local") + question in cluster.table.answers
-    assert len(cluster.table.answers) < len(known) + MAX_DENIALS
+    assert len(cluster.table.answers) < len(stored) + MAX_DENIALS
     cluster.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
     assert answer_texts(cluster.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], (
         "a denial ends when the Service is created"

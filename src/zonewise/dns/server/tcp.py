@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from zonewise.dns.decide.forward_cache import CacheHit, ForwardCache, ForwardQuestion
@@ -136,11 +137,11 @@ class TcpWorker:
             index, address, packet = marshal.loads(data)  # noqa: S302 - from our own processes only
             reply = self.answer(packet, address[0], OUR_UDP_BYTES)
             if isinstance(reply, ForwardQuery):
-                self.begin_forward(reply, lambda reply, i=index, to=address: self._send(i, reply, to))  # type: ignore[misc]
+                self.begin_forward(reply, partial(self._send, index, address))
             elif reply:
-                self._send(index, reply, address)
+                self._send(index, address, reply)
 
-    def _send(self, index: int, reply: bytes, address: Any) -> None:
+    def _send(self, index: int, address: Any, reply: bytes) -> None:
         try:
             self._senders[index].sendto(reply, address)
         except OSError:
