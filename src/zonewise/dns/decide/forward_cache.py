@@ -43,9 +43,6 @@ class ForwardCache:
         self._entries: OrderedDict[ForwardQuestion, CachedAnswer] = OrderedDict()
         self._bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def get(self, question: ForwardQuestion, now: float) -> CacheHit | None:
         entry = self._entries.get(question)
         if entry is None or now >= entry.expires_at:

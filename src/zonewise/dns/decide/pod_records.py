@@ -58,9 +58,6 @@ class PodAddresses:
         self._locations: dict[Key, PodLocation] = {}
         self._owners: dict[bytes, Key] = {}
 
-    def __len__(self) -> int:
-        return len(self._locations)
-
     def set(self, pod: Key, addresses: Sequence[bytes], node: str) -> list[AddressChange]:
         """A pod without addresses is deleted. Released addresses come first."""
         old = self._locations.pop(pod, _NO_LOCATION)

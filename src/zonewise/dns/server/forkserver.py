@@ -20,7 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
-from zonewise.dns.server import tcp, udp
+from zonewise.dns.server import tcp
+from zonewise.dns.server.udp import UdpWorker
 from zonewise.dns.server.worker import WorkerSockets
 from zonewise.dns.wire import ipc
 from zonewise.dns.wire.ipc import Exited, Fork, Kill, WorkerRole
@@ -87,7 +88,7 @@ class ForkServer:
                 os.close(pidfd)
             _set_process_name(f"dns-{request.name}")
             if request.role is WorkerRole.UDP:
-                udp.serve(request.config, sockets)
+                UdpWorker(request.config, sockets).serve()
             else:
                 gc.enable()
                 asyncio.run(tcp.serve(request.config, sockets))

@@ -188,7 +188,7 @@ class Supervisor:
 
 
 def _slots(sockets: ListenSockets, sending: socket.socket, receiving: socket.socket) -> Iterable[WorkerSlot]:
-    """The TCP worker replies through the sockets of the first UDP worker. `feed` is per process."""
+    """The TCP worker replies through the sockets of the first UDP worker. `feed` is set for each process."""
     for number, own in enumerate(sockets.udp, 1):
         yield WorkerSlot(f"udp-{number}", WorkerRole.UDP, WorkerSockets(-1, sending.fileno(), _descriptors(own)))
     replies = _descriptors(sockets.udp[0])

@@ -146,7 +146,3 @@ class UdpWorker:
 
 def _loopback(sock: socket.socket) -> str:
     return "::1" if sock.family == socket.AF_INET6 else "127.0.0.1"
-
-
-def serve(config: WorkerConfig, sockets: WorkerSockets) -> None:
-    UdpWorker(config, sockets).serve()

@@ -110,31 +110,26 @@ def read(packet: bytes) -> Query | QueryRefusal | None:
     """None if no reply may be sent."""
     if len(packet) < HEADER_BYTES or packet[2] & _RESPONSE:
         return None
-    refuse = _Refuser(packet)
     if packet[2] & _OPCODE:
-        return refuse(Rcode.NOTIMP)
+        return _refuse(packet, Rcode.NOTIMP)
     if packet[4:10] != b"\0\1\0\0\0\0":  # one question, and neither answers nor authorities
-        return refuse(Rcode.FORMERR)
+        return _refuse(packet, Rcode.FORMERR)
     try:
         name, at = _name(packet, HEADER_BYTES)
         type_, class_ = _number(packet, at), _number(packet, at + 2)
         question = packet[HEADER_BYTES : at + 4]
         options = _read_additional(packet, at + 4, _number(packet, 10))
     except MalformedError:
-        return refuse(Rcode.FORMERR)
+        return _refuse(packet, Rcode.FORMERR)
     if options == Rcode.BADVERS:
-        return refuse(Rcode.BADVERS, question)
+        return _refuse(packet, Rcode.BADVERS, question)
     assert not isinstance(options, Rcode)
     return Query(packet[:2], name, type_, class_, bool(packet[2] & _RECURSION_DESIRED), options)
 
 
-class _Refuser:
-    def __init__(self, packet: bytes) -> None:
-        self._packet = packet
-
-    def __call__(self, rcode: Rcode, question: bytes = b"") -> QueryRefusal:
-        first = self._packet[2]
-        return QueryRefusal(self._packet[:2], (first & _OPCODE) >> 3, bool(first & _RECURSION_DESIRED), rcode, question)
+def _refuse(packet: bytes, rcode: Rcode, question: bytes = b"") -> QueryRefusal:
+    opcode = (packet[2] & _OPCODE) >> 3
+    return QueryRefusal(packet[:2], opcode, bool(packet[2] & _RECURSION_DESIRED), rcode, question)
 
 
 def _name(packet: bytes, at: int) -> tuple[bytes, int]:

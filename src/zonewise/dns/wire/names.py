@@ -56,11 +56,6 @@ def _escape(label: bytes) -> str:
     return "".join(chr(byte) if 0x21 <= byte <= 0x7E and byte not in b".\\" else f"\\{byte:03d}" for byte in label)
 
 
-def reverse(address: str) -> bytes:
-    """The owner of an address's PTR records."""
-    return to_wire(ip_address(address).reverse_pointer)
-
-
 def packed(address: str) -> bytes | None:
     """The bytes of an A (4) or AAAA (16) record; None if the text is not an address."""
     if (plain := _plain_v4(address)) is not None:
