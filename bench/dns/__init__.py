@@ -1,1 +1,1 @@
-"""Zonewise's DNS server beside CoreDNS: the same answers, and what they cost."""
+"""Comparison of Zonewise's DNS server with CoreDNS: answers, CPU, latency and memory."""

@@ -1,6 +1,6 @@
-"""`make bench-dns`: our DNS server beside the real CoreDNS with its cache, on the same API server with the same data.
+"""`make bench-dns`: Zonewise's DNS server and CoreDNS with its cache, on the same API server with the same data.
 
-Ours filters every answer by the client's zone, and counts and limits its clients; CoreDNS answers plainly.
+Ours filters every answer by the client's zone, and counts and limits its clients; CoreDNS does neither.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ CHUNK = 2000
 CHUNKS = 5
 CHURN = 500
 
-NOTES = f"""{load.SERVICES_COUNT:,} headless Services with {load.ENDPOINTS_EACH} endpoints each. Asked by dnsperf: 70 % A, 15 % AAAA (no data), 15 % names that do
-not exist. Rounds are interleaved; medians. One core: the server on core 0, who asks on core 1. Both cores: server and dnsperf share the two, so that what a
-query costs the server decides how many there are. Round trips are of one client that sends a query when it has its answer, in turns of {CHUNK:,} to each server.
+NOTES = f"""{load.SERVICES_COUNT:,} headless Services with {load.ENDPOINTS_EACH} endpoints each. Queries by dnsperf: 70 % A, 15 % AAAA (no data), 15 % names that do
+not exist. Rounds are interleaved; medians. One core: the server on core 0, dnsperf on core 1. Both cores: server and dnsperf share the two, so that the cost
+of a query decides the throughput. Round trips are of one client that sends a query when it has the last answer, in turns of {CHUNK:,} to each server.
 Memory is of all processes together, after the load: proportional (PSS: shared pages once; goal), the plain sum of resident sizes, and as if no other
 program on the machine used Python's libraries (each file once, in full). Churn: {CHURN} endpoints a second are replaced through the API server, which both watch,
-and which runs on the same two cores. Ours filters every answer by the client's zone and counts and limits clients; CoreDNS answers plainly, from its cache of
-5 s. Neither logs queries."""
+and which runs on the same two cores. Ours filters every answer by the client's zone and counts and limits clients; CoreDNS does neither, and answers from its
+cache of 5 s. Neither logs queries."""
 
 Server = load.Ours | CoreDns
 Runs = dict[str, list[dict[str, float]]]
-"""By what was measured: a run per round."""
+"""By measurement: a run per round."""
 
 GOALS = {
     "CPU per query, one core": 1 / 3,
@@ -56,7 +56,7 @@ GOALS = {
 UNITS = {"CPU": "us", "seconds": "s", "round": "us", "unloaded": "us", "memory": "MiB", "change": "ms"}
 
 
-class Contest:
+class Comparison:
     def __init__(self, plane: ControlPlane, scratch: Path, seconds: int, rounds: int) -> None:
         self.plane, self.scratch, self.seconds, self.rounds = plane, scratch, seconds, rounds
         self.questions = scratch / "questions"
@@ -100,7 +100,7 @@ class Contest:
 
     def throughput(self, server: Server, number: int) -> dict[str, float]:
         run = load.run(server.port, server.process.pid, self.questions, self.seconds, "0,1", clients=32)
-        changes = [load.change_seconds(self.plane, server.port, 1 + 2 * number + each) for each in range(2)]
+        changes = [load.change_seconds(self.plane, server.port, 1 + 2 * number + index) for index in range(2)]
         return {
             "seconds per million queries, both cores": 1e6 / run.queries_per_second,
             "change to answer": statistics.median(changes) * 1000,
@@ -118,12 +118,12 @@ class Contest:
 
 
 def _in_turns(ours: Server, theirs: Server) -> tuple[list[float], list[float]]:
-    """Round trips to both, a few thousand at a time, so that a noisy second hurts them alike."""
-    found: tuple[list[float], list[float]] = ([], [])
+    """Round trips to both, a few thousand at a time, so that a noisy second affects both."""
+    round_trips: tuple[list[float], list[float]] = ([], [])
     for _ in range(CHUNKS):
-        for server, times in zip((ours, theirs), found, strict=True):
+        for server, times in zip((ours, theirs), round_trips, strict=True):
             times.extend(load.round_trips_us(server.port, CHUNK))
-    return found
+    return round_trips
 
 
 def _percentiles(times: list[float]) -> dict[str, float]:
@@ -135,24 +135,24 @@ def _unloaded(times: list[float]) -> dict[str, float]:
     return {f"unloaded round trip, {name}": value for name, value in _percentiles(times).items()}
 
 
-def _memory(server: Server, which: str) -> dict[str, float]:
-    found = load.memory_of(server.process.pid)
+def _memory(server: Server, processes: str) -> dict[str, float]:
+    memory = load.memory_of(server.process.pid)
     return {
-        f"memory, {which}": found.proportional,
-        f"memory, {which}, sum of resident": found.resident,
-        f"memory, {which}, alone on the machine": found.alone,
+        f"memory, {processes}": memory.proportional,
+        f"memory, {processes}, sum of resident": memory.resident,
+        f"memory, {processes}, alone on the machine": memory.alone,
     }
 
 
 def _add(runs: Runs, ours: dict[str, float], peer: dict[str, float]) -> None:
-    for what, figure in ours.items():
-        runs.setdefault(what, []).append({"ours": figure, "peer": peer[what]})
+    for name, figure in ours.items():
+        runs.setdefault(name, []).append({"ours": figure, "peer": peer[name]})
 
 
-def _row(what: str, runs: list[dict[str, float]]) -> Row:
-    unit = UNITS.get(what.split(maxsplit=1)[0].rstrip(","), "")
+def _row(name: str, runs: list[dict[str, float]]) -> Row:
+    unit = UNITS.get(name.split(maxsplit=1)[0].rstrip(","), "")
     ours, peer = report.median(runs, "ours"), report.median(runs, "peer")
-    return Row(what, unit, ours, peer, "CoreDNS + cache", GOALS.get(what), runs)
+    return Row(name, unit, ours, peer, "CoreDNS + cache", GOALS.get(name), runs)
 
 
 def measure(seconds: int, rounds: int) -> None:
@@ -162,28 +162,28 @@ def measure(seconds: int, rounds: int) -> None:
         try:
             plane = ControlPlane.start(directory, programs=(Program.ETCD, Program.APISERVER))
             asyncio.run(load.write_cluster(plane))
-            contest = Contest(plane, Path(scratch), seconds, rounds)
-            runs = contest.one_core() | contest.both_cores()
+            comparison = Comparison(plane, Path(scratch), seconds, rounds)
+            runs = comparison.one_core() | comparison.both_cores()
         finally:
             controlplane.remove(directory)
-    rows = [_row(what, found) for what, found in runs.items()]
-    reached = f"Endpoints replaced a second: {statistics.median(contest.churn_reached):.0f}."
+    rows = [_row(name, of_name) for name, of_name in runs.items()]
+    reached = f"Endpoints replaced a second: {statistics.median(comparison.churn_reached):.0f}."
     busy = f"Load average: {before:.1f} before, {os.getloadavg()[0]:.1f} after."
     report.publish("dns", "make bench-dns", rows, f"{NOTES}\n\n{reached} {busy}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=5, help="of load per run")
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    parser.add_argument("--seconds", type=int, default=5, help="Seconds of load per run.")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds per measurement.")
+    options = parser.parse_args()
     if not shutil.which("dnsperf"):
         raise ZonewiseError("dnsperf is missing: install it, on Debian with `apt-get install dnsperf`")
     coredns.ensure()
     try:
-        measure(asked.seconds, asked.rounds)
+        measure(options.seconds, options.rounds)
     except KeyboardInterrupt:
-        sys.exit("interrupted: nothing was written, and all that was started has been stopped")
+        sys.exit("interrupted: no results written, all processes stopped")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Endpoints that come and go: a process of its own that replaces endpoints through the API server at a steady rate.
+"""Endpoint churn: a separate process that replaces endpoints through the API server at a steady rate.
 
-`python -m bench.dns.churn KUBECONFIG RATE` goes on until its input ends, and prints how many a second it replaced.
+`python -m bench.dns.churn KUBECONFIG RATE` runs until its input ends, and prints how many it replaced per second.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from zonewise.kube.client.client import Client
 from zonewise.objects import ENDPOINT_SLICES
 
 ENDPOINTS_PER_WRITE = load.ENDPOINTS_EACH // 2
-WRITES_AT_ONCE = 16
+CONCURRENT_WRITES = 16
 PATIENCE_SECONDS = 60.0
 
 
 class Churn:
-    """Runs until it is stopped; `rate` is what was reached."""
+    """Runs until `stop`, which returns the rate reached."""
 
     def __init__(self, config: Path, endpoints_per_second: int) -> None:
         command = [sys.executable, "-m", "bench.dns.churn", str(config), str(endpoints_per_second)]
@@ -39,17 +39,17 @@ class Churn:
 
 async def _run(config: Path, endpoints_per_second: int, ended: asyncio.Event) -> float:
     interval = ENDPOINTS_PER_WRITE / endpoints_per_second
-    begin, written = time.monotonic(), 0
+    begin, replaced = time.monotonic(), 0
     async with Client(kubeconfig.load(config)) as client, asyncio.TaskGroup() as group:
-        free = asyncio.Semaphore(WRITES_AT_ONCE)
+        free = asyncio.Semaphore(CONCURRENT_WRITES)
 
         async def write(number: int, change: int) -> None:
-            nonlocal written
+            nonlocal replaced
             try:
                 await client.update(ENDPOINT_SLICES, load.slice_of(number, change, ENDPOINTS_PER_WRITE), "default")
             finally:
                 free.release()
-            written += ENDPOINTS_PER_WRITE
+            replaced += ENDPOINTS_PER_WRITE
 
         for count in itertools.count():
             await free.acquire()
@@ -58,11 +58,11 @@ async def _run(config: Path, endpoints_per_second: int, ended: asyncio.Event) ->
             change, number = divmod(count, load.SERVICES_COUNT - 1)
             group.create_task(write(number + 1, change % 200 + 2))
             await asyncio.sleep(max(0.0, begin + (count + 1) * interval - time.monotonic()))
-    return written / (time.monotonic() - begin)
+    return replaced / (time.monotonic() - begin)
 
 
 async def main() -> None:
-    """Ends when nobody holds the other end of its input any more."""
+    """Ends when its input is closed."""
     config, rate = sys.argv[1:]
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, ended.set)

@@ -1,6 +1,6 @@
-"""The real CoreDNS: built once from its Go module into the cache, and run against the same API server.
+"""CoreDNS: built once from its Go module into the cache, and run against a given API server.
 
-`python -m bench.dns.coredns` builds it, unless it is there: `make setup` does, for the tests that compare with it.
+`python -m bench.dns.coredns` builds it if it is missing; `make setup` does so for the tests that compare with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODULE = Path(__file__).parent / "coredns"
 
 
 def ensure() -> Path:
-    """The binary, built now unless it is there: some minutes. Two at once wait for each other."""
+    """The binary. Building it takes some minutes; a lock keeps two processes from building at once."""
     sources = b"".join(sorted(path.read_bytes() for path in MODULE.iterdir()))
     binary = paths.cache_root() / "coredns" / hashlib.sha256(sources).hexdigest()[:12]
     if binary.exists():
@@ -35,11 +35,11 @@ def ensure() -> Path:
 
 
 def _build(binary: Path) -> None:
-    print("setup: building CoreDNS, which our DNS server is compared with: some minutes, once", file=sys.stderr)
+    print("setup: building CoreDNS for comparison with our DNS server: some minutes, once", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=binary.parent) as scratch:
-        made = Path(scratch, "coredns")
-        GoToolchain(MODULE).run(["build", "-trimpath", "-ldflags=-s -w", "-o", str(made), "."])
-        made.rename(binary)
+        built = Path(scratch, "coredns")
+        GoToolchain(MODULE).run(["build", "-trimpath", "-ldflags=-s -w", "-o", str(built), "."])
+        built.rename(binary)
 
 
 class CoreDns:

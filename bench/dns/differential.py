@@ -1,7 +1,7 @@
-"""Are our answers CoreDNS' answers? Random states of a cluster, and every name in them asked of both servers.
+"""Differential test against CoreDNS: every name of random cluster states is queried from both servers.
 
-Each state is a namespace with a few Services of all kinds, written to one real API server that both watch. A difference
-in code, answers or glue is printed, and the exit code is 1. `python -m bench.dns.differential --states 500`
+Each state is a namespace with a few Services of all kinds, on one real API server that both watch. Differences in
+response code, answers or glue are printed, and the exit code is 1. `python -m bench.dns.differential --states 500`
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class State:
 
 
 def random_states(count: int, seed: int) -> list[State]:
-    """The last one says that all are written."""
+    """The last one is a sentinel: when a server knows it, it knows all."""
     chance = random.Random(seed)
     return [*(random_state(number, chance) for number in range(count)), sentinel()]
 
@@ -101,11 +101,11 @@ def _slice(owner: str, family: str, number: int, ports: list[Json], chance: rand
 
 
 def _named_slice(owner: str, namespace: str, ports: list[Json], chance: random.Random) -> Json:
-    """One endpoint that is a name: of several, CoreDNS gives as many aliases, which no resolver takes (RFC 2181, 10.1)."""
-    found = _slice(owner, "IPv4", 0, ports, chance)
+    """One FQDN endpoint. For several, CoreDNS returns several CNAMEs, which resolvers reject (RFC 2181, 10.1)."""
+    body = _slice(owner, "IPv4", 0, ports, chance)
     target = f"s{chance.randint(0, 3)}.{namespace}.svc.cluster.local"
     endpoint = {"addresses": [target], "conditions": {"ready": True}, "zone": chance.choice(ZONES)}
-    return {**found, "addressType": "FQDN", "endpoints": [endpoint]}
+    return {**body, "addressType": "FQDN", "endpoints": [endpoint]}
 
 
 def _endpoint(family: str, chance: random.Random) -> Json:
@@ -115,18 +115,18 @@ def _endpoint(family: str, chance: random.Random) -> Json:
         if family == "IPv4"
         else str(ip_address((0xFD << 120) + last))
     )
-    found: Json = {"addresses": [address], "conditions": {}}
+    endpoint: Json = {"addresses": [address], "conditions": {}}
     if (ready := chance.choice([True, True, False, None])) is not None:
-        found["conditions"]["ready"] = ready
+        endpoint["conditions"]["ready"] = ready
     if chance.random() < 0.4:
-        found["hostname"] = chance.choice(["a", "b", "web-0"])
+        endpoint["hostname"] = chance.choice(["a", "b", "web-0"])
     if chance.random() < 0.7:
-        found["zone"] = chance.choice(ZONES)
-    return found
+        endpoint["zone"] = chance.choice(ZONES)
+    return endpoint
 
 
 def names_of(state: State) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every name that the state could have, and some that it has not."""
+    """Every name that the state may have, and some that it does not have."""
     yield f"{state.namespace}.svc", KINDS
     yield f"nothing.{state.namespace}.svc", ("A",)
     for service in state.services:
@@ -139,9 +139,9 @@ def names_of(state: State) -> Iterator[tuple[str, tuple[str, ...]]]:
         for zone in (*ZONES, "nowhere"):
             for directive in ("pin", "prefer"):
                 yield f"{zone}.{directive}._zone.{base}", KINDS
-        for each in state.slices:
-            if each["metadata"]["labels"]["kubernetes.io/service-name"] == name:
-                for endpoint in each["endpoints"]:
+        for slice_ in state.slices:
+            if slice_["metadata"]["labels"]["kubernetes.io/service-name"] == name:
+                for endpoint in slice_["endpoints"]:
                     dashed = endpoint["addresses"][0].replace(".", "-").replace(":", "-")
                     yield f"{dashed}.{base}", ("A", "AAAA", "SRV")
                     if host := endpoint.get("hostname"):
@@ -149,26 +149,26 @@ def names_of(state: State) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def reverse_names_of(state: State) -> Iterator[str]:
-    for each in state.slices:
-        for endpoint in each["endpoints"]:
-            if each["addressType"] != "FQDN":
+    for slice_ in state.slices:
+        for endpoint in slice_["endpoints"]:
+            if slice_["addressType"] != "FQDN":
                 yield f"{ip_address(endpoint['addresses'][0]).reverse_pointer}."
 
 
 @dataclass(frozen=True)
-class Seen:
+class Reply:
     rcode: str
     answers: frozenset[str]
     glue: frozenset[str]
 
 
-def seen(port: int, name: str, kind: str) -> Seen:
+def query_server(port: int, name: str, kind: str) -> Reply:
     query = dns.message.make_query(name, kind, use_edns=0, payload=4096)
-    if kind == "SRV":  # glue may be left out where it has no room, and we take less room over UDP
-        reply = dns.query.tcp(query, "127.0.0.1", port=port, timeout=PATIENCE_SECONDS)
+    if kind == "SRV":  # glue that does not fit is left out, and our limit over UDP is lower
+        message = dns.query.tcp(query, "127.0.0.1", port=port, timeout=PATIENCE_SECONDS)
     else:
-        reply, _ = dns.query.udp_with_fallback(query, "127.0.0.1", port=port, timeout=PATIENCE_SECONDS)
-    return Seen(dns.rcode.to_text(reply.rcode()), _texts(reply.answer), _texts(reply.additional))
+        message, _ = dns.query.udp_with_fallback(query, "127.0.0.1", port=port, timeout=PATIENCE_SECONDS)
+    return Reply(dns.rcode.to_text(message.rcode()), _texts(message.answer), _texts(message.additional))
 
 
 def _texts(section: Any) -> frozenset[str]:
@@ -183,49 +183,50 @@ async def write(plane: ControlPlane, states: list[State]) -> None:
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         busy = asyncio.Semaphore(20)
 
-        async def one(state: State) -> None:
+        async def create(state: State) -> None:
             async with busy:
                 await client.create(NAMESPACES, {"metadata": {"name": state.namespace}})
                 for service in state.services:
                     await client.create(SERVICES, service, state.namespace)
-                for each in state.slices:
-                    await client.create(ENDPOINT_SLICES, each, state.namespace)
+                for slice_ in state.slices:
+                    await client.create(ENDPOINT_SLICES, slice_, state.namespace)
 
-        await asyncio.gather(*(one(state) for state in states[:-1]))
-        await one(states[-1])  # both servers know the last one: they know all
+        await asyncio.gather(*(create(state) for state in states[:-1]))
+        await create(states[-1])
 
 
 def sentinel() -> State:
     address: Json = {"addresses": ["10.99.0.1"], "conditions": {"ready": True}}
     labels = {"kubernetes.io/service-name": "done"}
-    each = {"metadata": {"name": "done", "labels": labels}, "addressType": "IPv4", "ports": [], "endpoints": [address]}
-    return State("sentinel", [_service("done", clusterIP="None")], [each])
+    metadata = {"name": "done", "labels": labels}
+    slice_ = {"metadata": metadata, "addressType": "IPv4", "ports": [], "endpoints": [address]}
+    return State("sentinel", [_service("done", clusterIP="None")], [slice_])
 
 
 @dataclass
-class Comparison:
-    asked: int
+class DifferentialResult:
+    questions: int
     differences: list[str]
 
 
-def compare(ours: int, theirs: int, states: list[State]) -> Comparison:
-    found = Comparison(0, [])
+def compare(ours: int, theirs: int, states: list[State]) -> DifferentialResult:
+    result = DifferentialResult(0, [])
     for state in states:
         names = [(f"{name}.{DOMAIN}", kind) for name, kinds in names_of(state) for kind in kinds]
         names += [(name, "PTR") for name in reverse_names_of(state)]
         for name, kind in dict.fromkeys(names):
-            found.asked += 1
-            a, b = seen(ours, name, kind), seen(theirs, name, kind)
-            if a != b and not _is_meant(name, kind, a, b):
-                found.differences.append(f"{name} {kind}\n  ours   {a}\n  theirs {b}")
-    return found
+            result.questions += 1
+            our_reply, their_reply = query_server(ours, name, kind), query_server(theirs, name, kind)
+            if our_reply != their_reply and not _is_intended(name, kind, our_reply, their_reply):
+                result.differences.append(f"{name} {kind}\n  ours   {our_reply}\n  theirs {their_reply}")
+    return result
 
 
-def _is_meant(name: str, kind: str, ours: Seen, theirs: Seen) -> bool:
-    """Names of nobody are passed on, and here is nobody to pass them to: we refuse, CoreDNS fails.
+def _is_intended(name: str, kind: str, ours: Reply, theirs: Reply) -> bool:
+    """Unknown names are forwarded, and there is no upstream here: ours refuses, CoreDNS fails.
 
-    And CoreDNS says of a namespace, if asked for TXT, that it does not exist, though for other types it says that it does;
-    resolvers that remember denials (RFC 8020) then deny all names below it.
+    CoreDNS answers NXDOMAIN to TXT queries for a namespace, but NOERROR to other types. Resolvers that cache denials
+    by RFC 8020 then deny all names below it.
     """
     if kind == "PTR":
         return (ours.rcode, theirs.rcode) == ("REFUSED", "SERVFAIL")
@@ -234,7 +235,7 @@ def _is_meant(name: str, kind: str, ours: Seen, theirs: Seen) -> bool:
 
 
 def wait(port: int) -> None:
-    """Over TCP, which says when nobody is there yet."""
+    """Over TCP, which fails at once while the server does not listen yet."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     query = dns.message.make_query(f"done.sentinel.svc.{DOMAIN}", "A")
     while time.monotonic() < deadline:
@@ -244,7 +245,7 @@ def wait(port: int) -> None:
         except OSError:
             pass
         time.sleep(0.1)
-    raise TimeoutError(f"port {port} never knew the last state")
+    raise TimeoutError(f"the server on port {port} did not learn the last state within {PATIENCE_SECONDS:.0f} s")
 
 
 def free_port() -> int:
@@ -257,18 +258,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--states", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    states = random_states(asked.states, asked.seed)
+    options = parser.parse_args()
+    states = random_states(options.states, options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch, "plane")
         plane = ControlPlane.start(directory, programs=(Program.ETCD, Program.APISERVER))
         try:
-            return _against(plane, states, Path(scratch))
+            return _run(plane, states, Path(scratch))
         finally:
             controlplane.remove(directory)
 
 
-def _against(plane: ControlPlane, states: list[State], scratch: Path) -> int:
+def _run(plane: ControlPlane, states: list[State], scratch: Path) -> int:
     asyncio.run(write(plane, states))
     ours, theirs = free_port(), free_port()
     command = [
@@ -285,14 +286,14 @@ def _against(plane: ControlPlane, states: list[State], scratch: Path) -> int:
     try:
         wait(ours)
         wait(theirs)
-        found = compare(ours, theirs, states)
+        result = compare(ours, theirs, states)
     finally:
         peer.stop()
         server.terminate()
         server.wait()
-    print(*found.differences, sep="\n")
-    print(f"{len(states) - 1} states, {found.asked} questions, {len(found.differences)} differences")
-    return 1 if found.differences else 0
+    print(*result.differences, sep="\n")
+    print(f"{len(states) - 1} states, {result.questions} questions, {len(result.differences)} differences")
+    return 1 if result.differences else 0
 
 
 if __name__ == "__main__":

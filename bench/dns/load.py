@@ -1,4 +1,4 @@
-"""The cluster that both servers watch, what they are asked, and how it is measured."""
+"""Load and measurement: the cluster that both servers watch, the queries, CPU, latency and memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def write_cluster(plane: ControlPlane) -> None:
-    """Headless Services with a soft rule. The bench's client, on loopback, is a pod of zone-a."""
+    """Headless Services with a soft rule. The benchmark's client, on loopback, is located in zone-a."""
     async with Client(kubeconfig.load(plane.kubeconfig)) as client:
         for number, zone in enumerate(ZONES):
             pods = f"127.0.{number}.0/24"
@@ -43,7 +43,7 @@ async def write_cluster(plane: ControlPlane) -> None:
             await client.create(NODES, body)
         busy = asyncio.Semaphore(16)
 
-        async def one(number: int) -> None:
+        async def create(number: int) -> None:
             async with busy:
                 spec = {"clusterIP": "None", "ports": [{"name": "http", "port": 80}]}
                 await client.create(
@@ -51,7 +51,7 @@ async def write_cluster(plane: ControlPlane) -> None:
                 )
                 await client.create(ENDPOINT_SLICES, slice_of(number), "default")
 
-        await asyncio.gather(*(one(number) for number in range(SERVICES_COUNT)))
+        await asyncio.gather(*(create(number) for number in range(SERVICES_COUNT)))
 
 
 def slice_of(number: int, change: int = 0, changed: int = 1) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def slice_of(number: int, change: int = 0, changed: int = 1) -> dict[str, Any]:
         {
             "addresses": [f"10.{number // 250}.{number % 250}.{index + 1}"],
             "conditions": {"ready": True},
-            **place(index),
+            **location(index),
         }
         for index in range(ENDPOINTS_EACH)
     ]
@@ -74,13 +74,13 @@ def slice_of(number: int, change: int = 0, changed: int = 1) -> dict[str, Any]:
     }
 
 
-def place(index: int) -> dict[str, str]:
+def location(index: int) -> dict[str, str]:
     zone = ZONES[index % len(ZONES)]
     return {"nodeName": f"node-{zone}", "zone": zone}
 
 
 def write_questions(path: Path) -> None:
-    """70 % addresses, 15 % IPv6 addresses that there are none of, 15 % names of search paths that don't exist."""
+    """70 % A, 15 % AAAA without data, 15 % names of search paths that don't exist."""
     chance = random.Random(1)
     lines = []
     for _ in range(20_000):
@@ -98,7 +98,7 @@ class Run:
 
 
 def run(port: int, pid: int, questions: Path, seconds: int, cpus: str, clients: int = 8) -> Run:
-    """dnsperf as hard as it can, and the CPU time of the whole server meanwhile."""
+    """dnsperf at full load, and the CPU time of all processes of the server."""
     before = cpu_seconds(pid)
     command = ["taskset", "-c", cpus, "dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(questions)]
     output = subprocess.run(
@@ -110,8 +110,8 @@ def run(port: int, pid: int, questions: Path, seconds: int, cpus: str, clients: 
 
 
 def _figure(output: str, name: str) -> float:
-    found = re.search(rf"{name}:\s+([\d.]+)", output)
-    return float(found[1]) if found else 0.0
+    match = re.search(rf"{name}:\s+([\d.]+)", output)
+    return float(match[1]) if match else 0.0
 
 
 def tree(pid: int) -> Iterator[int]:
@@ -123,8 +123,8 @@ def tree(pid: int) -> Iterator[int]:
 
 def cpu_seconds(pid: int) -> float:
     total = 0
-    for each in tree(pid):
-        fields = Path(f"/proc/{each}/stat").read_text().rsplit(")", 1)[1].split()
+    for process in tree(pid):
+        fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
         total += int(fields[11]) + int(fields[12])
     return total / _TICKS
 
@@ -133,9 +133,8 @@ def cpu_seconds(pid: int) -> float:
 class Memory:
     """Of all processes of a server, in MiB.
 
-    `proportional` (PSS) counts a page that several processes share once, divided among all who share it. `resident` is
-    the plain sum. `alone` is as if no other program on the machine used the same libraries: what processes have written,
-    and each mapped file once.
+    `proportional` (PSS) divides a shared page among all processes that share it. `resident` is the plain sum. `alone` is
+    as if no other program on the machine used the same libraries: anonymous memory, and each mapped file once.
     """
 
     proportional: float
@@ -146,26 +145,26 @@ class Memory:
 def memory_of(pid: int) -> Memory:
     totals = {"Pss": 0, "Rss": 0, "Pss_Anon": 0}
     files: dict[tuple[str, ...], int] = {}
-    for each in tree(pid):
-        summed = Path(f"/proc/{each}/smaps_rollup").read_text()
+    for process in tree(pid):
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
         for name in totals:
-            found = re.search(rf"^{name}:\s+(\d+)", summed, re.MULTILINE)
-            totals[name] += int(found[1]) if found else 0
-        for key, kib in _mapped_files(each):
+            match = re.search(rf"^{name}:\s+(\d+)", rollup, re.MULTILINE)
+            totals[name] += int(match[1]) if match else 0
+        for key, kib in _mapped_files(process):
             files[key] = max(files.get(key, 0), kib)
     return Memory(totals["Pss"] / 1024, totals["Rss"] / 1024, (totals["Pss_Anon"] + sum(files.values())) / 1024)
 
 
 def _mapped_files(pid: int) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Each mapping of a file, by its place there, and how much of it is resident and not written to."""
+    """Mappings of files, by offset and file, with the KiB that are resident and not private copies."""
     text = Path(f"/proc/{pid}/smaps").read_text()
-    for found in re.finditer(
+    for match in re.finditer(
         r"^[\da-f]+-[\da-f]+ \S+ (\S+) \S+ (\d+) *(.*)\n(?:.*\n)*?Rss: +(\d+)(?:.*\n)*?Anonymous: +(\d+)",
         text,
         re.MULTILINE,
     ):
-        if found[2] != "0":
-            yield found.group(1, 2, 3), int(found[4]) - int(found[5])
+        if match[2] != "0":
+            yield match.group(1, 2, 3), int(match[4]) - int(match[5])
 
 
 def round_trips_us(port: int, count: int, cpu: int = 1) -> list[float]:
@@ -191,7 +190,7 @@ def round_trips_us(port: int, count: int, cpu: int = 1) -> list[float]:
 
 
 def change_seconds(plane: ControlPlane, port: int, change: int) -> float:
-    """From the API server's word that it has an endpoint to the answer that has it."""
+    """From the API server's acknowledgement of a new endpoint to the first answer with it."""
     body = slice_of(0, change)
     address = body["endpoints"][-1]["addresses"][0]
     plane.request("PUT", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s0", body)
@@ -201,7 +200,7 @@ def change_seconds(plane: ControlPlane, port: int, change: int) -> float:
         reply = dns.query.udp(query, "127.0.0.1", port=port, timeout=10)
         if any(record.to_text() == address for rrset in reply.answer for record in rrset):
             return time.perf_counter() - begin
-        assert time.perf_counter() < begin + 60, "the answer never changed"
+        assert time.perf_counter() < begin + 60, "the answer did not change within 60 s"
 
 
 class Ours:

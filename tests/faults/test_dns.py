@@ -1,6 +1,6 @@
-"""The DNS server under what hostile or broken clients, clusters and machines do to it; honest clients must not notice.
+"""Faults: hostile clients, API server outages, mass changes and killed replicas. Other clients must not be affected.
 
-Short in every run; ZONEWISE_FAULTS=long does more of everything.
+Short by default; ZONEWISE_FAULTS=long does more of everything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import dns.message
 import pytest
 
 from support.dns import packets
-from support.dns.cluster import endpoint, told
+from support.dns.cluster import answer_texts, endpoint
 from support.dns.server import IN_ZONE, Server, create_nodes, create_service, slice_body, slices_path
 from support.lab import shared_cluster
 from support.process import wait_for
@@ -39,7 +39,7 @@ AWAY_SECONDS = 600.0 if LONG else 3.0
 CHURNED_SERVICES, CHURNED_ENDPOINTS, ROUNDS = (20, 1000, 5) if LONG else (4, 500, 2)
 KILLS = 20 if LONG else 1
 RETRY_SECONDS = 5.0
-"""resolv.conf's own."""
+"""The default of resolv.conf."""
 
 NAME = "plain.default.svc.cluster.local."
 MANY = "many.default.svc.cluster.local."
@@ -48,36 +48,36 @@ EVERY = ["A 10.0.11.1", "A 10.0.21.1"]
 
 @pytest.fixture(scope="module")
 def plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
-    found = run_directory.private()
-    create_nodes(found)
-    create_service(found, "default", "plain", clusterIP="None")
+    control_plane = run_directory.private()
+    create_nodes(control_plane)
+    create_service(control_plane, "default", "plain", clusterIP="None")
     near = [endpoint("10.0.11.1", "zone-a-1"), endpoint("10.0.21.1", "zone-b-1")]
-    found.request("POST", slices_path("default"), slice_body("plain", near))
-    create_service(found, "default", "many", clusterIP="None")
+    control_plane.request("POST", slices_path("default"), slice_body("plain", near))
+    create_service(control_plane, "default", "many", clusterIP="None")
     many = [endpoint(f"10.1.{n // 250}.{n % 250}") for n in range(300)]
-    found.request("POST", slices_path("default"), slice_body("many", many))
-    yield found
-    run_directory.remove(found)
+    control_plane.request("POST", slices_path("default"), slice_body("many", many))
+    yield control_plane
+    run_directory.remove(control_plane)
 
 
 @pytest.fixture(scope="module")
 def server(plane: ControlPlane) -> Iterator[Server]:
-    found = Server(plane, "--no-forward")
-    yield found
-    assert found.metric("zonewise_dns_errors_total") == 0, "no packet ever broke us"
-    found.remove()
+    started = Server(plane, "--no-forward")
+    yield started
+    assert started.metric("zonewise_dns_errors_total") == 0, "no packet caused an error"
+    started.remove()
 
 
 @pytest.fixture(scope="module")
 def limited(plane: ControlPlane) -> Iterator[Server]:
-    found = Server(plane, "--no-forward", "--queries-per-second", "20", descriptors=DESCRIPTORS)
-    yield found
-    assert found.metric("zonewise_dns_errors_total") == 0
-    found.remove()
+    started = Server(plane, "--no-forward", "--queries-per-second", "20", descriptors=DESCRIPTORS)
+    yield started
+    assert started.metric("zonewise_dns_errors_total") == 0
+    started.remove()
 
 
-def test_malformed_packets(server: Server) -> None:
-    """Loops of pointers, wrong counts, cut, damaged and made up; what is answered is a reply, and not too large."""
+def test_malformed_packets_get_a_small_reply_or_none(server: Server) -> None:
+    """Pointer loops, wrong counts, truncated, damaged and random packets."""
     chance = random.Random(7)
     kept = [*packets.kept(), *packets.seeds(), *LOOPS]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -86,11 +86,11 @@ def test_malformed_packets(server: Server) -> None:
         for number in range(PACKETS):
             sock.send(_damaged(bytearray(chance.choice(kept)), chance))
             if number % 200 == 0:
-                assert server.told(NAME) == EVERY
-            for reply in _waiting(sock):
+                assert server.answer_texts(NAME) == EVERY
+            for reply in _received(sock):
                 assert reply[2] & 0x80
                 assert len(reply) <= 1232
-    assert told(server.ask(NAME, tcp=True)) == EVERY
+    assert answer_texts(server.ask(NAME, tcp=True)) == EVERY
 
 
 _HEAD = b"\0\7\1\0\0\1\0\0\0\0\0\0"
@@ -109,7 +109,7 @@ def _damaged(packet: bytearray, chance: random.Random) -> bytes:
     return bytes(packet[: chance.randrange(len(packet) + 1)] if chance.random() < 0.2 else packet)
 
 
-def _waiting(sock: socket.socket) -> Iterator[bytes]:
+def _received(sock: socket.socket) -> Iterator[bytes]:
     try:
         while True:
             yield sock.recv(65535)
@@ -117,58 +117,58 @@ def _waiting(sock: socket.socket) -> Iterator[bytes]:
         return
 
 
-def test_large_and_slow_clients_over_tcp(server: Server) -> None:
-    """A message of nearly 64 KB is a question all the same; who sends a byte now and then is not waited for."""
+def test_large_and_slow_tcp_clients_do_not_block_others(server: Server) -> None:
+    """A query of nearly 64 KB is answered; a connection without a complete message is closed."""
     padding = dns.edns.GenericOption(dns.edns.OptionType.PADDING, bytes(65_000))
     query = dns.message.make_query(NAME, "A", use_edns=0, options=[padding]).to_wire(max_size=65_535)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as large, large.makefile("rb") as stream:
         large.sendall(struct.pack(">H", len(query)) + query)
         reply = dns.message.from_wire(stream.read(int.from_bytes(stream.read(2))))
-    assert told(reply) == EVERY
+    assert answer_texts(reply) == EVERY
     slow = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(50)]
-    for number, each in enumerate(slow):
-        each.sendall((struct.pack(">H", len(query)) + query)[: number * 1000 + 1])
+    for number, connection in enumerate(slow):
+        connection.sendall((struct.pack(">H", len(query)) + query)[: number * 1000 + 1])
     garbage = socket.create_connection(("127.0.0.1", server.port), timeout=60)
     garbage.sendall(b"\xff\xff" + os.urandom(65_535))
     for _ in range(50):
-        assert told(server.ask(NAME, tcp=True)) == EVERY
-        assert server.told(NAME) == EVERY
-    wait_for(lambda: _ended(slow) == len(slow))
-    for each in (*slow, garbage):
-        each.close()
+        assert answer_texts(server.ask(NAME, tcp=True)) == EVERY
+        assert server.answer_texts(NAME) == EVERY
+    wait_for(lambda: _count_closed(slow) == len(slow))
+    for connection in (*slow, garbage):
+        connection.close()
 
 
-def _ended(connections: list[socket.socket]) -> int:
-    """How many the server has closed, while a byte is sent on each."""
-    ended = 0
-    for each in connections:
-        each.settimeout(0)
+def _count_closed(connections: list[socket.socket]) -> int:
+    """How many the server has closed. Sends a byte on each."""
+    closed = 0
+    for connection in connections:
+        connection.settimeout(0)
         try:
-            each.send(b"\0")
-            ended += each.recv(1) == b""
+            connection.send(b"\0")
+            closed += connection.recv(1) == b""
         except BlockingIOError:
             pass
         except OSError:
-            ended += 1
+            closed += 1
     time.sleep(0.5)
-    return ended
+    return closed
 
 
-def test_more_connections_than_it_may_have(limited: Server) -> None:
-    """Those idle for longest go first: new clients are let in, and UDP does not care."""
+def test_connections_over_the_limit_close_the_longest_idle(limited: Server) -> None:
+    """New clients can connect, and UDP is not affected."""
     with ExitStack() as stack:
         opened = []
         for number in range(CONNECTIONS):
             opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", limited.port), timeout=60)))
             if number % 100 == 99:
-                assert told(limited.ask(NAME, tcp=True)) == EVERY
-                assert limited.told(NAME) == EVERY
-        wait_for(lambda: _ended(opened) >= CONNECTIONS - DESCRIPTORS)
-        assert told(limited.ask(NAME, tcp=True)) == EVERY
+                assert answer_texts(limited.ask(NAME, tcp=True)) == EVERY
+                assert limited.answer_texts(NAME) == EVERY
+        wait_for(lambda: _count_closed(opened) >= CONNECTIONS - DESCRIPTORS)
+        assert answer_texts(limited.ask(NAME, tcp=True)) == EVERY
 
 
 @pytest.mark.parametrize(("payload", "largest"), [(None, 512), (100, 512), (700, 700), (65535, 1232)])
-def test_nothing_is_amplified_beyond_what_the_client_takes(server: Server, payload: int | None, largest: int) -> None:
+def test_replies_never_exceed_the_clients_limit(server: Server, payload: int | None, largest: int) -> None:
     edns: dict[str, Any] = {} if payload is None else {"use_edns": 0, "payload": payload}
     for kind in ("A", "SRV"):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -179,7 +179,7 @@ def test_nothing_is_amplified_beyond_what_the_client_takes(server: Server, paylo
         assert dns.message.from_wire(reply).flags & dns.flags.TC
 
 
-def test_a_client_that_floods_is_sent_to_tcp_and_others_are_not(limited: Server) -> None:
+def test_flooding_client_is_redirected_to_tcp_and_others_are_not(limited: Server) -> None:
     flooding, honest = IN_ZONE["zone-a"], IN_ZONE["zone-b"]
     query = dns.message.make_query(MANY, "A", use_edns=0, payload=1232).to_wire()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -190,15 +190,15 @@ def test_a_client_that_floods_is_sent_to_tcp_and_others_are_not(limited: Server)
             sock.sendto(query, ("127.0.0.1", limited.port))
             sizes.append(len(sock.recv(65535)))
             if number % 100 == 0:
-                assert told(limited.ask(NAME, client=honest)) == EVERY
+                assert answer_texts(limited.ask(NAME, client=honest)) == EVERY
     assert sum(size <= len(query) for size in sizes) > 100, "beyond the limit a reply is no larger than the query"
-    assert len(told(limited.ask(MANY, client=flooding, tcp=True))) == 300
+    assert len(answer_texts(limited.ask(MANY, client=flooding, tcp=True))) == 300
     limited.until_metric("zonewise_dns_limited_total", lambda count: count > 100)
 
 
 @contextmanager
-def asking(ask: Callable[[], list[str]], threads: int = 2) -> Iterator[list[list[str]]]:
-    """What is answered meanwhile, by threads that ask without a pause; an answer that fails to come is an empty one."""
+def continuous_queries(ask: Callable[[], list[str]], threads: int = 2) -> Iterator[list[list[str]]]:
+    """Collects the answers to continuous queries of several threads; a missing answer is an empty one."""
     stop = threading.Event()
     answers: list[list[str]] = []
 
@@ -207,19 +207,19 @@ def asking(ask: Callable[[], list[str]], threads: int = 2) -> Iterator[list[list
             answers.append(ask())
 
     running = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
-    for each in running:
-        each.start()
+    for thread in running:
+        thread.start()
     try:
         yield answers
     finally:
         stop.set()
-        for each in running:
-            each.join()
+        for thread in running:
+            thread.join()
 
 
-def test_the_api_server_is_away(plane: ControlPlane, server: Server) -> None:
-    """For as long as it takes: no answer has an age, and metrics say how old the state is."""
-    with asking(lambda: server.told(NAME)) as answers:
+def test_answers_continue_while_the_api_server_is_down(plane: ControlPlane, server: Server) -> None:
+    """Answers do not expire, and metrics show the age of the state."""
+    with continuous_queries(lambda: server.answer_texts(NAME)) as answers:
         plane.kill(Program.APISERVER)
         try:
             server.until_metric("zonewise_watch_reconnects_total", lambda count: count > 0)
@@ -233,16 +233,16 @@ def test_the_api_server_is_away(plane: ControlPlane, server: Server) -> None:
         plane.request("POST", slices_path("default"), slice_body("later", [endpoint("10.9.9.9")]))
         server.until("later.default.svc.cluster.local.", ["A 10.9.9.9"])
     assert answers
-    assert all(each == EVERY for each in answers)
+    assert all(answer == EVERY for answer in answers)
 
 
-def test_many_endpoints_change_at_once(plane: ControlPlane, server: Server) -> None:
-    """Slices of the largest size are replaced as fast as the API server takes them: 100,000 endpoints, in the long form."""
+def test_mass_changes_do_not_delay_other_answers(plane: ControlPlane, server: Server) -> None:
+    """Full slices are replaced as fast as the API server allows: 100,000 endpoints in the long form."""
     names = [f"churned-{number}" for number in range(CHURNED_SERVICES)]
     for name in names:
         create_service(plane, "default", name, clusterIP="None")
         plane.request("POST", slices_path("default"), slice_body(name, _endpoints(0)))
-    with asking(lambda: server.told(NAME)) as answers:
+    with continuous_queries(lambda: server.answer_texts(NAME)) as answers:
         for turn in range(1, ROUNDS + 1):
             for name in names:
                 plane.request("PUT", slices_path("default", f"{name}-ipv4"), slice_body(name, _endpoints(turn)))
@@ -250,22 +250,22 @@ def test_many_endpoints_change_at_once(plane: ControlPlane, server: Server) -> N
             host = f"10-{50 + ROUNDS}-0-1.{name}.default.svc.cluster.local."
             server.until(host, [f"A 10.{50 + ROUNDS}.0.1"])
     assert answers
-    assert all(each == EVERY for each in answers)
-    assert len(told(server.ask(f"{names[0]}.default.svc.cluster.local.", tcp=True))) == CHURNED_ENDPOINTS
+    assert all(answer == EVERY for answer in answers)
+    assert len(answer_texts(server.ask(f"{names[0]}.default.svc.cluster.local.", tcp=True))) == CHURNED_ENDPOINTS
 
 
 def _endpoints(turn: int) -> list[dict[str, Any]]:
     return [endpoint(f"10.{50 + turn}.{n // 250}.{n % 250}") for n in range(CHURNED_ENDPOINTS)]
 
 
-def test_one_of_two_replicas_is_killed_under_load(plane: ControlPlane) -> None:
-    """Clients know both, as resolv.conf has it: no query is lost beyond the one retry that every resolver makes."""
+def test_killed_replica_costs_at_most_one_retry(plane: ControlPlane) -> None:
+    """Clients have both replicas in resolv.conf, and retry once, as every resolver does."""
     with ExitStack() as stack:
         replicas = [Server(plane, "--no-forward") for _ in range(2)]
-        for each in replicas:
-            stack.callback(each.remove)
+        for replica in replicas:
+            stack.callback(replica.remove)
         turns = iter(range(10**9))
-        with asking(lambda: _ask_either(replicas, next(turns)), threads=4) as answers:
+        with continuous_queries(lambda: _ask_either(replicas, next(turns)), threads=4) as answers:
             for kill in range(KILLS):
                 victim = kill % 2
                 _more(answers)
@@ -275,7 +275,7 @@ def test_one_of_two_replicas_is_killed_under_load(plane: ControlPlane) -> None:
                 stack.callback(successor.remove)
                 replicas[victim] = successor
             _more(answers)
-    assert all(each == EVERY for each in answers)
+    assert all(answer == EVERY for answer in answers)
 
 
 def _more(answers: list[list[str]]) -> None:
@@ -284,7 +284,7 @@ def _more(answers: list[list[str]]) -> None:
 
 
 def _ask_either(replicas: list[Server], turn: int) -> list[str]:
-    """As glibc does it: one server, and if nobody is there, or no answer comes in time, the other one."""
+    """Like glibc: the second server if the first refuses or does not answer in time."""
     query = dns.message.make_query(NAME, "A").to_wire()
     for server in (replicas[turn % 2], replicas[1 - turn % 2]):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -292,7 +292,7 @@ def _ask_either(replicas: list[Server], turn: int) -> list[str]:
             sock.connect(("127.0.0.1", server.port))
             try:
                 sock.send(query)
-                return told(dns.message.from_wire(sock.recv(65535)))
+                return answer_texts(dns.message.from_wire(sock.recv(65535)))
             except OSError:
                 continue
     return []

@@ -94,7 +94,7 @@ def dns(**options: Any) -> None:
 def _inquiry(options: dict[str, Any], namespace: str) -> DnsReadings:
     from zonewise.diagnostics.read.dns import DnsReadings
     from zonewise.dns.app import domain_of
-    from zonewise.dns.decide.pod_names import PodNameRecords
+    from zonewise.dns.decide.pod_records import PodNameRecords
     from zonewise.dns.decide.record_builder import ClusterDomain
     from zonewise.dns.decide.zone import ZoneConfig
     from zonewise.dns.wire.message import RecordType

@@ -1,5 +1,5 @@
-"""The DNS server: routing decisions become answers that depend on where the client is.
+"""DNS server of the cluster: answers depend on the client's node, by the decisions of `zonewise.routing`.
 
-One watcher process turns the cluster into records (`catalog`) and sends them, ready for the wire, to serving processes
-that only look them up (`table`). Nothing here decides who gets which endpoint: `zonewise.routing` does.
+One controller process turns the cluster into records (`decide.zone`) and streams them to worker processes, which only
+look them up (`decide.table`).
 """

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from zonewise.dns.controller import LONGEST_REST_SECONDS, DnsController, DnsControllerConfig
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.upstreams import read_resolv_conf, read_upstream
 from zonewise.dns.decide.zone import ZoneConfig
 from zonewise.dns.server import priority, sockets
 from zonewise.dns.server.forkserver import ForkedProcess
 from zonewise.dns.server.sockets import ListenSockets
-from zonewise.dns.server.supervisor import Orders
+from zonewise.dns.wire.ipc import WorkerConfig
 from zonewise.dns.wire.names import WrongNameError, packed, to_wire
 from zonewise.errors import UsageError
 from zonewise.kube.manager import Manager
@@ -58,7 +58,7 @@ def controller_config(options: DnsOptions) -> DnsControllerConfig:
         _own_addresses(options.listen),
         options.locate == "pods",
     )
-    orders = Orders(
+    orders = WorkerConfig(
         domain,
         _upstreams(options),
         tuple(map(_checked_range, options.forwarders)),
@@ -94,7 +94,7 @@ async def live(
         manager = Manager(access, health, longest_rest_seconds=LONGEST_REST_SECONDS)
         controller = DnsController(manager.caches, config)
         manager.add("dns", lambda: controller.run(opened, health, forked))
-        priority.give_way()
+        priority.use_batch_scheduling()
         await manager.run()
     finally:
         opened.close()

@@ -19,12 +19,12 @@ from zonewise import log
 from zonewise.dns import metrics
 from zonewise.dns.decide import compact
 from zonewise.dns.decide.compact import CompactService
-from zonewise.dns.decide.pod_names import PodNameRecords
-from zonewise.dns.decide.table import Update
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
 from zonewise.dns.server.forkserver import ForkedProcess
 from zonewise.dns.server.sockets import ListenSockets
-from zonewise.dns.server.supervisor import Orders, Supervisor
+from zonewise.dns.server.supervisor import Supervisor
+from zonewise.dns.wire.ipc import Update, WorkerConfig, WorkerReport
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import packed, to_text
 from zonewise.kube.controller.controller import Controller
@@ -59,7 +59,7 @@ class PodRecordSource(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DnsControllerConfig:
     settings: ZoneConfig
-    orders: Orders
+    orders: WorkerConfig
 
 
 class DnsController:
@@ -98,7 +98,7 @@ class DnsController:
         """While the caches run, until cancelled. `forked` is the first fork server; without it one is started."""
         supervisor = Supervisor(sockets, self._config.orders, self._snapshot, self._take_report, forked)
         self._supervisor = supervisor
-        health.add_ready("processes", lambda: supervisor.trouble)
+        health.add_ready("processes", lambda: supervisor.unready_reason)
         health.add_ready("cluster", lambda: None if self.synced else "the cluster was not read yet")
         metrics.NAMES.set_function(lambda: self.zone.size)
         async with asyncio.TaskGroup() as group:
@@ -150,7 +150,7 @@ class DnsController:
 
     def _send(self, updates: list[Update]) -> None:
         if self._supervisor:
-            self._supervisor.tell(updates)
+            self._supervisor.broadcast(updates)
 
     def _updates(self, key: Key | PodRecordSource) -> Iterator[Update]:
         match key:
@@ -160,7 +160,7 @@ class DnsController:
                 before = self.zone.drained_by_nodes
                 yield from self.zone.set_nodes(nodes)
                 drains_changed = before != self.zone.drained_by_nodes
-                for service in self.informers.services.keys() if drains_changed else list(self.zone.viewed):
+                for service in self.informers.services.keys() if drains_changed else list(self.zone.node_dependent):
                     self.queue.add(service)  # once, however many nodes change meanwhile
             case Key("", "namespaces"):
                 namespaces = self.informers.namespaces
@@ -190,9 +190,9 @@ class DnsController:
         if self.synced:
             yield ("loaded",)
 
-    def _take_report(self, report: Any) -> None:
-        metrics.take(report, self._zone_names)
-        for client, packet, reply in report["samples"]:
+    def _take_report(self, report: WorkerReport) -> None:
+        metrics.add_report(report, self._zone_names)
+        for client, packet, reply in report.samples:
             _log_query(client, packet, reply)
 
     def _namespace_changed(self, change: Change[Namespace]) -> None:

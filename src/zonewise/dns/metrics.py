@@ -1,34 +1,38 @@
-"""What the server tells of itself: sums of what serving processes report, by the client's zone where it matters."""
+"""Metrics of the DNS server: sums of the workers' reports, by the client's zone where it matters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
-QUERIES = Counter("zonewise_dns_queries", "Queries, by the zone of the client's node; empty where unknown", ["zone"])
-DENIALS = Counter("zonewise_dns_denials", "Answers without records: the name does not exist, or has none", ["kind"])
-TOPOLOGY_ANSWERS = Counter(
+from zonewise.dns.wire.ipc import WorkerReport
+
+QUERIES: Final = Counter(
+    "zonewise_dns_queries", "Queries, by the zone of the client's node; empty where unknown", ["zone"]
+)
+DENIALS: Final = Counter("zonewise_dns_denials", "Answers without records: NXDOMAIN or NODATA", ["kind"])
+TOPOLOGY_ANSWERS: Final = Counter(
     "zonewise_dns_topology_answers",
-    "Answers of Services with a rule: near if the rule or preference was kept, far if all endpoints were given",
+    "Answers of Services with a rule: near if the rule or preference was met, far if all endpoints were returned",
     ["reach"],
 )
-ELSEWHERE = Counter("zonewise_dns_handed_over", "Queries over UDP left to the process that knows more, and asks others")
-LIMITED = Counter("zonewise_dns_limited", "Queries of clients over their limit, sent to TCP")
-DROPPED = Counter("zonewise_dns_dropped", "Queries or replies that found no room")
-ERRORS = Counter("zonewise_dns_errors", "Packets that we failed on: each is a bug")
-NAMES = Gauge("zonewise_dns_names", "Names in the cluster's domain")
-RESTARTS = Counter("zonewise_dns_process_restarts", "Serving processes that ended and were started again")
+HANDED_OVER: Final = Counter("zonewise_dns_handed_over", "UDP queries passed to the TCP and forwarding worker")
+LIMITED: Final = Counter("zonewise_dns_limited", "Queries over the client's rate limit, redirected to TCP")
+DROPPED: Final = Counter("zonewise_dns_dropped", "Queries or replies dropped because a queue was full")
+ERRORS: Final = Counter("zonewise_dns_errors", "Packets whose handling failed: each is a bug")
+NAMES: Final = Gauge("zonewise_dns_names", "Names in the cluster's domain")
+RESTARTS: Final = Counter("zonewise_dns_process_restarts", "Workers that exited and were restarted")
 
 _BUCKETS: Final = tuple(2**power / 4 for power in range(24))
-"""Microseconds, as the serving processes count."""
+"""Microseconds, as in `worker.LATENCY_BUCKETS`."""
 
 
 class DnsLatency(Collector):
-    """One query in 64 is timed, from its receipt to its reply."""
+    """One query in 64 is timed, from receipt to reply."""
 
     def __init__(self) -> None:
         self._counts = [0] * len(_BUCKETS)
@@ -44,23 +48,25 @@ class DnsLatency(Collector):
         for bound, count in zip(_BUCKETS, self._counts, strict=True):
             total += count
             buckets.append((repr(bound / 1e6), total))
-        family = HistogramMetricFamily("zonewise_dns_duration_seconds", "How long an answer takes us, sampled")
+        family = HistogramMetricFamily("zonewise_dns_duration_seconds", "Time to answer a query, sampled")
         family.add_metric([], [*buckets, ("+Inf", total)], self._sum_seconds)
         yield family
 
 
-LATENCY = DnsLatency()
+LATENCY: Final = DnsLatency()
 REGISTRY.register(LATENCY)
 
 
-def take(report: Mapping[str, Any], zones: Mapping[str, str]) -> None:
-    """A serving process's report; `zones` by node."""
-    for node, count in report["queries"].items():
+def add_report(report: WorkerReport, zones: Mapping[str, str]) -> None:
+    """`zones` by node."""
+    for node, count in report.queries.items():
         QUERIES.labels(zones.get(node, "")).inc(count)
     for kind in ("nxdomain", "nodata"):
-        DENIALS.labels(kind).inc(report[kind])
+        DENIALS.labels(kind).inc(report.answers[kind])
     for reach in ("near", "far"):
-        TOPOLOGY_ANSWERS.labels(reach).inc(report[reach])
-    for counter, name in ((ELSEWHERE, "elsewhere"), (LIMITED, "limited"), (DROPPED, "dropped"), (ERRORS, "errors")):
-        counter.inc(report[name])
-    LATENCY.add(report["latency"])
+        TOPOLOGY_ANSWERS.labels(reach).inc(report.answers[reach])
+    HANDED_OVER.inc(report.answers["handed_over"])
+    LIMITED.inc(report.limited)
+    DROPPED.inc(report.dropped)
+    ERRORS.inc(report.errors)
+    LATENCY.add(report.latency)

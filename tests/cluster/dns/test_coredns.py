@@ -1,6 +1,6 @@
-"""Beside the real CoreDNS: the same answers for every name of some random clusters, and behind it, for clients it names.
+"""Comparison with the real CoreDNS on random clusters, and the server behind CoreDNS.
 
-`python -m bench.dns.differential` compares 500 states, and takes its time.
+`python -m bench.dns.differential` compares 500 states.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import dns.query
 import pytest
 from bench.dns import coredns, differential
 
-from support.dns.cluster import endpoint, told
+from support.dns.cluster import answer_texts, endpoint
 from support.dns.server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, slice_body, slices_path
 from support.install.deployed import MANIFESTS
 from support.lab import shared_cluster
@@ -30,46 +30,44 @@ NAME = "db.default.svc.cluster.local."
 
 @pytest.fixture(scope="module")
 def plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
-    found = run_directory.private()
-    create_nodes(found)
-    create_service(found, "default", "db", HARD, clusterIP="None", ports=[{"name": "http", "port": 8080}])
+    control_plane = run_directory.private()
+    create_nodes(control_plane)
+    create_service(control_plane, "default", "db", HARD, clusterIP="None", ports=[{"name": "http", "port": 8080}])
     near = [endpoint("10.0.11.1", "zone-a-1"), endpoint("10.0.21.1", "zone-b-1")]
-    found.request("POST", slices_path("default"), slice_body("db", near))
-    yield found
-    run_directory.remove(found)
+    control_plane.request("POST", slices_path("default"), slice_body("db", near))
+    yield control_plane
+    run_directory.remove(control_plane)
 
 
 @pytest.fixture(scope="module")
 def server(plane: ControlPlane) -> Iterator[Server]:
-    found = Server(plane, "--no-forward", "--pods", "insecure", "--forwarder", "127.0.0.1/32")
-    yield found
-    found.remove()
+    started = Server(plane, "--no-forward", "--pods", "insecure", "--forwarder", "127.0.0.1/32")
+    yield started
+    started.remove()
 
 
-async def test_every_name_is_answered_as_coredns_answers_it(
-    plane: ControlPlane, server: Server, tmp_path: Path
-) -> None:
+async def test_answers_equal_those_of_coredns(plane: ControlPlane, server: Server, tmp_path: Path) -> None:
     states = differential.random_states(STATES, seed=7)
     await differential.write(plane, states)
     peer = coredns.CoreDns(plane.kubeconfig, differential.free_port(), cache=False, directory=tmp_path)
     try:
         differential.wait(server.port)
         differential.wait(peer.port)
-        found = differential.compare(server.port, peer.port, states)
+        comparison = differential.compare(server.port, peer.port, states)
     finally:
         peer.stop()
-    assert found.differences == []
-    assert found.asked > 100 * STATES
+    assert comparison.differences == []
+    assert comparison.questions > 100 * STATES
 
 
-def test_behind_coredns_each_client_gets_its_own_answer(server: Server, tmp_path: Path) -> None:
-    """With the configuration that deploy/ shows: CoreDNS says for whom it asks, and is believed."""
+def test_behind_coredns_answers_follow_the_client_subnet(server: Server, tmp_path: Path) -> None:
+    """With the Corefile of deploy/: CoreDNS sends the client's subnet, and is a trusted forwarder."""
     port = differential.free_port()
     with front(tmp_path, port, server.port):
         expected = {"zone-a": ["A 10.0.11.1"], "zone-b": ["A 10.0.21.1"], "zone-c": []}
         for zone, addresses in expected.items():
-            assert wait_for(lambda client=IN_ZONE[zone]: asked(port, client)) == [addresses]
-        assert asked(port, NOWHERE) == [["A 10.0.11.1", "A 10.0.21.1"]]
+            assert wait_for(lambda client=IN_ZONE[zone]: query_front(port, client)) == [addresses]
+        assert query_front(port, NOWHERE) == [["A 10.0.11.1", "A 10.0.21.1"]]
 
 
 def front(directory: Path, port: int, behind: int) -> ExitStack:
@@ -84,10 +82,10 @@ def front(directory: Path, port: int, behind: int) -> ExitStack:
     return stack
 
 
-def asked(port: int, client: str) -> list[list[str]]:
-    """Nothing where nobody answers yet."""
+def query_front(port: int, client: str) -> list[list[str]]:
+    """Empty until CoreDNS answers."""
     query = dns.message.make_query(NAME, "A")
     try:
-        return [told(dns.query.udp(query, "127.0.0.1", port=port, source=client, timeout=2))]
+        return [answer_texts(dns.query.udp(query, "127.0.0.1", port=port, source=client, timeout=2))]
     except (OSError, dns.exception.DNSException):
         return []

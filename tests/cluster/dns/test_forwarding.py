@@ -1,4 +1,4 @@
-"""Other names: asked of real servers on loopback, some of which fail."""
+"""Forwarding to real upstream servers on loopback, some of which fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-from support.dns.cluster import told
+from support.dns.cluster import answer_texts
 from support.dns.server import Server, create_service
 from support.lab import shared_cluster
 from support.process import wait_for
@@ -26,10 +26,10 @@ SOA = dns.rrset.from_text("test.", 60, "IN", "SOA", "ns.test. host.test. 1 60 60
 
 
 class Upstream:
-    """A server of the zone `test.`: answers over UDP and TCP, counts what it is asked, and may be told to be silent."""
+    """A server of the zone `test.` over UDP and TCP. It counts its queries and can be made silent."""
 
     def __init__(self) -> None:
-        self.asked: Counter[str] = Counter()
+        self.queries: Counter[str] = Counter()
         self.silent = False
         upstream = self
 
@@ -50,7 +50,7 @@ class Upstream:
 
         self.tcp = TcpServer(
             ("127.0.0.1", 0), Tcp
-        )  # of its ports many are taken beside other tests, of UDP's hardly any
+        )  # TCP first: other tests use many of its ports, but hardly any of UDP's
         self.port = self.tcp.server_address[1]
         self.udp = socketserver.ThreadingUDPServer(("127.0.0.1", self.port), Udp)
         for server in (self.udp, self.tcp):
@@ -59,7 +59,7 @@ class Upstream:
     def answer(self, packet: bytes, *, tcp: bool) -> bytes:
         query = dns.message.from_wire(packet)
         name = query.question[0].name.to_text().lower()
-        self.asked[f"{'tcp ' if tcp else ''}{name}"] += 1
+        self.queries[f"{'tcp ' if tcp else ''}{name}"] += 1
         if self.silent:
             return b""
         reply = dns.message.make_response(query)
@@ -84,9 +84,9 @@ class Upstream:
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[Upstream]:
-    found = Upstream()
-    yield found
-    found.close()
+    started = Upstream()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="module")
@@ -101,45 +101,45 @@ def server(run_directory: shared_cluster.Run, upstream: Upstream) -> Iterator[Se
             "--upstream",
             f"127.0.0.1:{upstream.port}",
         ]
-        found = Server(plane, *options)
-        yield found
-    found.remove()
+        started = Server(plane, *options)
+        yield started
+    started.remove()
     run_directory.remove(plane)
 
 
-def test_other_names_are_asked_of_whoever_answers_and_kept(server: Server, upstream: Upstream) -> None:
+def test_upstream_answers_and_denials_are_cached(server: Server, upstream: Upstream) -> None:
     for tcp in (False, True):
         for _ in range(5):
             reply = server.ask("WWW.test.", tcp=tcp)
-            assert told(reply) == ["A 192.0.2.1"]
+            assert answer_texts(reply) == ["A 192.0.2.1"]
             assert reply.question[0].name.to_text() == "WWW.test."
             assert reply.flags & dns.flags.RA
-    assert upstream.asked["www.test."] == 1, "asked once, then kept"
+    assert upstream.queries["www.test."] == 1, "sent once, then cached"
     for _ in range(3):
         assert server.rcode("none.test.") == "NXDOMAIN"
-    assert upstream.asked["none.test."] == 1, "denials are kept too"
+    assert upstream.queries["none.test."] == 1, "denials are cached, too"
 
 
-def test_what_does_not_fit_is_asked_over_tcp(server: Server, upstream: Upstream) -> None:
+def test_truncated_upstream_answer_is_fetched_over_tcp(server: Server, upstream: Upstream) -> None:
     cut = server.ask("large.test.")
     assert cut.flags & dns.flags.TC
-    assert len(told(server.ask("large.test.", tcp=True))) == 500
-    assert upstream.asked["tcp large.test."] == 1
+    assert len(answer_texts(server.ask("large.test.", tcp=True))) == 500
+    assert upstream.queries["tcp large.test."] == 1
 
 
-def test_an_external_name_is_followed_to_its_owner(server: Server) -> None:
+def test_external_name_is_resolved_by_upstreams(server: Server) -> None:
     for tcp in (False, True):
         reply = server.ask("away.default.svc.cluster.local.", tcp=tcp)
-        assert told(reply) == ["A 192.0.2.1", "CNAME www.test."]
-    assert server.told("away.default.svc.cluster.local.", "CNAME") == ["CNAME www.test."]
+        assert answer_texts(reply) == ["A 192.0.2.1", "CNAME www.test."]
+    assert server.answer_texts("away.default.svc.cluster.local.", "CNAME") == ["CNAME www.test."]
 
 
-def test_an_old_answer_is_given_when_nobody_answers(server: Server, upstream: Upstream) -> None:
-    assert server.told("old.test.") == ["A 192.0.2.1"]
+def test_stale_answer_is_served_when_no_upstream_answers(server: Server, upstream: Upstream) -> None:
+    assert server.answer_texts("old.test.") == ["A 192.0.2.1"]
     upstream.silent = True
-    before = upstream.asked["old.test."]
-    wait_for(lambda: server.told("old.test.") == ["A 192.0.2.1"] and upstream.asked["old.test."] > before)
+    before = upstream.queries["old.test."]
+    wait_for(lambda: server.answer_texts("old.test.") == ["A 192.0.2.1"] and upstream.queries["old.test."] > before)
     assert server.rcode("new.test.") == "SERVFAIL"
-    assert server.told("cluster.local.", "NS"), "our own names need nobody"
+    assert server.answer_texts("cluster.local.", "NS"), "names of the cluster need no upstream"
     upstream.silent = False
     wait_for(lambda: server.rcode("new.test.") == "NXDOMAIN")

@@ -1,4 +1,4 @@
-"""The whole server: a real API server, the real command, dnspython over UDP and TCP."""
+"""The DNS server end to end: a real API server, the real command, dnspython over UDP and TCP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import dns.message
 import dns.query
 import pytest
 
-from support.dns.cluster import endpoint, told
+from support.dns.cluster import answer_texts, endpoint
 from support.dns.server import IN_ZONE, NOWHERE, Server, create_nodes, create_service, node, slice_body, slices_path
 from support.lab import shared_cluster
 from support.process import wait_for
@@ -29,25 +29,27 @@ EVERY = ["A 10.0.11.1", "A 10.0.21.1"]
 
 @pytest.fixture(scope="module")
 def plane(run_directory: shared_cluster.Run) -> Iterator[ControlPlane]:
-    found = run_directory.private()
-    create_nodes(found)
+    control_plane = run_directory.private()
+    create_nodes(control_plane)
     near = [endpoint("10.0.11.1", "zone-a-1", hostname="a"), endpoint("10.0.21.1", "zone-b-1")]
     for name, rule in (("soft", SOFT), ("hard", HARD), ("plain", {})):
-        create_service(found, "default", name, rule, clusterIP="None", ports=[{"name": "http", "port": 8080}])
-        found.request("POST", slices_path("default"), slice_body(name, near))
+        create_service(control_plane, "default", name, rule, clusterIP="None", ports=[{"name": "http", "port": 8080}])
+        control_plane.request("POST", slices_path("default"), slice_body(name, near))
     many = [endpoint(f"10.1.{n // 250}.{n % 250}") for n in range(300)]
-    create_service(found, "default", "many", clusterIP="None")
-    found.request("POST", slices_path("default"), slice_body("many", many))
-    create_service(found, "default", "away", type="ExternalName", externalName="plain.default.svc.cluster.local")
-    yield found
-    run_directory.remove(found)
+    create_service(control_plane, "default", "many", clusterIP="None")
+    control_plane.request("POST", slices_path("default"), slice_body("many", many))
+    create_service(
+        control_plane, "default", "away", type="ExternalName", externalName="plain.default.svc.cluster.local"
+    )
+    yield control_plane
+    run_directory.remove(control_plane)
 
 
 @pytest.fixture(scope="module")
 def server(plane: ControlPlane) -> Iterator[Server]:
-    found = Server(plane, "--no-forward", "--pods", "insecure", "--log-queries")
-    yield found
-    found.remove()
+    started = Server(plane, "--no-forward", "--pods", "insecure", "--log-queries")
+    yield started
+    started.remove()
 
 
 CASES = [
@@ -74,26 +76,26 @@ CASES = [
 def test_records_over_both_transports(server: Server, plane: ControlPlane) -> None:
     for name, kind, expected in CASES:
         for tcp in (False, True):
-            assert told(server.ask(name, kind, tcp=tcp)) == expected, (name, kind, tcp)
+            assert answer_texts(server.ask(name, kind, tcp=tcp)) == expected, (name, kind, tcp)
     kubernetes = plane.request("GET", "/api/v1/namespaces/default/services/kubernetes")["spec"]["clusterIP"]
-    assert server.told("kubernetes.default.svc.cluster.local.") == [f"A {kubernetes}"]
+    assert server.answer_texts("kubernetes.default.svc.cluster.local.") == [f"A {kubernetes}"]
     pointer = ".".join(reversed(kubernetes.split("."))) + ".in-addr.arpa."
-    assert server.told(pointer, "PTR") == ["PTR kubernetes.default.svc.cluster.local."]
+    assert server.answer_texts(pointer, "PTR") == ["PTR kubernetes.default.svc.cluster.local."]
     assert server.rcode("nothing.default.svc.cluster.local.") == "NXDOMAIN"
     assert server.rcode("example.com.") == "REFUSED"
 
 
-def test_a_large_answer_is_cut_over_udp_and_whole_over_tcp(server: Server) -> None:
+def test_large_answer_is_truncated_over_udp_and_complete_over_tcp(server: Server) -> None:
     cut = server.ask("many.default.svc.cluster.local.")
     assert cut.flags & dns.flags.TC
-    assert 0 < len(told(cut)) < 30
+    assert 0 < len(answer_texts(cut)) < 30
     query = dns.message.make_query("many.default.svc.cluster.local.", "A")
     whole, fell_back = dns.query.udp_with_fallback(query, "127.0.0.1", port=server.port, timeout=60)
     assert fell_back
-    assert len(told(whole)) == 300
+    assert len(answer_texts(whole)) == 300
 
 
-def test_answers_follow_the_client_and_the_cluster(server: Server, plane: ControlPlane) -> None:
+def test_answers_follow_client_location_and_cluster_changes(server: Server, plane: ControlPlane) -> None:
     a, b, c = IN_ZONE.values()
     expected = {
         "soft": {a: ["A 10.0.11.1"], b: ["A 10.0.21.1"], c: EVERY, NOWHERE: EVERY},
@@ -104,11 +106,11 @@ def test_answers_follow_the_client_and_the_cluster(server: Server, plane: Contro
         for client, addresses in by_client.items():
             for tcp in (False, True):
                 reply = server.ask(f"{name}.default.svc.cluster.local.", client=client, tcp=tcp)
-                assert told(reply) == addresses, (name, client, tcp)
+                assert answer_texts(reply) == addresses, (name, client, tcp)
     path = "/api/v1/nodes/zone-c-1"
-    found = plane.request("GET", path)
-    found["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
-    plane.request("PUT", path, found)
+    body = plane.request("GET", path)
+    body["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
+    plane.request("PUT", path, body)
     server.until("hard.default.svc.cluster.local.", ["A 10.0.21.1"], client=c)
     server.until("soft.default.svc.cluster.local.", ["A 10.0.21.1"], client=c)
     plane.request("POST", "/api/v1/nodes", node("late", "zone-a", "127.41.0.0/24"))
@@ -128,12 +130,12 @@ def test_answers_follow_the_client_and_the_cluster(server: Server, plane: Contro
 
 def _set_ready(plane: ControlPlane, name: str, *, ready: bool) -> None:
     path = slices_path("default", f"{name}-ipv4")
-    found = plane.request("GET", path)
-    found["endpoints"][0]["conditions"] = {"ready": ready}
-    plane.request("PUT", path, found)
+    body = plane.request("GET", path)
+    body["endpoints"][0]["conditions"] = {"ready": ready}
+    plane.request("PUT", path, body)
 
 
-def test_hostile_tcp_clients_hinder_nobody(server: Server) -> None:
+def test_malformed_tcp_clients_do_not_block_others(server: Server) -> None:
     opened = []
     for data in (
         b"",
@@ -145,9 +147,9 @@ def test_hostile_tcp_clients_hinder_nobody(server: Server) -> None:
     ):
         opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=60))
         opened[-1].sendall(data)
-    assert told(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
-    for each in opened:
-        each.close()
+    assert answer_texts(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
+    for connection in opened:
+        connection.close()
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as pipelined:
         queries = [dns.message.make_query("plain.default.svc.cluster.local.", "A", id=n).to_wire() for n in range(50)]
         pipelined.sendall(b"".join(struct.pack(">H", len(query)) + query for query in queries))
@@ -163,21 +165,21 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_killed_process_is_replaced_and_its_queue_is_answered(server: Server) -> None:
+def test_killed_worker_is_replaced_and_its_queue_is_answered(server: Server) -> None:
     killed = server.processes().values()
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not any(_is_alive(pid) for pid in killed))  # or one of them may take the query with it
-    assert server.told("plain.default.svc.cluster.local.") == EVERY, "the query waits for the next process"
+    wait_for(lambda: not any(_is_alive(pid) for pid in killed))  # otherwise one of them may still take the query
+    assert server.answer_texts("plain.default.svc.cluster.local.") == EVERY, "the query waits for the next worker"
     server.program.wait_ready()
-    assert told(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
+    assert answer_texts(server.ask("plain.default.svc.cluster.local.", tcp=True)) == EVERY
     server.until_metric("zonewise_dns_process_restarts_total", lambda count: count >= 3)
 
 
-def test_metrics_tell_queries_by_zone_and_how_near_answers_are(server: Server) -> None:
+def test_metrics_count_queries_by_zone_and_near_answers(server: Server) -> None:
     before = server.metric('zonewise_dns_queries_total{zone="zone-a"}')
     near = server.metric('zonewise_dns_topology_answers_total{reach="near"}')
-    for _ in range(300):  # a query that is answered while the second ends may not be counted
+    for _ in range(300):  # a query answered at the end of the second may not be counted
         server.ask("soft.default.svc.cluster.local.", client=IN_ZONE["zone-a"])
     server.until_metric('zonewise_dns_queries_total{zone="zone-a"}', lambda count: count >= before + 290)
     server.until_metric('zonewise_dns_topology_answers_total{reach="near"}', lambda count: count >= near + 290)
@@ -191,37 +193,37 @@ def start(plane: ControlPlane) -> Iterator[Callable[..., Server]]:
     with ExitStack() as stack:
 
         def start_one(*options: str, port: int = 0) -> Server:
-            found = Server(plane, "--no-forward", *options, port=port)
-            stack.callback(found.remove)
-            return found
+            started = Server(plane, "--no-forward", *options, port=port)
+            stack.callback(started.remove)
+            return started
 
         yield start_one
 
 
-def test_no_query_is_lost_when_one_server_replaces_another(start: Callable[..., Server]) -> None:
+def test_no_query_is_lost_when_a_new_server_replaces_the_old(start: Callable[..., Server]) -> None:
     old = start()
     stop = threading.Event()
     lost: list[Exception] = []
-    asked: list[int] = []
+    sent: list[int] = []
 
-    def keep_asking() -> None:
+    def keep_querying() -> None:
         while not stop.is_set():
             query = dns.message.make_query("plain.default.svc.cluster.local.", "A")
-            asked.append(query.id)
+            sent.append(query.id)
             try:
                 dns.query.udp(query, "127.0.0.1", port=old.port, timeout=20)
-            except Exception as error:  # noqa: BLE001 - whatever it is, a query went unanswered
+            except Exception as error:  # noqa: BLE001 - any error is an unanswered query
                 lost.append(error)
 
-    threads = [threading.Thread(target=keep_asking, daemon=True) for _ in range(4)]
+    threads = [threading.Thread(target=keep_querying, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     start(port=old.port)
     assert old.stop() == 0
-    begun = len(asked)
-    wait_for(lambda: len(asked) > begun + 50)
+    begun = len(sent)
+    wait_for(lambda: len(sent) > begun + 50)
     stop.set()
     for thread in threads:
         thread.join()
     assert not lost
-    assert len(asked) > 100
+    assert len(sent) > 100

@@ -1,6 +1,6 @@
-"""The server as pods of the lab, asked by glibc's own resolver from pods in three zones, through their search path.
+"""The server as pods of the lab, queried by glibc's resolver from pods in three zones, through their search path.
 
-Behind a Service, as in place of CoreDNS, and on every node, behind a Service that leads to a node's own server alone.
+Once behind a Service, as a replacement of CoreDNS, and once on every node, behind a Service with local traffic policy.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ZONE = "topology.kubernetes.io/zone"
 KEYS = "zonewise.dev/topology-keys"
 RULES = {"soft": f'["{ZONE}", "*"]', "hard": f'["{ZONE}"]'}
 NOT_FOUND = 2
-"""What getent says of a name without an address."""
+"""Exit code of getent for a name without an address."""
 
 
 class Resolver:
-    """A pod's view of the world: glibc with a resolv.conf of its own, mounted over the machine's."""
+    """glibc in a pod's network namespace, with its own resolv.conf mounted over the machine's."""
 
     def __init__(self, pods: Pods, pod: Json, config: Path) -> None:
         self._namespace = pods.inside(pod)
@@ -55,14 +55,14 @@ def container(pods: Pods) -> dict[str, Any]:
 
 async def serve(pods: Pods, nodes: list[str], **service: Any) -> str:
     """Servers on these nodes behind one Service; its cluster IP."""
-    listed = [{"name": kind.lower(), "protocol": kind, "port": 53} for kind in ("UDP", "TCP")]
-    body = {"metadata": {"name": "dns"}, "spec": {"selector": {"app": "dns"}, "ports": listed, **service}}
-    found = await pods.client.create(SERVICES, body, pods.namespace)
+    ports = [{"name": kind.lower(), "protocol": kind, "port": 53} for kind in ("UDP", "TCP")]
+    body = {"metadata": {"name": "dns"}, "spec": {"selector": {"app": "dns"}, "ports": ports, **service}}
+    created = await pods.client.create(SERVICES, body, pods.namespace)
     for node in nodes:
         await pods.create(f"dns-{node}", node, container(pods), labels={"app": "dns"})
     for node in nodes:
         await pods.ready(f"dns-{node}")
-    return found.spec.cluster_ip
+    return created.spec.cluster_ip
 
 
 async def databases(pods: Pods) -> tuple[set[str], set[str]]:
@@ -86,7 +86,7 @@ async def resolvers(pods: Pods, server: str, directory: Path, zones: str) -> lis
     return [Resolver(pods, await pods.ready(f"client-{zone}"), config) for zone in zones]
 
 
-async def test_pods_resolve_to_their_own_zone_follow_their_node_and_fall_back(pods: Pods, tmp_path: Path) -> None:
+async def test_pods_resolve_by_zone_follow_relabelled_nodes_and_fall_back(pods: Pods, tmp_path: Path) -> None:
     server = await serve(pods, ["zone-a-2"])
     of_a, of_b = await databases(pods)
     a, b, c = await resolvers(pods, server, tmp_path, "abc")
@@ -108,7 +108,7 @@ async def test_pods_resolve_to_their_own_zone_follow_their_node_and_fall_back(po
     await b.until("hard", set())
 
 
-async def test_on_every_node_clients_ask_the_server_of_their_own(pods: Pods, tmp_path: Path) -> None:
+async def test_with_a_server_per_node_clients_use_their_own(pods: Pods, tmp_path: Path) -> None:
     server = await serve(pods, ["zone-a-1", "zone-b-1"], internalTrafficPolicy="Local")
     of_a, of_b = await databases(pods)
     a, b = await resolvers(pods, server, tmp_path, "ab")
@@ -116,12 +116,14 @@ async def test_on_every_node_clients_ask_the_server_of_their_own(pods: Pods, tmp
         await a.until(name, of_a)
         await b.until(name, of_b)
     for zone in "ab":
-        seen = await eventually(lambda zone=zone: _zones_seen(pods, f"dns-zone-{zone}-1"), "queries are counted")
-        assert seen == {f"zone-{zone}"}, "nobody of another node asks here"
+        zones = await eventually(
+            lambda zone=zone: _zones_with_queries(pods, f"dns-zone-{zone}-1"), "queries are counted"
+        )
+        assert zones == {f"zone-{zone}"}, "no client of another node queries this server"
 
 
-async def _zones_seen(pods: Pods, name: str) -> set[str]:
-    """The zones that a server had queries from."""
+async def _zones_with_queries(pods: Pods, name: str) -> set[str]:
+    """Zones of a server's clients, from its metrics."""
     pod = await pods.get(name)
 
     def get() -> str:

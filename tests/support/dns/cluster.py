@@ -1,6 +1,6 @@
-"""A small cluster for tests of DNS, without an API server: its objects, and a table that serves it.
+"""A small cluster for DNS tests, without an API server: its objects, and a record table that serves it.
 
-The table gets its updates through the same bytes as a serving process does.
+The table gets its updates through the same bytes as a worker does.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import dns.message
 import dns.rdatatype
 import msgspec
 
-from zonewise.dns.decide.fast_path import QueryCounters, QuickResponder, quick_responder
-from zonewise.dns.decide.handler import LARGEST, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.fast_path import FastResponder, QueryCounters, fast_responder
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.record_builder import ClusterDomain
-from zonewise.dns.decide.table import RecordTable, Update
+from zonewise.dns.decide.table import RecordTable
 from zonewise.dns.decide.zone import ClusterZone, ZoneConfig
-from zonewise.dns.wire import framing
+from zonewise.dns.wire import ipc
+from zonewise.dns.wire.ipc import Update
 from zonewise.dns.wire.names import to_wire
 from zonewise.objects import EndpointSlice, Key, Node, Service, key_of
 
@@ -36,10 +37,10 @@ def headless(name: str, *, annotations: dict[str, str] | None = None, **spec: An
 
 
 def endpoint(address: str | list[str], node: str | None = None, **more: Any) -> dict[str, Any]:
-    """On a node named after its zone, as `nodes` makes them, unless told otherwise."""
+    """On a node named after its zone, as `nodes` makes them."""
     addresses = [address] if isinstance(address, str) else address
-    place = {"nodeName": node, "zone": node.rsplit("-", 1)[0]} if node else {}
-    return {"addresses": addresses, **place, **more}
+    location = {"nodeName": node, "zone": node.rsplit("-", 1)[0]} if node else {}
+    return {"addresses": addresses, **location, **more}
 
 
 def slice_of(
@@ -51,8 +52,8 @@ def slice_of(
     name: str = "",
 ) -> EndpointSlice:
     meta = {"name": name or f"{owner}-{family}", "namespace": "shop", "labels": {"kubernetes.io/service-name": owner}}
-    listed = [{"name": port, "protocol": protocol, "port": number} for port, protocol, number in ports]
-    body = {"metadata": meta, "addressType": family, "endpoints": endpoints, "ports": listed}
+    port_list = [{"name": port, "protocol": protocol, "port": number} for port, protocol, number in ports]
+    body = {"metadata": meta, "addressType": family, "endpoints": endpoints, "ports": port_list}
     return msgspec.convert(body, EndpointSlice)
 
 
@@ -76,60 +77,63 @@ def nodes() -> list[Node]:
     ]
 
 
-class World:
-    """`names`: what the catalog published, through the bytes of the feed, into a table."""
+class FakeCluster:
+    """A zone and a table that applies its updates."""
 
     def __init__(self, *, nodes_: list[Node] | None = None, **settings: Any) -> None:
         servers = settings.pop("servers", (bytes((10, 96, 0, 10)),))
         domain = ClusterDomain(to_wire(DOMAIN), **settings.pop("domain", {}))
-        self.catalog = ClusterZone(ZoneConfig(domain=domain, servers=servers, **settings))
+        self.zone = ClusterZone(ZoneConfig(domain=domain, servers=servers, **settings))
         self.nodes = nodes() if nodes_ is None else nodes_
         self.table = RecordTable(domain.wire)
-        self.tally = QueryCounters()
-        self.quick: QuickResponder = quick_responder(self.table, self.tally)
-        self.apply(self.catalog.snapshot())
-        self.apply(self.catalog.set_serial(1))
-        self.apply(self.catalog.set_nodes(self.nodes))
-        self.apply(self.catalog.set_namespaces({"default": {}, "shop": {}}))
+        self.counters = QueryCounters()
+        self.fast: FastResponder = fast_responder(self.table, self.counters)
+        self.apply(self.zone.snapshot())
+        self.apply(self.zone.set_serial(1))
+        self.apply(self.zone.set_nodes(self.nodes))
+        self.apply(self.zone.set_namespaces({"default": {}, "shop": {}}))
         self.apply([("loaded",)])
 
     def apply(self, updates: Iterable[Update]) -> None:
-        decoder = framing.UpdateDecoder()
+        decoder = ipc.FrameDecoder()
         for update in updates:
-            for decoded in decoder.feed(framing.encode(update)):
+            for decoded in decoder.feed(ipc.encode(update)):
+                assert isinstance(decoded, tuple)
                 self.table.apply(decoded)
 
-    def put(self, found: Service, *slices: EndpointSlice) -> World:
-        self.apply(self.catalog.set_service(key_of(found), found, slices))
+    def put(self, service: Service, *slices: EndpointSlice) -> FakeCluster:
+        self.apply(self.zone.set_service(key_of(service), service, slices))
         return self
 
     def remove(self, name: str) -> None:
-        self.apply(self.catalog.set_service(Key("shop", name), None, ()))
+        self.apply(self.zone.set_service(Key("shop", name), None, ()))
 
-    def ask(self, name: str, kind: str = "A", *, client: str = "", largest: int = LARGEST) -> dns.message.Message:
-        """The reply to a client at that address, as read by dnspython; both ways of replying have to agree."""
-        sender = QuerySender(self.table.places.node(client)) if client else QuerySender()
+    def ask(
+        self, name: str, kind: str = "A", *, client: str = "", largest: int = MAX_MESSAGE_BYTES
+    ) -> dns.message.Message:
+        """The reply to a client at that address, as read by dnspython. The fast path and the handler have to agree."""
+        sender = QuerySender(self.table.locations.node_of(client)) if client else QuerySender()
         query = dns.message.make_query(name, kind)
-        careful = respond(self.table, query.to_wire(), sender, largest)
-        assert isinstance(careful, bytes), f"not ours: {careful}"
-        quick = self.quick(dns.message.make_query(name, kind, use_edns=0, payload=1232).to_wire(), sender)
-        assert quick is not None
-        reply = dns.message.from_wire(careful)
-        other = dns.message.from_wire(quick)
-        assert other.rcode() == reply.rcode()
-        if not other.flags & dns.flags.TC:
-            assert [set(rrset) for rrset in other.answer] == [set(rrset) for rrset in reply.answer]
+        slow = respond(self.table, query.to_wire(), sender, largest)
+        assert isinstance(slow, bytes), f"not ours: {slow}"
+        fast = self.fast(dns.message.make_query(name, kind, use_edns=0, payload=1232).to_wire(), sender)
+        assert fast is not None
+        reply = dns.message.from_wire(slow)
+        fast_reply = dns.message.from_wire(fast)
+        assert fast_reply.rcode() == reply.rcode()
+        if not fast_reply.flags & dns.flags.TC:
+            assert [set(rrset) for rrset in fast_reply.answer] == [set(rrset) for rrset in reply.answer]
         assert query.is_response(reply)
         return reply
 
-    def is_elsewhere(self, name: str, kind: str) -> bool:
+    def is_forwarded(self, name: str, kind: str) -> bool:
         query = dns.message.make_query(name, kind).to_wire()
-        given_up = isinstance(respond(self.table, query, QuerySender(), LARGEST), ForwardQuery)
-        assert given_up == (self.quick(query, QuerySender()) is None)
-        return given_up
+        forwarded = isinstance(respond(self.table, query, QuerySender(), MAX_MESSAGE_BYTES), ForwardQuery)
+        assert forwarded == (self.fast(query, QuerySender()) is None)
+        return forwarded
 
 
-def told(reply: dns.message.Message) -> list[str]:
+def answer_texts(reply: dns.message.Message) -> list[str]:
     """The answer section as sorted text: type and data."""
     return sorted(
         f"{dns.rdatatype.to_text(rrset.rdtype)} {record.to_text()}" for rrset in reply.answer for record in rrset

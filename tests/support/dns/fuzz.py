@@ -1,7 +1,7 @@
-"""Packets that atheris makes up, guided by which code they reach: `make fuzz-dns`, or `RUNS=100000 make fuzz-dns`.
+"""Coverage-guided fuzzing of DNS packets with atheris: `make fuzz-dns`, or `RUNS=100000 make fuzz-dns`.
 
-It begins with the packets that are kept; what is new goes to build/fuzz/dns, and the smallest set that reaches as much
-is kept at the end. A packet that breaks what must hold is written to build/fuzz and ends the run.
+It starts from the corpus of `packets`. New packets go to build/fuzz/dns, and at the end the smallest set with the same
+coverage becomes the corpus. A packet that breaks an invariant is written to build/fuzz and ends the run.
 """
 
 from __future__ import annotations
@@ -17,37 +17,44 @@ import atheris
 with atheris.instrument_imports(include=["zonewise.dns"]):
     from support.dns import packets
 
-FOUND = Path("build/fuzz/dns")
-_AGAIN = FOUND.with_name("dns.sh").absolute()
-"""What libFuzzer calls for itself when it merges: it takes us for a program of its own."""
+GENERATED = Path("build/fuzz/dns")
+_SCRIPT = GENERATED.with_name("dns.sh").absolute()
+"""libFuzzer runs it as its own executable when it merges."""
 
 
 def main() -> int:
-    """libFuzzer never returns, so it runs in a process of its own; its words on the command line are libFuzzer's."""
+    """libFuzzer never returns, so it runs in a child process. Command line arguments are libFuzzer's."""
     if "--inside" in sys.argv:
         sys.argv.remove("--inside")
-        sys.argv[0] = str(_AGAIN)
-        atheris.Setup(sys.argv, packets.must_hold)
+        sys.argv[0] = str(_SCRIPT)
+        atheris.Setup(sys.argv, packets.check)
         atheris.Fuzz()
-    FOUND.mkdir(parents=True, exist_ok=True)
-    _AGAIN.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).resolve()} --inside "$@"\n')
-    _AGAIN.chmod(0o755)
+    GENERATED.mkdir(parents=True, exist_ok=True)
+    _SCRIPT.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).resolve()} --inside "$@"\n')
+    _SCRIPT.chmod(0o755)
     for number, packet in enumerate([*packets.seeds(), *packets.kept()]):
-        (FOUND / f"kept-{number}").write_bytes(packet)
-    code = _run(*(sys.argv[1:] or [f"-runs={os.environ.get('RUNS', '10000000')}"]), str(FOUND))
+        (GENERATED / f"kept-{number}").write_bytes(packet)
+    code = _run(*(sys.argv[1:] or [f"-runs={os.environ.get('RUNS', '10000000')}"]), str(GENERATED))
     if code == 0:
-        _keep_the_smallest_set()
+        _minimise_corpus()
     return code
 
 
 def _run(*arguments: str) -> int:
-    command = [sys.executable, __file__, "--inside", "-max_len=1024", f"-artifact_prefix={FOUND.parent}/", *arguments]
+    command = [
+        sys.executable,
+        __file__,
+        "--inside",
+        "-max_len=1024",
+        f"-artifact_prefix={GENERATED.parent}/",
+        *arguments,
+    ]
     return subprocess.run(command, check=False).returncode
 
 
-def _keep_the_smallest_set() -> None:
+def _minimise_corpus() -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        if _run("-merge=1", scratch, str(FOUND)) == 0:
+        if _run("-merge=1", scratch, str(GENERATED)) == 0:
             packets.keep({path.read_bytes() for path in Path(scratch).iterdir()})
 
 

@@ -1,70 +1,70 @@
-"""What must hold for any packet at all, and the packets that taught us something, kept one per line in dns_packets.txt.
+"""Invariants of the DNS server for any packet, and the fuzzing corpus, one packet per line in packets.txt.
 
-`dns_fuzz` makes up packets for it by the million; the unit tests go through those kept.
+`fuzz` generates packets by the million; the unit tests go through the corpus.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from support.dns.cluster import World, endpoint, headless, service, slice_of
-from zonewise.dns.decide.handler import LARGEST, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
-from zonewise.dns.decide.pod_names import PodNameRecords
+from support.dns.cluster import FakeCluster, endpoint, headless, service, slice_of
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, OUR_UDP_BYTES, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
-from zonewise.dns.wire.upstream_message import answers_in_full, read_response, written
+from zonewise.dns.wire.upstream_message import client_reply, read_response, uncompressed_answers
 
 KEPT = Path(__file__).with_suffix(".txt")
 PORT = ("p", "TCP", 1)
 SENDERS = (QuerySender(), QuerySender("zone-a-1"), QuerySender("zone-c-2"), QuerySender("", forwards=True))
-"""Which of them sends a packet is said by its first byte; its second, whether it is also tried as something else."""
+"""The first byte of a packet chooses its sender; the second, whether it is also tried over TCP or as a response."""
 
 
-def make() -> World:
-    """Every kind of name, with more endpoints than a packet holds; one Service has a rule that leaves some nothing."""
-    world = World(pods=PodNameRecords.INSECURE)
+def make() -> FakeCluster:
+    """Every kind of name, with more endpoints than fit into a packet, and a rule that leaves some nodes without data."""
+    cluster = FakeCluster(pods=PodNameRecords.INSECURE)
     many = [endpoint(f"10.0.1{n % 2}.{n}", f"zone-{'ab'[n % 2]}-1") for n in range(1, 80)]
     rule = {"zonewise.dev/topology-keys": '["topology.kubernetes.io/zone"]'}
-    world.put(headless("h"), slice_of("h", many, [PORT]))
-    world.put(headless("r", annotations=rule), slice_of("r", many[:9], [PORT]))
-    world.put(service("c", clusterIPs=["10.96.0.1", "fd00::1"], ports=[{"name": "p", "port": 1}]))
-    world.put(service("e", type="ExternalName", externalName="x.y"))
-    world.put(service("i", type="ExternalName", externalName="r.shop.svc.cluster.local"))
-    return world
+    cluster.put(headless("h"), slice_of("h", many, [PORT]))
+    cluster.put(headless("r", annotations=rule), slice_of("r", many[:9], [PORT]))
+    cluster.put(service("c", clusterIPs=["10.96.0.1", "fd00::1"], ports=[{"name": "p", "port": 1}]))
+    cluster.put(service("e", type="ExternalName", externalName="x.y"))
+    cluster.put(service("i", type="ExternalName", externalName="r.shop.svc.cluster.local"))
+    return cluster
 
 
-WORLD = make()
+CLUSTER = make()
 
 
-def must_hold(packet: bytes) -> None:
-    """Nothing raises; only replies are sent, never larger than the transport takes; both ways of replying agree."""
+def check(packet: bytes) -> None:
+    """Nothing raises; only replies are sent, within the transport's limit; fast path and handler agree."""
     sender = SENDERS[packet[0] % len(SENDERS)] if packet else SENDERS[0]
-    quick, again = (WORLD.quick(packet, sender) for _ in range(2))
-    assert quick == again or (quick and again and len(quick) == len(again)), "at most in another order"
-    careful = respond(WORLD.table, packet, sender, OUR_UDP_BYTES)
-    assert (quick is None) == isinstance(careful, ForwardQuery)
-    if quick:
-        assert quick[:2] == packet[:2]
-        assert quick[2] & 0x80
-        assert isinstance(careful, bytes)
-        assert len(careful) == len(quick) <= OUR_UDP_BYTES
+    fast, again = (CLUSTER.fast(packet, sender) for _ in range(2))
+    assert fast == again or (fast and again and len(fast) == len(again)), "equal except for the order"
+    slow = respond(CLUSTER.table, packet, sender, OUR_UDP_BYTES)
+    assert (fast is None) == isinstance(slow, ForwardQuery)
+    if fast:
+        assert fast[:2] == packet[:2]
+        assert fast[2] & 0x80
+        assert isinstance(slow, bytes)
+        assert len(slow) == len(fast) <= OUR_UDP_BYTES
     match packet[1:2]:
         case b"\0":
-            over_tcp = respond(WORLD.table, packet, sender, LARGEST)
-            assert isinstance(over_tcp, ForwardQuery) or len(over_tcp) <= LARGEST
+            over_tcp = respond(CLUSTER.table, packet, sender, MAX_MESSAGE_BYTES)
+            assert isinstance(over_tcp, ForwardQuery) or len(over_tcp) <= MAX_MESSAGE_BYTES
         case b"\7":
-            _must_hold_as_answer(packet)
+            _check_as_response(packet)
 
 
-def _must_hold_as_answer(packet: bytes) -> None:
-    """The same bytes as if another server had sent them."""
+def _check_as_response(packet: bytes) -> None:
+    """The same bytes as a response of an upstream."""
     query = read(packet)
     question = query.question if isinstance(query, Query) else packet[12:30]
-    found = read_response(packet[:2] + b"\x80" + packet[3:], packet[:2], question)
-    if found:
-        answers_in_full(found, 1)
+    response = read_response(packet[:2] + b"\x80" + packet[3:], packet[:2], question)
+    if response:
+        uncompressed_answers(response, 1)
         if isinstance(query, Query):
-            assert len(written(found, query, 512, 1)) <= max(512, len(packet) + 11)
+            assert len(client_reply(response, query, 512, 1)) <= max(512, len(packet) + 11)
 
 
 def seeds() -> list[bytes]:
@@ -83,4 +83,6 @@ def kept() -> list[bytes]:
 
 
 def keep(packets: set[bytes]) -> None:
-    KEPT.write_text("".join(f"{packet.hex()}\n" for packet in sorted(packets, key=lambda each: (len(each), each))))
+    KEPT.write_text(
+        "".join(f"{packet.hex()}\n" for packet in sorted(packets, key=lambda packet: (len(packet), packet)))
+    )

@@ -1,6 +1,6 @@
-"""`zonewise dns` as tests run it: the real command against a real API server, asked by dnspython from any loopback address.
+"""`zonewise dns` against a real API server, queried by dnspython from any loopback address.
 
-Nodes have ranges of 127.0.0.0/8 as their pods' addresses, so that a client in any zone is a socket bound to one.
+Pod ranges of the nodes are within 127.0.0.0/8, so that a client in any zone is a socket bound to such an address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import dns.message
 import dns.query
 import dns.rcode
 
-from support.dns.cluster import told
+from support.dns.cluster import answer_texts
 from support.process import Program, wait_for
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
@@ -48,17 +48,17 @@ class Server:
         send = dns.query.tcp if tcp else dns.query.udp
         return send(query, "127.0.0.1", port=self.port, source=client, timeout=PATIENCE_SECONDS)
 
-    def told(self, name: str, kind: str = "A", client: str = "127.0.0.1") -> list[str]:
-        return told(self.ask(name, kind, client=client))
+    def answer_texts(self, name: str, kind: str = "A", client: str = "127.0.0.1") -> list[str]:
+        return answer_texts(self.ask(name, kind, client=client))
 
     def until(self, name: str, expected: list[str], *, kind: str = "A", client: str = "127.0.0.1") -> None:
-        """Several times in a row: each process hears of a change by itself, and any of them may answer."""
+        """Several times in a row: each worker receives a change on its own, and any of them may answer."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         in_a_row = 0
         while in_a_row < 8:
-            found = self.told(name, kind, client)
-            in_a_row = in_a_row + 1 if found == expected else 0
-            assert time.monotonic() < deadline, f"{name} from {client}: {found}, expected {expected}"
+            records = self.answer_texts(name, kind, client)
+            in_a_row = in_a_row + 1 if records == expected else 0
+            assert time.monotonic() < deadline, f"{name} from {client}: {records}, expected {expected}"
             time.sleep(0 if in_a_row else 0.02)
 
     def rcode(self, name: str, kind: str = "A") -> str:
@@ -73,7 +73,7 @@ class Server:
         wait_for(lambda: holds(self.metric(name)))
 
     def processes(self) -> dict[str, int]:
-        """Process ids of those that serve, by name: the children of our only child."""
+        """Process ids of the workers, by name: the children of the fork server, the command's only child."""
         parents: dict[int, int] = {}
         names: dict[int, str] = {}
         for directory in Path("/proc").glob("[0-9]*"):

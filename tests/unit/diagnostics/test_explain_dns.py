@@ -12,7 +12,7 @@ from support.dns.cluster import DOMAIN, endpoint, headless, node, nodes, service
 from zonewise.diagnostics.decide.explain.dns import DnsState, explain
 from zonewise.diagnostics.decide.explain.dns_names import NameKind, candidates, meaning
 from zonewise.diagnostics.decide.explain.dns_report import ClientFoundBy, DnsClientReport, DnsReport, located, on_node
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.zone import ZoneConfig
 from zonewise.dns.wire.message import RecordType

@@ -56,7 +56,7 @@ def test_sockets_share_their_port_with_a_second_process() -> None:
     old = open_sockets(replace(OPTIONS, listen=("127.0.0.1", "127.0.0.2")))
     new = open_sockets(replace(OPTIONS, port=old.port))
     assert new.port == old.port
-    assert [len(process) for process in old.udp] == [2, 2]
+    assert [len(worker) for worker in old.udp] == [2, 2]
     assert len(old.tcp) == 2
     old.close()
     new.close()

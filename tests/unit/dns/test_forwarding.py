@@ -1,4 +1,4 @@
-"""What other servers answer: read warily, kept as long as allowed, and whom to ask."""
+"""Forwarding: parsing, caching and rewriting of upstream responses, and the order of upstreams."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.dns.cluster import told
-from zonewise.dns.decide.forward_cache import MOST_BYTES, ForwardCache, ForwardQuestion
+from support.dns.cluster import answer_texts
+from zonewise.dns.decide.forward_cache import MAX_BYTES, ForwardCache, ForwardQuestion
 from zonewise.dns.decide.upstreams import Upstream, Upstreams, read_resolv_conf, read_upstream
 from zonewise.dns.wire.message import Query, read
 from zonewise.dns.wire.names import to_wire
-from zonewise.dns.wire.upstream_message import UpstreamResponse, answers_in_full, read_response, written
+from zonewise.dns.wire.upstream_message import UpstreamResponse, client_reply, read_response, uncompressed_answers
 from zonewise.errors import UsageError
 
 QUERY = dns.message.make_query("WWW.example.com.", "A", use_edns=0, payload=1232, id=7)
@@ -35,97 +35,97 @@ def reply(*answers: tuple[str, int, str, str], rcode: int = 0, soa_ttl: int | No
 
 
 def response(made: dns.message.Message) -> UpstreamResponse:
-    found = read_response(made.to_wire(), b"\0\7", QUESTION)
-    assert found is not None
-    return found
+    parsed = read_response(made.to_wire(), b"\0\7", QUESTION)
+    assert parsed is not None
+    return parsed
 
 
 CHAIN = (("www.example.com.", 300, "CNAME", "web.example.net."), ("web.example.net.", 90, "A", "192.0.2.1"))
 
 TIMES = [
-    ("the shortest of the answers", reply(*CHAIN), 90),
-    ("a denial: the shorter of the SOA's two", reply(rcode=3, soa_ttl=300), 60),
-    ("a denial with a short SOA", reply(rcode=3, soa_ttl=20), 20),
+    ("minimum of the answers", reply(*CHAIN), 90),
+    ("denial: minimum of SOA TTL and SOA minimum", reply(rcode=3, soa_ttl=300), 60),
+    ("denial with a short SOA TTL", reply(rcode=3, soa_ttl=20), 20),
     ("no data", reply(soa_ttl=300), 60),
-    ("a denial without an SOA", reply(rcode=3), 0),
-    ("a failure", reply(*CHAIN, rcode=2), 0),
+    ("denial without SOA", reply(rcode=3), 0),
+    ("failure", reply(*CHAIN, rcode=2), 0),
 ]
 
 
 @pytest.mark.parametrize(("made", "ttl"), [case[1:] for case in TIMES], ids=[case[0] for case in TIMES])
-def test_how_long_an_answer_may_be_kept(made: dns.message.Message, ttl: int) -> None:
+def test_cache_time_of_a_response(made: dns.message.Message, ttl: int) -> None:
     assert response(made).ttl == ttl
 
 
-def test_an_answer_comes_back_aged_and_in_the_clients_spelling() -> None:
+def test_client_reply_is_aged_and_keeps_the_clients_spelling() -> None:
     query = read(QUERY.to_wire())
     assert isinstance(query, Query)
-    packet = written(response(reply(*CHAIN)), query, 1232, 40)
-    found = dns.message.from_wire(packet)
+    packet = client_reply(response(reply(*CHAIN)), query, 1232, 40)
+    aged = dns.message.from_wire(packet)
     assert b"\3WWW\7example" in packet
-    assert QUERY.is_response(found)
-    assert [(rrset.ttl, str(rrset[0])) for rrset in found.answer] == [(260, "web.example.net."), (50, "192.0.2.1")]
-    assert found.flags & dns.flags.RA
-    cut = dns.message.from_wire(written(response(reply(*CHAIN)), query, 60, 0))
+    assert QUERY.is_response(aged)
+    assert [(rrset.ttl, str(rrset[0])) for rrset in aged.answer] == [(260, "web.example.net."), (50, "192.0.2.1")]
+    assert aged.flags & dns.flags.RA
+    cut = dns.message.from_wire(client_reply(response(reply(*CHAIN)), query, 60, 0))
     assert cut.flags & dns.flags.TC
     assert not cut.answer
 
 
-def test_answers_stand_in_another_message_with_names_in_full() -> None:
-    count, records = answers_in_full(response(reply(*CHAIN)), 10)
+def test_answers_are_copied_to_another_message_uncompressed() -> None:
+    count, records = uncompressed_answers(response(reply(*CHAIN)), 10)
     head = b"\0\0\x80\0" + b"\0\0\0\2" + bytes(4)
     assert count == 2
-    assert told(dns.message.from_wire(head + records)) == ["A 192.0.2.1", "CNAME web.example.net."]
+    assert answer_texts(dns.message.from_wire(head + records)) == ["A 192.0.2.1", "CNAME web.example.net."]
 
 
 FOREIGN = [
     ("another id", b"\0\x08", QUESTION, reply(*CHAIN).to_wire()),
     ("another question", b"\0\7", to_wire("www.example.org") + b"\0\1\0\1", reply(*CHAIN).to_wire()),
     ("a query", b"\0\7", QUESTION, QUERY.to_wire()),
-    ("cut", b"\0\7", QUESTION, reply(*CHAIN).to_wire()[:60]),
-    ("nothing", b"\0\7", QUESTION, b""),
+    ("truncated", b"\0\7", QUESTION, reply(*CHAIN).to_wire()[:60]),
+    ("empty", b"\0\7", QUESTION, b""),
 ]
 
 
 @pytest.mark.parametrize(
     ("id_", "question", "packet"), [case[1:] for case in FOREIGN], ids=[case[0] for case in FOREIGN]
 )
-def test_what_is_no_answer_to_our_question_is_passed_over(id_: bytes, question: bytes, packet: bytes) -> None:
+def test_responses_to_other_questions_are_ignored(id_: bytes, question: bytes, packet: bytes) -> None:
     assert read_response(packet, id_, question) is None
 
 
 @given(st.lists(st.tuples(st.integers(12, 150), st.integers(0, 255)), max_size=5), st.integers(0, 40))
-def test_no_damaged_answer_breaks_us(damage: list[tuple[int, int]], cut: int) -> None:
+def test_damaged_responses_raise_nothing(damage: list[tuple[int, int]], cut: int) -> None:
     packet = bytearray(reply(*CHAIN, soa_ttl=30).to_wire())
     for at, value in damage:
         packet[at % len(packet)] = value
-    found = read_response(bytes(packet[: len(packet) - cut]), b"\0\7", QUESTION)
-    if found:
+    parsed = read_response(bytes(packet[: len(packet) - cut]), b"\0\7", QUESTION)
+    if parsed:
         query = read(QUERY.to_wire())
         assert isinstance(query, Query)
-        assert len(written(found, query, 1232, 5)) <= 1232
-        answers_in_full(found, 5)
+        assert len(client_reply(parsed, query, 1232, 5)) <= 1232
+        uncompressed_answers(parsed, 5)
 
 
-ASKED = ForwardQuestion(QUESTION, dnssec_ok=False)
+KEY = ForwardQuestion(QUESTION, dnssec_ok=False)
 
 
-def test_the_cache_keeps_to_times_and_goes_on_stale() -> None:
-    cache = ForwardCache(longest_seconds=60, stale_seconds=100)
+def test_cache_entries_expire_and_are_served_stale() -> None:
+    cache = ForwardCache(max_seconds=60, stale_seconds=100)
     answer = response(reply(*CHAIN))
-    cache.put(ASKED, answer, 1000.0)
-    assert cache.get(ASKED, 1059.9) == (answer, 59)
-    assert cache.get(ASKED, 1060.0) is None, "no longer than we want to, whatever its owner allows"
-    assert cache.stale(ASKED, 1100.0) == (answer, 60), "said to be good for another 30 s"
-    assert cache.stale(ASKED, 1160.0) is None
-    assert cache.get(ASKED._replace(dnssec_ok=True), 1000.0) is None
-    cache.put(ASKED, response(reply(*CHAIN, rcode=2)), 1010.0)
-    assert cache.get(ASKED, 1011.0) == (answer, 11), "a failure replaces nothing"
+    cache.put(KEY, answer, 1000.0)
+    assert cache.get(KEY, 1059.9) == (answer, 59)
+    assert cache.get(KEY, 1060.0) is None, "limited by max_seconds, whatever its TTL"
+    assert cache.stale(KEY, 1100.0) == (answer, 60), "its TTL becomes 30 s"
+    assert cache.stale(KEY, 1160.0) is None
+    assert cache.get(KEY._replace(dnssec_ok=True), 1000.0) is None
+    cache.put(KEY, response(reply(*CHAIN, rcode=2)), 1010.0)
+    assert cache.get(KEY, 1011.0) == (answer, 11), "a failure replaces nothing"
 
 
-def test_the_cache_forgets_what_nobody_asks_for() -> None:
-    cache = ForwardCache(60, 60, most=2)
-    one, two, three = (ASKED._replace(question=bytes((n,))) for n in range(3))
+def test_cache_evicts_the_least_recently_used_entry() -> None:
+    cache = ForwardCache(60, 60, max_entries=2)
+    one, two, three = (KEY._replace(question=bytes((n,))) for n in range(3))
     answer = response(reply(*CHAIN))
     for question in (one, two):
         cache.put(question, answer, 0.0)
@@ -134,29 +134,29 @@ def test_the_cache_forgets_what_nobody_asks_for() -> None:
     assert [cache.get(question, 3.0) is not None for question in (one, two, three)] == [True, False, True]
 
 
-def test_large_answers_push_each_other_out() -> None:
+def test_cache_size_in_bytes_is_limited() -> None:
     cache = ForwardCache(60, 60)
-    large = replace(response(reply(*CHAIN)), body=bytes(MOST_BYTES // 4))
+    large = replace(response(reply(*CHAIN)), body=bytes(MAX_BYTES // 4))
     for number in (0, 1, 2, 3, 3, 4, 5):
-        cache.put(ASKED._replace(question=bytes((number,))), large, 0.0)
-    kept = [number for number in range(6) if cache.get(ASKED._replace(question=bytes((number,))), 1.0)]
-    assert kept == [2, 3, 4, 5], "one that is replaced counts once"
+        cache.put(KEY._replace(question=bytes((number,))), large, 0.0)
+    kept = [number for number in range(6) if cache.get(KEY._replace(question=bytes((number,))), 1.0)]
+    assert kept == [2, 3, 4, 5], "a replaced entry is counted once"
 
 
-def test_servers_that_answer_are_asked_first() -> None:
+def test_healthy_upstreams_come_first() -> None:
     a, b, c = (Upstream(f"10.0.0.{n}") for n in (1, 2, 3))
     upstreams = Upstreams((a, b, c))
     assert [upstreams.order(chance)[0] for chance in (0.0, 0.4, 0.9)] == [a, b, c]
     upstreams.failed(a)
-    assert not upstreams.sick, "once is nothing"
+    assert not upstreams.unhealthy, "one failure is tolerated"
     upstreams.failed(a)
-    assert upstreams.sick == [a]
+    assert upstreams.unhealthy == [a]
     assert all(upstreams.order(chance)[-1] == a for chance in (0.0, 0.4, 0.9))
     upstreams.succeeded(a)
-    assert not upstreams.sick
+    assert not upstreams.unhealthy
 
 
-def test_addresses_of_servers() -> None:
+def test_upstream_addresses_are_parsed() -> None:
     assert read_upstream("10.0.0.1") == ("10.0.0.1", 53)
     assert str(read_upstream("10.0.0.1:5353")) == "10.0.0.1:5353"
     assert read_upstream("fd00::1") == ("fd00::1", 53)

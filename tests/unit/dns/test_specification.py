@@ -1,4 +1,4 @@
-"""The records of the Kubernetes DNS specification 1.1.0, one by one, read by dnspython."""
+"""Records of the Kubernetes DNS specification 1.1.0, read by dnspython."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import dns.rcode
 import dns.rdatatype
 import pytest
 
-from support.dns.cluster import World, endpoint, headless, service, slice_of, told
-from zonewise.dns.decide.pod_names import PodNameRecords
+from support.dns.cluster import FakeCluster, answer_texts, endpoint, headless, service, slice_of
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.objects import Key
 
 PORTS: list[dict[str, Any]] = [
@@ -18,13 +18,13 @@ PORTS: list[dict[str, Any]] = [
 ]
 
 
-def world(**settings: Any) -> World:
-    found = World(**settings)
-    found.put(
+def make_cluster(**settings: Any) -> FakeCluster:
+    cluster = FakeCluster(**settings)
+    cluster.put(
         service("web", clusterIPs=["10.96.0.1", "fd96::1"], ports=PORTS),
         slice_of("web", [endpoint("10.0.11.1", "zone-a-1")]),
     )
-    found.put(
+    cluster.put(
         headless("db", ports=[{"name": "sql", "port": 5432}]),
         slice_of(
             "db",
@@ -37,23 +37,23 @@ def world(**settings: Any) -> World:
         ),
         slice_of("db", [endpoint("fd00:11::2", "zone-a-1", hostname="db-0")], [("sql", "TCP", 5432)], family="IPv6"),
     )
-    found.put(headless("portless"), slice_of("portless", [endpoint("10.0.11.3")], []))
-    found.put(headless("empty"), slice_of("empty", [endpoint("10.0.11.4", conditions={"ready": False})]))
-    found.put(service("away", type="ExternalName", externalName="example.com"))
-    found.put(service("inside", type="ExternalName", externalName="web.shop.svc.cluster.local"))
-    found.put(service("loop", type="ExternalName", externalName="loop.shop.svc.cluster.local"))
-    found.put(service("address", type="ExternalName", externalName="192.0.2.1"))
-    elsewhere = [
+    cluster.put(headless("portless"), slice_of("portless", [endpoint("10.0.11.3")], []))
+    cluster.put(headless("empty"), slice_of("empty", [endpoint("10.0.11.4", conditions={"ready": False})]))
+    cluster.put(service("away", type="ExternalName", externalName="example.com"))
+    cluster.put(service("inside", type="ExternalName", externalName="web.shop.svc.cluster.local"))
+    cluster.put(service("loop", type="ExternalName", externalName="loop.shop.svc.cluster.local"))
+    cluster.put(service("address", type="ExternalName", externalName="192.0.2.1"))
+    fqdn = [
         endpoint("web.shop.svc.cluster.local", "zone-a-1"),
         endpoint("b.example.com", conditions={"ready": False}),
     ]
-    found.put(headless("named"), slice_of("named", elsewhere, [("http", "TCP", 80)], family="FQDN"))
-    return found
+    cluster.put(headless("named"), slice_of("named", fqdn, [("http", "TCP", 80)], family="FQDN"))
+    return cluster
 
 
 @pytest.fixture(scope="module")
-def cluster() -> World:
-    return world()
+def cluster() -> FakeCluster:
+    return make_cluster()
 
 
 SRV_DB0 = "SRV 0 33 5432 db-0.db.shop.svc.cluster.local."
@@ -87,17 +87,22 @@ ANSWERS = [
         "A",
         ["A 10.96.0.1", "CNAME web.shop.svc.cluster.local."],
     ),
-    ("an endpoint that is a name", "named.shop.svc", "A", ["A 10.96.0.1", "CNAME web.shop.svc.cluster.local."]),
-    ("such a name itself", "named.shop.svc", "CNAME", ["CNAME web.shop.svc.cluster.local."]),
-    ("its port", "_http._tcp.named.shop.svc", "AAAA", ["AAAA fd96::1", "CNAME web.shop.svc.cluster.local."]),
+    ("FQDN endpoint", "named.shop.svc", "A", ["A 10.96.0.1", "CNAME web.shop.svc.cluster.local."]),
+    ("FQDN endpoint, CNAME", "named.shop.svc", "CNAME", ["CNAME web.shop.svc.cluster.local."]),
+    ("FQDN endpoint, port", "_http._tcp.named.shop.svc", "AAAA", ["AAAA fd96::1", "CNAME web.shop.svc.cluster.local."]),
     (
         "the endpoint by its name",
         "web-shop-svc-cluster-local.named.shop.svc",
         "A",
         ["A 10.96.0.1", "CNAME web.shop.svc.cluster.local."],
     ),
-    ("its zone", "zone-a.pin._zone.named.shop.svc", "CNAME", ["CNAME web.shop.svc.cluster.local."]),
-    ("another zone, preferred", "zone-x.prefer._zone.named.shop.svc", "CNAME", ["CNAME web.shop.svc.cluster.local."]),
+    ("FQDN endpoint, zone", "zone-a.pin._zone.named.shop.svc", "CNAME", ["CNAME web.shop.svc.cluster.local."]),
+    (
+        "FQDN endpoint, other zone preferred",
+        "zone-x.prefer._zone.named.shop.svc",
+        "CNAME",
+        ["CNAME web.shop.svc.cluster.local."],
+    ),
     ("schema version", "dns-version", "TXT", ['TXT "1.1.0"']),
     ("SOA", "", "SOA", [SOA]),
     ("NS", "", "NS", ["NS ns.dns.cluster.local."]),
@@ -112,10 +117,10 @@ ANSWERS = [
 @pytest.mark.parametrize(
     ("name", "kind", "expected"), [case[1:] for case in ANSWERS], ids=[case[0] for case in ANSWERS]
 )
-def test_answers(cluster: World, name: str, kind: str, expected: list[str]) -> None:
+def test_names_have_the_specified_records(cluster: FakeCluster, name: str, kind: str, expected: list[str]) -> None:
     reply = cluster.ask(f"{name}.cluster.local.".lstrip("."), kind)
     assert reply.rcode() == dns.rcode.NOERROR
-    assert told(reply) == expected
+    assert answer_texts(reply) == expected
     assert not reply.authority
     assert all(rrset.ttl == (28800 if kind == "TXT" else 5) for rrset in reply.answer)
 
@@ -127,16 +132,16 @@ DENIALS = [
     ("a namespace exists", "shop.svc", "A", "NOERROR"),
     ("another type of a Service", "web.shop.svc", "MX", "NOERROR"),
     ("TXT of a Service", "web.shop.svc", "TXT", "NOERROR"),
-    ("AAAA of what has only A", "portless.shop.svc", "AAAA", "NOERROR"),
-    ("SRV of what has no port", "portless.shop.svc", "SRV", "NOERROR"),
-    ("what stands between a Service and its ports", "_tcp.web.shop.svc", "A", "NOERROR"),
+    ("AAAA of a Service with A only", "portless.shop.svc", "AAAA", "NOERROR"),
+    ("SRV of a Service without ports", "portless.shop.svc", "SRV", "NOERROR"),
+    ("a protocol without a port", "_tcp.web.shop.svc", "A", "NOERROR"),
     ("an ExternalName that names itself", "loop.shop.svc", "A", "NOERROR"),
     ("a drained or mistyped zone", "zone-x.pin._zone.db.shop.svc", "A", "NOERROR"),
     ("a zone of a Service without endpoints", "zone-a.prefer._zone.empty.shop.svc", "A", "NOERROR"),
-    ("SRV of an endpoint that is a name", "named.shop.svc", "SRV", "NOERROR"),
-    ("another zone of such", "zone-x.pin._zone.named.shop.svc", "A", "NOERROR"),
-    ("another port of such", "_sql._tcp.named.shop.svc", "A", "NXDOMAIN"),
-    ("one of such that is not ready", "b-example-com.named.shop.svc", "A", "NXDOMAIN"),
+    ("SRV of an FQDN endpoint", "named.shop.svc", "SRV", "NOERROR"),
+    ("another zone of an FQDN endpoint", "zone-x.pin._zone.named.shop.svc", "A", "NOERROR"),
+    ("another port of an FQDN endpoint", "_sql._tcp.named.shop.svc", "A", "NXDOMAIN"),
+    ("an FQDN endpoint that is not ready", "b-example-com.named.shop.svc", "A", "NXDOMAIN"),
     ("no such namespace", "nowhere.svc", "A", "NXDOMAIN"),
     ("no such Service", "none.shop.svc", "A", "NXDOMAIN"),
     ("no such endpoint", "db-9.db.shop.svc", "A", "NXDOMAIN"),
@@ -148,13 +153,13 @@ DENIALS = [
     ("a name of the search path", "example.com.shop.svc", "A", "NXDOMAIN"),
     ("zones of a ClusterIP Service", "zone-a.pin._zone.web.shop.svc", "A", "NXDOMAIN"),
     ("an unknown word before _zone", "zone-a.only._zone.db.shop.svc", "A", "NXDOMAIN"),
-    ("pods, unless asked for", "10-0-11-1.shop.pod", "A", "NXDOMAIN"),
+    ("pods, unless configured", "10-0-11-1.shop.pod", "A", "NXDOMAIN"),
     ("anything else in the domain", "nothing", "A", "NXDOMAIN"),
 ]
 
 
 @pytest.mark.parametrize(("name", "kind", "rcode"), [case[1:] for case in DENIALS], ids=[case[0] for case in DENIALS])
-def test_denials_carry_the_authority(cluster: World, name: str, kind: str, rcode: str) -> None:
+def test_negative_answers_carry_the_soa(cluster: FakeCluster, name: str, kind: str, rcode: str) -> None:
     reply = cluster.ask(f"{name}.cluster.local.".lstrip("."), kind)
     assert dns.rcode.to_text(reply.rcode()) == rcode
     assert not reply.answer
@@ -176,9 +181,9 @@ POINTERS = [
 
 
 @pytest.mark.parametrize(("name", "expected"), [case[1:] for case in POINTERS], ids=[case[0] for case in POINTERS])
-def test_reverse(cluster: World, name: str, expected: list[str]) -> None:
-    assert told(cluster.ask(name, "PTR")) == expected
-    assert cluster.is_elsewhere(name, "A"), "only PTR is ours there"
+def test_ptr_records_by_address(cluster: FakeCluster, name: str, expected: list[str]) -> None:
+    assert answer_texts(cluster.ask(name, "PTR")) == expected
+    assert cluster.is_forwarded(name, "A"), "other types of reverse zones are forwarded"
 
 
 @pytest.mark.parametrize(
@@ -191,11 +196,11 @@ def test_reverse(cluster: World, name: str, expected: list[str]) -> None:
         ("away.shop.svc.cluster.local.", "A"),
     ],
 )
-def test_what_is_somebody_elses(cluster: World, name: str, kind: str) -> None:
-    assert cluster.is_elsewhere(name, kind)
+def test_names_outside_the_domain_are_forwarded(cluster: FakeCluster, name: str, kind: str) -> None:
+    assert cluster.is_forwarded(name, kind)
 
 
-def test_glue_of_srv_and_ns(cluster: World) -> None:
+def test_srv_and_ns_answers_have_glue(cluster: FakeCluster) -> None:
     reply = cluster.ask("_sql._tcp.db.shop.svc.cluster.local.", "SRV")
     assert sorted(str(rrset) for rrset in reply.additional) == [
         "10-0-21-2.db.shop.svc.cluster.local. 5 IN A 10.0.21.2",
@@ -206,53 +211,53 @@ def test_glue_of_srv_and_ns(cluster: World) -> None:
     assert [str(rrset) for rrset in reply.additional] == ["ns.dns.cluster.local. 5 IN A 10.96.0.10"]
 
 
-def test_the_name_server_is_the_service_that_leads_to_us() -> None:
-    """As CoreDNS has it: the Service's name and cluster IPs, or those of each endpoint of a headless one."""
-    found = World(servers=(bytes((10, 0, 11, 1)),))
+def test_ns_names_follow_the_service_of_this_server() -> None:
+    """As in CoreDNS: the Service's name and cluster IPs, or those of each endpoint of a headless one."""
+    cluster = FakeCluster(servers=(bytes((10, 0, 11, 1)),))
     own = slice_of("kube-dns", [endpoint("10.0.11.1", "zone-a-1"), endpoint("10.0.21.1", "zone-b-1")])
-    assert told(found.ask("cluster.local.", "NS")) == ["NS ns.dns.cluster.local."]
-    found.put(service("kube-dns", clusterIPs=["10.96.0.10", "fd96::a"]), own)
-    reply = found.ask("cluster.local.", "NS")
-    assert told(reply) == ["NS kube-dns.shop.svc.cluster.local."]
+    assert answer_texts(cluster.ask("cluster.local.", "NS")) == ["NS ns.dns.cluster.local."]
+    cluster.put(service("kube-dns", clusterIPs=["10.96.0.10", "fd96::a"]), own)
+    reply = cluster.ask("cluster.local.", "NS")
+    assert answer_texts(reply) == ["NS kube-dns.shop.svc.cluster.local."]
     assert sorted(str(rrset) for rrset in reply.additional) == [
         "kube-dns.shop.svc.cluster.local. 5 IN A 10.96.0.10",
         "kube-dns.shop.svc.cluster.local. 5 IN AAAA fd96::a",
     ]
-    assert told(found.ask("ns.dns.cluster.local.")) == ["A 10.96.0.10"]
-    assert told(found.ask("ns.dns.cluster.local.", "AAAA")) == ["AAAA fd96::a"]
-    found.put(headless("kube-dns"), own)
+    assert answer_texts(cluster.ask("ns.dns.cluster.local.")) == ["A 10.96.0.10"]
+    assert answer_texts(cluster.ask("ns.dns.cluster.local.", "AAAA")) == ["AAAA fd96::a"]
+    cluster.put(headless("kube-dns"), own)
     names = [f"NS 10-0-{z}1-1.kube-dns.shop.svc.cluster.local." for z in (1, 2)]
-    assert told(found.ask("cluster.local.", "NS")) == names
-    assert told(found.ask("ns.dns.cluster.local.")) == ["A 10.0.11.1", "A 10.0.21.1"]
-    found.remove("kube-dns")
-    assert told(found.ask("cluster.local.", "NS")) == ["NS ns.dns.cluster.local."]
-    assert told(found.ask("ns.dns.cluster.local.")) == ["A 10.0.11.1"]
+    assert answer_texts(cluster.ask("cluster.local.", "NS")) == names
+    assert answer_texts(cluster.ask("ns.dns.cluster.local.")) == ["A 10.0.11.1", "A 10.0.21.1"]
+    cluster.remove("kube-dns")
+    assert answer_texts(cluster.ask("cluster.local.", "NS")) == ["NS ns.dns.cluster.local."]
+    assert answer_texts(cluster.ask("ns.dns.cluster.local.")) == ["A 10.0.11.1"]
 
 
-def test_pod_records() -> None:
-    insecure = world(pods=PodNameRecords.INSECURE)
-    assert told(insecure.ask("10-0-11-1.shop.pod.cluster.local.")) == ["A 10.0.11.1"]
-    assert told(insecure.ask("fd00--1.shop.pod.cluster.local.", "AAAA")) == ["AAAA fd00::1"]
+def test_pod_records_insecure_and_verified() -> None:
+    insecure = make_cluster(pods=PodNameRecords.INSECURE)
+    assert answer_texts(insecure.ask("10-0-11-1.shop.pod.cluster.local.")) == ["A 10.0.11.1"]
+    assert answer_texts(insecure.ask("fd00--1.shop.pod.cluster.local.", "AAAA")) == ["AAAA fd00::1"]
     assert insecure.ask("10-0-11-1.shop.pod.cluster.local.", "AAAA").rcode() == dns.rcode.NOERROR
     for missing in ("10-0-11-1.nowhere", "10-0-11-256.shop", "web.shop"):
         assert insecure.ask(f"{missing}.pod.cluster.local.").rcode() == dns.rcode.NXDOMAIN
-    verified = world(pods=PodNameRecords.VERIFIED)
-    verified.apply(verified.catalog.set_pod(Key("shop", "p"), [bytes((10, 0, 11, 1))], "zone-a-1"))
-    assert told(verified.ask("10-0-11-1.shop.pod.cluster.local.")) == ["A 10.0.11.1"]
+    verified = make_cluster(pods=PodNameRecords.VERIFIED)
+    verified.apply(verified.zone.set_pod(Key("shop", "p"), [bytes((10, 0, 11, 1))], "zone-a-1"))
+    assert answer_texts(verified.ask("10-0-11-1.shop.pod.cluster.local.")) == ["A 10.0.11.1"]
     assert verified.ask("10-0-11-2.shop.pod.cluster.local.").rcode() == dns.rcode.NXDOMAIN
 
 
-def test_endpoints_may_be_named_after_their_pods() -> None:
-    found = World(domain={"name_endpoints_by_pod": True, "ttl": 30})
+def test_endpoints_are_named_after_pods_if_configured() -> None:
+    cluster = FakeCluster(domain={"name_endpoints_by_pod": True, "ttl": 30})
     pods = [endpoint("10.0.11.2", targetRef={"name": "db-x7"}), endpoint("10.0.11.3", targetRef={"name": "x" * 64})]
-    found.put(headless("db"), slice_of("db", pods))
-    reply = found.ask("db-x7.db.shop.svc.cluster.local.")
-    assert told(reply) == ["A 10.0.11.2"]
+    cluster.put(headless("db"), slice_of("db", pods))
+    reply = cluster.ask("db-x7.db.shop.svc.cluster.local.")
+    assert answer_texts(reply) == ["A 10.0.11.2"]
     assert reply.answer[0].ttl == 30
-    assert told(found.ask("10-0-11-3.db.shop.svc.cluster.local.")) == ["A 10.0.11.3"]
+    assert answer_texts(cluster.ask("10-0-11-3.db.shop.svc.cluster.local.")) == ["A 10.0.11.3"]
 
 
-def test_nothing_is_denied_before_the_cluster_was_read() -> None:
-    found = World()
-    found.table.loaded = False
-    assert found.ask("web.shop.svc.cluster.local.").rcode() == dns.rcode.SERVFAIL
+def test_servfail_until_the_cluster_was_read() -> None:
+    cluster = FakeCluster()
+    cluster.table.loaded = False
+    assert cluster.ask("web.shop.svc.cluster.local.").rcode() == dns.rcode.SERVFAIL

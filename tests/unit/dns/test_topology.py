@@ -1,4 +1,4 @@
-"""Headless answers by where the client is: every policy, asked from three zones and from nowhere."""
+"""Answers of headless Services by the client's location, for every policy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import dns.rcode
 import msgspec
 import pytest
 
-from support.dns.cluster import World, endpoint, headless, node, nodes, slice_of, told
-from zonewise.dns.decide.handler import LARGEST, QuerySender, respond
+from support.dns.cluster import FakeCluster, answer_texts, endpoint, headless, node, nodes, slice_of
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, QuerySender, respond
 
 KEYS = "zonewise.dev/topology-keys"
 SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
@@ -49,90 +49,94 @@ POLICIES = [
 @pytest.mark.parametrize(
     ("annotations", "spec", "expected"), [case[1:] for case in POLICIES], ids=[case[0] for case in POLICIES]
 )
-def test_each_policy_from_each_zone(
+def test_headless_answer_follows_policy_and_client_zone(
     annotations: dict[str, str], spec: dict[str, str], expected: dict[str, list[str]]
 ) -> None:
-    world = World().put(headless("db", annotations=annotations, **spec), slice_of("db", ENDPOINTS))
+    cluster = FakeCluster().put(headless("db", annotations=annotations, **spec), slice_of("db", ENDPOINTS))
     for client, addresses in (expected | {NOWHERE: EVERY}).items():
-        reply = world.ask("db.shop.svc.cluster.local.", client=client)
-        assert told(reply) == [f"A {address}" for address in addresses], client
-        assert reply.rcode() == dns.rcode.NOERROR, "a hard rule leaves no data, but the name exists"
-        ports = world.ask("_http._tcp.db.shop.svc.cluster.local.", "SRV", client=client)
-        assert len(told(ports)) == len(addresses)
-        assert told(world.ask("10-0-21-1.db.shop.svc.cluster.local.", client=client)) == [f"A {B1}"], "named, so meant"
+        reply = cluster.ask("db.shop.svc.cluster.local.", client=client)
+        assert answer_texts(reply) == [f"A {address}" for address in addresses], client
+        assert reply.rcode() == dns.rcode.NOERROR, "with a hard rule the name exists, without data"
+        ports = cluster.ask("_http._tcp.db.shop.svc.cluster.local.", "SRV", client=client)
+        assert len(answer_texts(ports)) == len(addresses)
+        assert answer_texts(cluster.ask("10-0-21-1.db.shop.svc.cluster.local.", client=client)) == [f"A {B1}"], (
+            "an endpoint's own name is not filtered"
+        )
 
 
-def test_automatic_hints_and_prefer_split_by_zone() -> None:
+def test_automatic_hints_and_prefer_answer_by_zone() -> None:
     spread = [endpoint(f"10.0.{z}1.{n}", f"zone-{zone}-1") for z, zone in enumerate("abc", 1) for n in range(1, 7)]
-    for asked in ({"service.kubernetes.io/topology-mode": "Auto"}, {SAME_ZONE: "Prefer"}):
-        world = World().put(headless("db", annotations=asked), slice_of("db", spread))
+    for policy in ({"service.kubernetes.io/topology-mode": "Auto"}, {SAME_ZONE: "Prefer"}):
+        cluster = FakeCluster().put(headless("db", annotations=policy), slice_of("db", spread))
         for z, client in enumerate((IN_A, IN_B, IN_C), 1):
-            found = told(world.ask("db.shop.svc.cluster.local.", client=client))
-            assert found == [f"A 10.0.{z}1.{n}" for n in range(1, 7)], asked
+            records = answer_texts(cluster.ask("db.shop.svc.cluster.local.", client=client))
+            assert records == [f"A 10.0.{z}1.{n}" for n in range(1, 7)], policy
 
 
-def test_both_families_of_a_dual_stack_service_follow_the_rule() -> None:
-    world = World()
-    world.put(
+def test_both_address_families_follow_the_rule() -> None:
+    cluster = FakeCluster()
+    cluster.put(
         headless("db", annotations={SAME_ZONE: "Require"}),
         slice_of("db", ENDPOINTS),
         slice_of("db", [endpoint("fd00:21::1", "zone-b-1"), endpoint("fd00:31::1", "zone-c-1")], family="IPv6"),
     )
     expected = {IN_A: [], IN_B: ["fd00:21::1"], IN_C: ["fd00:31::1"], "fd00:22::9": ["fd00:21::1"]}
     for client, addresses in expected.items():
-        assert told(world.ask("db.shop.svc.cluster.local.", "AAAA", client=client)) == [f"AAAA {a}" for a in addresses]
-    assert len(told(world.ask("db.shop.svc.cluster.local.", "SRV", client=IN_B))) == 2
+        assert answer_texts(cluster.ask("db.shop.svc.cluster.local.", "AAAA", client=client)) == [
+            f"AAAA {a}" for a in addresses
+        ]
+    assert len(answer_texts(cluster.ask("db.shop.svc.cluster.local.", "SRV", client=IN_B))) == 2
 
 
-def test_a_relabelled_node_moves_its_clients() -> None:
-    world = World().put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
-    assert told(world.ask("db.shop.svc.cluster.local.", client=IN_C)) == []
-    moved = [found for found in nodes() if found.metadata.name != "zone-c-1"]
+def test_relabelled_node_changes_its_clients_answers() -> None:
+    cluster = FakeCluster().put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
+    assert answer_texts(cluster.ask("db.shop.svc.cluster.local.", client=IN_C)) == []
+    moved = [item for item in nodes() if item.metadata.name != "zone-c-1"]
     moved.append(node("zone-c-1", "zone-b", ["10.0.31.0/24"], "192.168.3.1"))
-    world.apply(world.catalog.set_nodes(moved))
-    for key in list(world.catalog.viewed):
+    cluster.apply(cluster.zone.set_nodes(moved))
+    for key in list(cluster.zone.node_dependent):
         assert key.name == "db"
-    world.put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
-    assert told(world.ask("db.shop.svc.cluster.local.", client=IN_C)) == [f"A {B1}"]
+    cluster.put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
+    assert answer_texts(cluster.ask("db.shop.svc.cluster.local.", client=IN_C)) == [f"A {B1}"]
 
 
 DRAIN = {"zonewise.dev/drain-zone": "zone-a"}
 
 
 @pytest.mark.parametrize("by", ["service", "namespace", "node"])
-def test_a_drained_zone_is_left_out_but_keeps_its_names(by: str) -> None:
-    world = World()
+def test_drained_zone_is_excluded_but_keeps_its_names(by: str) -> None:
+    cluster = FakeCluster()
     if by == "namespace":
-        world.apply(world.catalog.set_namespaces({"shop": DRAIN}))
+        cluster.apply(cluster.zone.set_namespaces({"shop": DRAIN}))
     if by == "node":
         first, *others = nodes()
-        said = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, annotations=DRAIN))
-        world.apply(world.catalog.set_nodes([said, *others]))
-    world.put(headless("db", annotations=DRAIN if by == "service" else {}), slice_of("db", ENDPOINTS))
+        annotated = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, annotations=DRAIN))
+        cluster.apply(cluster.zone.set_nodes([annotated, *others]))
+    cluster.put(headless("db", annotations=DRAIN if by == "service" else {}), slice_of("db", ENDPOINTS))
     for client in (IN_A, IN_B, NOWHERE):
-        assert told(world.ask("db.shop.svc.cluster.local.", client=client)) == [f"A {B1}"]
-    assert told(world.ask("10-0-11-1.db.shop.svc.cluster.local.")) == [f"A {A1}"]
-    assert told(world.ask("zone-a.pin._zone.db.shop.svc.cluster.local.")) == [f"A {A1}", f"A {A2}"]
+        assert answer_texts(cluster.ask("db.shop.svc.cluster.local.", client=client)) == [f"A {B1}"]
+    assert answer_texts(cluster.ask("10-0-11-1.db.shop.svc.cluster.local.")) == [f"A {A1}"]
+    assert answer_texts(cluster.ask("zone-a.pin._zone.db.shop.svc.cluster.local.")) == [f"A {A1}", f"A {A2}"]
 
 
 def test_near_and_far_answers_are_counted() -> None:
     soft = {KEYS: '["topology.kubernetes.io/zone", "*"]'}
-    world = World().put(headless("db", annotations=soft), slice_of("db", ENDPOINTS))
+    cluster = FakeCluster().put(headless("db", annotations=soft), slice_of("db", ENDPOINTS))
     for client in (IN_A, IN_B, IN_C, NOWHERE):
-        world.ask("db.shop.svc.cluster.local.", client=client)
-    counted = world.tally.taken()
-    assert (counted["near"], counted["far"]) == (2, 2)
+        cluster.ask("db.shop.svc.cluster.local.", client=client)
+    counts = cluster.counters.reset()
+    assert (counts["near"], counts["far"]) == (2, 2)
 
 
-def test_only_named_forwarders_may_speak_for_others() -> None:
-    world = World().put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
+def test_client_subnet_is_trusted_from_forwarders_only() -> None:
+    cluster = FakeCluster().put(headless("db", annotations={SAME_ZONE: "Require"}), slice_of("db", ENDPOINTS))
     option = dns.edns.ECSOption(IN_B, 32)
     query = dns.message.make_query("db.shop.svc.cluster.local.", "A", use_edns=0, options=[option]).to_wire()
     for forwards, expected in ((False, EVERY), (True, [B1])):
-        written = respond(world.table, query, QuerySender("", forwards), LARGEST)
-        assert isinstance(written, bytes)
-        reply = dns.message.from_wire(written)
-        assert told(reply) == [f"A {address}" for address in expected]
+        packet = respond(cluster.table, query, QuerySender("", forwards), MAX_MESSAGE_BYTES)
+        assert isinstance(packet, bytes)
+        reply = dns.message.from_wire(packet)
+        assert answer_texts(reply) == [f"A {address}" for address in expected]
         (echoed,) = reply.options
         assert isinstance(echoed, dns.edns.ECSOption)
         assert (echoed.address, echoed.scopelen) == (IN_B, 32), "the answer holds for this client alone"

@@ -1,34 +1,33 @@
-"""A serving process and a watcher that has no time to listen."""
+"""A DNS worker whose supervisor does not read."""
 
 from __future__ import annotations
 
 import socket
 
-from zonewise.dns.server.worker import Worker, WorkerConfig
-from zonewise.dns.wire import framing
+from zonewise.dns.server.worker import Worker
+from zonewise.dns.wire.ipc import FrameDecoder, WorkerConfig, WorkerReport
 from zonewise.dns.wire.names import to_wire
 
-DESK = WorkerConfig(to_wire("cluster.local"), False, (), 0, False, False)
 
-
-def test_reports_wait_for_a_watcher_that_does_not_read() -> None:
-    watcher, feed = socket.socketpair()
-    with watcher, feed:
-        office = Worker(DESK, feed, lambda: None)
+def test_reports_wait_until_the_supervisor_reads() -> None:
+    supervisor, feed = socket.socketpair()
+    with supervisor, feed:
+        worker = Worker(WorkerConfig(to_wire("cluster.local")), feed, lambda: None)
         feed.setblocking(False)
-        filling = 0
+        unread = 0
         try:
             while True:
-                filling += feed.send(bytes(1 << 12))
+                unread += feed.send(bytes(1 << 12))
         except BlockingIOError:
             feed.setblocking(True)
-        office.sender("10.0.0.1").queries = 3
-        office.report_if_due()  # would not return, or end the process
-        assert not office.clients, "a second is over for limits all the same"
-        while filling:
-            filling -= len(watcher.recv(1 << 16))
-        office._due = 0.0
-        office.sender("10.0.0.1").queries = 4
-        office.report_if_due()
-        ((_, report),) = framing.UpdateDecoder().feed(watcher.recv(1 << 16))
-        assert report["queries"] == {"": 7}
+        worker.sender("10.0.0.1").queries = 3
+        worker.report_if_due()  # must neither block nor exit
+        assert not worker.clients, "rate limits start a new second all the same"
+        while unread:
+            unread -= len(supervisor.recv(1 << 16))
+        worker._report_at = 0.0
+        worker.sender("10.0.0.1").queries = 4
+        worker.report_if_due()
+        (report,) = FrameDecoder().feed(supervisor.recv(1 << 16))
+        assert isinstance(report, WorkerReport)
+        assert report.queries == {"": 7}

@@ -1,4 +1,4 @@
-"""A table that heard every change equals one that was told the end; and where clients are."""
+"""Zone updates lead to the same table as a snapshot; client locations."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.dns.cluster import World, endpoint, headless, node, nodes, service, slice_of, told
-from zonewise.dns.decide.client_location import is_within
-from zonewise.dns.decide.node_ranges import places
-from zonewise.dns.decide.pod_names import PodNameRecords
-from zonewise.dns.decide.table import MOST_DENIALS, QUESTIONS, AnswerChoices, RecordTable
+from support.dns.cluster import FakeCluster, answer_texts, endpoint, headless, node, nodes, service, slice_of
+from zonewise.dns.decide.client_location import client_locations, is_within
+from zonewise.dns.decide.pod_records import PodNameRecords
+from zonewise.dns.decide.table import MAX_DENIALS, QUESTIONS, AnswerChoices, RecordTable
 from zonewise.dns.wire import names
 from zonewise.dns.wire.message import RecordType
 from zonewise.objects import EndpointSlice, Key, Service
@@ -52,38 +51,38 @@ def changes(draw: st.DrawFn) -> tuple[str, Service | None, tuple[EndpointSlice, 
 
 @given(st.lists(st.one_of(changes(), st.integers(1, 3)), max_size=12))
 @settings(max_examples=150)
-def test_the_changes_lead_where_a_snapshot_leads(steps: list[Any]) -> None:
-    world = World()
+def test_updates_lead_to_the_same_table_as_a_snapshot(steps: list[Any]) -> None:
+    cluster = FakeCluster()
     state: dict[str, tuple[Service, tuple[EndpointSlice, ...]]] = {}
     for step in steps:
         if isinstance(step, int):  # a node changes its zone
             moved = [node("zone-a-1", f"zone-{'abc'[step - 1]}", ["10.0.11.0/24"], "192.168.1.1"), *nodes()[1:]]
-            world.apply(world.catalog.set_nodes(moved))
-            for key in list(world.catalog.viewed):
-                found, slices = state[key.name]
-                world.apply(world.catalog.set_service(key, found, slices))
+            cluster.apply(cluster.zone.set_nodes(moved))
+            for key in list(cluster.zone.node_dependent):
+                service_, slices = state[key.name]
+                cluster.apply(cluster.zone.set_service(key, service_, slices))
             continue
-        name, found, slices = step
-        world.apply(world.catalog.set_service(Key("shop", name), found, slices))
-        world.ask(f"{name}.shop.svc.cluster.local.", "SRV")  # what was read must not hide what comes
+        name, service_, slices = step
+        cluster.apply(cluster.zone.set_service(Key("shop", name), service_, slices))
+        cluster.ask(f"{name}.shop.svc.cluster.local.", "SRV")  # a stored answer must not survive the next change
         state.pop(name, None)
-        if found:
-            state[name] = (found, slices)
-    afresh = RecordTable(world.table.domain)
-    for update in world.catalog.snapshot():
-        afresh.apply(update)
-    assert plain(world.table) == plain(afresh)
-    assert len(world.table._groups) <= len(POLICIES), "profiles that nobody uses are forgotten"
+        if service_:
+            state[name] = (service_, slices)
+    fresh = RecordTable(cluster.table.domain)
+    for update in cluster.zone.snapshot():
+        fresh.apply(update)
+    assert content_of(cluster.table) == content_of(fresh)
+    assert len(cluster.table._groups) <= len(POLICIES), "unused profiles are deleted"
 
 
-def plain(table: RecordTable) -> dict[Any, Any]:
-    """All that a table knows, and what it answers to everybody for the names that tests ask for."""
-    found: dict[Any, Any] = {**table.names, **table.services}
+def content_of(table: RecordTable) -> dict[Any, Any]:
+    """A table's records, and its answers for the names of these tests."""
+    content: dict[Any, Any] = {**table.names, **table.services}
     for name in (b"\1" + name.encode() + names.to_wire("shop.svc.cluster.local") for name in NAMES):
         for below in (b"", names.to_wire("_http._tcp")[:-1], names.to_wire("10-0-11-1")[:-1]):
             for kind in (RecordType.A, RecordType.SRV):
-                found[name, below, kind] = _comparable(table, below + name, kind)
-    return {**found, "pointers": table._pointers}
+                content[name, below, kind] = _comparable(table, below + name, kind)
+    return {**content, "reverse": table._reverse}
 
 
 def _comparable(table: RecordTable, name: bytes, kind: RecordType) -> Any:
@@ -93,53 +92,55 @@ def _comparable(table: RecordTable, name: bytes, kind: RecordType) -> Any:
     return slot
 
 
-def test_a_removed_service_leaves_nothing_behind() -> None:
-    world = World()
-    before = plain(world.table)
-    world.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
-    world.put(service("web", clusterIPs=["10.96.0.1"]), slice_of("web", [endpoint("10.0.11.1", "zone-a-1")]))
-    assert told(world.ask("1.11.0.10.in-addr.arpa.", "PTR")) == [
+def test_removed_service_leaves_no_state() -> None:
+    cluster = FakeCluster()
+    before = content_of(cluster.table)
+    cluster.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
+    cluster.put(service("web", clusterIPs=["10.96.0.1"]), slice_of("web", [endpoint("10.0.11.1", "zone-a-1")]))
+    assert answer_texts(cluster.ask("1.11.0.10.in-addr.arpa.", "PTR")) == [
         "PTR 10-0-11-1.db.shop.svc.cluster.local.",
         "PTR 10-0-11-1.web.shop.svc.cluster.local.",
     ]
-    world.remove("db")
-    world.remove("web")
-    assert plain(world.table) == before
-    assert not world.table._groups
+    cluster.remove("db")
+    cluster.remove("web")
+    assert content_of(cluster.table) == before
+    assert not cluster.table._groups
 
 
-def test_made_up_names_push_out_no_answer() -> None:
-    world = World().put(service("web", clusterIPs=["10.96.0.1"]))
-    world.ask("web.shop.svc.cluster.local.")
-    world.ask("api.shop.svc.cluster.local.")
-    known, question = set(world.table.answers), QUESTIONS[RecordType.A]
-    for number in range(MOST_DENIALS + 5):
-        world.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), RecordType.A)
-    assert names.to_wire("web.shop.svc.cluster.local") + question in world.table.answers
-    assert len(world.table.answers) < len(known) + MOST_DENIALS
-    world.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
-    assert told(world.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], "a denial ends when the Service comes"
+def test_denials_evict_no_answers() -> None:
+    cluster = FakeCluster().put(service("web", clusterIPs=["10.96.0.1"]))
+    cluster.ask("web.shop.svc.cluster.local.")
+    cluster.ask("api.shop.svc.cluster.local.")
+    stored, question = set(cluster.table.answers), QUESTIONS[RecordType.A]
+    for number in range(MAX_DENIALS + 5):
+        cluster.table.find(names.to_wire(f"x{number}.other.svc.cluster.local"), RecordType.A)
+    assert names.to_wire("web.shop.svc.cluster.local") + question in cluster.table.answers
+    assert len(cluster.table.answers) < len(stored) + MAX_DENIALS
+    cluster.put(service("x1", "other", clusterIPs=["10.96.0.2"]))
+    assert answer_texts(cluster.ask("x1.other.svc.cluster.local.")) == ["A 10.96.0.2"], (
+        "a denial ends when the Service is created"
+    )
 
 
-def test_rules_that_come_and_go_leave_nothing_behind() -> None:
-    """Each may name other labels, and each endpoint that moves gives other nodes something near."""
-    world = World()
+def test_changing_rules_leave_no_profiles_behind() -> None:
+    """Each rule may name other labels, and each moved endpoint changes which groups are near."""
+    cluster = FakeCluster()
     for number in range(100):
         keys = f'["example.com/{number}", "kubernetes.io/hostname"]'
         home = endpoint(f"10.0.11.{number}", f"zone-{'abc'[number % 3]}-{number % 2 + 1}")
-        world.put(headless("db", annotations={"zonewise.dev/topology-keys": keys}), slice_of("db", [home]))
-        world.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
+        cluster.put(headless("db", annotations={"zonewise.dev/topology-keys": keys}), slice_of("db", [home]))
+        cluster.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
         if number % 10 == 0:
-            world.apply(world.catalog.set_nodes(world.nodes))
-    profiles = world.catalog._profiles
+            cluster.apply(cluster.zone.set_nodes(cluster.nodes))
+    profiles = cluster.zone._profiles
     assert len(profiles._current) + len(profiles._last) <= 2
-    assert len(world.catalog._used) == len(world.table._groups) == 1
+    assert len(cluster.zone._profile_users) == len(cluster.table._groups) == 1
     near = [tuple(n >> bit & 1 == 1 for bit in range(8)) for n in range(200)]
     for pattern in near:
-        world.table._near[pattern] = pattern
-    world.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
-    world.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
-    assert len(world.table._near) == 1
+        cluster.table._near[pattern] = pattern
+    cluster.put(headless("db", annotations=POLICIES[1]), slice_of("db", [endpoint("10.0.11.1", "zone-a-1")]))
+    cluster.ask("db.shop.svc.cluster.local.", client="10.0.11.1")
+    assert len(cluster.table._near) == 1
 
 
 POD_STEPS = st.tuples(
@@ -151,72 +152,74 @@ POD_STEPS = st.tuples(
 
 @given(st.lists(POD_STEPS, max_size=12))
 @settings(max_examples=200)
-def test_pods_come_and_go_one_by_one(steps: list[tuple[Key, list[int], str]]) -> None:
-    world = World(pods=PodNameRecords.VERIFIED, locate_by_pods=True)
+def test_pod_updates_lead_to_the_same_table_as_a_snapshot(steps: list[tuple[Key, list[int], str]]) -> None:
+    cluster = FakeCluster(pods=PodNameRecords.VERIFIED, locate_by_pods=True)
     held: dict[Key, tuple[list[bytes], str]] = {}
-    for pod, numbers, where in steps:
-        found = [bytes((172, 16, 0, number)) for number in numbers]
-        updates = world.catalog.set_pod(pod, found, where)
-        assert sum(len(update[1]) for update in updates) <= 3 * (len(found) + len(held.get(pod, ([], ""))[0]))
-        world.apply(updates)
-        held[pod] = (found, where)
-    afresh = RecordTable(world.table.domain)
-    for update in world.catalog.snapshot():
-        afresh.apply(update)
-    assert world.table.places.pods == afresh.places.pods
-    assert world.table.names == afresh.names
+    for pod, numbers, node_name in steps:
+        ips = [bytes((172, 16, 0, number)) for number in numbers]
+        updates = cluster.zone.set_pod(pod, ips, node_name)
+        assert sum(len(update[1]) for update in updates) <= 3 * (len(ips) + len(held.get(pod, ([], ""))[0]))
+        cluster.apply(updates)
+        held[pod] = (ips, node_name)
+    fresh = RecordTable(cluster.table.domain)
+    for update in cluster.zone.snapshot():
+        fresh.apply(update)
+    assert cluster.table.locations.pods == fresh.locations.pods
+    assert cluster.table.names == fresh.names
     holders = {ip: [pod for pod, (ips, _) in held.items() if ip in ips] for ips, _ in held.values() for ip in ips}
     for ip, pods in holders.items():
-        if len(pods) == 1:  # of several, the one that came last has it
+        if len(pods) == 1:  # of several, the last one has it
             (pod,) = pods
             label = f"172-16-0-{ip[3]}"
-            assert world.table.places.pods.get(ip) in {held[pod][1], None}
-            if ip in world.table.places.pods:
-                assert told(world.ask(f"{label}.{pod.namespace}.pod.cluster.local.")) == [f"A 172.16.0.{ip[3]}"]
+            assert cluster.table.locations.pods.get(ip) in {held[pod][1], None}
+            if ip in cluster.table.locations.pods:
+                assert answer_texts(cluster.ask(f"{label}.{pod.namespace}.pod.cluster.local.")) == [
+                    f"A 172.16.0.{ip[3]}"
+                ]
 
 
-def test_pods_are_clients_where_ranges_dont_tell() -> None:
-    world = World(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
-    world.apply(world.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
-    assert world.table.places.node("172.16.0.9") == "bare"
-    changes = world.table.changes
-    world.apply(world.catalog.set_nodes(nodes()))
-    assert world.table.places.node("172.16.0.9") == "bare", "nodes change, pods stay"
-    assert world.table.changes == changes + 1
-    world.apply(world.catalog.set_pod(Key("shop", "p"), [], ""))
-    assert world.table.places.node("172.16.0.9") == ""
-    unasked = World(pods=PodNameRecords.DISABLED)
-    assert unasked.catalog.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
+def test_clients_are_located_by_pod_without_pod_ranges() -> None:
+    cluster = FakeCluster(nodes_=[node("bare", "zone-a", [], "192.168.9.1")], locate_by_pods=True)
+    cluster.apply(cluster.zone.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "bare"))
+    assert cluster.table.locations.node_of("172.16.0.9") == "bare"
+    version = cluster.table.locations_version
+    cluster.apply(cluster.zone.set_nodes(nodes()))
+    assert cluster.table.locations.node_of("172.16.0.9") == "bare", "a change of nodes keeps pods"
+    assert cluster.table.locations_version == version + 1
+    cluster.apply(cluster.zone.set_pod(Key("shop", "p"), [], ""))
+    assert cluster.table.locations.node_of("172.16.0.9") == ""
+    disabled = FakeCluster(pods=PodNameRecords.DISABLED)
+    assert disabled.zone.set_pod(Key("shop", "p"), [bytes((172, 16, 0, 9))], "zone-a-1") == []
 
 
 CLIENTS = [
     ("a pod", "10.0.11.77", "zone-a-1"),
     ("an IPv6 pod", "fd00:32::5", "zone-c-2"),
-    ("a pod through a socket of both families", "::ffff:10.0.22.1", "zone-b-2"),
+    ("an IPv4 pod through a dual-stack socket", "::ffff:10.0.22.1", "zone-b-2"),
     ("a node", "192.168.3.2", "zone-c-2"),
-    ("a single pod, which wins", "10.0.12.9", "zone-b-1"),
+    ("a single pod takes precedence", "10.0.12.9", "zone-b-1"),
     ("a pod in no range", "172.16.0.9", "zone-b-1"),
     ("a smaller range within a larger one", "10.9.0.9", "small"),
     ("the larger range", "10.9.1.9", "large"),
     ("with a scope", "fd00:11::1%eth0", "zone-a-1"),
-    ("a stranger", "8.8.8.8", ""),
-    ("no address", "somebody", ""),
+    ("outside the cluster", "8.8.8.8", ""),
+    ("not an address", "client", ""),
 ]
 
 
 @pytest.mark.parametrize(("address", "expected"), [case[1:] for case in CLIENTS], ids=[case[0] for case in CLIENTS])
-def test_clients_are_found_on_their_nodes(address: str, expected: str) -> None:
+def test_client_address_is_mapped_to_its_node(address: str, expected: str) -> None:
     more = [
         node("large", "zone-a", ["10.9.0.0/16", "no range"], "192.168.9.1"),
         node("small", "zone-a", ["10.9.0.0/24"], "no address"),
     ]
     pods = {bytes((10, 0, 12, 9)): "zone-b-1", bytes((172, 16, 0, 9)): "zone-b-1"}
-    assert places([*nodes(), *more], pods).node(address) == expected
+    assert client_locations([*nodes(), *more], pods).node_of(address) == expected
 
 
-def test_ranges_of_forwarders() -> None:
+def test_forwarders_are_matched_by_range() -> None:
     assert is_within("10.1.2.3", ["192.168.0.0/16", "10.1.0.0/16"])
     assert is_within("::ffff:10.1.2.3", ["10.1.0.0/16"])
     assert is_within("fd00::1%eth0", ["fd00::/8"])
     assert not is_within("10.2.0.1", ["10.1.0.0/16", "fd00::/8"])
-    assert not is_within("somebody", ["0.0.0.0/0"])
+    assert not is_within("client", ["0.0.0.0/0"])

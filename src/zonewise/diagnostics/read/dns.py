@@ -10,8 +10,8 @@ import msgspec
 from zonewise.diagnostics.decide.explain.dns import DnsState, explain
 from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning, candidates, meaning
 from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport, located, on_node
-from zonewise.dns.decide.handler import LONGEST_CHAIN
-from zonewise.dns.decide.pod_names import PodNameRecords
+from zonewise.dns.decide.handler import MAX_ALIASES
+from zonewise.dns.decide.pod_records import PodNameRecords
 from zonewise.dns.decide.zone import ZoneConfig
 from zonewise.dns.wire.message import Rcode, RecordType
 from zonewise.dns.wire.names import WrongNameError, packed, to_text
@@ -100,7 +100,7 @@ async def _services(
     if asked.kind is NameKind.REVERSE:
         return await _all_services(client)
     found: dict[Key, tuple[Service, tuple[EndpointSlice, ...]]] = {}
-    while asked.service and asked.service not in found and len(found) < LONGEST_CHAIN:
+    while asked.service and asked.service not in found and len(found) < MAX_ALIASES:
         try:
             service = await client.get(SERVICES, asked.service.name, asked.service.namespace)
         except NotFound:

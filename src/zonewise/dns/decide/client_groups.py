@@ -1,7 +1,7 @@
-"""Who sees which endpoints: a routing decision as one set of addresses per group of client nodes.
+"""Client groups: a routing decision as one set of addresses per group of client nodes.
 
-A decision depends on a client only through its node's domains for the decision's label keys. Nodes that agree on these
-form a group; the groupings of all nodes by the same keys are a profile, which every Service with these keys shares.
+A decision depends on a client only through its node's domains for the decision's label keys. Nodes with equal domains
+form a group. The grouping of all nodes by the same keys is a profile, which all Services with these keys share.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from zonewise.routing import EVERYONE, NO_DRAIN, Decision, Drain, RoutingNodes, 
 class ClientProfile:
     id: int
     groups: Mapping[str, int]
-    """Of each node, by its name; from 1 on."""
+    """By node name; numbered from 1."""
     examples: tuple[str, ...]
-    """A node of each group."""
+    """One node of each group."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientGroupView:
-    """By group, group 0 being of clients on no node we know: `keys` of 1 and up, `near` of all.
+    """By group; group 0 has the clients on no known node. `keys` starts with group 1, `near` with group 0.
 
-    `near` means that a rule or preference was kept: not all endpoints for want of nearer ones.
+    `near` means that a rule or preference is met: the group does not get all endpoints for lack of near ones.
     """
 
     profile: ClientProfile
@@ -37,23 +37,23 @@ class ClientGroupView:
 
 @dataclass(slots=True)
 class ClientProfiles:
-    """The profiles of the nodes as they are now. One whose groups are as before keeps its number; others get new ones."""
+    """Profiles of the current nodes. A profile keeps its id as long as its groups are the same."""
 
     cluster: RoutingNodes
     _current: dict[tuple[str, ...], ClientProfile] = field(default_factory=dict)
     _last: dict[tuple[str, ...], ClientProfile] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def renew(self, cluster: RoutingNodes) -> None:
+    def set_nodes(self, cluster: RoutingNodes) -> None:
         self.cluster = cluster
         self._last |= self._current
         self._current = {}
 
     def forget(self, profile: ClientProfile) -> None:
-        """Nobody has it any more: rules come and go, and each may name other labels."""
-        for known in (self._current, self._last):
-            for keys in [keys for keys, found in known.items() if found.id == profile.id]:
-                del known[keys]
+        """No Service uses it any more. Rules come and go, and each may name other labels."""
+        for profiles in (self._current, self._last):
+            for keys in [keys for keys, candidate in profiles.items() if candidate.id == profile.id]:
+                del profiles[keys]
 
     def of(self, keys: tuple[str, ...]) -> ClientProfile:
         if keys not in self._current:
@@ -69,18 +69,18 @@ class ClientProfiles:
         examples: list[str] = []
         groups: dict[str, int] = {}
         for node in sorted(self.cluster.nodes):
-            place = tuple(found.get(node) for found in domains)
-            if place not in numbers:
-                numbers[place] = len(numbers) + 1
+            node_domains = tuple(by_node.get(node) for by_node in domains)
+            if node_domains not in numbers:
+                numbers[node_domains] = len(numbers) + 1
                 examples.append(node)
-            groups[node] = numbers[place]
+            groups[node] = numbers[node_domains]
         return ClientProfile(0, groups, tuple(examples))
 
 
 def decisions(
     service: Service, families: Iterable[list[Endpoint]], cluster: RoutingNodes, drained: Drain = NO_DRAIN
 ) -> list[Decision]:
-    """One per address family. What slices recall is the only memory, so that all replicas answer alike."""
+    """One per address family. The slices' hints are the only state, so that all replicas give the same answers."""
     return [
         decide(service, endpoints, cluster, recall(endpoints, cluster), drained=drained)
         for endpoints in families
@@ -88,14 +88,14 @@ def decisions(
     ]
 
 
-def view(made: list[Decision], profiles: ClientProfiles) -> ClientGroupView | None:
-    """None where every client gets every endpoint."""
+def group_view(made: list[Decision], profiles: ClientProfiles) -> ClientGroupView | None:
+    """None if every client gets every endpoint."""
     keys = tuple(sorted({key for decision in made for key in _keys(decision)}))
     if not keys:
         return None
     profile = profiles.of(keys)
-    seen = [_seen(made, profiles.cluster, node) for node in profile.examples]
-    return ClientGroupView(profile, tuple(keys for keys, _ in seen), (False, *(near for _, near in seen)))
+    views = [_node_view(made, profiles.cluster, node) for node in profile.examples]
+    return ClientGroupView(profile, tuple(keys for keys, _ in views), (False, *(near for _, near in views)))
 
 
 def _keys(decision: Decision) -> Iterable[str]:
@@ -104,7 +104,7 @@ def _keys(decision: Decision) -> Iterable[str]:
         yield decision.walls.key
 
 
-def _seen(made: list[Decision], cluster: RoutingNodes, node: str) -> tuple[frozenset[str], bool]:
+def _node_view(made: list[Decision], cluster: RoutingNodes, node: str) -> tuple[frozenset[str], bool]:
     choices = [choose(decision, cluster, node) for decision in made]
     near = all(
         choice.tier is not EVERYONE or bool(decision.walls) for choice, decision in zip(choices, made, strict=True)

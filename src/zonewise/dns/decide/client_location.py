@@ -1,36 +1,43 @@
-"""Who is asking: the node of a client by its address.
+"""The node of a DNS client, from its address.
 
-Pods are found by their node's pod ranges, which change only when nodes do; a node's own addresses and, where ranges
-don't tell, single pods are known exactly and win. An address that nothing matches belongs to no node. `ranges` makes
-the places from Node objects, which serving processes never see.
+Pod ranges of nodes locate most clients, and change only when nodes do. The nodes' own addresses and, in networks whose
+nodes have no pod ranges, addresses of single pods take precedence. An address that matches nothing has no node. The
+controller derives the locations from Node objects; workers receive the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from zonewise.dns.wire.names import packed
 
+if TYPE_CHECKING:  # workers load this module, but no Kubernetes objects
+    from zonewise.objects import Node
+
 Ranges = Mapping[int, Mapping[int, Mapping[int, str]]]
-"""Node names by address length in bytes, by how many bits are left out of the prefix, by prefix."""
+"""Node names by address length in bytes, by number of host bits, by prefix."""
+
+_NO_PODS: Final[Mapping[bytes, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLocations:
     exact: Mapping[bytes, str]
-    """Nodes' own addresses."""
+    """Nodes by their own addresses."""
     ranges: Ranges
     pods: dict[bytes, str] = field(default_factory=dict)
-    """Nodes by the addresses of single pods; changed in place, because pods come and go all the time."""
+    """Nodes by addresses of single pods. Changed in place, because pods come and go all the time."""
 
-    def node(self, address: str) -> str:
-        """Empty for a client on no node we know."""
-        found = plain(address)
-        if found is None:
+    def node_of(self, address: str) -> str:
+        """Empty for a client on no known node."""
+        client = client_address(address)
+        if client is None:
             return ""
-        return self.exact.get(found) or self.pods.get(found) or self._by_range(found)
+        return self.exact.get(client) or self.pods.get(client) or self._by_range(client)
 
     def _by_range(self, address: bytes) -> str:
         number = int.from_bytes(address)
@@ -40,18 +47,49 @@ class ClientLocations:
         return ""
 
 
-def plain(address: str) -> bytes | None:
-    """A client's address, None where it is none. IPv4 clients of a socket for both families come as ::ffff:a.b.c.d."""
-    found = packed(address.partition("%")[0])
-    mapped = found is not None and len(found) == 16 and found[:12] == b"\0" * 10 + b"\xff\xff"
-    return found[12:] if found and mapped else found
+def client_address(text: str) -> bytes | None:
+    """None for what is no address. On a dual-stack socket, IPv4 clients appear as ::ffff:a.b.c.d."""
+    address = packed(text.partition("%")[0])
+    mapped = address is not None and len(address) == 16 and address[:12] == b"\0" * 10 + b"\xff\xff"
+    return address[12:] if address and mapped else address
 
 
-def is_within(address: str, ranges: Iterable[str]) -> bool:
-    """Whether a client is one of those named by the operator."""
+def is_within(text: str, ranges: Iterable[str]) -> bool:
+    """Whether an address is in one of the ranges that the operator listed."""
     try:
-        found = ip_address(address.partition("%")[0])
+        address = ip_address(text.partition("%")[0])
     except ValueError:
         return False
-    plain = getattr(found, "ipv4_mapped", None) or found
-    return any(plain in ip_network(text, strict=False) for text in ranges)
+    unmapped = getattr(address, "ipv4_mapped", None) or address
+    return any(unmapped in ip_network(text, strict=False) for text in ranges)
+
+
+def client_locations(nodes: Iterable[Node], pods: Mapping[bytes, str] = _NO_PODS) -> ClientLocations:
+    """`pods` maps addresses of pods to nodes, where clients are located by pod."""
+    exact: dict[bytes, str] = {}
+    ranges: dict[int, dict[int, dict[int, str]]] = {4: {}, 16: {}}
+    for node in nodes:
+        for address in node_addresses(node):
+            exact[address] = node.metadata.name
+        for cidr in node.spec.pod_cidrs:
+            size, bits, prefix = _parse_range(cidr)
+            if size:
+                ranges[size].setdefault(bits, {})[prefix] = node.metadata.name
+    longest_first = {size: dict(sorted(by_bits.items())) for size, by_bits in ranges.items()}
+    return ClientLocations(exact, longest_first, dict(pods))
+
+
+def node_addresses(node: Node) -> Iterator[bytes]:
+    for item in node.status.addresses:
+        if (address := packed(item.address)) is not None:
+            yield address
+
+
+def _parse_range(cidr: str) -> tuple[int, int, int]:
+    """Length of addresses in bytes, number of host bits, and prefix; zeros for what is no range."""
+    try:
+        network = ip_network(cidr, strict=False)
+    except ValueError:
+        return 0, 0, 0
+    bits = network.max_prefixlen - network.prefixlen
+    return network.max_prefixlen // 8, bits, int(network.network_address) >> bits

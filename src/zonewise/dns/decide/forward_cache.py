@@ -1,4 +1,4 @@
-"""What other servers answered, for as long as they allow, and a while longer for when none of them answers (RFC 8767)."""
+"""Cache of upstream answers: entry for their TTL, and longer as stale answers while no upstream answers (RFC 8767)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final, NamedTuple
 
 from zonewise.dns.wire.upstream_message import UpstreamResponse
 
-MOST_ENTRIES: Final = 10_000
-MOST_BYTES: Final = 32 << 20
-"""Of all answers: one may have 64 KiB, and whoever owns a name could fill the memory with such."""
+MAX_ENTRIES: Final = 10_000
+MAX_BYTES: Final = 32 << 20
+"""Of all answers: one may have 64 KiB, and the owner of a zone could fill the memory."""
 STALE_TTL: Final = 30
-"""What a stale answer is said to be good for (RFC 8767, 4)."""
+"""TTL of a stale answer (RFC 8767, 4)."""
 
 
 class ForwardQuestion(NamedTuple):
-    """In lower case; with DNSSEC records or without is not the same answer."""
+    """In lower case. Answers with and without DNSSEC records are different entries."""
 
     question: bytes
     dnssec_ok: bool
@@ -23,53 +23,50 @@ class ForwardQuestion(NamedTuple):
 
 class CachedAnswer(NamedTuple):
     response: UpstreamResponse
-    came_at: float
-    good_until: float
+    received_at: float
+    expires_at: float
 
 
 class CacheHit(NamedTuple):
     response: UpstreamResponse
     age: int
-    """Seconds to take off its times to live."""
+    """Seconds to subtract from its TTLs."""
 
 
 class ForwardCache:
-    """Times are seconds of one clock. The entry that was not asked for longest goes first."""
+    """Times are seconds of one clock. The least recently used entry is evicted first."""
 
-    def __init__(self, longest_seconds: float, stale_seconds: float, most: int = MOST_ENTRIES) -> None:
-        self._longest_seconds = longest_seconds
+    def __init__(self, max_seconds: float, stale_seconds: float, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_seconds = max_seconds
         self._stale_seconds = stale_seconds
-        self._most = most
-        self._kept: OrderedDict[ForwardQuestion, CachedAnswer] = OrderedDict()
+        self._max_entries = max_entries
+        self._entries: OrderedDict[ForwardQuestion, CachedAnswer] = OrderedDict()
         self._bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def get(self, question: ForwardQuestion, now: float) -> CacheHit | None:
-        kept = self._kept.get(question)
-        if kept is None or now >= kept.good_until:
+        entry = self._entries.get(question)
+        if entry is None or now >= entry.expires_at:
             return None
-        self._kept.move_to_end(question)
-        return CacheHit(kept.response, int(now - kept.came_at))
+        self._entries.move_to_end(question)
+        return CacheHit(entry.response, int(now - entry.received_at))
 
     def stale(self, question: ForwardQuestion, now: float) -> CacheHit | None:
-        """An answer that is no longer good, but better than none; it then lives as long as `STALE_TTL` says, or less."""
-        kept = self._kept.get(question)
-        if kept is None or now >= kept.good_until + self._stale_seconds:
+        """An expired answer; its TTL is at most `STALE_TTL`."""
+        entry = self._entries.get(question)
+        if entry is None or now >= entry.expires_at + self._stale_seconds:
             return None
-        return CacheHit(kept.response, max(0, kept.response.ttl - STALE_TTL))
+        return CacheHit(entry.response, max(0, entry.response.ttl - STALE_TTL))
 
     def put(self, question: ForwardQuestion, response: UpstreamResponse, now: float) -> None:
-        seconds = min(response.ttl, self._longest_seconds)
+        seconds = min(response.ttl, self._max_seconds)
         if response.failed or seconds <= 0:
             return
         self._drop(question)
-        self._kept[question] = CachedAnswer(response, now, now + seconds)
+        self._entries[question] = CachedAnswer(response, now, now + seconds)
         self._bytes += len(response.body)
-        while len(self._kept) > self._most or self._bytes > MOST_BYTES:
-            self._drop(next(iter(self._kept)))
+        while len(self._entries) > self._max_entries or self._bytes > MAX_BYTES:
+            self._drop(next(iter(self._entries)))
 
     def _drop(self, question: ForwardQuestion) -> None:
-        if old := self._kept.pop(question, None):
+        if old := self._entries.pop(question, None):
             self._bytes -= len(old.response.body)

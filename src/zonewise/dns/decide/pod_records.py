@@ -1,67 +1,86 @@
-"""Which pod has which address, kept pod by pod: what a change of one pod changes, whatever the number of others.
+"""Pods in DNS: records named after their addresses, and the pod that has each address.
 
-The catalog keeps it where clients are found by pods, or pods have records of their own.
+A pod's name is `10-0-0-7.namespace.pod.domain`. The zone tracks pods where clients are located by pod, or where only
+addresses of running pods have records. A change of one pod costs the same however many others there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zonewise.objects import Key
+from zonewise.dns.wire import records
+from zonewise.dns.wire.message import RecordType
+from zonewise.dns.wire.names import undashed
+from zonewise.dns.wire.records import WireAnswer
+
+if TYPE_CHECKING:  # workers load this module, but no Kubernetes objects
+    from zonewise.objects import Key
 
 
-class PodHolder(NamedTuple):
-    """The addresses of one pod, and its node."""
+class PodNameRecords(StrEnum):
+    """CoreDNS' modes. INSECURE answers any address with itself, whether a pod has it or not."""
 
+    DISABLED = "disabled"
+    INSECURE = "insecure"
+    VERIFIED = "verified"
+
+
+def pod_answer(label: bytes, ttl: int) -> Mapping[int, WireAnswer] | None:
+    """The only record of a pod's name; None for a label that is no address."""
+    address = undashed(label.decode("ascii", "replace"))
+    if address is None:
+        return None
+    return {RecordType.A if address.version == 4 else RecordType.AAAA: records.addresses([address.packed], ttl)}
+
+
+class PodLocation(NamedTuple):
     addresses: tuple[bytes, ...]
     node: str
 
 
 class AddressChange(NamedTuple):
-    """An address that a pod has now; the node is empty where nobody has it any more. `loser` is who had it before."""
+    """An address and the node of its pod, empty if no pod has it any more. `previous` is the pod that had it before."""
 
     address: bytes
     node: str
-    loser: Key | None = None
+    previous: Key | None = None
 
 
-NOTHING: Final = PodHolder((), "")
+_NO_LOCATION: Final = PodLocation((), "")
 
 
 class PodAddresses:
-    """An address belongs to who got it last: a pod that ended may be listed a while longer than its address is its own."""
+    """An address belongs to the pod that got it last: the API may list an ended pod after its address was reused."""
 
     def __init__(self) -> None:
-        self._held: dict[Key, PodHolder] = {}
+        self._locations: dict[Key, PodLocation] = {}
         self._owners: dict[bytes, Key] = {}
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def set(self, pod: Key, addresses: Sequence[bytes], node: str) -> list[AddressChange]:
-        """A pod without addresses is one that is gone. What it gives back comes first."""
-        old = self._held.pop(pod, NOTHING)
-        new = PodHolder(tuple(addresses), node)
+        """A pod without addresses is deleted. Released addresses come first."""
+        old = self._locations.pop(pod, _NO_LOCATION)
+        new = PodLocation(tuple(addresses), node)
         if new.addresses:
-            self._held[pod] = new
-        given_back = [self._give_back(address) for address in old.addresses if self._is_left(pod, address, new)]
-        return [*given_back, *self._take(pod, new, old)]
+            self._locations[pod] = new
+        released = [self._release(address) for address in old.addresses if self._is_released(pod, address, new)]
+        return [*released, *self._acquire(pod, new, old)]
 
     def all(self) -> Iterator[tuple[Key, AddressChange]]:
         for address, pod in self._owners.items():
-            yield pod, AddressChange(address, self._held[pod].node)
+            yield pod, AddressChange(address, self._locations[pod].node)
 
-    def _is_left(self, pod: Key, address: bytes, new: PodHolder) -> bool:
+    def _is_released(self, pod: Key, address: bytes, new: PodLocation) -> bool:
         return address not in new.addresses and self._owners.get(address) == pod
 
-    def _give_back(self, address: bytes) -> AddressChange:
+    def _release(self, address: bytes) -> AddressChange:
         del self._owners[address]
         return AddressChange(address, "")
 
-    def _take(self, pod: Key, new: PodHolder, old: PodHolder) -> Iterator[AddressChange]:
+    def _acquire(self, pod: Key, new: PodLocation, old: PodLocation) -> Iterator[AddressChange]:
         for address in new.addresses:
             if address not in old.addresses or new.node != old.node:
-                loser = self._owners.get(address)
+                previous = self._owners.get(address)
                 self._owners[address] = pod
-                yield AddressChange(address, new.node, loser)
+                yield AddressChange(address, new.node, previous)

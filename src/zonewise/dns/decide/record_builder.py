@@ -1,6 +1,6 @@
-"""Fills in the sheet of a Service from its objects: its addresses, its endpoints, and which groups of nodes get which.
+"""Builds the DNS records of a Service from its objects: addresses, endpoints, and the endpoints of each node group.
 
-Who gets which endpoints of a headless Service is the decision of `zonewise.routing` (see `views`).
+`zonewise.routing` decides which clients get which endpoints of a headless Service (see `client_groups`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from zonewise.dns.decide.client_groups import ClientGroupView
 from zonewise.dns.decide.service_records import NO_PORT, PORTLESS, EndpointRecord, Port, ServiceRecords, host_label
@@ -17,10 +17,12 @@ from zonewise.dns.wire.records import SrvTarget
 from zonewise.objects import Endpoint, EndpointSlice, Key, Service
 from zonewise.routing.endpoints import is_ready
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterDomain:
-    """What all records share: the cluster's domain, and how they are written."""
+    """The cluster's domain, and options of all its records."""
 
     wire: bytes
     ttl: int = 5
@@ -31,8 +33,8 @@ class ClusterDomain:
         return b"\x03svc" + self.wire
 
 
-class EndpointLocation(NamedTuple):
-    """One address of one ready endpoint, with the ports of its slice. `key` is what routing calls the endpoint.
+class EndpointAddress(NamedTuple):
+    """One address of one ready endpoint, with the ports of its slice. `key` identifies the endpoint in routing.
 
     `host` is its label, empty if that follows from the address.
     """
@@ -48,18 +50,19 @@ def is_headless(service: Service) -> bool:
     return (service.spec.cluster_ips or (service.spec.cluster_ip,))[0] == "None"
 
 
-def name_of(key: Key, domain: ClusterDomain) -> bytes | None:
-    """None where no packet could carry it."""
+def service_name(key: Key, domain: ClusterDomain) -> bytes | None:
+    """None if it is too long for DNS."""
     return below(domain.services, key.name, key.namespace)
 
 
-def places_of(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[EndpointLocation]:
-    """By address, so that the same cluster gives the same bytes whatever came first."""
-    return sorted(place for each in slices if each.address_type != "FQDN" for place in _slice_places(each, domain))
+def ready_addresses(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[EndpointAddress]:
+    """Sorted, so that the same cluster gives the same bytes whatever the order of events."""
+    with_addresses = (slice_ for slice_ in slices if slice_.address_type != "FQDN")
+    return sorted(address for slice_ in with_addresses for address in _slice_addresses(slice_, domain))
 
 
-class PointerRecord(NamedTuple):
-    """A ready endpoint of a slice of type FQDN: a name in the place of an address."""
+class FqdnEndpoint(NamedTuple):
+    """A ready endpoint of a slice of type FQDN: a name instead of an address."""
 
     host: str
     target: bytes
@@ -67,88 +70,97 @@ class PointerRecord(NamedTuple):
     zone: str
 
 
-def pointers_of(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[PointerRecord]:
-    named = (each for each in slices if each.address_type == "FQDN")
+def fqdn_endpoints(slices: Iterable[EndpointSlice], domain: ClusterDomain) -> list[FqdnEndpoint]:
+    with_names = (slice_ for slice_ in slices if slice_.address_type == "FQDN")
     return sorted(
-        PointerRecord(_host(endpoint, address, domain) or dashed(address), target, _ports(each), endpoint.zone or "")
-        for each in named
-        for endpoint in each.endpoints or ()
+        FqdnEndpoint(_host(endpoint, address, domain) or dashed(address), target, _ports(slice_), endpoint.zone or "")
+        for slice_ in with_names
+        for endpoint in slice_.endpoints or ()
         for address in endpoint.addresses
         if is_ready(endpoint) and (target := _target(address))
     )
 
 
-def pointing(pointers: Sequence[PointerRecord]) -> ServiceRecords:
-    """Of a headless Service that has no endpoint with an address: its names are aliases, as CoreDNS has it."""
-    ports = {found: number for number, found in enumerate(dict.fromkeys(each.ports for each in pointers))}
+def fqdn_records(endpoints: Sequence[FqdnEndpoint]) -> ServiceRecords:
+    """For a headless Service without endpoints that have addresses: its names are aliases, as in CoreDNS."""
+    ports = _numbered(endpoint.ports for endpoint in endpoints)
     aliases = tuple(
-        (each.host.lower().encode(), each.target, ports[each.ports], each.zone.lower().encode()) for each in pointers
+        (endpoint.host.lower().encode(), endpoint.target, ports[endpoint.ports], endpoint.zone.lower().encode())
+        for endpoint in endpoints
     )
     return ServiceRecords(ports=tuple(ports), aliases=aliases)
 
 
-def sheet_of(
+def build_records(
     service: Service,
-    places: Sequence[EndpointLocation],
+    addresses: Sequence[EndpointAddress],
     view: ClientGroupView | None,
     drained: frozenset[str] = frozenset(),
 ) -> ServiceRecords | None:
-    """`view` says who gets which endpoints of a headless Service; without one everybody gets all but the `drained`."""
+    """`view` has the endpoints of each client group of a headless Service. Without it, all but `drained` are returned."""
     if service.spec.type == "ExternalName":
         return _external(service.spec.external_name)
-    ports = {found: number for number, found in enumerate(dict.fromkeys(each.ports for each in places))}
-    zones = {found: number for number, found in enumerate(dict.fromkeys(each.zone for each in places))}
-    rows = tuple(EndpointRecord(each.address, _label(each), zones[each.zone], ports[each.ports]) for each in places)
-    sheet = ServiceRecords(rows, tuple(ports), tuple(zone.lower().encode() for zone in zones))
+    ports = _numbered(address.ports for address in addresses)
+    zones = _numbered(address.zone for address in addresses)
+    endpoints = tuple(
+        EndpointRecord(address.address, _label(address), zones[address.zone], ports[address.ports])
+        for address in addresses
+    )
+    records = ServiceRecords(endpoints, tuple(ports), tuple(zone.lower().encode() for zone in zones))
     if not is_headless(service):
-        own = tuple((port.name, port.protocol, port.port) for port in service.spec.ports) or PORTLESS
-        return sheet._replace(virtual=tuple(cluster_ips(service)), own_ports=own)
+        service_ports = tuple((port.name, port.protocol, port.port) for port in service.spec.ports) or PORTLESS
+        return records._replace(cluster_ips=tuple(cluster_ips(service)), service_ports=service_ports)
     if drained:
-        sheet = sheet._replace(left_out=_bits(places, drained))
+        records = records._replace(drained=_bits(addresses, drained))
     if view:
-        groups = tuple(_bits(places, keys) for keys in view.keys)
-        sheet = sheet._replace(profile=view.profile.id, groups=groups, near=view.near)
-    return sheet
+        groups = tuple(_bits(addresses, keys) for keys in view.keys)
+        records = records._replace(profile=view.profile.id, groups=groups, near=view.near)
+    return records
 
 
-def how_many_names(sheet: ServiceRecords) -> int:
-    """Of endpoints and of ports, and the Service's own."""
-    ports = {port[:2] for found in (*sheet.ports, sheet.own_ports) for port in found if port[0]}
-    return 1 + len(sheet.rows) + len(sheet.aliases) + len(ports) + len({protocol for _, protocol in ports})
+def count_names(service: ServiceRecords) -> int:
+    """Names of endpoints and of ports, and the Service's own."""
+    ports = {port[:2] for port_set in (*service.ports, service.service_ports) for port in port_set if port[0]}
+    return 1 + len(service.endpoints) + len(service.aliases) + len(ports) + len({protocol for _, protocol in ports})
 
 
-def name_servers(
-    key: Key, service: Service, places: Sequence[EndpointLocation], domain: ClusterDomain
+def name_server_targets(
+    key: Key, service: Service, addresses: Sequence[EndpointAddress], domain: ClusterDomain
 ) -> Iterator[SrvTarget]:
-    """The names and addresses of a Service, where these are a name server's."""
-    name = name_of(key, domain)
+    """Names and addresses of a Service of name servers."""
+    name = service_name(key, domain)
     if name is None:
         return
     if not is_headless(service):
         yield from (SrvTarget(name, 53, ip) for ip in cluster_ips(service))
         return
-    for place in places:
-        if host := below(name, place.host or dashed(str(ip_address(place.address)))):
-            yield SrvTarget(host, 53, place.address)
+    for address in addresses:
+        if host := below(name, address.host or dashed(str(ip_address(address.address)))):
+            yield SrvTarget(host, 53, address.address)
 
 
 def cluster_ips(service: Service) -> list[bytes]:
     return [ip for text in service.spec.cluster_ips or (service.spec.cluster_ip,) if (ip := packed(text))]
 
 
-def _bits(places: Sequence[EndpointLocation], keys: Container[str]) -> int:
-    return int("".join("01"[place.key in keys] for place in reversed(places)) or "0", 2)
+def _numbered(items: Iterable[_T]) -> dict[_T, int]:
+    """Distinct items in order of appearance, with their indexes."""
+    return {item: number for number, item in enumerate(dict.fromkeys(items))}
 
 
-def _slice_places(each: EndpointSlice, domain: ClusterDomain) -> Iterator[EndpointLocation]:
-    ports = _ports(each)
-    for endpoint in each.endpoints or ():
+def _bits(addresses: Sequence[EndpointAddress], keys: Container[str]) -> int:
+    return int("".join("01"[address.key in keys] for address in reversed(addresses)) or "0", 2)
+
+
+def _slice_addresses(slice_: EndpointSlice, domain: ClusterDomain) -> Iterator[EndpointAddress]:
+    ports = _ports(slice_)
+    for endpoint in slice_.endpoints or ():
         if not is_ready(endpoint):
             continue
         for address in endpoint.addresses:
             if (bytes_ := packed(address)) is not None:
                 host = _host(endpoint, address, domain)
-                yield EndpointLocation(bytes_, host, ports, endpoint.zone or "", endpoint.addresses[0])
+                yield EndpointAddress(bytes_, host, ports, endpoint.zone or "", endpoint.addresses[0])
 
 
 def _host(endpoint: Endpoint, address: str, domain: ClusterDomain) -> str:
@@ -162,8 +174,8 @@ def _host(endpoint: Endpoint, address: str, domain: ClusterDomain) -> str:
     )
 
 
-def _label(place: EndpointLocation) -> bytes | None:
-    return place.host.lower().encode() if place.host else None
+def _label(address: EndpointAddress) -> bytes | None:
+    return address.host.lower().encode() if address.host else None
 
 
 def _external(name: str) -> ServiceRecords | None:
@@ -172,7 +184,7 @@ def _external(name: str) -> ServiceRecords | None:
 
 
 def _target(name: str) -> bytes | None:
-    """A name that no packet could carry, or an address in its place, is as good as none."""
+    """None for a name that is too long for DNS, and for an address."""
     try:
         wire = to_wire(name)
     except (WrongNameError, UnicodeError):
@@ -180,5 +192,5 @@ def _target(name: str) -> bytes | None:
     return None if packed(name) is not None or len(wire) > LONGEST_NAME or wire == b"\0" else wire
 
 
-def _ports(each: EndpointSlice) -> tuple[Port, ...]:
-    return tuple((port.name or "", port.protocol, port.port or NO_PORT) for port in each.ports or ()) or PORTLESS
+def _ports(slice_: EndpointSlice) -> tuple[Port, ...]:
+    return tuple((port.name or "", port.protocol, port.port or NO_PORT) for port in slice_.ports or ()) or PORTLESS

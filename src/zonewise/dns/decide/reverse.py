@@ -1,4 +1,4 @@
-"""Which Services have an address: what PTR records are found by, in the process that answers for reverse zones."""
+"""Reverse lookup: the Services that have an address, for PTR records. Kept by the TCP worker only."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ _V6: Final = b"\x03ip6\x04arpa\0"
 
 
 def is_reverse(name: bytes) -> bool:
-    """Or looks like it: the bytes could be inside a label."""
+    """May be true for other names: the bytes could be inside a label."""
     return name.endswith((_V4, _V6))
 
 
 def address_of(name: bytes) -> bytes | None:
-    """The address that a name of a reverse zone stands for."""
+    """The address of a name in a reverse zone."""
     labels = labels_of(name)[-3::-1]
     try:
         if name.endswith(_V4):
-            found: IPv4Address | IPv6Address = IPv4Address(b".".join(labels).decode())
+            address: IPv4Address | IPv6Address = IPv4Address(b".".join(labels).decode())
         else:
-            found = IPv6Address(int(b"".join(labels), 16))
+            address = IPv6Address(int(b"".join(labels), 16))
     except ValueError:
         return None
-    return found.packed if to_wire(found.reverse_pointer) == name else None
+    return address.packed if to_wire(address.reverse_pointer) == name else None
 
 
 class AddressOwners(dict[bytes, bytes | tuple[bytes, ...]]):
-    """Names of Services by address; nearly always it is one."""
+    """Names of Services by address. Nearly always there is one, which is stored without a tuple to save memory."""
 
     def of(self, address: bytes) -> tuple[bytes, ...]:
-        found = self.get(address, ())
-        return (found,) if isinstance(found, bytes) else found
+        names = self.get(address, ())
+        return (names,) if isinstance(names, bytes) else names
 
     def replace(self, name: bytes, before: set[bytes], after: set[bytes]) -> None:
-        """The Service had those addresses, and has these now."""
+        """The addresses of a Service change from `before` to `after`."""
         for address in before - after:
             self._set(address, tuple(other for other in self.of(address) if other != name))
         for address in after - before:
@@ -54,11 +54,19 @@ class AddressOwners(dict[bytes, bytes | tuple[bytes, ...]]):
 
 @dataclass(slots=True)
 class ReverseRecords:
-    virtual: AddressOwners = field(default_factory=AddressOwners)
-    """By cluster IP, which is named after the Service alone, whatever endpoints have the same address."""
+    cluster_ips: AddressOwners = field(default_factory=AddressOwners)
+    """A cluster IP has the Service's name alone, even if endpoints have the same address."""
     endpoints: AddressOwners = field(default_factory=AddressOwners)
 
     def replace(self, name: bytes, old: ServiceRecords | None, new: ServiceRecords | None) -> None:
-        """A Service's sheet has changed."""
-        self.virtual.replace(name, *(set(sheet.virtual or ()) if sheet else set() for sheet in (old, new)))
-        self.endpoints.replace(name, *({row.address for row in sheet.rows} if sheet else set() for sheet in (old, new)))
+        """The records of a Service change from `old` to `new`."""
+        self.cluster_ips.replace(name, _cluster_ips(old), _cluster_ips(new))
+        self.endpoints.replace(name, _endpoints(old), _endpoints(new))
+
+
+def _cluster_ips(service: ServiceRecords | None) -> set[bytes]:
+    return set(service.cluster_ips or ()) if service else set()
+
+
+def _endpoints(service: ServiceRecords | None) -> set[bytes]:
+    return {endpoint.address for endpoint in service.endpoints} if service else set()

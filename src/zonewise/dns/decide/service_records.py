@@ -1,9 +1,9 @@
-"""One Service on one sheet: what serving processes keep of it, and how the answer to a question is written from it.
+"""Records of one Service: the compact form that workers keep, and the answers derived from it.
 
-The watcher fills sheets in (see `service`); serving processes keep them as bytes, a few hundred per Service, and write
-an answer when it is asked for: most never are. By the Kubernetes DNS specification 1.1.0. What it leaves open follows
-CoreDNS, which clients are used to: addresses also under `_port._proto`, SRV also under the bare name, endpoints by name
-under every Service.
+The controller makes them (see `record_builder`). Workers keep them encoded, a few hundred bytes per Service, and derive
+an answer for its first query: most names are never queried. Names follow the Kubernetes DNS specification 1.1.0. What it
+leaves open follows CoreDNS, which clients expect: addresses also under `_port._proto`, SRV also under the bare name,
+endpoints by name under every Service.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from zonewise.dns.wire.names import LONGEST_LABEL, LONGEST_NAME, dashed, is_v4, 
 from zonewise.dns.wire.records import SrvTarget, WireAnswer
 
 NO_PORT: Final = -1
-"""Stands for the port of a Service that names none: it has addresses, but no SRV records."""
+"""The port of a Service without ports: it has addresses, but no SRV records."""
 
 PORTLESS: Final = (("", "", NO_PORT),)
-_FORM: Final = 2
-"""Of marshal: later ones write shared objects differently, and then equal sheets are not equal bytes."""
+_MARSHAL_VERSION: Final = 2
+"""Later versions write shared objects as references, and then equal records are not equal bytes."""
 
 _ALIASED: Final = frozenset({RecordType.A, RecordType.AAAA, RecordType.TXT})
 _FAMILIES: Final = {int(RecordType.A): 4, int(RecordType.AAAA): 16}
@@ -37,7 +37,10 @@ Matches = Callable[[Port], bool]
 
 
 class EndpointRecord(NamedTuple):
-    """One address of one ready endpoint. `host` is its label, or None if that follows from the address."""
+    """One address of one ready endpoint. `host` is its label, or None if that follows from the address.
+
+    `zone` and `ports` are indexes into `ServiceRecords.zones` and `ServiceRecords.ports`.
+    """
 
     address: bytes
     host: bytes | None
@@ -46,89 +49,89 @@ class EndpointRecord(NamedTuple):
 
 
 class ServiceRecords(NamedTuple):
-    """Sets of rows are numbers, with a bit for each. `groups` are what the groups of nodes get, from group 1 on."""
+    """Sets of endpoints are integers, with a bit for each. `groups` are the endpoints of node groups 1 and up."""
 
-    rows: tuple[EndpointRecord, ...] = ()
+    endpoints: tuple[EndpointRecord, ...] = ()
     ports: tuple[tuple[Port, ...], ...] = ()
     zones: tuple[bytes, ...] = ()
-    virtual: tuple[bytes, ...] | None = None
-    """The cluster IPs; None for a headless Service."""
-    own_ports: tuple[Port, ...] = ()
-    """Of the Service itself: those of its cluster IPs."""
-    left_out: int = 0
-    """Rows of zones that are drained: they keep their own names, and are there for who names the zone."""
+    cluster_ips: tuple[bytes, ...] | None = None
+    """None for a headless Service."""
+    service_ports: tuple[Port, ...] = ()
+    """Of the cluster IPs."""
+    drained: int = 0
+    """Endpoints in drained zones: only their own names, and names with the zone, return them."""
     profile: int = 0
     groups: tuple[int, ...] = ()
     near: tuple[bool, ...] = ()
     alias: bytes = b""
-    """What an ExternalName points at."""
+    """The target of an ExternalName Service."""
     aliases: tuple[tuple[bytes, bytes, int, bytes], ...] = ()
-    """Of a Service whose endpoints are names (slices of type FQDN): label, target, which ports, and zone."""
+    """Endpoints of slices of type FQDN: label, target, index of the ports, and zone."""
 
 
 class AliasRecord(NamedTuple):
-    """The records are elsewhere: whoever answers has to look there too."""
+    """A CNAME whose target has to be resolved as well."""
 
     target: bytes
     answer: WireAnswer
 
 
-class RecordsFound(NamedTuple):
-    """What a name says for a type; None is NODATA. `varies` where other groups of nodes may get something else."""
+class LookupResult(NamedTuple):
+    """The answer of a name for a type; None is NODATA. `varies`: other groups of nodes may get a different answer."""
 
     content: WireAnswer | AliasRecord | None
     varies: bool = False
 
 
-def write(sheet: ServiceRecords) -> bytes:
-    plain = (tuple(map(tuple, sheet.rows)), *sheet[1:])
-    return marshal.dumps(plain, _FORM)
+def encode(service: ServiceRecords) -> bytes:
+    plain = (tuple(map(tuple, service.endpoints)), *service[1:])
+    return marshal.dumps(plain, _MARSHAL_VERSION)
 
 
-def read(written: bytes) -> ServiceRecords:
-    rows, *others = marshal.loads(written)  # noqa: S302 - from our own watcher only
-    return ServiceRecords(tuple(map(EndpointRecord._make, rows)), *others)
+def decode(encoded: bytes) -> ServiceRecords:
+    endpoints, *fields = marshal.loads(encoded)  # noqa: S302 - from our own controller only
+    return ServiceRecords(tuple(map(EndpointRecord._make, endpoints)), *fields)
 
 
 def host_label(address: bytes) -> bytes:
-    """Of an endpoint without a host name."""
+    """The label of an endpoint without a host name."""
     if is_v4(address):
         return b"%d-%d-%d-%d" % tuple(address)
     return dashed(str(IPv6Address(address))).encode()
 
 
-def may_have(written: bytes, label: bytes) -> bool:
-    """Whether a sheet can have an endpoint or protocol of that name, told without reading it: large ones take long."""
+def may_contain(encoded: bytes, label: bytes) -> bool:
+    """Whether there can be an endpoint or protocol with that label, without decoding: large Services take long."""
     address = undashed(label.decode("ascii", "replace"))
-    return label.startswith(b"_") or label in written or (address is not None and address.packed in written)
+    return label.startswith(b"_") or label in encoded or (address is not None and address.packed in encoded)
 
 
-def _anything(_port: Port) -> bool:
+def _any_port(_port: Port) -> bool:
     return True
 
 
-def _named(labels: Sequence[bytes]) -> Matches | None:
-    """Of `_port` and `_proto`; None for labels that are not such."""
+def _port_matcher(labels: Sequence[bytes]) -> Matches | None:
+    """For `_port` and `_proto`; None for other labels."""
     if not all(len(label) > 1 and label.startswith(b"_") for label in labels):
         return None
     port, protocol = (label[1:].decode("utf-8", "replace") for label in labels)
-    return lambda found: found[0].lower() == port and found[1].lower() == protocol
+    return lambda candidate: candidate[0].lower() == port and candidate[1].lower() == protocol
 
 
 @dataclass(slots=True)
 class RecordReader:
-    """A sheet to be read: `name` is the Service's."""
+    """`name` is the Service's."""
 
     name: bytes
-    sheet: ServiceRecords
+    service: ServiceRecords
     ttl: int
     _by_label: dict[bytes, list[EndpointRecord]] = field(default_factory=dict)
 
-    def find(self, labels: Sequence[bytes], type_: int, group: int = 0) -> RecordsFound | None:
-        """What stands at the name with these labels before the Service's; None if there is no such name."""
-        if self.sheet.alias:
-            return self._alias(self.sheet.alias, type_) if not labels else None
-        if self.sheet.aliases:
+    def find(self, labels: Sequence[bytes], type_: int, group: int = 0) -> LookupResult | None:
+        """The answer for a name, given by its labels before the Service's; None if there is no such name."""
+        if self.service.alias:
+            return self._alias(self.service.alias, type_) if not labels else None
+        if self.service.aliases:
             return self._aliases(labels, type_)
         if not labels or (len(labels) == 2 and labels[-1] != _ZONE):
             return self._service(labels, type_, group)
@@ -138,132 +141,139 @@ class RecordReader:
 
     def hosts(self) -> Iterator[tuple[bytes, bytes]]:
         """Endpoints' addresses and full names, for PTR records."""
-        for row in self.sheet.rows:
-            if host := self._host(row):
-                yield row.address, host
+        for endpoint in self.service.endpoints:
+            if host := self._host(endpoint):
+                yield endpoint.address, host
 
-    def _alias(self, target: bytes, type_: int) -> RecordsFound:
+    def _alias(self, target: bytes, type_: int) -> LookupResult:
         answer = records.alias(target, self.ttl)
         if type_ == RecordType.CNAME:
-            return RecordsFound(answer)
-        return RecordsFound(AliasRecord(target, answer) if type_ in _ALIASED else None)
+            return LookupResult(answer)
+        return LookupResult(AliasRecord(target, answer) if type_ in _ALIASED else None)
 
-    def _aliases(self, labels: Sequence[bytes], type_: int) -> RecordsFound | None:
-        """A name can have one alias only (RFC 2181, 10.1): of several endpoints the first counts."""
-        found = self.sheet.aliases
+    def _aliases(self, labels: Sequence[bytes], type_: int) -> LookupResult | None:
+        """A name can have one CNAME only (RFC 2181, 10.1): that of the first endpoint."""
+        aliases = self.service.aliases
         if labels and labels[-1] == _ZONE:
             return self._zonal_alias(labels[:-1], type_)
         if len(labels) == 1:
-            found = tuple(each for each in found if each[0] == labels[0])
+            aliases = tuple(alias for alias in aliases if alias[0] == labels[0])
         elif labels:
-            matches = _named(labels) if len(labels) == 2 else None
-            found = tuple(each for each in found if matches and any(map(matches, self.sheet.ports[each[2]])))
-        return self._alias(found[0][1], type_) if found else None
+            matches = _port_matcher(labels) if len(labels) == 2 else None
+            aliases = tuple(alias for alias in aliases if matches and any(map(matches, self.service.ports[alias[2]])))
+        return self._alias(aliases[0][1], type_) if aliases else None
 
-    def _zonal_alias(self, labels: Sequence[bytes], type_: int) -> RecordsFound | None:
+    def _zonal_alias(self, labels: Sequence[bytes], type_: int) -> LookupResult | None:
         if len(labels) < 2 or labels[-1] not in {b"pin", b"prefer"}:
             return None
         zone = b".".join(labels[:-1])
-        found = [each for each in self.sheet.aliases if each[3] == zone and zone]
-        if not found and labels[-1] == b"prefer":
-            found = list(self.sheet.aliases)
-        return self._alias(found[0][1], type_) if found else RecordsFound(None)
+        aliases = [alias for alias in self.service.aliases if alias[3] == zone and zone]
+        if not aliases and labels[-1] == b"prefer":
+            aliases = list(self.service.aliases)
+        return self._alias(aliases[0][1], type_) if aliases else LookupResult(None)
 
-    def _service(self, labels: Sequence[bytes], type_: int, group: int) -> RecordsFound | None:
+    def _service(self, labels: Sequence[bytes], type_: int, group: int) -> LookupResult | None:
         """The bare name, or `_port._proto` below it."""
-        matches = _named(labels) if labels else _anything
+        matches = _port_matcher(labels) if labels else _any_port
         if matches is None:
             return None
-        if self.sheet.virtual is not None:
-            return self._virtual(labels, matches, type_)
-        shown = self._rows(~self.sheet.left_out)
-        if not shown or (labels and not any(matches(port) for row in shown for port in self._ports(row))):
+        if self.service.cluster_ips is not None:
+            return self._cluster_ips(labels, matches, type_)
+        active = self._select(~self.service.drained)
+        if not active or (labels and not any(matches(port) for endpoint in active for port in self._ports(endpoint))):
             return None
         if group:
-            there = self._rows(self.sheet.groups[group - 1] & ~self.sheet.left_out)
-            return RecordsFound(self._answer(labels, there, matches, type_), varies=True)
-        everything = self._answer(labels, shown, matches, type_)
-        return RecordsFound(everything, varies=everything is not None and self.sheet.profile > 0)
+            of_group = self._select(self.service.groups[group - 1] & ~self.service.drained)
+            return LookupResult(self._answer(labels, of_group, matches, type_), varies=True)
+        answer = self._answer(labels, active, matches, type_)
+        return LookupResult(answer, varies=answer is not None and self.service.profile > 0)
 
-    def _virtual(self, labels: Sequence[bytes], matches: Matches, type_: int) -> RecordsFound | None:
-        ports = [port for port in self.sheet.own_ports if matches(port)]
+    def _cluster_ips(self, labels: Sequence[bytes], matches: Matches, type_: int) -> LookupResult | None:
+        ports = [port for port in self.service.service_ports if matches(port)]
         if labels and not ports:
             return None
-        addresses = self.sheet.virtual or ()
+        addresses = self.service.cluster_ips or ()
         if type_ != RecordType.SRV:
-            return RecordsFound(self._addresses(addresses, type_))
+            return LookupResult(self._addresses(addresses, type_))
         targets = [SrvTarget(self.name, port[2], address) for address in addresses for port in ports]
-        return RecordsFound(self._services(labels, targets))
+        return LookupResult(self._srv(labels, targets))
 
-    def _single(self, label: bytes, type_: int) -> RecordsFound | None:
-        """A protocol, which exists but is empty, or an endpoint."""
+    def _single(self, label: bytes, type_: int) -> LookupResult | None:
+        """A protocol, which exists without records, or an endpoint."""
         if label.startswith(b"_"):
-            ports = self.sheet.own_ports if self.sheet.virtual is not None else self._shown_ports()
+            ports = self.service.service_ports if self.service.cluster_ips is not None else self._active_ports()
             protocol = label[1:].decode("ascii", "replace")
-            known = any(name and found.lower() == protocol for name, found, _ in ports)
-            return RecordsFound(None) if known else None
-        rows = self._labelled(label)
-        return RecordsFound(self._answer([label], rows, _anything, type_)) if rows else None
+            exists = any(name and port_protocol.lower() == protocol for name, port_protocol, _ in ports)
+            return LookupResult(None) if exists else None
+        endpoints = self._with_label(label)
+        return LookupResult(self._answer([label], endpoints, _any_port, type_)) if endpoints else None
 
-    def _labelled(self, label: bytes) -> Sequence[EndpointRecord]:
-        """Who asks for one endpoint by its name mostly asks for the others, too."""
+    def _with_label(self, label: bytes) -> Sequence[EndpointRecord]:
+        """Indexed, because a client that resolves one endpoint by name mostly resolves the others, too."""
         if not self._by_label:
-            for row in self.sheet.rows:
-                self._by_label.setdefault(_label(row), []).append(row)
+            for endpoint in self.service.endpoints:
+                self._by_label.setdefault(_label(endpoint), []).append(endpoint)
         return self._by_label.get(label, ())
 
-    def _zonal(self, labels: Sequence[bytes], type_: int) -> RecordsFound | None:
-        """`<zone>.pin` has the zone's records or none, `<zone>.prefer` the zone's or else all; zones may have dots."""
-        if self.sheet.virtual is not None or len(labels) < 2 or labels[-1] not in {b"pin", b"prefer"}:
+    def _zonal(self, labels: Sequence[bytes], type_: int) -> LookupResult | None:
+        """`<zone>.pin` has the zone's records or none, `<zone>.prefer` the zone's or else all. Zones may have dots."""
+        service = self.service
+        if service.cluster_ips is not None or len(labels) < 2 or labels[-1] not in {b"pin", b"prefer"}:
             return None
         zone = b".".join(labels[:-1])
-        rows: Sequence[EndpointRecord] = [row for row in self.sheet.rows if self.sheet.zones[row.zone] == zone and zone]
-        if not rows and labels[-1] == b"prefer":
-            rows = self.sheet.rows
-        return RecordsFound(self._answer([*labels, _ZONE], rows, _anything, type_))
+        endpoints: Sequence[EndpointRecord] = [
+            endpoint for endpoint in service.endpoints if service.zones[endpoint.zone] == zone and zone
+        ]
+        if not endpoints and labels[-1] == b"prefer":
+            endpoints = service.endpoints
+        return LookupResult(self._answer([*labels, _ZONE], endpoints, _any_port, type_))
 
     def _answer(
-        self, labels: Sequence[bytes], rows: Sequence[EndpointRecord], matches: Matches, type_: int
+        self, labels: Sequence[bytes], endpoints: Sequence[EndpointRecord], matches: Matches, type_: int
     ) -> WireAnswer | None:
         if type_ == RecordType.SRV:
-            entries = [(row, port[2]) for row in rows for port in self._ports(row) if matches(port)]
-            targets = [SrvTarget(self._host(row), port, row.address) for row, port in entries]
-            return self._services(labels, targets)
-        if matches is not _anything:
-            rows = [row for row in rows if any(map(matches, self._ports(row)))]
-        return self._addresses(dict.fromkeys(row.address for row in rows), type_)
+            targets = [
+                SrvTarget(self._host(endpoint), port[2], endpoint.address)
+                for endpoint in endpoints
+                for port in self._ports(endpoint)
+                if matches(port)
+            ]
+            return self._srv(labels, targets)
+        if matches is not _any_port:
+            endpoints = [endpoint for endpoint in endpoints if any(map(matches, self._ports(endpoint)))]
+        return self._addresses(dict.fromkeys(endpoint.address for endpoint in endpoints), type_)
 
     def _addresses(self, addresses: Iterable[bytes], type_: int) -> WireAnswer | None:
         size = _FAMILIES.get(type_)
-        found = [address for address in addresses if len(address) == size]
-        return records.addresses(found, self.ttl) if found else None
+        of_family = [address for address in addresses if len(address) == size]
+        return records.addresses(of_family, self.ttl) if of_family else None
 
-    def _services(self, labels: Sequence[bytes], entries: Sequence[SrvTarget]) -> WireAnswer | None:
-        targets = [each for each in entries if each.port != NO_PORT and each.name]
+    def _srv(self, labels: Sequence[bytes], entries: Sequence[SrvTarget]) -> WireAnswer | None:
+        targets = [entry for entry in entries if entry.port != NO_PORT and entry.name]
         at = b"".join(bytes((len(label),)) + label for label in labels) + self.name
         return records.services(at, targets, len(entries), self.ttl) if targets else None
 
-    def _rows(self, chosen: int) -> Sequence[EndpointRecord]:
-        """By digits, as shifting a number of many thousand bits takes longer with each."""
-        rows = self.sheet.rows
-        if chosen == ~0:
-            return rows
-        digits = bin(chosen & (1 << len(rows)) - 1)[:1:-1]
-        return [row for row, digit in zip(rows, digits, strict=False) if digit == "1"]
+    def _select(self, bits: int) -> Sequence[EndpointRecord]:
+        """By the digits: a shift per endpoint would be quadratic."""
+        endpoints = self.service.endpoints
+        if bits == ~0:
+            return endpoints
+        digits = bin(bits & (1 << len(endpoints)) - 1)[:1:-1]
+        return [endpoint for endpoint, digit in zip(endpoints, digits, strict=False) if digit == "1"]
 
-    def _ports(self, row: EndpointRecord) -> tuple[Port, ...]:
-        return self.sheet.ports[row.ports]
+    def _ports(self, endpoint: EndpointRecord) -> tuple[Port, ...]:
+        return self.service.ports[endpoint.ports]
 
-    def _shown_ports(self) -> Iterator[Port]:
-        return (port for row in self._rows(~self.sheet.left_out) for port in self._ports(row))
+    def _active_ports(self) -> Iterator[Port]:
+        return (port for endpoint in self._select(~self.service.drained) for port in self._ports(endpoint))
 
-    def _host(self, row: EndpointRecord) -> bytes:
-        """The full name of an endpoint; empty where no packet could carry it."""
-        label = _label(row)
+    def _host(self, endpoint: EndpointRecord) -> bytes:
+        """The full name of an endpoint; empty if it is too long for DNS."""
+        label = _label(endpoint)
         if not 0 < len(label) <= LONGEST_LABEL or len(label) + 1 + len(self.name) > LONGEST_NAME:
             return b""
         return bytes((len(label),)) + label + self.name
 
 
-def _label(row: EndpointRecord) -> bytes:
-    return row.host if row.host is not None else host_label(row.address)
+def _label(endpoint: EndpointRecord) -> bytes:
+    return endpoint.host if endpoint.host is not None else host_label(endpoint.address)

@@ -1,4 +1,4 @@
-"""Which of the other servers is asked: those that answer, in turn; those that don't, only when nobody does."""
+"""Order of upstream servers: healthy ones in turn, unhealthy ones last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from zonewise.errors import UsageError
 
-FAILURES_TO_BE_SICK: Final = 2
+UNHEALTHY_FAILURES: Final = 2
 
 
 class Upstream(NamedTuple):
@@ -47,21 +47,21 @@ def read_resolv_conf(text: str) -> tuple[str, ...]:
 class Upstreams:
     all: Sequence[Upstream]
     failures: dict[Upstream, int] = field(default_factory=dict)
-    """In a row."""
+    """Consecutive."""
 
     def order(self, chance: float) -> list[Upstream]:
-        """Whom to ask first, second and so on; `chance` from 0 to below 1 spreads the load."""
+        """In which order to try them; `chance` in [0, 1) spreads the load."""
         begin = int(chance * len(self.all))
-        turned = [*self.all[begin:], *self.all[:begin]]
-        return sorted(turned, key=self.is_sick)
+        rotated = [*self.all[begin:], *self.all[:begin]]
+        return sorted(rotated, key=self.is_unhealthy)
 
-    def is_sick(self, upstream: Upstream) -> bool:
-        return self.failures.get(upstream, 0) >= FAILURES_TO_BE_SICK
+    def is_unhealthy(self, upstream: Upstream) -> bool:
+        return self.failures.get(upstream, 0) >= UNHEALTHY_FAILURES
 
     @property
-    def sick(self) -> list[Upstream]:
-        """To be asked again and again, by us instead of by clients, until they answer."""
-        return [upstream for upstream in self.all if self.is_sick(upstream)]
+    def unhealthy(self) -> list[Upstream]:
+        """To be probed until they answer."""
+        return [upstream for upstream in self.all if self.is_unhealthy(upstream)]
 
     def succeeded(self, upstream: Upstream) -> None:
         self.failures.pop(upstream, None)

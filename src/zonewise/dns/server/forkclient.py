@@ -1,99 +1,93 @@
-"""The watcher's end of the nursery: has processes forked and killed there, hears when they end, replaces it if it dies."""
+"""Client of the fork server: requests forks and kills, reports exits, and starts a new fork server if it dies."""
 
 from __future__ import annotations
 
 import asyncio
-import marshal
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from zonewise.dns.server.forkserver import ForkedProcess
+from zonewise.dns.server.worker import WorkerSockets
+from zonewise.dns.wire import ipc
+from zonewise.dns.wire.ipc import Exited, Fork, Kill, WorkerConfig, WorkerRole
 
 UNKNOWN_CODE: Final = -1
-_LARGEST_WORD: Final = 1 << 12
-
-Sockets = Mapping[str, Sequence[int]]
-"""Descriptors by what the process has them for."""
+_MAX_MESSAGE_BYTES: Final = 1 << 12
 
 
 class ForkClient:
-    def __init__(self, born: ForkedProcess | None = None) -> None:
-        self._born = born
-        self._hears = False
-        self._waiting: dict[str, asyncio.Future[int]] = {}
+    def __init__(self, server: ForkedProcess | None = None) -> None:
+        self.server = server
+        self._reading = False
+        self._exits: dict[str, asyncio.Future[int]] = {}
 
-    def fork(self, name: str, role: str, settings: dict[str, Any], sockets: Sockets) -> asyncio.Future[int]:
-        """The future has the exit code when the process has ended."""
-        control = self._ensured()
-        ended = self._waiting[name] = asyncio.get_running_loop().create_future()
-        counts = [(use, len(numbers)) for use, numbers in sockets.items()]
-        order = marshal.dumps(("fork", name, role, settings, counts))
+    def fork(self, name: str, role: WorkerRole, config: WorkerConfig, sockets: WorkerSockets) -> asyncio.Future[int]:
+        """The future gets the exit code of the worker."""
+        control = self._connect()
+        exited = self._exits[name] = asyncio.get_running_loop().create_future()
+        request = ipc.encode_message(Fork(name, role, config, len(sockets.udp)))
         try:
-            socket.send_fds(control, [order], [number for numbers in sockets.values() for number in numbers])
+            socket.send_fds(control, [request], sockets.descriptors)
         except OSError:
-            self._lose()
-        return ended
+            self.close()
+        return exited
 
     def kill(self, name: str) -> None:
-        if self._born is not None:
+        if self.server is not None:
             with suppress(OSError):
-                self._born.control.send(marshal.dumps(("kill", name)))
+                self.server.control.send(ipc.encode_message(Kill(name)))
 
-    def end(self) -> None:
-        self._lose()
+    def close(self) -> None:
+        """The fork server exits when its socket is closed, and the supervisor closes those of its workers."""
+        if self.server is None:
+            return
+        if self._reading:
+            asyncio.get_running_loop().remove_reader(self.server.control)
+        self.server.control.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self.server.pid, 0)
+        self.server, self._reading = None, False
+        for name in tuple(self._exits):
+            self._resolve(name, UNKNOWN_CODE)
 
-    def _ensured(self) -> socket.socket:
-        """If it has died its children were given up, so that none is left without a parent, and a new one is started."""
-        self._born = self._born or _start()
-        if not self._hears:
-            self._hears = True
-            self._born.control.setblocking(False)
-            asyncio.get_running_loop().add_reader(self._born.control, self._hear)
-        return self._born.control
+    def _connect(self) -> socket.socket:
+        self.server = self.server or start_fork_server()
+        if not self._reading:
+            self._reading = True
+            self.server.control.setblocking(False)
+            asyncio.get_running_loop().add_reader(self.server.control, self._read)
+        return self.server.control
 
-    def _hear(self) -> None:
-        assert self._born is not None
+    def _read(self) -> None:
+        assert self.server is not None
         try:
-            data = self._born.control.recv(_LARGEST_WORD)
+            data = self.server.control.recv(_MAX_MESSAGE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            self._lose()
+            self.close()
             return
-        _, name, code = marshal.loads(data)  # noqa: S302 - from our own process only
-        self._ended(name, code)
+        message = ipc.decode_message(data)
+        assert isinstance(message, Exited)
+        self._resolve(message.name, message.code)
 
-    def _ended(self, name: str, code: int) -> None:
-        waiting = self._waiting.pop(name, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(code)
-
-    def _lose(self) -> None:
-        """It ends as soon as nobody holds the socket."""
-        if self._born is None:
-            return
-        if self._hears:
-            asyncio.get_running_loop().remove_reader(self._born.control)
-        self._born.control.close()
-        with suppress(ChildProcessError):
-            os.waitpid(self._born.pid, 0)
-        self._born, self._hears = None, False
-        for name in tuple(self._waiting):
-            self._ended(name, UNKNOWN_CODE)
+    def _resolve(self, name: str, code: int) -> None:
+        exited = self._exits.pop(name, None)
+        if exited is not None and not exited.done():
+            exited.set_result(code)
 
 
-def _start() -> ForkedProcess:
-    """By now we are too large, and not alone enough, to fork one."""
+def start_fork_server() -> ForkedProcess:
+    """As a new program: the controller is large and has threads by now."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "zonewise.dns.server.forkserver", str(theirs.fileno())]
-        started = subprocess.Popen(command, pass_fds=(theirs.fileno(),), start_new_session=True)
-        started.returncode = 0  # waited for by its number, as the one that was forked
-    return ForkedProcess(ours, started.pid)
+        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), start_new_session=True)
+        process.returncode = 0  # `close` waits for it by its pid, as for a forked one
+    return ForkedProcess(ours, process.pid)

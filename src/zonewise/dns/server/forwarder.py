@@ -1,6 +1,6 @@
-"""Asks other servers: over UDP from a fresh port each time, over TCP what does not fit, the next one where one fails.
+"""Forwarding to upstream DNS servers: UDP from a new port per query, TCP for truncated replies, failover to the next.
 
-`upstreams` says whom, `cache` what is known already; equal questions at the same time are asked once.
+`upstreams` orders the servers and `forward_cache` keeps their answers. Concurrent equal questions are sent once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zonewise.dns.wire.upstream_message import UpstreamResponse, read_response
 
 ANSWER_SECONDS: Final = 2.0
 PROBE_SECONDS: Final = 0.5
-MOST_AT_ONCE: Final = 1000
+MAX_CONCURRENT: Final = 1000
 
 _PROBE: Final = ForwardQuestion(ROOT + struct.pack(">HH", RecordType.NS, IN), dnssec_ok=False)
 _UNREACHABLE: Final = (OSError, TimeoutError, asyncio.IncompleteReadError)
@@ -31,31 +31,31 @@ class Forwarder:
     def __init__(self, upstreams: Upstreams, cache: ForwardCache) -> None:
         self._upstreams = upstreams
         self._cache = cache
-        self._asked: dict[ForwardQuestion, asyncio.Task[CacheHit | None]] = {}
+        self._in_flight: dict[ForwardQuestion, asyncio.Task[CacheHit | None]] = {}
 
     async def ask(self, question: ForwardQuestion) -> CacheHit | None:
-        """None when nobody answers, or when too much is asked already."""
-        if found := self._cache.get(question, time.monotonic()):
-            return found
-        task = self._asked.get(question)
+        """None if no upstream answers, or if too many questions are in flight."""
+        if hit := self._cache.get(question, time.monotonic()):
+            return hit
+        task = self._in_flight.get(question)
         if task is None:
-            if len(self._asked) >= MOST_AT_ONCE:
+            if len(self._in_flight) >= MAX_CONCURRENT:
                 return self._cache.stale(question, time.monotonic())
-            task = self._asked[question] = asyncio.create_task(self._ask(question))
-            task.add_done_callback(lambda _: self._asked.pop(question))
+            task = self._in_flight[question] = asyncio.create_task(self._ask(question))
+            task.add_done_callback(lambda _: self._in_flight.pop(question))
         return await asyncio.shield(task)
 
     async def keep_probing(self) -> None:
-        """Ask servers that did not answer until they do, so that no client has to."""
+        """Probe unhealthy upstreams, so that no client query has to."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
-            for upstream in self._upstreams.sick:
+            for upstream in self._upstreams.unhealthy:
                 await self._exchange(upstream, _PROBE)
 
     async def _ask(self, question: ForwardQuestion) -> CacheHit | None:
-        """A failure is passed on only if all fail; an old answer is better than one."""
+        """If all upstreams fail, a stale answer is preferred to the failure."""
         failure: UpstreamResponse | None = None
-        for upstream in self._upstreams.order(random.random()):  # noqa: S311 - spreads load, hides nothing
+        for upstream in self._upstreams.order(random.random()):  # noqa: S311 - spreads load, no secret
             response = await self._exchange(upstream, question)
             if response and not response.failed:
                 self._cache.put(question, response, time.monotonic())
@@ -77,13 +77,13 @@ class Forwarder:
 
 
 def _query(question: ForwardQuestion) -> bytes:
-    """With an id that nobody can guess (RFC 5452)."""
+    """With an unpredictable id (RFC 5452)."""
     opt = OPT_HEAD + struct.pack(">HIH", OUR_UDP_BYTES, 0x8000 if question.dnssec_ok else 0, 0)
     return secrets.token_bytes(2) + struct.pack(">HHHHH", 0x0100, 1, 0, 0, 1) + question.question + opt
 
 
-class _Waiting(asyncio.DatagramProtocol):
-    """What does not answer our question is passed over: it may come from anybody."""
+class _UdpExchange(asyncio.DatagramProtocol):
+    """Ignores packets that don't answer the question: they may be forged."""
 
     def __init__(self, query: bytes, question: bytes) -> None:
         self._id, self._question = query[:2], question
@@ -102,12 +102,12 @@ class _Waiting(asyncio.DatagramProtocol):
 async def _over_udp(upstream: Upstream, question: ForwardQuestion) -> UpstreamResponse:
     query = _query(question)
     loop = asyncio.get_running_loop()
-    transport, waiting = await loop.create_datagram_endpoint(
-        lambda: _Waiting(query, question.question), remote_addr=(upstream.host, upstream.port)
+    transport, exchange = await loop.create_datagram_endpoint(
+        lambda: _UdpExchange(query, question.question), remote_addr=(upstream.host, upstream.port)
     )
     try:
         transport.sendto(query)
-        return await waiting.answer
+        return await exchange.answer
     finally:
         transport.close()
 
@@ -122,5 +122,5 @@ async def _over_tcp(upstream: Upstream, question: ForwardQuestion) -> UpstreamRe
     finally:
         writer.close()
     if response is None:
-        raise OSError(f"{upstream} sent over TCP what is no answer")
+        raise OSError(f"invalid reply from {upstream} over TCP")
     return response

@@ -1,6 +1,6 @@
-"""Opens the ports: for each address one UDP socket per serving process and one for TCP, shared with what runs beside us.
+"""Listening sockets: per address one UDP socket for each worker and one TCP socket, with SO_REUSEPORT.
 
-A server that replaces another binds the same port while the old one still answers; the kernel spreads packets over all.
+A new server binds the same port while the old one still answers. The kernel spreads packets over all sockets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TRIES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ListenSockets:
-    """`udp` by process, then by address; `tcp` by address."""
+    """`udp` by worker, then by address; `tcp` by address."""
 
     port: int
     udp: tuple[tuple[socket.socket, ...], ...]
@@ -25,15 +25,15 @@ class ListenSockets:
 
     @property
     def all(self) -> tuple[socket.socket, ...]:
-        return (*(one for process in self.udp for one in process), *self.tcp)
+        return (*(sock for worker in self.udp for sock in worker), *self.tcp)
 
     def close(self) -> None:
-        for each in self.all:
-            each.close()
+        for sock in self.all:
+            sock.close()
 
 
 def open_sockets(addresses: tuple[str, ...], port: int, processes: int) -> ListenSockets:
-    """Without addresses all of them, IPv4 and IPv6. Port 0 is any that is free for UDP and TCP alike."""
+    """No addresses means all, IPv4 and IPv6. Port 0 means any that is free for both UDP and TCP."""
     tries = _TRIES if port == 0 else 1
     while True:
         tries -= 1
@@ -41,14 +41,14 @@ def open_sockets(addresses: tuple[str, ...], port: int, processes: int) -> Liste
             return _open(addresses or ("",), port, processes)
         except OSError as error:
             if not tries:
-                advice = "choose another with --port, or stop what has it"
+                advice = "choose another with --port, or stop the process that uses it"
                 raise ZonewiseError(f"port {port} can't be opened: {error.strerror}; {advice}") from error
 
 
 def _open(addresses: tuple[str, ...], port: int, processes: int) -> ListenSockets:
     opened: list[socket.socket] = []
 
-    def bound(address: str, kind: socket.SocketKind) -> socket.socket:
+    def bind(address: str, kind: socket.SocketKind) -> socket.socket:
         nonlocal port
         opened.append(_socket(address, kind))
         opened[-1].bind((address, port))
@@ -56,27 +56,27 @@ def _open(addresses: tuple[str, ...], port: int, processes: int) -> ListenSocket
         return opened[-1]
 
     try:
-        udp = tuple(tuple(bound(each, socket.SOCK_DGRAM) for each in addresses) for _ in range(processes))
-        tcp = tuple(bound(each, socket.SOCK_STREAM) for each in addresses)
+        udp = tuple(tuple(bind(address, socket.SOCK_DGRAM) for address in addresses) for _ in range(processes))
+        tcp = tuple(bind(address, socket.SOCK_STREAM) for address in addresses)
     except OSError:
-        for each in opened:
-            each.close()
+        for sock in opened:
+            sock.close()
         raise
     return ListenSockets(port, udp, tcp)
 
 
 def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
-    both = address == "" and socket.has_dualstack_ipv6()
-    made = socket.socket(socket.AF_INET6 if both or ":" in address else socket.AF_INET, kind)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    if both:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    dual_stack = address == "" and socket.has_dualstack_ipv6()
+    sock = socket.socket(socket.AF_INET6 if dual_stack or ":" in address else socket.AF_INET, kind)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if dual_stack:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     if kind == socket.SOCK_DGRAM:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
     else:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setblocking(False)
-    return made
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+    return sock
 
 
 def check_addresses(addresses: tuple[str, ...]) -> None:
@@ -84,4 +84,6 @@ def check_addresses(addresses: tuple[str, ...]) -> None:
         try:
             socket.getaddrinfo(address, None, flags=socket.AI_NUMERICHOST)
         except OSError:
-            raise UsageError(f"--listen {address!r} is no address; write one such as 10.96.0.10 or fd00::10") from None
+            raise UsageError(
+                f"--listen {address!r} is not an IP address; write one such as 10.96.0.10 or fd00::10"
+            ) from None

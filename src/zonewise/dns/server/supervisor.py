@@ -1,7 +1,7 @@
-"""The serving processes: has them forked, tells all of them every update, hears their reports, and replaces those that end.
+"""Supervisor of the DNS workers: has them forked, streams updates to them, receives reports, replaces those that exit.
 
-Each has a socket pair of its own with the watcher (see `nursery` for their parent). A process that does not read what it is told is ended: the one
-that follows is told everything afresh.
+Each worker has its own socket pair with the supervisor; `forkserver` is their parent. A worker that does not read its
+updates is replaced, and the new one gets a full snapshot.
 """
 
 from __future__ import annotations
@@ -10,221 +10,196 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from zonewise import log
 from zonewise.dns import metrics
-from zonewise.dns.decide.table import Update
-from zonewise.dns.server.forkclient import ForkClient, Sockets
+from zonewise.dns.server.forkclient import ForkClient
 from zonewise.dns.server.forkserver import ForkedProcess
 from zonewise.dns.server.sockets import ListenSockets
-from zonewise.dns.wire import framing
+from zonewise.dns.server.worker import WorkerSockets
+from zonewise.dns.wire import ipc
+from zonewise.dns.wire.ipc import Drain, Message, Serve, Serving, Update, WorkerConfig, WorkerReport, WorkerRole
 
 DRAIN_SECONDS: Final = 10.0
 RESTART_SECONDS: Final = 0.2
-TELL_SECONDS: Final = 0.005
-"""What changes within it is told together: whoever answers is interrupted once."""
-SILENCE_SECONDS, MOST_SILENCES = 5.0, 4
-"""A process that serves reports every second; one that says nothing for so long, and so often, hangs."""
-MOST_UNREAD_BYTES: Final = 256 << 20
+BATCH_SECONDS: Final = 0.005
+"""Updates within it are sent together, so that a worker is interrupted once."""
+SILENCE_SECONDS: Final = 5.0
+MAX_SILENCES: Final = 4
+"""A serving worker reports every second. After so many silent periods it is taken to hang."""
+MAX_UNREAD_BYTES: Final = 256 << 20
 
 _log = log.get_logger(__name__)
 
 Snapshot = Callable[[], Iterable[Update]]
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What all processes are told when they are forked."""
-
-    domain: bytes
-    upstreams: tuple[str, ...] = ()
-    forwarders: tuple[str, ...] = ()
-    queries_per_second: int = 0
-    cache_seconds: int = 30
-    stale_seconds: int = 3600
-    logs_queries: bool = False
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "domain": self.domain.hex(),
-            "recursive": bool(self.upstreams),
-            "upstreams": self.upstreams,
-            "forwarders": self.forwarders,
-            "queries_per_second": self.queries_per_second,
-            "cache_seconds": self.cache_seconds,
-            "stale_seconds": self.stale_seconds,
-            "logs_queries": self.logs_queries,
-        }
-
-
 @dataclass(slots=True)
 class WorkerSlot:
-    """A place in the fleet; the process in it may change."""
+    """One worker; its process may be replaced."""
 
     name: str
-    role: str
-    settings: dict[str, Any]
-    sockets: Sockets
-    ended: asyncio.Future[int] | None = None
-    """Of the process that is there now: its exit code."""
+    role: WorkerRole
+    sockets: WorkerSockets
+    exited: asyncio.Future[int] | None = None
+    """The exit code of the current process."""
     writer: asyncio.StreamWriter | None = None
-    serves: bool = False
+    serving: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.exited.result() if self.exited and self.exited.done() else None
 
 
 class Supervisor:
     def __init__(
         self,
-        doors: ListenSockets,
-        orders: Orders,
+        sockets: ListenSockets,
+        config: WorkerConfig,
         snapshot: Snapshot,
-        take_report: Callable[[Any], None],
-        born: ForkedProcess | None = None,
+        on_report: Callable[[WorkerReport], None],
+        fork_server: ForkedProcess | None = None,
     ) -> None:
-        """`born` is the nursery to begin with."""
+        """Without `fork_server` one is started."""
+        self._config = config
         self._snapshot = snapshot
-        self._take_report = take_report
+        self._on_report = on_report
         self._draining = False
-        self._untold: list[Update] = []
+        self._pending: list[Update] = []
         self._handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._handover[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        self.members = [self._udp(orders, index, each) for index, each in enumerate(doors.udp)]
-        self.members.append(self._streams(orders, doors))
-        self._parent = ForkClient(born)
-
-    def _udp(self, orders: Orders, index: int, sockets: tuple[socket.socket, ...]) -> WorkerSlot:
-        given = {"sockets": _numbers(sockets), "handover": _numbers(self._handover[:1])}
-        return WorkerSlot(f"udp-{index + 1}", "udp", {**orders.settings(), "partial": True}, given)
-
-    def _streams(self, orders: Orders, doors: ListenSockets) -> WorkerSlot:
-        given = {
-            "sockets": _numbers(doors.udp[0]),
-            "listeners": _numbers(doors.tcp),
-            "handover": _numbers(self._handover[1:]),
-        }
-        return WorkerSlot("streams", "streams", {**orders.settings(), "partial": False}, given)
+        self._slots = list(_slots(sockets, *self._handover))
+        self._fork_client = ForkClient(fork_server)
 
     @property
-    def trouble(self) -> str | None:
-        missing = [member.name for member in self.members if not member.serves]
+    def unready_reason(self) -> str | None:
+        missing = [slot.name for slot in self._slots if not slot.serving]
         return f"not serving yet: {', '.join(missing)}" if missing else None
 
     async def run(self) -> None:
-        """Until cancelled: then the processes answer what waits, and end."""
-        keepers = [asyncio.create_task(self._keep(member), name=member.name) for member in self.members]
+        """Until cancelled: then the workers answer queued queries and exit."""
+        tasks = [asyncio.create_task(self._supervise(slot), name=slot.name) for slot in self._slots]
         try:
-            await asyncio.wait(keepers, return_when=asyncio.FIRST_EXCEPTION)  # unlike gather it leaves them alone
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)  # unlike gather, it does not cancel them
         finally:
-            await self._drain(keepers)
-            self._parent.end()
-            for each in self._handover:
-                each.close()
+            await self._drain(tasks)
+            self._fork_client.close()
+            for handover in self._handover:
+                handover.close()
 
-    def tell(self, updates: Iterable[Update]) -> None:
-        """Soon, together with what else comes."""
-        if not self._untold:
-            asyncio.get_running_loop().call_later(TELL_SECONDS, self._tell_now)
-        self._untold += updates
+    def broadcast(self, updates: Iterable[Update]) -> None:
+        """Sent within `BATCH_SECONDS`, together with later updates."""
+        if not self._pending:
+            asyncio.get_running_loop().call_later(BATCH_SECONDS, self._flush)
+        self._pending += updates
 
-    def _tell_now(self) -> None:
-        data = b"".join(map(framing.encode, self._untold))
-        self._untold.clear()
-        for member in self.members:
-            if member.writer is not None and data:
-                member.writer.write(data)
-                if member.writer.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
-                    _log.error("a serving process does not read what it is told and is replaced", process=member.name)
-                    self._end(member)
+    def _flush(self) -> None:
+        data = b"".join(map(ipc.encode, self._pending))
+        self._pending.clear()
+        self._write(data)
 
-    async def _keep(self, member: WorkerSlot) -> None:
+    def _write(self, data: bytes) -> None:
+        for slot in self._slots:
+            if slot.writer is not None and data:
+                slot.writer.write(data)
+                if slot.writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+                    _log.error("worker does not read its updates, replacing it", process=slot.name)
+                    self._end(slot)
+
+    async def _supervise(self, slot: WorkerSlot) -> None:
         while not self._draining:
             try:
-                await self._live(member)
+                await self._run_worker(slot)
             finally:
-                self._end(member)
+                self._end(slot)
             if not self._draining:
                 metrics.RESTARTS.inc()
-                _log.warning("a serving process ended and is started again", process=member.name, code=_code(member))
+                _log.warning("worker exited, restarting it", process=slot.name, code=slot.exit_code)
                 await asyncio.sleep(RESTART_SECONDS)
 
-    async def _live(self, member: WorkerSlot) -> None:
+    async def _run_worker(self, slot: WorkerSlot) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            sockets = {**member.sockets, "feed": [theirs.fileno()]}
-            member.ended = self._parent.fork(member.name, member.role, member.settings, sockets)
+            sockets = slot.sockets._replace(feed=theirs.fileno())
+            slot.exited = self._fork_client.fork(slot.name, slot.role, self._config, sockets)
         reader, writer = await asyncio.open_connection(sock=ours)
-        _close_when(member.ended, writer)
-        self._tell_now()  # to the others: this one is told everything
+        _close_after_exit(slot.exited, writer)
+        self._flush()  # to the other workers: this one gets the snapshot
         for update in self._snapshot():
-            writer.write(framing.encode(update))
-        writer.write(framing.encode(("begin",)))
-        member.writer = writer
-        decoder = framing.UpdateDecoder()
+            writer.write(ipc.encode(update))
+        writer.write(ipc.encode(Serve()))
+        slot.writer = writer
+        decoder = ipc.FrameDecoder()
         try:
-            while data := await self._said(member, reader):
+            while data := await self._read(slot, reader):
                 for message in decoder.feed(data):
-                    self._hear(member, message)
+                    self._handle(slot, message)
         except ConnectionError:
             pass
         except TimeoutError:
-            _log.error("a serving process hangs and is replaced", process=member.name)
-            self._end(member)
-        await asyncio.shield(member.ended)
+            _log.error("worker hangs, replacing it", process=slot.name)
+            self._end(slot)
+        await asyncio.shield(slot.exited)
 
-    async def _said(self, member: WorkerSlot, reader: asyncio.StreamReader) -> bytes:
-        """What the process says next. Silence counts once however long it was: it may have been us who hung."""
+    async def _read(self, slot: WorkerSlot, reader: asyncio.StreamReader) -> bytes:
+        """A silent period counts once however long it was: this process may have been suspended itself."""
         silences = 0
         while True:
             try:
                 async with asyncio.timeout(SILENCE_SECONDS):
                     return await reader.read(1 << 16)
             except TimeoutError:
-                silences += member.serves
-                if silences >= MOST_SILENCES:
+                silences += slot.serving
+                if silences >= MAX_SILENCES:
                     raise
 
-    def _hear(self, member: WorkerSlot, message: tuple[Any, ...]) -> None:
+    def _handle(self, slot: WorkerSlot, message: Update | Message) -> None:
         match message:
-            case ("report", report):
-                self._take_report(report)
-            case ("begun",):
-                member.serves = True
+            case WorkerReport():
+                self._on_report(message)
+            case Serving():
+                slot.serving = True
             case _:
-                raise ValueError(f"{member.name} said {message!r}")
+                raise ValueError(f"unexpected message from worker {slot.name}: {message!r}")
 
-    def _end(self, member: WorkerSlot) -> None:
-        if member.ended is not None and not member.ended.done():
-            self._parent.kill(member.name)
-        if member.writer is not None:
-            member.writer.close()
-        member.writer, member.serves = None, False
+    def _end(self, slot: WorkerSlot) -> None:
+        if slot.exited is not None and not slot.exited.done():
+            self._fork_client.kill(slot.name)
+        if slot.writer is not None:
+            slot.writer.close()
+        slot.writer, slot.serving = None, False
 
-    async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
+    async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
         self._draining = True
-        self.tell([("drain",)])
-        self._tell_now()
-        alive = [member.ended for member in self.members if member.ended and member.writer]
-        if alive:
-            await asyncio.wait(alive, timeout=DRAIN_SECONDS)
-        for task in keepers:
+        self._flush()
+        self._write(ipc.encode(Drain()))
+        exits = [slot.exited for slot in self._slots if slot.exited and slot.writer]
+        if exits:
+            await asyncio.wait(exits, timeout=DRAIN_SECONDS)
+        for task in tasks:
             task.cancel()
-        ended = await asyncio.gather(*keepers, return_exceptions=True)
-        for member in self.members:
-            self._end(member)
-        for error in ended:
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for slot in self._slots:
+            self._end(slot)
+        for error in results:
             if isinstance(error, Exception):
                 raise error
 
 
-def _numbers(sockets: Iterable[socket.socket]) -> list[int]:
-    return [each.fileno() for each in sockets]
+def _slots(sockets: ListenSockets, sending: socket.socket, receiving: socket.socket) -> Iterable[WorkerSlot]:
+    """The TCP worker replies through the sockets of the first UDP worker. `feed` is set for each process."""
+    for number, own in enumerate(sockets.udp, 1):
+        yield WorkerSlot(f"udp-{number}", WorkerRole.UDP, WorkerSockets(-1, sending.fileno(), _descriptors(own)))
+    replies = _descriptors(sockets.udp[0])
+    yield WorkerSlot("tcp", WorkerRole.TCP, WorkerSockets(-1, receiving.fileno(), replies, _descriptors(sockets.tcp)))
 
 
-def _close_when(ended: asyncio.Future[int], writer: asyncio.StreamWriter) -> None:
-    """A while after a process has ended, or its parent: what it said last is read, and a child without parent is let go."""
+def _descriptors(sockets: Iterable[socket.socket]) -> list[int]:
+    return [sock.fileno() for sock in sockets]
+
+
+def _close_after_exit(exited: asyncio.Future[int], writer: asyncio.StreamWriter) -> None:
+    """With a delay, so that the last report is read. A worker whose fork server died is ended by it."""
     loop = asyncio.get_running_loop()
-    ended.add_done_callback(lambda _: loop.call_later(RESTART_SECONDS, writer.close))
-
-
-def _code(member: WorkerSlot) -> int | None:
-    return member.ended.result() if member.ended and member.ended.done() else None
+    exited.add_done_callback(lambda _: loop.call_later(RESTART_SECONDS, writer.close))

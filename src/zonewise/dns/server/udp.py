@@ -1,8 +1,8 @@
-"""A process that answers over UDP: waits for packets and for news, looks the answer up, sends it, and does nothing else.
+"""DNS worker for UDP: receives packets and record updates, looks answers up and sends them.
 
-Forked by the nursery; the watcher owns the sockets: a process that dies leaves its queue to the one that follows. One
-thread does it all: two would wait for each other. What needs another server, or time, is handed to the process for TCP
-and forwarding, which replies by itself.
+The supervisor owns the sockets, so packets that queue while a worker is replaced are answered by the next one. One
+thread does everything: two would contend for the interpreter lock. Queries that need an upstream, or time, are handed
+over to the TCP worker, which replies itself.
 """
 
 from __future__ import annotations
@@ -15,110 +15,112 @@ import struct
 import time
 from typing import Any, Final
 
-from zonewise.dns.decide.fast_path import ask_over_tcp, quick_responder
+from zonewise.dns.decide.fast_path import ask_over_tcp, fast_responder
 from zonewise.dns.server import priority
-from zonewise.dns.server.worker import Worker, desk_from
+from zonewise.dns.server.worker import Worker, WorkerSockets
+from zonewise.dns.wire.ipc import WorkerConfig
 
-LARGEST_QUERY: Final = 4096
+MAX_QUERY_BYTES: Final = 4096
 TURN_SECONDS: Final = 0.005
-"""Of one socket before others, and the watcher's news, have theirs."""
+"""For one socket, before the other sockets and the updates have their turn."""
 
-_SAMPLED: Final = 63
+_SAMPLE_MASK: Final = 63
 _DISCARD_PORT: Final = 9
-_DO_NOT_WAIT: Final = socket.MSG_DONTWAIT  # not for the socket as a whole: others use it, too
+_NO_WAIT: Final = socket.MSG_DONTWAIT  # per call: the sockets are shared with other processes
 
 
-class _UdpSockets:
-    """The sockets of one process; mostly there is one."""
+class UdpWorker:
+    """Mostly with one socket."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.office = Worker(desk_from(settings), socket.socket(fileno=settings["feed"][0]), self.drain)
-        self.sockets = [socket.socket(fileno=descriptor) for descriptor in settings["sockets"]]
-        self.handover = socket.socket(fileno=settings["handover"][0])
+    def __init__(self, config: WorkerConfig, sockets: WorkerSockets) -> None:
+        self.worker = Worker(config, socket.socket(fileno=sockets.feed), self.drain, partial=True)
+        self.sockets = [socket.socket(fileno=descriptor) for descriptor in sockets.udp]
+        self.handover = socket.socket(fileno=sockets.handover)
         self.handover.setblocking(False)
-        self.respond = quick_responder(self.office.table, self.office.tally)
+        self.respond = fast_responder(self.worker.table, self.worker.counters)
         self.draining = False
-        self.seen: dict[int, str] = {}
+        self.last_clients: dict[int, str] = {}
+        """By index of the socket."""
         self.number = 0
 
     def serve(self) -> None:
-        priority.answer_first()
-        self.office.begin()
+        priority.favour_short_slices()
+        self.worker.load_snapshot()
         gc.freeze()
-        gc.disable()  # nothing here makes cycles; a collection would be felt as latency
+        gc.disable()  # nothing here makes cycles, and a collection would add latency
         if len(self.sockets) == 1:
             self._serve_one()
         else:
             self._serve_several()
         for index in range(len(self.sockets)):
-            while not self.answer(index, _DO_NOT_WAIT):
+            while not self.answer(index, _NO_WAIT):
                 pass
-        self.office.leave()
+        self.worker.report_and_exit()
 
     def _serve_one(self) -> None:
-        """Waits in the call that receives, which is cheapest, and looks for news between turns."""
+        """Waits in the receiving call, which is cheapest, and polls for updates between turns."""
         limit = struct.pack("ll", 0, int(TURN_SECONDS * 1e6))
         self.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         while not self.draining:
             self.answer(0, 0)
-            self.office.hear()
-            self.office.report_if_due()
+            self.worker.receive_updates()
+            self.worker.report_if_due()
 
     def _serve_several(self) -> None:
         poll = select.poll()
-        indexes = {each.fileno(): index for index, each in enumerate(self.sockets)}
-        for descriptor in (*indexes, self.office.descriptor):
+        indexes = {sock.fileno(): index for index, sock in enumerate(self.sockets)}
+        for descriptor in (*indexes, self.worker.descriptor):
             poll.register(descriptor, select.POLLIN)
         while not self.draining:
-            for descriptor, _ in poll.poll(self.office.milliseconds_to_report()):
+            for descriptor, _ in poll.poll(self.worker.milliseconds_to_report()):
                 if descriptor in indexes:
-                    self.answer(indexes[descriptor], _DO_NOT_WAIT)
-            self.office.hear()
-            self.office.report_if_due()
+                    self.answer(indexes[descriptor], _NO_WAIT)
+            self.worker.receive_updates()
+            self.worker.report_if_due()
 
     def drain(self) -> None:
-        """Get no new packets, answer those that wait, and end.
+        """Receive no new packets, answer the queued ones, and exit.
 
-        A connected socket is left out when the kernel chooses among those that share the port; its own port on the far
-        side is one that nobody asks from. The far address is a client's, so that replies keep our address there.
+        The kernel does not choose a connected socket among those that share a port. The remote port is one that no
+        client sends from. The remote address is a client's, so that replies keep our address on that route.
         """
         self.draining = True
-        for index, each in enumerate(self.sockets):
+        for index, sock in enumerate(self.sockets):
             try:
-                each.connect((self.seen.get(index) or _loopback(each), _DISCARD_PORT))
-                each.shutdown(socket.SHUT_RD)
+                sock.connect((self.last_clients.get(index) or _loopback(sock), _DISCARD_PORT))
+                sock.shutdown(socket.SHUT_RD)
             except OSError:
-                self.office.leave()
+                self.worker.report_and_exit()
 
     def answer(self, index: int, flags: int) -> bool:
-        """What waits and comes, for a turn; whether nothing waits any more."""
-        office, sock, respond = self.office, self.sockets[index], self.respond
-        receive, send, limit = sock.recvfrom, sock.sendto, office.desk.queries_per_second
+        """Answer packets for one turn. Returns whether the queue is empty."""
+        worker, sock, respond = self.worker, self.sockets[index], self.respond
+        receive, send, limit = sock.recvfrom, sock.sendto, worker.config.queries_per_second
         clock, perf = time.monotonic, time.perf_counter_ns
-        known = office.clients.get
+        get_sender = worker.clients.get
         number = self.number
         end = clock() + TURN_SECONDS
         while clock() < end:
             try:
-                packet, address = receive(LARGEST_QUERY, flags)
+                packet, address = receive(MAX_QUERY_BYTES, flags)
             except BlockingIOError:
                 self.number = number
                 return True
-            except OSError:  # somebody refused an earlier reply
+            except OSError:  # an earlier reply was refused
                 continue
             if not address:
                 return True
             number += 1
-            began = 0 if number & _SAMPLED else perf()
+            began = 0 if number & _SAMPLE_MASK else perf()
             try:
-                sender = known(address[0])
+                sender = get_sender(address[0])
                 if sender is None:
-                    sender = office.sender(address[0])
-                    known = office.clients.get
-                    self.seen[index] = address[0]
+                    sender = worker.sender(address[0])
+                    get_sender = worker.clients.get
+                    self.last_clients[index] = address[0]
                 sender.queries += 1
                 if limit and sender.queries > limit:
-                    office.limited += 1
+                    worker.limited += 1
                     reply: bytes | None = ask_over_tcp(packet)
                 else:
                     reply = respond(packet, sender)
@@ -127,11 +129,11 @@ class _UdpSockets:
                 elif reply is None:
                     self.hand_over(index, packet, address)
                 if began:
-                    office.sample(address[0], packet, reply, perf() - began)
+                    worker.sample(address[0], packet, reply, perf() - began)
             except OSError:
-                office.dropped += 1  # a reply that the network refused: the client's next try may fare better
-            except Exception:  # noqa: BLE001 - our bug, and its sender's loss alone; counted by a metric that alerts
-                office.errors += 1
+                worker.dropped += 1  # the network refused the reply; the client will retry
+            except Exception:  # noqa: BLE001 - a bug that must cost one query only; the metric has an alert
+                worker.errors += 1
         self.number = number
         return False
 
@@ -139,12 +141,8 @@ class _UdpSockets:
         try:
             self.handover.send(marshal.dumps((index, tuple(address), packet)))
         except OSError:
-            self.office.dropped += 1  # its queue is full: the client will ask again
+            self.worker.dropped += 1  # the queue is full; the client will retry
 
 
 def _loopback(sock: socket.socket) -> str:
     return "::1" if sock.family == socket.AF_INET6 else "127.0.0.1"
-
-
-def serve(settings: dict[str, Any]) -> None:
-    _UdpSockets(settings).serve()

@@ -1,7 +1,7 @@
-"""What every serving process has: its table, kept up to date by the watcher, its clients, and what it counted.
+"""State of a DNS worker process: its record table, fed by the supervisor, its clients, and its counters.
 
-Updates are applied as they come, and counts reported once a second: by the loop that serves, or by a thread beside it.
-When the watcher is gone, so is the process: nobody would tell it what changes.
+Updates are applied as they arrive and counts are reported once a second, by the serving loop or by a thread beside it.
+A worker exits when the supervisor is gone: it would serve stale records.
 """
 
 from __future__ import annotations
@@ -13,199 +13,202 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from zonewise.dns.decide.client_location import is_within
 from zonewise.dns.decide.fast_path import QueryCounters
 from zonewise.dns.decide.handler import QuerySender
 from zonewise.dns.decide.table import RecordTable
-from zonewise.dns.wire import framing
+from zonewise.dns.wire import ipc
+from zonewise.dns.wire.ipc import Drain, Message, Serve, Serving, Update, WorkerConfig, WorkerReport
 
 REPORT_SECONDS: Final = 1.0
-HANGS_SECONDS: Final = 5.0
-MOST_CLIENTS: Final = 20_000
-"""Remembered within a second; a flood of made-up senders must not fill the memory."""
+HANG_SECONDS: Final = 5.0
+MAX_CLIENTS: Final = 20_000
+"""Remembered within a second; a flood of spoofed senders must not fill the memory."""
 
-_LARGEST_READ: Final = 1 << 14
-_MOST_READS: Final = 2
-"""Of news at once: few enough that queries don't wait long meanwhile."""
+_READ_BYTES: Final = 1 << 14
+_READS_AT_ONCE: Final = 2
+"""Bounds the time for which updates keep queries waiting."""
 
 _SWITCH_SECONDS: Final = 0.0005
-"""How long the thread that applies updates may keep the one that serves waiting."""
+"""Longest time for which the update thread keeps the serving thread waiting."""
 
-MOST_SAMPLES: Final = 1000
+MAX_SAMPLES: Final = 1000
 """Between two reports."""
 
 LATENCY_BUCKETS: Final = 24
-"""Powers of two of a microsecond's quarter: bucket n counts what took less than 2**n/4 us."""
+"""Bucket n counts queries that took less than 2**n/4 us."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerConfig:
-    """Given by the watcher when it has a process forked."""
+class WorkerSockets(NamedTuple):
+    """File descriptors of a worker, in the order in which they are passed. `handover` takes queries from UDP to TCP."""
 
-    domain: bytes
-    recursive: bool
-    forwarders: tuple[str, ...]
-    queries_per_second: int
-    partial: bool
-    logs_queries: bool
+    feed: int
+    handover: int
+    udp: Sequence[int]
+    tcp: Sequence[int] = ()
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [self.feed, self.handover, *self.udp, *self.tcp]
+
+    @classmethod
+    def received(cls, descriptors: Sequence[int], udp_count: int) -> WorkerSockets:
+        feed, handover, *rest = descriptors
+        return cls(feed, handover, rest[:udp_count], rest[udp_count:])
 
 
 class Worker:
-    """The table and the clients of one process."""
+    """`partial`: another worker has the reverse zones, too (see `RecordTable`)."""
 
-    def __init__(self, desk: WorkerConfig, feed: socket.socket, on_drain: Callable[[], None]) -> None:
-        self.desk = desk
-        self.table = RecordTable(desk.domain, desk.recursive, desk.partial)
-        self.tally = QueryCounters()
+    def __init__(
+        self, config: WorkerConfig, feed: socket.socket, on_drain: Callable[[], None], *, partial: bool = False
+    ) -> None:
+        self.config = config
+        self.table = RecordTable(config.domain, config.recursive, partial)
+        self.counters = QueryCounters()
         self.clients: dict[str, QuerySender] = {}
         self.latency = [0] * LATENCY_BUCKETS
         self.samples: list[tuple[str, bytes, bytes]] = []
         self.limited = 0
         self.errors = 0
         self.dropped = 0
-        self.served_at = math.inf
-        """When the loop last went round, where it is another thread that reports: one that hangs must fall silent."""
-        self._counted: dict[str, int] = {}
+        self.looped_at = math.inf
+        """When the serving loop last ran, if another thread reports: a worker whose loop hangs must stop reporting."""
+        self._queries: dict[str, int] = {}
         self._feed = feed
         self._on_drain = on_drain
-        self._places_seen = 0
-        self._told = threading.Event()
-        self._decoder = framing.UpdateDecoder()
-        self._room = select.poll()
-        self._room.register(feed, select.POLLOUT)
-        self._due = 0.0
-        self._waits: int = socket.MSG_DONTWAIT
+        self._locations_version = 0
+        self._loaded = threading.Event()
+        self._decoder = ipc.FrameDecoder()
+        self._writable = select.poll()
+        self._writable.register(feed, select.POLLOUT)
+        self._report_at = 0.0
+        self._receive_flags: int = socket.MSG_DONTWAIT
 
-    def start(self) -> None:
-        """A thread hears the watcher from now on. Returns when everything was told that is known now."""
+    def start_update_thread(self) -> None:
+        """Apply updates and report in a thread. Returns when the snapshot is applied."""
         self.table.lock = threading.Lock()
-        threading.Thread(target=self._listen, name="updates", daemon=True).start()
-        self._told.wait()
+        threading.Thread(target=self._run_updates, name="updates", daemon=True).start()
+        self._loaded.wait()
         sys.setswitchinterval(_SWITCH_SECONDS)
 
-    def begin(self) -> None:
-        """Without a thread: from now on the caller has to `hear`, and to report when it is due.
+    def load_snapshot(self) -> None:
+        """Apply the snapshot: a worker that answers earlier would deny names that exist.
 
-        Returns when everything was told that is known now: whoever answers earlier would deny what exists.
+        Without a thread, the caller has to call `receive_updates` and `report_if_due` from then on.
         """
-        while not self._told.is_set():
-            self._take(self._feed.recv(_LARGEST_READ))
-        self._due = time.monotonic() + REPORT_SECONDS
+        while not self._loaded.is_set():
+            self._apply_bytes(self._feed.recv(_READ_BYTES))
+        self._report_at = time.monotonic() + REPORT_SECONDS
 
     @property
     def descriptor(self) -> int:
         return self._feed.fileno()
 
-    def hear(self) -> None:
-        """What the watcher has said, if anything."""
-        for _ in range(_MOST_READS):
+    def receive_updates(self) -> None:
+        """Apply pending updates, if there are any."""
+        for _ in range(_READS_AT_ONCE):
             try:
-                data = self._feed.recv(_LARGEST_READ, self._waits)
+                data = self._feed.recv(_READ_BYTES, self._receive_flags)
             except (TimeoutError, BlockingIOError):
                 return
             except OSError:
                 os._exit(0)
-            self._take(data)
-            if len(data) < _LARGEST_READ:
+            self._apply_bytes(data)
+            if len(data) < _READ_BYTES:
                 return
 
     def milliseconds_to_report(self) -> float:
-        return max(0.0, self._due - time.monotonic()) * 1000 + 1
+        return max(0.0, self._report_at - time.monotonic()) * 1000 + 1
 
     def report_if_due(self) -> None:
-        """While the watcher is too busy to read, counts wait: clients must not."""
+        """While the supervisor does not read, counts accumulate: clients must not wait for it."""
         now = time.monotonic()
-        if now < self._due or now > self.served_at + HANGS_SECONDS:
+        if now < self._report_at or now > self.looped_at + HANG_SECONDS:
             return
-        self._due = now + REPORT_SECONDS
-        if self._room.poll(0):
-            self._send(("report", self.report()))
+        self._report_at = now + REPORT_SECONDS
+        if self._writable.poll(0):
+            self._send(self.report())
         else:
-            self.turn_page()
+            self.forget_clients()
 
     def sender(self, address: str) -> QuerySender:
-        """A client's first query of the second."""
-        if len(self.clients) >= MOST_CLIENTS:
-            self.turn_page()
-        forwards = bool(self.desk.forwarders) and is_within(address, self.desk.forwarders)
-        found = self.clients[address] = QuerySender(self.table.places.node(address), forwards)
-        return found
+        """Called for a client's first query of the second."""
+        if len(self.clients) >= MAX_CLIENTS:
+            self.forget_clients()
+        forwards = bool(self.config.forwarders) and is_within(address, self.config.forwarders)
+        sender = self.clients[address] = QuerySender(self.table.locations.node_of(address), forwards)
+        return sender
 
     def sample(self, address: str, packet: bytes, reply: bytes | None, nanoseconds: int) -> None:
-        """One query in many: how long it took, and, if asked for, what it was."""
+        """Record the latency of one query in 64 and, if configured, the query."""
         self.latency[min((nanoseconds // 250).bit_length(), LATENCY_BUCKETS - 1)] += 1
-        if self.desk.logs_queries and len(self.samples) < MOST_SAMPLES:
+        if self.config.log_queries and len(self.samples) < MAX_SAMPLES:
             self.samples.append((address, packet, (reply or b"")[:8]))
 
-    def turn_page(self) -> None:
-        """Forget the clients, keeping what they asked by node."""
-        old, self.clients = self.clients, {}
-        for sender in old.values():
-            self._counted[sender.node] = self._counted.get(sender.node, 0) + sender.queries
+    def forget_clients(self) -> None:
+        """Add the clients' queries to the counts of their nodes."""
+        clients, self.clients = self.clients, {}
+        for sender in clients.values():
+            self._queries[sender.node] = self._queries.get(sender.node, 0) + sender.queries
 
-    def report(self) -> dict[str, Any]:
-        """What happened since the last report."""
-        self.turn_page()
-        counted, self._counted = self._counted, {}
-        latency, self.latency[:] = list(self.latency), [0] * LATENCY_BUCKETS
-        samples, self.samples = self.samples, []
-        found: dict[str, Any] = {"queries": counted, "latency": latency, "samples": samples}
-        for name in ("limited", "errors", "dropped"):
-            found[name] = getattr(self, name)
-            setattr(self, name, 0)
-        return found | self.tally.taken()
+    def report(self) -> WorkerReport:
+        """Counts since the last report."""
+        self.forget_clients()
+        report = WorkerReport(
+            self._queries,
+            self.counters.reset(),
+            list(self.latency),
+            self.samples,
+            self.limited,
+            self.errors,
+            self.dropped,
+        )
+        self._queries, self.samples = {}, []
+        self.latency[:] = [0] * LATENCY_BUCKETS
+        self.limited = self.errors = self.dropped = 0
+        return report
 
-    def _listen(self) -> None:
-        self._due = time.monotonic() + REPORT_SECONDS
-        self._waits = 0
-        while True:
-            self._feed.settimeout(max(0.01, self._due - time.monotonic()))
-            self.hear()
-            self.report_if_due()
-
-    def _take(self, data: bytes) -> None:
-        if not data:
-            os._exit(0)  # the watcher is gone
-        for update in self._decoder.feed(data):
-            self._apply(update)
-
-    def _apply(self, update: tuple[Any, ...]) -> None:
-        match update:
-            case ("begin",):
-                self._told.set()
-                self._send(("begun",))
-            case ("drain",):
-                self._on_drain()
-            case _:
-                self.table.apply(update)
-        if self._places_seen != self.table.changes:
-            self._places_seen = self.table.changes
-            self.turn_page()
-
-    def leave(self) -> None:
-        """The last report, and the end of the process."""
-        self._send(("report", self.report()))
+    def report_and_exit(self) -> None:
+        self._send(self.report())
         os._exit(0)
 
-    def _send(self, message: tuple[Any, ...]) -> None:
+    def _run_updates(self) -> None:
+        self._report_at = time.monotonic() + REPORT_SECONDS
+        self._receive_flags = 0
+        while True:
+            self._feed.settimeout(max(0.01, self._report_at - time.monotonic()))
+            self.receive_updates()
+            self.report_if_due()
+
+    def _apply_bytes(self, data: bytes) -> None:
+        if not data:
+            os._exit(0)  # the supervisor is gone
+        for item in self._decoder.feed(data):
+            self._apply(item)
+
+    def _apply(self, item: Update | Message) -> None:
+        match item:
+            case tuple():
+                self.table.apply(item)
+            case Serve():
+                self._loaded.set()
+                self._send(Serving())
+            case Drain():
+                self._on_drain()
+            case _:
+                raise ValueError(f"unexpected message to a worker: {item!r}")
+        if self._locations_version != self.table.locations_version:
+            self._locations_version = self.table.locations_version
+            self.forget_clients()
+
+    def _send(self, message: Message) -> None:
         try:
             self._feed.settimeout(REPORT_SECONDS)
-            self._feed.sendall(framing.encode(message))
+            self._feed.sendall(ipc.encode(message))
             self._feed.settimeout(None)
         except OSError:
             os._exit(0)
-
-
-def desk_from(settings: Mapping[str, Any]) -> WorkerConfig:
-    return WorkerConfig(
-        bytes.fromhex(settings["domain"]),
-        settings["recursive"],
-        tuple(settings["forwarders"]),
-        settings["queries_per_second"],
-        settings["partial"],
-        settings["logs_queries"],
-    )

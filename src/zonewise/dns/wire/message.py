@@ -1,8 +1,8 @@
-"""Reads queries, trusting nothing in them: a query, or how to refuse it, or nothing to say.
+"""Parser of DNS queries: returns a query, a refusal, or None for a packet that gets no reply.
 
-The serving loop reads the usual forms by itself (see `quick`); whatever is unusual comes here, so this is where hostile
-packets end. A client gets FORMERR, NOTIMP or BADVERS where a reply may help it; what may be a reply is never replied
-to, so that two servers can't be made to talk to each other for ever.
+`fast_path` reads the usual forms itself. Every unusual packet is parsed here, hostile ones included. A client gets
+FORMERR, NOTIMP or BADVERS where that may help it. A packet that may be a reply gets none, so that two servers can't be
+made to loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zonewise.dns.wire.names import LONGEST_LABEL, LONGEST_NAME
 
 HEADER_BYTES: Final = 12
 PLAIN_UDP_BYTES: Final = 512
-"""What a client takes that says nothing of it (RFC 1035, 4.2.1)."""
+"""The limit of a client without EDNS (RFC 1035, 4.2.1)."""
 
 _RESPONSE: Final = 0x80
 _OPCODE: Final = 0x78
@@ -28,7 +28,7 @@ _FAMILY_BYTES: Final = {1: 4, 2: 16}
 
 
 class RecordType(IntEnum):
-    __hash__ = int.__hash__  # an enum's own is written in Python, and these are looked up all the time
+    __hash__ = int.__hash__  # Enum's own is written in Python, and lookups by type are frequent
 
     A = 1
     NS = 2
@@ -60,12 +60,12 @@ IN: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Subnet:
-    """EDNS Client Subnet (RFC 7871): on whose behalf a forwarder asks."""
+    """EDNS Client Subnet (RFC 7871): the network of the client that a forwarder asks for."""
 
     address: str
     prefix: int
     option: bytes
-    """Family, source and scope lengths and address, as received: the reply repeats it."""
+    """Family, source and scope prefix lengths and address, as received: the reply repeats it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Edns:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`name` as the client spelled it; `question` is it with type and class, to be repeated in the reply."""
+    """`name` is as the client spelled it; `question` adds type and class, as the reply repeats them."""
 
     id: bytes
     name: bytes
@@ -93,7 +93,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class QueryRefusal:
-    """How to answer what is no query for us; `question` where it could be read."""
+    """An error reply; `question` is set if it could be parsed."""
 
     id: bytes
     opcode: int
@@ -103,42 +103,37 @@ class QueryRefusal:
 
 
 class MalformedError(ValueError):
-    """Not what RFC 1035, 6891 or 7871 allow."""
+    """The packet violates RFC 1035, 6891 or 7871."""
 
 
 def read(packet: bytes) -> Query | QueryRefusal | None:
-    """None where silence is the only right answer."""
+    """None if no reply may be sent."""
     if len(packet) < HEADER_BYTES or packet[2] & _RESPONSE:
         return None
-    refuse = _Refuser(packet)
     if packet[2] & _OPCODE:
-        return refuse(Rcode.NOTIMP)
+        return _refuse(packet, Rcode.NOTIMP)
     if packet[4:10] != b"\0\1\0\0\0\0":  # one question, and neither answers nor authorities
-        return refuse(Rcode.FORMERR)
+        return _refuse(packet, Rcode.FORMERR)
     try:
         name, at = _name(packet, HEADER_BYTES)
         type_, class_ = _number(packet, at), _number(packet, at + 2)
         question = packet[HEADER_BYTES : at + 4]
         options = _read_additional(packet, at + 4, _number(packet, 10))
     except MalformedError:
-        return refuse(Rcode.FORMERR)
+        return _refuse(packet, Rcode.FORMERR)
     if options == Rcode.BADVERS:
-        return refuse(Rcode.BADVERS, question)
+        return _refuse(packet, Rcode.BADVERS, question)
     assert not isinstance(options, Rcode)
     return Query(packet[:2], name, type_, class_, bool(packet[2] & _RECURSION_DESIRED), options)
 
 
-class _Refuser:
-    def __init__(self, packet: bytes) -> None:
-        self._packet = packet
-
-    def __call__(self, rcode: Rcode, question: bytes = b"") -> QueryRefusal:
-        first = self._packet[2]
-        return QueryRefusal(self._packet[:2], (first & _OPCODE) >> 3, bool(first & _RECURSION_DESIRED), rcode, question)
+def _refuse(packet: bytes, rcode: Rcode, question: bytes = b"") -> QueryRefusal:
+    opcode = (packet[2] & _OPCODE) >> 3
+    return QueryRefusal(packet[:2], opcode, bool(packet[2] & _RECURSION_DESIRED), rcode, question)
 
 
 def _name(packet: bytes, at: int) -> tuple[bytes, int]:
-    """The name and what follows it. A question has nothing before it that a pointer could point at."""
+    """The name and the offset after it. There is nothing before a question that a pointer could point at."""
     begin = at
     while True:
         length = _byte(packet, at)
@@ -151,8 +146,8 @@ def _name(packet: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _read_additional(packet: bytes, at: int, count: int) -> Edns | Rcode | None:
-    """Only the OPT record tells us something; others (TSIG, SIG(0)) are passed over."""
-    found: Edns | Rcode | None = None
+    """The OPT record; others (TSIG, SIG(0)) are ignored."""
+    edns: Edns | Rcode | None = None
     for _ in range(count):
         owner = at
         at = skip_name(packet, at)
@@ -161,17 +156,17 @@ def _read_additional(packet: bytes, at: int, count: int) -> Edns | Rcode | None:
         if data + length > len(packet):
             raise MalformedError
         if type_ == RecordType.OPT:
-            if found is not None or at != owner + 1:  # twice, or not the root's
+            if edns is not None or at != owner + 1:  # twice, or not the root's
                 raise MalformedError
-            found = _read_options(packet, at, packet[data : data + length])
+            edns = _read_options(packet, at, packet[data : data + length])
         at = data + length
     if at != len(packet):
         raise MalformedError
-    return found
+    return edns
 
 
 def skip_name(packet: bytes, at: int) -> int:
-    """Past a name that may end in a pointer. Pointers are not followed, so they can't loop."""
+    """The offset after a name that may end in a pointer. Pointers are not followed, so they can't loop."""
     while True:
         length = _byte(packet, at)
         if length == 0:
@@ -200,7 +195,7 @@ def _read_options(packet: bytes, at: int, data: bytes) -> Edns | Rcode:
 
 
 def _read_subnet(option: bytes) -> Subnet:
-    """RFC 7871, 6: as many bytes as the prefix needs, the rest of the last one zero, scope zero in queries."""
+    """RFC 7871, 6: as many bytes as the prefix needs, unused bits zero, scope zero in queries."""
     family, prefix = _number(option, 0), _byte(option, 2)
     scope = _byte(option, 3)
     size = _FAMILY_BYTES.get(family, 0)

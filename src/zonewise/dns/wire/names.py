@@ -1,6 +1,6 @@
-"""Domain names as they stand in a packet: a length before each label, a zero at the end; in lower case to compare them.
+"""Domain names in wire format: a length before each label and a zero at the end, in lower case for comparison.
 
-Everything in this room that stores or looks up a name uses this form, so that a query's own bytes are the key.
+All DNS modules store and look up names in this form, so that a query's own bytes are the key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LONGEST_NAME: Final = 255
 
 
 class WrongNameError(ValueError):
-    """The text can't be a domain name."""
+    """The text is not a domain name."""
 
 
 def to_wire(text: str) -> bytes:
@@ -24,14 +24,14 @@ def to_wire(text: str) -> bytes:
 
 
 def join(*labels: bytes) -> bytes:
-    """The labels in front of some other name."""
+    """A prefix of a name, without the root."""
     if not all(0 < len(label) <= LONGEST_LABEL for label in labels):
         raise WrongNameError(f"{b'.'.join(labels)!r} has a label that is empty or longer than {LONGEST_LABEL} bytes")
     return b"".join(bytes((len(label),)) + label for label in labels)
 
 
 def below(parent: bytes, *labels: str) -> bytes | None:
-    """The name of `labels` under `parent`; None where no packet could carry it."""
+    """The name of `labels` under `parent`; None if it is too long for DNS."""
     try:
         name = join(*(label.lower().encode() for label in labels)) + parent
     except WrongNameError:
@@ -40,29 +40,24 @@ def below(parent: bytes, *labels: str) -> bytes | None:
 
 
 def labels_of(wire: bytes) -> list[bytes]:
-    found, at = [], 0
+    labels, at = [], 0
     while wire[at]:
-        found.append(wire[at + 1 : at + 1 + wire[at]])
+        labels.append(wire[at + 1 : at + 1 + wire[at]])
         at += wire[at] + 1
-    return found
+    return labels
 
 
 def to_text(wire: bytes) -> str:
-    """As people write it, with the dot at the end; bytes that are no letters by their number."""
-    return "".join(f"{_shown(label)}." for label in labels_of(wire)) or "."
+    """Presentation format, with the final dot; bytes that are not printable by their decimal value."""
+    return "".join(f"{_escape(label)}." for label in labels_of(wire)) or "."
 
 
-def _shown(label: bytes) -> str:
+def _escape(label: bytes) -> str:
     return "".join(chr(byte) if 0x21 <= byte <= 0x7E and byte not in b".\\" else f"\\{byte:03d}" for byte in label)
 
 
-def reverse(address: str) -> bytes:
-    """The name under which PTR records of an address stand."""
-    return to_wire(ip_address(address).reverse_pointer)
-
-
 def packed(address: str) -> bytes | None:
-    """The bytes of an A (4) or AAAA (16) record; None for what is no address."""
+    """The bytes of an A (4) or AAAA (16) record; None if the text is not an address."""
     if (plain := _plain_v4(address)) is not None:
         return plain
     try:
@@ -72,12 +67,12 @@ def packed(address: str) -> bytes | None:
 
 
 def _plain_v4(address: str) -> bytes | None:
-    """As nearly all are written; much faster than by the library, which sees to all else."""
+    """Nearly all addresses are in this form, and this is much faster than the library."""
     try:
-        found = bytes(map(int, address.split(".")))
+        octets = bytes(map(int, address.split(".")))
     except ValueError:
         return None
-    return found if len(found) == 4 and ".".join(map(str, found)) == address else None
+    return octets if len(octets) == 4 and ".".join(map(str, octets)) == address else None
 
 
 def is_v4(address: bytes) -> bool:
@@ -85,13 +80,13 @@ def is_v4(address: bytes) -> bool:
 
 
 def dashed(address: str) -> str:
-    """The label that stands for an endpoint without a host name: 10-0-0-7, fd00--7, and fd00--0 for fd00::."""
+    """The label of an endpoint without a host name: 10-0-0-7, fd00--7, and fd00--0 for fd00::."""
     label = address.replace(".", "-").replace(":", "-")
     return f"{label}0" if label.endswith("-") else label
 
 
 def undashed(label: str) -> IPv4Address | IPv6Address | None:
-    """The address that a pod's label stands for."""
+    """The address in a pod's label."""
     v4 = label.count("-") == 3 and "--" not in label
     try:
         return IPv4Address(label.replace("-", ".")) if v4 else IPv6Address(label.replace("-", ":"))

@@ -1,7 +1,7 @@
-"""Records ready for the wire: what stands in a reply between the repeated question and its end.
+"""Resource records in wire format: the part of a reply after the question.
 
-An answer is written once, when it is first asked for, and sent many times. Every owner is a pointer to the question, so
-the client's own spelling comes back; where all records are alike their order can be turned without parsing them.
+An answer is encoded once, for its first query, and sent many times. Every owner is a pointer to the question, so that
+the client's own spelling is returned. Records of equal length can be rotated without parsing them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,9 @@ _SRV_BYTES: Final = 12 + _SRV.size
 
 
 class WireAnswer(NamedTuple):
-    """`stride` is the length of each record where they are alike and in no order; 0 where they are not to be turned.
+    """`stride` is the length of each record if they may be rotated, else 0. `glue` is added if it fits."""
 
-    `glue` goes into the additional section if there is room.
-    """
-
-    how_many: int
+    record_count: int
     records: bytes
     stride: int = 0
     glue_count: int = 0
@@ -55,35 +52,35 @@ def record(type_: RecordType, ttl: int, data: bytes, owner: bytes = _QUESTION) -
     return _head(owner, type_, ttl, len(data)) + data
 
 
-def addresses(found: Iterable[bytes], ttl: int) -> WireAnswer:
+def addresses(ips: Iterable[bytes], ttl: int) -> WireAnswer:
     """A or AAAA: all of one family."""
-    listed = list(found)
-    head = _head(_QUESTION, RecordType.A if is_v4(listed[0]) else RecordType.AAAA, ttl, len(listed[0]))
-    stride = len(head) + len(listed[0]) if len(listed) > 1 else 0
-    return WireAnswer(len(listed), head + head.join(listed), stride)
+    data = list(ips)
+    head = _head(_QUESTION, RecordType.A if is_v4(data[0]) else RecordType.AAAA, ttl, len(data[0]))
+    stride = len(head) + len(data[0]) if len(data) > 1 else 0
+    return WireAnswer(len(data), head + head.join(data), stride)
 
 
 def services(owner: bytes | None, targets: Sequence[SrvTarget], entries: int, ttl: int) -> WireAnswer:
-    """SRV, with the targets' addresses as glue. Weights share 100 among all `entries`, as CoreDNS has it.
+    """SRV, with the targets' addresses as glue. Weights share 100 among all `entries`, as in CoreDNS.
 
-    A target's glue points at the name inside its record (RFC 2782 forbids compression within), which stands at a known
-    place if the question's length is known; without an owner it is not.
+    Glue points at the target's name inside the SRV record (RFC 2782 forbids compression within). Its offset follows
+    from the length of the question, so it is unknown without `owner`.
     """
     weight = math.floor(100.0 / (100 * entries) * 100)
-    written: list[bytes] = []
-    places: dict[bytes, int] = {}
+    encoded: list[bytes] = []
+    offsets: dict[bytes, int] = {}
     at = len(owner) + _HEADER_AND_TAIL if owner else _LAST_POINTER + 1
     for name, port in dict.fromkeys((name, port) for name, port, _ in targets):
         at += _SRV_BYTES + len(name)
-        places.setdefault(name, at - len(name))
-        written.append(_head(_QUESTION, RecordType.SRV, ttl, 6 + len(name)) + _SRV.pack(0, weight, port) + name)
-    glue = [_glue(places, *pair, ttl) for pair in dict.fromkeys((name, address) for name, _, address in targets)]
-    return WireAnswer(len(written), b"".join(written), 0, len(glue), b"".join(glue))
+        offsets.setdefault(name, at - len(name))
+        encoded.append(_head(_QUESTION, RecordType.SRV, ttl, 6 + len(name)) + _SRV.pack(0, weight, port) + name)
+    glue = [_glue(offsets, *pair, ttl) for pair in dict.fromkeys((name, address) for name, _, address in targets)]
+    return WireAnswer(len(encoded), b"".join(encoded), 0, len(glue), b"".join(glue))
 
 
-def _glue(places: dict[bytes, int], name: bytes, address: bytes, ttl: int) -> bytes:
-    place = places[name]
-    owner = struct.pack(">H", 0xC000 | place) if place <= _LAST_POINTER else name
+def _glue(offsets: dict[bytes, int], name: bytes, address: bytes, ttl: int) -> bytes:
+    offset = offsets[name]
+    owner = struct.pack(">H", 0xC000 | offset) if offset <= _LAST_POINTER else name
     return record(RecordType.A if is_v4(address) else RecordType.AAAA, ttl, address, owner)
 
 
@@ -101,18 +98,18 @@ def schema_version() -> WireAnswer:
 
 
 def name_servers(domain: bytes, ttl: int, targets: Sequence[SrvTarget]) -> WireAnswer:
-    """NS of the domain itself; each server's name is written once and pointed at by its glue."""
+    """NS of the domain itself; the glue points at each server's name in its record."""
     at = len(domain) + _HEADER_AND_TAIL
-    written, places = b"", {}
+    encoded, offsets = b"", {}
     for name in dict.fromkeys(target.name for target in targets) or (to_wire("ns.dns")[:-1] + domain,):
-        written += record(RecordType.NS, ttl, name)
-        places[name] = at + len(written) - len(name)
-    extra = [_glue(places, target.name, target.address, ttl) for target in dict.fromkeys(targets)]
-    return WireAnswer(max(1, len(places)), written, 0, len(extra), b"".join(extra))
+        encoded += record(RecordType.NS, ttl, name)
+        offsets[name] = at + len(encoded) - len(name)
+    glue = [_glue(offsets, target.name, target.address, ttl) for target in dict.fromkeys(targets)]
+    return WireAnswer(max(1, len(offsets)), encoded, 0, len(glue), b"".join(glue))
 
 
 def authority(domain: bytes, serial: int, ttl: int) -> bytes:
-    """The SOA record that negative answers carry: what says how long they may be remembered (RFC 2308)."""
+    """The SOA record of negative answers: it limits how long they may be cached (RFC 2308)."""
     return record(RecordType.SOA, ttl, _authority_data(domain, serial, ttl), domain)
 
 

@@ -1,4 +1,4 @@
-"""Packets as people read them: the records of a reply, as zone files write them."""
+"""Replies in presentation format: records as in zone files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TextRecord(msgspec.Struct, frozen=True):
 
 
 class TextReply(msgspec.Struct, frozen=True):
-    """A reply; the authority of a denial is left out, `ttl` says how long the whole may be kept."""
+    """Without the authority section; `ttl` is how long the reply may be cached."""
 
     rcode: str
     ttl: int | None
@@ -29,34 +29,34 @@ class TextReply(msgspec.Struct, frozen=True):
     additional: tuple[TextRecord, ...] = ()
 
 
-def query_for(name: str, type_: RecordType) -> bytes:
+def build_query(name: str, type_: RecordType) -> bytes:
     return b"\0\0\1\0\0\1\0\0\0\0\0\0" + to_wire(name) + struct.pack(">HH", type_, IN)
 
 
-def shown(reply: bytes) -> TextReply:
-    """Of a whole reply to one question, as this room writes them."""
+def text_reply(reply: bytes) -> TextReply:
+    """From a complete reply of this server."""
     _, after = name_at(reply, HEADER_BYTES)
-    found = list(records_in(reply, after + 4))
-    kept = [each.ttl for each in found if each.section < 2]
-    answers, _, additional = (tuple(_in_section(reply, found, section)) for section in range(3))
-    return TextReply(Rcode(reply[3] & 15).name, min(kept) if kept else None, answers, additional)
+    records = list(records_in(reply, after + 4))
+    ttls = [record.ttl for record in records if record.section < 2]
+    answers, _, additional = (tuple(_in_section(reply, records, section)) for section in range(3))
+    return TextReply(Rcode(reply[3] & 15).name, min(ttls) if ttls else None, answers, additional)
 
 
-def alias_in(name: str, target: bytes, ttl: int) -> TextReply:
-    """What is known here of a name that points away."""
+def alias_reply(name: str, target: bytes, ttl: int) -> TextReply:
+    """For an alias whose target is outside the domain."""
     return TextReply(Rcode.NOERROR.name, ttl, (TextRecord(name, RecordType.CNAME.name, ttl, to_text(target)),))
 
 
-def _in_section(reply: bytes, found: list[RecordPosition], section: int) -> Iterator[TextRecord]:
-    for each in found:
-        if each.section == section:
-            owner, _ = name_at(reply, each.owner)
-            yield TextRecord(to_text(owner), RecordType(each.type).name, each.ttl, _data(reply, each))
+def _in_section(reply: bytes, records: list[RecordPosition], section: int) -> Iterator[TextRecord]:
+    for record in records:
+        if record.section == section:
+            owner, _ = name_at(reply, record.owner)
+            yield TextRecord(to_text(owner), RecordType(record.type).name, record.ttl, _data(reply, record))
 
 
-def _data(reply: bytes, place: RecordPosition) -> str:
-    data = reply[place.data : place.end]
-    match place.type:
+def _data(reply: bytes, record: RecordPosition) -> str:
+    data = reply[record.data : record.end]
+    match record.type:
         case RecordType.A | RecordType.AAAA:
             return str(ip_address(data))
         case RecordType.CNAME | RecordType.NS | RecordType.PTR:
@@ -67,10 +67,10 @@ def _data(reply: bytes, place: RecordPosition) -> str:
         case RecordType.TXT:
             return f'"{data[1:].decode()}"'
         case RecordType.SOA:
-            server, after = name_at(reply, place.data)
+            server, after = name_at(reply, record.data)
             mailbox, numbers = name_at(reply, after)
             return " ".join(
                 [to_text(server), to_text(mailbox), *map(str, struct.unpack_from(">IIIII", reply, numbers))]
             )
         case other:
-            raise ValueError(f"no record of ours has type {other}")
+            raise ValueError(f"unexpected record type {other}: this server has no such records")

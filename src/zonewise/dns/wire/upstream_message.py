@@ -1,7 +1,7 @@
-"""Reads what other servers answer, as warily as queries are read, and writes it again for our client.
+"""Responses of upstream DNS servers: validated like queries, and rewritten for the client.
 
-A reply is kept as it came, but for its OPT record, with the places where its times to live stand: so that it can be
-aged without being taken apart.
+A response is kept as received, without its OPT record, and with the offsets of its TTLs, so that it can be aged without
+being parsed again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _AUTHORITATIVE: Final = 0x04
 
 @dataclass(frozen=True, slots=True)
 class UpstreamResponse:
-    """`body` is everything behind the question; `ttl_places` are within it. `ttl` is how long it may be kept."""
+    """`body` is everything after the question; `ttl_offsets` are within it. `ttl` is how long it may be cached."""
 
     question: bytes
     flags: bytes
     rcode: int
     counts: tuple[int, int, int]
     body: bytes
-    ttl_places: tuple[int, ...]
+    ttl_offsets: tuple[int, ...]
     ttl: int
 
     @property
@@ -42,13 +42,13 @@ class UpstreamResponse:
 
     @property
     def failed(self) -> bool:
-        """Another server might do better."""
+        """Another upstream may succeed."""
         return self.rcode not in {Rcode.NOERROR, Rcode.NXDOMAIN}
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPosition:
-    """Where the parts of a record stand in a packet; `section` 0 has answers, 1 authorities, 2 what is additional."""
+    """Offsets of a record's parts in a packet. `section` is 0 for answers, 1 for authorities, 2 for additional."""
 
     owner: int
     head: int
@@ -60,17 +60,17 @@ class RecordPosition:
 
 
 def read_response(packet: bytes, id_: bytes, question: bytes) -> UpstreamResponse | None:
-    """None for what is no answer to this question."""
+    """None if it does not answer this question."""
     end = HEADER_BYTES + len(question)
     if packet[:2] != id_ or len(packet) < end or not packet[2] & 0x80 or packet[4:6] != b"\0\1":
         return None
     if packet[HEADER_BYTES:end].lower() != question.lower():
         return None
     try:
-        found = list(records_in(packet, end))
+        records = list(records_in(packet, end))
     except (MalformedError, struct.error, IndexError):
         return None
-    return _assemble(packet, question, found)
+    return _assemble(packet, question, records)
 
 
 def records_in(packet: bytes, at: int) -> Iterator[RecordPosition]:
@@ -85,43 +85,43 @@ def records_in(packet: bytes, at: int) -> Iterator[RecordPosition]:
             at = data + length
 
 
-def _assemble(packet: bytes, question: bytes, found: list[RecordPosition]) -> UpstreamResponse:
-    """The OPT record stands last, as a rule; where it does not, the whole additional section goes with it."""
+def _assemble(packet: bytes, question: bytes, records: list[RecordPosition]) -> UpstreamResponse:
+    """The OPT record is usually last. If it is not, the whole additional section is dropped with it."""
     rcode = packet[3] & 15
-    opt = next((each for each in found if each.type == RecordType.OPT), None)
-    kept = found
+    opt = next((record for record in records if record.type == RecordType.OPT), None)
+    kept = records
     if opt:
         rcode |= packet[opt.head + 4] << 4
-        kept = found[:-1] if found[-1] is opt else [each for each in found if each.section < 2]
+        kept = records[:-1] if records[-1] is opt else [record for record in records if record.section < 2]
     begin = HEADER_BYTES + len(question)
     body = packet[begin : kept[-1].end] if kept else b""
-    counts = tuple(sum(each.section == section for each in kept) for section in range(3))
-    places = tuple(each.head + 4 - begin for each in kept)
-    return UpstreamResponse(question, packet[2:4], rcode, counts, body, places, _ttl(packet, kept, rcode))  # type: ignore[arg-type]
+    counts = tuple(sum(record.section == section for record in kept) for section in range(3))
+    offsets = tuple(record.head + 4 - begin for record in kept)
+    return UpstreamResponse(question, packet[2:4], rcode, counts, body, offsets, _ttl(packet, kept, rcode))  # type: ignore[arg-type]
 
 
-def _ttl(packet: bytes, found: list[RecordPosition], rcode: int) -> int:
-    """RFC 2308: a denial is kept as long as its SOA record says; without one not at all. Nor is a failure."""
-    answers = [each.ttl for each in found if each.section == 0]
+def _ttl(packet: bytes, records: list[RecordPosition], rcode: int) -> int:
+    """RFC 2308: a denial is cached as long as its SOA record says. One without SOA, or a failure, is not cached."""
+    answers = [record.ttl for record in records if record.section == 0]
     if packet[2] & _TRUNCATED or rcode not in {Rcode.NOERROR, Rcode.NXDOMAIN}:
         return 0
     if answers and rcode == Rcode.NOERROR:
         return min(answers)
-    authority = next((each for each in found if each.section == 1 and each.type == RecordType.SOA), None)
+    authority = next((record for record in records if record.section == 1 and record.type == RecordType.SOA), None)
     if authority is None or authority.end - authority.data < 22:
         return 0
     return int(min(authority.ttl, int.from_bytes(packet[authority.end - 4 : authority.end])))
 
 
-def written(response: UpstreamResponse, query: Query, room: int, age: int) -> bytes:
-    """The reply to a client, in its own spelling; `age` is how long ago it came."""
+def client_reply(response: UpstreamResponse, query: Query, max_bytes: int, age: int) -> bytes:
+    """The reply to a client, with the name as the client spelled it; `age` in seconds."""
     opt = opt_of(query)
     head = 0x80 | response.flags[0] & _AUTHORITATIVE | query.recursion_desired
     low = _RECURSION_AVAILABLE | response.flags[1] & _CHECKED | response.rcode & 15
     answers, authorities, additional = response.counts
     counts = struct.pack(">HHHH", 1, answers, authorities, additional + bool(opt))
     whole = query.id + bytes((head, low)) + counts + query.question + aged(response, age) + opt
-    if len(whole) <= room and not response.truncated:
+    if len(whole) <= max_bytes and not response.truncated:
         return whole
     return query.id + bytes((head | _TRUNCATED, low)) + struct.pack(">HHHH", 1, 0, 0, bool(opt)) + query.question + opt
 
@@ -130,14 +130,14 @@ def aged(response: UpstreamResponse, age: int) -> bytes:
     if not age:
         return response.body
     body = bytearray(response.body)
-    for place in response.ttl_places:
-        ttl = int.from_bytes(body[place : place + 4])
-        body[place : place + 4] = max(0, ttl - age).to_bytes(4)
+    for offset in response.ttl_offsets:
+        ttl = int.from_bytes(body[offset : offset + 4])
+        body[offset : offset + 4] = max(0, ttl - age).to_bytes(4)
     return bytes(body)
 
 
-def answers_in_full(response: UpstreamResponse, age: int) -> tuple[int, bytes]:
-    """The answers with all names written out, to stand in another message; how many, and their bytes."""
+def uncompressed_answers(response: UpstreamResponse, age: int) -> tuple[int, bytes]:
+    """Number and bytes of the answers without name compression, for use in another message."""
     packet = bytes(HEADER_BYTES) + response.question + aged(response, age)
     at, parts = HEADER_BYTES + len(response.question), []
     try:
@@ -155,7 +155,7 @@ def answers_in_full(response: UpstreamResponse, age: int) -> tuple[int, bytes]:
 
 
 def name_at(packet: bytes, at: int) -> tuple[bytes, int]:
-    """A name and what follows it. A pointer must point back, so there is no going in circles."""
+    """A name and the offset after it. Pointers must point backwards, so they can't loop."""
     name, after, limit = b"", 0, at
     while True:
         length = packet[at]

@@ -13,13 +13,13 @@ from zonewise.diagnostics.decide.explain import dns_report
 from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning
 from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport
 from zonewise.dns.decide.client_groups import decisions
-from zonewise.dns.decide.handler import LARGEST, ForwardQuery, QuerySender, respond
+from zonewise.dns.decide.handler import MAX_MESSAGE_BYTES, ForwardQuery, QuerySender, respond
 from zonewise.dns.decide.record_builder import is_headless
 from zonewise.dns.decide.table import RecordTable
 from zonewise.dns.decide.zone import ClusterZone, ZoneConfig, ready_by_family
 from zonewise.dns.wire.message import RecordType
 from zonewise.dns.wire.names import to_text
-from zonewise.dns.wire.text import TextReply, alias_in, query_for, shown
+from zonewise.dns.wire.text import TextReply, alias_reply, build_query, text_reply
 from zonewise.objects import EndpointSlice, Key, Node, Service
 from zonewise.routing import ClientChoice, Decision, RoutingNodes, choose, drained_zones, report
 from zonewise.routing.report import EndpointReport, TierReport
@@ -71,16 +71,16 @@ def _ask(
     asked: NameMeaning, type_: RecordType, node: str, state: DnsState, settings: ZoneConfig
 ) -> tuple[TextReply, bool]:
     """The reply, and whether others are asked for it, or for where it points."""
-    found = respond(_table(state, settings), query_for(asked.name, type_), QuerySender(node), LARGEST)
+    found = respond(_table(state, settings), build_query(asked.name, type_), QuerySender(node), MAX_MESSAGE_BYTES)
     if isinstance(found, bytes):
-        return shown(found), False
+        return text_reply(found), False
     return _known_of(found, settings.domain.ttl), True
 
 
 def _known_of(found: ForwardQuery, ttl: int) -> TextReply:
     if not found.count:
         return TextReply("", None)
-    return alias_in(to_text(found.query.name), found.name, ttl)
+    return alias_reply(to_text(found.query.name), found.name, ttl)
 
 
 def _table(state: DnsState, settings: ZoneConfig) -> RecordTable:

@@ -11,8 +11,7 @@ from ipaddress import ip_address, ip_network
 
 import msgspec
 
-from zonewise.dns.decide.client_location import plain
-from zonewise.dns.decide.node_ranges import own_addresses, places
+from zonewise.dns.decide.client_location import client_address, client_locations, node_addresses
 from zonewise.dns.decide.record_builder import is_headless
 from zonewise.dns.wire.message import Rcode
 from zonewise.dns.wire.text import TextReply
@@ -77,7 +76,7 @@ def of_service(service: Service) -> DnsServiceReport:
 
 def located(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> DnsClientReport:
     """Where the server finds a client of that address; `pods` are nodes by address where it locates by pods."""
-    name = places(nodes, pods).node(address)
+    name = client_locations(nodes, pods).node_of(address)
     node = next((each for each in nodes if each.metadata.name == name), None)
     if node is None:
         ranges = sum(bool(each.spec.pod_cidrs) for each in nodes)
@@ -95,9 +94,9 @@ def on_node(who: str, node: Node) -> DnsClientReport:
 
 
 def _traced(address: str, node: Node, pods: Mapping[bytes, str]) -> tuple[ClientFoundBy, str]:
-    found = plain(address)
+    found = client_address(address)
     assert found is not None, "a node was found for it"
-    if found in own_addresses(node):
+    if found in node_addresses(node):
         return ClientFoundBy.NODE_ADDRESS, f"{address} is the node's own address"
     if found in pods:
         return ClientFoundBy.POD_ADDRESS, f"{address} is the address of a pod there"
