@@ -19,7 +19,7 @@ from prometheus_client import Counter
 from zonewise import log
 from zonewise.proxy import conntrack
 from zonewise.proxy.conntrack import ConntrackFlow, read_flow
-from zonewise.proxy.socket_reader import readable
+from zonewise.proxy.nft_socket import readable
 from zonewise.proxy.traffic_counters import Networks, TrafficCount, TrafficMeter
 from zonewise.proxy.wire.family import FAMILIES
 from zonewise.proxy.wire.netlink import received

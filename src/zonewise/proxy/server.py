@@ -27,9 +27,8 @@ from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
 from zonewise.proxy.healthcheck import HealthCheckServer, LocalEndpoints
 from zonewise.proxy.informers import ProxyInformers
-from zonewise.proxy.nft_socket import NftMonitor, NftRefusedError, NftSocket
+from zonewise.proxy.nft_socket import NftMonitor, NftRefusedError, NftSocket, readable
 from zonewise.proxy.service_cidrs import ServiceCidrs
-from zonewise.proxy.socket_reader import readable
 from zonewise.proxy.wire.family import FAMILIES, Family
 
 SERVICES = Gauge("zonewise_proxy_services", "Services that this node's rules serve")
