@@ -16,7 +16,7 @@ from prometheus_client import Counter
 
 from zonewise.proxy.decide.rules import PortName, PortRules
 from zonewise.proxy.decide.targets import EndpointTarget
-from zonewise.proxy.wire.elements import Frontend, fronts
+from zonewise.proxy.wire.elements import Frontend, frontends
 from zonewise.proxy.wire.family import Family
 from zonewise.proxy.wire.netlink import DUMP, REQUEST, attributes, number, received
 
@@ -48,7 +48,7 @@ class ConntrackFlow(NamedTuple):
     identity: bytes
 
 
-def stale_fronts(
+def stale_frontends(
     changed: Iterable[PortRules],
     family: Family,
     node_addresses: Iterable[str],
@@ -60,17 +60,17 @@ def stale_fronts(
     """
     nodes = [address for address in node_addresses if family.owns(address)]
     return {
-        (family.pack(address), front.port): rules.flows
+        (family.pack(address), frontend.port): rules.flows
         for rules in changed
         if rules.flows is not None
-        for front in fronts(rules)
-        if (rules.name, front) not in lost
-        for address in _addresses(front, nodes)
+        for frontend in frontends(rules)
+        if (rules.name, frontend) not in lost
+        for address in _addresses(frontend, nodes)
     }
 
 
-def _addresses(front: Frontend, nodes: list[str]) -> list[str]:
-    return [front.address] if front.address else nodes
+def _addresses(frontend: Frontend, nodes: list[str]) -> list[str]:
+    return [frontend.address] if frontend.address else nodes
 
 
 def stale(flow: ConntrackFlow, wanted: Mapping[tuple[bytes, int], frozenset[EndpointTarget]], family: Family) -> bool:

@@ -20,7 +20,7 @@ from zonewise import log
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.health import Health
 from zonewise.objects import Key, key_of
-from zonewise.proxy import connection_stats, conntrack, node_addresses, traffic_counters
+from zonewise.proxy import connection_stats, conntrack, node_addresses
 from zonewise.proxy.applier import Applier, NodeNetwork
 from zonewise.proxy.decide.rules import PortName, PortRules
 from zonewise.proxy.decide.service_rules import ServiceRules
@@ -111,7 +111,7 @@ class Proxy:
         self._unswept: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
         """UDP ports that changed, whose flows are still to be looked at."""
         self._service_ranges = ServiceCidrs(client, self._network_changed)
-        self._tally = traffic_counters.TrafficCount() if settings.measure_traffic else None
+        self._tally = connection_stats.TrafficCount() if settings.measure_traffic else None
 
     async def run(self, health: Health) -> None:
         """Until cancelled."""
@@ -211,9 +211,9 @@ class Proxy:
 
     def _forget_flows(self) -> None:
         assert self._plane is not None
-        lost = frozenset((contest.loser, contest.front) for contest in self._plane.contests())
+        lost = frozenset((contest.loser, contest.frontend) for contest in self._plane.contests())
         for family, ports in self._unswept.items():
-            wanted = conntrack.stale_fronts(ports.values(), family, self._plane.network.addresses, lost)
+            wanted = conntrack.stale_frontends(ports.values(), family, self._plane.network.addresses, lost)
             ports.clear()
             if count := conntrack.forget(family, wanted):
                 _log.info("stale UDP flows forgotten", family=family.name, flows=count)
@@ -223,7 +223,7 @@ class Proxy:
             answer = self._decider.answers.get(key, {})
             rules = [rules for ports in answer.values() for rules in ports.values()]
             if self._tally is not None and self._plane is not None:
-                self._tally.follow(key, rules, self._sources.slices_of(key), self._plane.network.addresses)
+                self._tally.update(key, rules, self._sources.slices_of(key), self._plane.network.addresses)
             self._complaints.pop(key, None)
             self._checked.pop(key, None)
             if lines := tuple(f"{each.name}: {line}" for each in rules for line in each.left_out):
@@ -239,8 +239,8 @@ class Proxy:
         assert self._plane is not None
         found = {line for lines in self._complaints.values() for line in lines}
         for contest in self._plane.contests():
-            where = contest.front.address or "node port"
-            found.add(f"{contest.loser}: {where} port {contest.front.port} belongs to {contest.winner}")
+            where = contest.frontend.address or "node port"
+            found.add(f"{contest.loser}: {where} port {contest.frontend.port} belongs to {contest.winner}")
         for line in sorted(found - self._told):
             _log.warning("left out", what=line)
         self._told = found
@@ -259,7 +259,7 @@ class Proxy:
                 self._pending.add(())
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
 
-    def _here(self) -> tuple[str, traffic_counters.Networks]:
+    def _here(self) -> tuple[str, connection_stats.Networks]:
         """This node's zone, and where the clients are that it sends for: its pods, and itself."""
         network = self._plane.network if self._plane else self._network()
         pods = self._sources.node.spec.pod_cidrs or network.pod_ranges
@@ -290,5 +290,5 @@ def _settle_memory() -> None:
 
 
 @lru_cache(maxsize=4)
-def _networks(written: tuple[str, ...]) -> traffic_counters.Networks:
+def _networks(written: tuple[str, ...]) -> connection_stats.Networks:
     return tuple(ip_network(each, strict=False) for each in written)

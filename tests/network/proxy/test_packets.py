@@ -167,7 +167,7 @@ def test_a_flow_to_an_endpoint_that_is_gone_is_forgotten(bed: Bed, node: Node) -
     assert ask() == stuck
     rules = node.serve([each for each in FAR if each["addresses"][0] != stuck], ports=DNS)
     assert ask() == stuck, "the kernel goes on sending a flow where it went"
-    wanted = conntrack.stale_fronts(rules, IPV4, NODE)
+    wanted = conntrack.stale_frontends(rules, IPV4, NODE)
     assert namespaces.inside(bed.inside("node"), lambda: conntrack.forget(IPV4, wanted)) == 1
     assert ask() != stuck
 

@@ -6,7 +6,7 @@ import msgspec
 
 from unit.proxy.build import cluster, endpoint, service, slice_of
 from zonewise.objects import Node
-from zonewise.proxy.conntrack import stale_fronts
+from zonewise.proxy.conntrack import stale_frontends
 from zonewise.proxy.decide.rules import PortRules, desired_rules
 from zonewise.proxy.decide.targets import NodePlace, find_targets, serving
 from zonewise.proxy.node_addresses import PRIMARY, node_port_addresses
@@ -30,9 +30,9 @@ def test_flows_to_an_address_that_another_service_has_are_left_alone() -> None:
     """Else whoever claims the address of the cluster's DNS could end its clients' flows, though it gets none of them."""
     thief = _rules("thief", "10.1.0.9", clusterIP="10.96.0.9", externalIPs=["10.96.0.10"])
     own, claimed = (IPV4.pack("10.96.0.9"), 53), (IPV4.pack("10.96.0.10"), 53)
-    assert stale_fronts([thief], IPV4, ()).keys() == {own, claimed}
+    assert stale_frontends([thief], IPV4, ()).keys() == {own, claimed}
     lost = {(thief.name, Frontend("10.96.0.10", 17, 53))}
-    assert stale_fronts([thief], IPV4, (), lost).keys() == {own}
+    assert stale_frontends([thief], IPV4, (), lost).keys() == {own}
 
 
 def test_what_is_no_address_is_none_of_the_node_s() -> None:

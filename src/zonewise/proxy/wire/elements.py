@@ -66,13 +66,13 @@ class ElementWriter:
     def write(self, rules: PortRules, into: PortElements, lost: frozenset[Frontend] = frozenset()) -> None:
         """All of it but the fronts that another Service has."""
         port = _Port(self, rules, into)
-        if not lost or _front(rules, rules.cluster_ip) not in lost:
+        if not lost or _frontend(rules, rules.cluster_ip) not in lost:
             port.cluster_ip()
-        for front in outside_fronts(rules):
-            if front not in lost:
-                port.outside(front)
+        for frontend in external_frontends(rules):
+            if frontend not in lost:
+                port.outside(frontend)
         if rules.source_ranges:
-            port.firewall([address for address in rules.balancer_ips if _front(rules, address) not in lost])
+            port.firewall([address for address in rules.balancer_ips if _frontend(rules, address) not in lost])
         if rules.affinity_seconds:
             port.sticky_endpoints()
         for target in rules.hairpin:
@@ -89,13 +89,13 @@ class ElementWriter:
         return tuple((network.network_address.packed, network.netmask.packed) for network in networks)
 
 
-def fronts(rules: PortRules) -> list[Frontend]:
-    return [Frontend(rules.cluster_ip, rules.protocol, rules.port), *outside_fronts(rules)]
+def frontends(rules: PortRules) -> list[Frontend]:
+    return [Frontend(rules.cluster_ip, rules.protocol, rules.port), *external_frontends(rules)]
 
 
-def outside_fronts(rules: PortRules) -> Iterable[Frontend]:
+def external_frontends(rules: PortRules) -> Iterable[Frontend]:
     for address in (*rules.external_ips, *rules.balancer_ips):
-        yield _front(rules, address)
+        yield _frontend(rules, address)
     if rules.node_port:
         yield Frontend("", rules.protocol, rules.node_port)
 
@@ -120,7 +120,7 @@ def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, V
     return {key + index: family.pack(to.address) + port_data(to.port) for index, to in moved}
 
 
-def _front(rules: PortRules, address: str) -> Frontend:
+def _frontend(rules: PortRules, address: str) -> Frontend:
     return Frontend(address, rules.protocol, rules.port)
 
 
@@ -157,10 +157,10 @@ class _Port:
             case PortRefusal() as refusal:
                 self.into.elements[FixedLayout.REFUSED][key] = _refusal(refusal)
 
-    def outside(self, front: Frontend) -> None:
-        node_port = not front.address
-        key = node_port_key(front.protocol, front.port)
-        key = key if node_port else self.writer.family.pack(front.address) + key
+    def outside(self, frontend: Frontend) -> None:
+        node_port = not frontend.address
+        key = node_port_key(frontend.protocol, frontend.port)
+        key = key if node_port else self.writer.family.pack(frontend.address) + key
         elements = self.into.elements
         if chain := self._outside_chain(node_port=node_port):
             elements[FixedLayout.NODE_PORTS if node_port else FixedLayout.SERVICES][key] = goto(chain)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from zonewise.proxy.decide.rules import PortName, PortRules
 from zonewise.proxy.wire import layout, messages, netlink
-from zonewise.proxy.wire.elements import ElementWriter, Frontend, PortElements, fronts, moved_slots
+from zonewise.proxy.wire.elements import ElementWriter, Frontend, PortElements, frontends, moved_slots
 from zonewise.proxy.wire.layout import TABLE, Chain, FixedLayout
 from zonewise.proxy.wire.netlink import Message, Value
 
@@ -23,7 +23,7 @@ _Sets = dict[str, dict[bytes, Value]]
 class ElementConflict(NamedTuple):
     """A front that more than one port claims; the one that is not the winner is left out."""
 
-    front: Frontend
+    frontend: Frontend
     winner: PortName
     loser: PortName
 
@@ -44,8 +44,10 @@ class Ruleset:
         return self._writer.family.number
 
     def contests(self) -> list[ElementConflict]:
-        claimed = ((front, self._claims[front]) for front in sorted(self._contested))
-        return [ElementConflict(front, claimants[0], loser) for front, claimants in claimed for loser in claimants[1:]]
+        claimed = ((frontend, self._claims[frontend]) for frontend in sorted(self._contested))
+        return [
+            ElementConflict(frontend, claimants[0], loser) for frontend, claimants in claimed for loser in claimants[1:]
+        ]
 
     def change(self, wanted: Mapping[PortName, PortRules | None]) -> list[Message]:
         """None for a port that is gone."""
@@ -90,30 +92,30 @@ class Ruleset:
 
     def _replace(self, name: PortName, rules: PortRules | None) -> None:
         old = self.ports.pop(name, None)
-        for front in set(fronts(old)) if old else ():
-            self._claim(front, set(self._claims[front]) - {name})
+        for frontend in set(frontends(old)) if old else ():
+            self._claim(frontend, set(self._claims[frontend]) - {name})
         if rules is not None:
             self.ports[name] = rules
-            for front in set(fronts(rules)):
-                self._claim(front, {*self._claims.get(front, ()), name})
+            for frontend in set(frontends(rules)):
+                self._claim(frontend, {*self._claims.get(frontend, ()), name})
 
-    def _claim(self, front: Frontend, claimants: set[PortName]) -> None:
+    def _claim(self, frontend: Frontend, claimants: set[PortName]) -> None:
         if not claimants:
-            del self._claims[front]
+            del self._claims[frontend]
         else:
-            self._claims[front] = self._ranked(front, claimants) if len(claimants) > 1 else tuple(claimants)
-        (self._contested.add if len(claimants) > 1 else self._contested.discard)(front)
+            self._claims[frontend] = self._ranked(frontend, claimants) if len(claimants) > 1 else tuple(claimants)
+        (self._contested.add if len(claimants) > 1 else self._contested.discard)(frontend)
 
-    def _ranked(self, front: Frontend, claimants: set[PortName]) -> tuple[PortName, ...]:
+    def _ranked(self, frontend: Frontend, claimants: set[PortName]) -> tuple[PortName, ...]:
         """Whose cluster IP it is comes first, so that nobody can take it by an external IP; else by name."""
-        return tuple(sorted(claimants, key=lambda name: (self.ports[name].cluster_ip != front.address, name)))
+        return tuple(sorted(claimants, key=lambda name: (self.ports[name].cluster_ip != frontend.address, name)))
 
     def _rivals(self, changed: Mapping[PortName, PortRules | None]) -> set[PortName]:
         affected = set(changed)
         for name, rules in changed.items():
             for each in (self.ports.get(name), rules):
-                for front in fronts(each) if each else ():
-                    affected.update(self._claims.get(front, ()))
+                for frontend in frontends(each) if each else ():
+                    affected.update(self._claims.get(frontend, ()))
         return affected
 
     def _written(self, names: Iterable[PortName]) -> PortElements:
@@ -126,7 +128,7 @@ class Ruleset:
     def _lost(self, name: PortName, rules: PortRules) -> frozenset[Frontend]:
         if not self._contested:
             return frozenset()
-        return frozenset(front for front in fronts(rules) if self._claims[front][0] != name)
+        return frozenset(frontend for frontend in frontends(rules) if self._claims[frontend][0] != name)
 
     def _messages(self, before: PortElements, after: PortElements) -> Iterator[Message]:
         """Made before they are named, emptied before they are filled anew, removed when nothing names them any more."""
