@@ -163,7 +163,7 @@ class Proxy:
         self._unsaid = {family: {} for family in self._families}
         SYNC_SECONDS.observe(time.perf_counter() - started)
         SYNCED_SERVICES.observe(len(pending.keys))
-        SERVICES.set(len(self._decider.answers))
+        SERVICES.set(len(self._decider.rules))
         self._forget_flows()
         self._note(pending.keys)
         await self._health_ports.follow(dict(self._checked.values()))
@@ -175,7 +175,7 @@ class Proxy:
             self._plane = plane
             self._placed.set()
             _settle_memory()
-            _log.info("rules in place", services=len(self._decider.answers))
+            _log.info("rules in place", services=len(self._decider.rules))
             return
         if pending.moved:
             self._plane.move(self._network())
@@ -186,7 +186,7 @@ class Proxy:
     def _decide(self, keys: Iterable[Key]) -> None:
         place = self._sources.place()
         for key in keys:
-            before = self._decider.answers.get(key, {})
+            before = self._decider.rules.get(key, {})
             service = self._sources.services.get(key)
             try:
                 answer = self._decider.decide(key, service, self._sources.slices_of(key), place)
@@ -220,7 +220,7 @@ class Proxy:
 
     def _note(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            answer = self._decider.answers.get(key, {})
+            answer = self._decider.rules.get(key, {})
             rules = [rules for ports in answer.values() for rules in ports.values()]
             if self._tally is not None and self._plane is not None:
                 self._tally.update(key, rules, self._sources.slices_of(key), self._plane.network.addresses)

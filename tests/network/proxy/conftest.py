@@ -87,7 +87,7 @@ def restarted(bed: Bed) -> Iterator[Callable[[Node], Node]]:
         fresh.plane = Applier(fresh.kernel, FAMILIES.values(), NETWORK)
         changes = {
             family: {
-                name: rules for answer in old.decider.answers.values() for name, rules in answer.get(family, {}).items()
+                name: rules for answer in old.decider.rules.values() for name, rules in answer.get(family, {}).items()
             }
             for family in FAMILIES.values()
         }

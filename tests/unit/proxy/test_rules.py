@@ -59,7 +59,7 @@ def test_addresses_by_family() -> None:
     )
     four = rules(asked, *HERE)
     assert (four.external_ips, four.balancer_ips, four.source_ranges) == (("1.2.3.4",), ("10.97.0.1",), ("10.0.0.0/8",))
-    assert four.left_out == ("loadBalancerSourceRanges: 'no' is no network and is left out",)
+    assert four.left_out == ("loadBalancerSourceRanges: 'no' is not a network and is ignored",)
     six = rules(asked, family=IPV6)
     assert (six.cluster_ip, six.external_ips, six.balancer_ips, six.internal) == (
         "fd96::1",

@@ -22,8 +22,8 @@ def test_a_decision_that_fails_leaves_the_last_one() -> None:
     broken = msgspec.structs.replace(slice_of(endpoint("10.1.0.2")), endpoints=(None,))
     with pytest.raises(AttributeError):
         decider.decide(WEB, asked, [broken], place)
-    assert decider.answers[WEB][IPV4] == decided[IPV4]
+    assert decider.rules[WEB][IPV4] == decided[IPV4]
     assert WEB in decider.by_labels
     gone = decider.decide(WEB, None, [], place)
     assert gone[IPV4] == dict.fromkeys(decided[IPV4])
-    assert (decider.answers, decider.by_labels) == ({}, set())
+    assert (decider.rules, decider.by_labels) == ({}, set())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zonewise.proxy.decide.shares import MOST_SLOTS, assign_slots, count_slots
+from zonewise.proxy.decide.shares import MAX_SLOTS, assign_slots, count_slots
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_slots_are_in_proportion_to_shares(shares: dict[int, float]) -> None:
     counts = count_slots(shares)
     total, whole = sum(counts.values()), sum(shares.values())
     assert counts.keys() == shares.keys()
-    assert total <= MOST_SLOTS
+    assert total <= MAX_SLOTS
     for each, count in counts.items():
-        assert abs(count / total - shares[each] / whole) < 0.002 + len(shares) / MOST_SLOTS
+        assert abs(count / total - shares[each] / whole) < 0.002 + len(shares) / MAX_SLOTS
 
 
 @given(st.lists(st.integers(0, 20), unique=True, max_size=20), st.lists(st.integers(0, 20), unique=True, max_size=20))
