@@ -21,7 +21,7 @@ from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import kube_proxy, nodes
 from zonewise.lab.state import Lab
 from zonewise.proxy.wire.family import IPV4, Protocol
-from zonewise.proxy.wire.layout import place_key
+from zonewise.proxy.wire.layout import frontend_key
 from zonewise.proxy.wire.netlink import Message, MessageType, encoded, message_bytes, nested, received, text
 
 OURS, PEER = "zonewise", "kube-proxy"
@@ -59,7 +59,7 @@ class Running:
     def has(self, address: str) -> bool:
         """Whether the kernel knows the service address: one question over netlink, as `nft` would read whole tables."""
         table, name = TABLES[self.name]
-        key = place_key(IPV4.pack(address), Protocol.TCP, PORT)
+        key = frontend_key(IPV4.pack(address), Protocol.TCP, PORT)
         body = text(1, table) + text(2, name) + nested(3, *encoded({key: None}))
         self.asking.send(message_bytes(Message(MessageType.GET_ELEMENTS, IPV4.number, body), 1))
         return all(answer.kind != _NLMSG_ERROR for answer in received(self.asking.recv(1 << 16)))

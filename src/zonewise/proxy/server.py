@@ -166,7 +166,7 @@ class Proxy:
         SERVICES.set(len(self._decider.rules))
         self._forget_flows()
         self._note(pending.keys)
-        await self._health_ports.follow(dict(self._checked.values()))
+        await self._health_ports.update(dict(self._checked.values()))
 
     def _apply(self, pending: PendingBatch) -> None:
         if self._plane is None:
@@ -178,7 +178,7 @@ class Proxy:
             _log.info("rules in place", services=len(self._decider.rules))
             return
         if pending.moved:
-            self._plane.move(self._network())
+            self._plane.set_node_network(self._network())
         self._plane.apply(self._unsaid)
         if pending.repair:
             self._plane.repair()
@@ -206,12 +206,12 @@ class Proxy:
             addresses=node_addresses.node_port_addresses(node, self._settings.node_port_ranges),
             masquerade_all=self._settings.masquerade_all,
             pods_interface=self._settings.pods_interface,
-            service_ranges=self._service_ranges.known,
+            service_ranges=self._service_ranges.cidrs,
         )
 
     def _forget_flows(self) -> None:
         assert self._plane is not None
-        lost = frozenset((contest.loser, contest.frontend) for contest in self._plane.contests())
+        lost = frozenset((contest.loser, contest.frontend) for contest in self._plane.conflicts())
         for family, ports in self._unswept.items():
             wanted = conntrack.stale_frontends(ports.values(), family, self._plane.network.addresses, lost)
             ports.clear()
@@ -238,7 +238,7 @@ class Proxy:
         """What is left out: one line per state, not per sync."""
         assert self._plane is not None
         found = {line for lines in self._complaints.values() for line in lines}
-        for contest in self._plane.contests():
+        for contest in self._plane.conflicts():
             where = contest.frontend.address or "node port"
             found.add(f"{contest.loser}: {where} port {contest.frontend.port} belongs to {contest.winner}")
         for line in sorted(found - self._told):
