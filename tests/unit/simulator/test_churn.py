@@ -17,14 +17,14 @@ PREFERRING = [Algorithm.LOCAL, Algorithm.LOCAL_SHARED, Algorithm.LOCAL_WEIGHTED,
 @pytest.mark.parametrize("name", traces.BUILT_IN)
 def test_built_in_traces_begin_and_end_with_endpoints(name: str) -> None:
     trace = traces.built_in(name)
-    assert len(trace.situations) > 10
-    assert all(situation.homes and situation.nodes for situation in trace.situations)
+    assert len(trace.states) > 10
+    assert all(state.zone_of and state.nodes for state in trace.states)
 
 
 def test_a_rolling_update_replaces_everybody_and_ends_as_it_began() -> None:
-    first, *_, last = traces.built_in("rolling-update").situations
-    assert sorted(first.homes.values()) == sorted(last.homes.values())
-    assert not set(first.homes) & set(last.homes)
+    first, *_, last = traces.built_in("rolling-update").states
+    assert sorted(first.zone_of.values()) == sorted(last.zone_of.values())
+    assert not set(first.zone_of) & set(last.zone_of)
 
 
 @pytest.mark.parametrize("name", traces.BUILT_IN)
@@ -60,10 +60,10 @@ def test_a_slice_is_written_once_per_step_and_endpoints_stay_where_they_are() ->
 
 def test_a_trace_of_the_users_own() -> None:
     text = "nodes: {a: 2, b: 1}\nendpoints: {a: 1}\nsteps:\n- add: {b: 2}\n- remove: {a: 1}\n  nodes: {a: 0}\n- repeat: 2\n"
-    situations = traces.read(text, "mine.yaml").situations
-    assert situations[0] == TraceState({"a": 2, "b": 1}, {"endpoint-00001": "a"})
-    assert situations[2] == TraceState({"b": 1}, {"endpoint-00002": "b", "endpoint-00003": "b"})
-    assert len(situations) == 5
+    states = traces.read(text, "mine.yaml").states
+    assert states[0] == TraceState({"a": 2, "b": 1}, {"endpoint-00001": "a"})
+    assert states[2] == TraceState({"b": 1}, {"endpoint-00002": "b", "endpoint-00003": "b"})
+    assert len(states) == 5
 
 
 @pytest.mark.parametrize(

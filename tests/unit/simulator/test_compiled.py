@@ -45,8 +45,8 @@ def test_it_is_a_million_in_all() -> None:
 
 
 def plain_sweep(algorithm: Algorithm) -> Any:
-    judge = getattr(kernels, f"judge_{algorithm.replace('-', '_')}")
-    return FunctionType(kernels.sweep.__code__, vars(kernels) | {"judge": judge})
+    run_algorithm = getattr(kernels, f"run_{algorithm.replace('-', '_')}")
+    return FunctionType(kernels.sweep.__code__, vars(kernels) | {"run_algorithm": run_algorithm})
 
 
 def swept(run: Any, ratio: tuple[float, ...], values: Any, settings: KernelConfig, held: Any) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""The HTML report: one file, no script, nothing fetched; for people who compare algorithms. Pure: results in, text out."""
+"""HTML report of a comparison: one file without scripts or external resources. Pure: results in, text out."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def _counts(loss: Loss) -> str:
     return f"{' '.join(map(str, loss.nodes))} / {' '.join(map(str, loss.endpoints))}"
 
 
-def _churn(found: Sequence[Churn]) -> str:
-    if not found:
+def _churn(churns: Sequence[Churn]) -> str:
+    if not churns:
         return ""
     lines = "".join(
         f"<tr><th scope=row>{escape(churn.trace)}</th><td>{churn.algorithm}</td><td>{churn.way}</td><td>{churn.slices_written}</td>"
         f"<td>{churn.endpoints_moved}</td><td>{churn.flips}</td><td>{churn.in_zone:.0%}</td><td>{churn.worst_overload:.0%}</td></tr>"
-        for churn in found
+        for churn in churns
     )
     names = (
         "trace",
