@@ -18,7 +18,7 @@ Scores = tuple[float, float, float, float]
 def perform(task: Task) -> Partial:
     if task.chunk is None:
         return _perform_own(task)
-    from zonewise.simulator.chunk_worker import perform_chunk  # noqa: PLC0415 - numba only for those who sweep
+    from zonewise.simulator.chunk_worker import perform_chunk  # noqa: PLC0415 - numba is only needed for data sets
 
     return perform_chunk(task, task.chunk)
 
