@@ -1,6 +1,6 @@
-"""What one count of a budget costs the leader: pods over three zones, with charges, a departure and the status document.
+"""CPU time of one budget count in the leader: pods in three zones, with charges and the status document.
 
-`recount(pods)` gives the median CPU milliseconds; as a program it prints them for growing numbers of pods.
+`recount(pods)` returns the median CPU milliseconds; as a program it prints them for growing numbers of pods.
 python -m bench.disruption.recount
 """
 
@@ -35,7 +35,7 @@ ONE_PER_ZONE = {
 
 
 def recount(pods: int, rounds: int = 21) -> float:
-    """A count from nothing each time: no place is remembered, as after any change of a node."""
+    """Each count starts without cached domains, as after any node change."""
     budget = Budget.parse(msgspec.convert(ONE_PER_ZONE, TopologyDisruptionBudget))
     nodes = {f"node-{number}": {ZONE: ZONES[number % 3]} for number in range(max(3, pods // PODS_PER_NODE))}
     running = [_pod(number, len(nodes)) for number in range(pods)]
@@ -46,15 +46,15 @@ def recount(pods: int, rounds: int = 21) -> float:
         for number in range(CHARGES)
     )
     places: Places = {}
-    taken = []
+    milliseconds = []
     for _ in range(rounds):
-        begin = time.process_time()
+        started = time.process_time()
         census = count(budget, running, NodeDomains(nodes), workloads, ledger, places)
         document(published(budget, census, ledger, (), NOW))
-        taken.append((time.process_time() - begin) * 1000)
+        milliseconds.append((time.process_time() - started) * 1000)
         places = census.places
     assert sum(domain.healthy for domain in census.numbers.domains.values()) == pods - CHARGES
-    return statistics.median(taken)
+    return statistics.median(milliseconds)
 
 
 def _pod(number: int, nodes: int) -> PodFacts:
