@@ -10,10 +10,11 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "bench"
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+ROOT: Final = Path(__file__).resolve().parent.parent
+BUILD: Final = ROOT / "build" / "bench"
+DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import uvloop
 
@@ -19,15 +20,15 @@ from bench.disruption.rollouts import Figures, log_progress, lower_bound
 from bench.report import BUILD, Row, measured, median, publish
 from zonewise.lab.controlplane.programs import Program
 
-SIZES = (99, 999)
-WEBHOOKS = 3
-ROUNDS = 3
-PACES = (200, 50)
-SERVER = "API server"
-BARE = "without the guard"
-STOCK = "PodDisruptionBudget and kubectl rollout restart"
+SIZES: Final = (99, 999)
+WEBHOOKS: Final = 3
+ROUNDS: Final = 3
+PACES: Final = (200, 50)
+SERVER: Final = "API server"
+BARE: Final = "without the guard"
+STOCK: Final = "PodDisruptionBudget and kubectl rollout restart"
 
-NOTES = """\
+NOTES: Final = """\
 Rolling updates: pods over 60 kwok nodes in three zones, ready as soon as they are scheduled; `kubectl rollout restart`, one pod per zone at a time. Calls are counted from the API server's audit log: all writes of our
 leader and webhooks in the namespace, events included, over the lower bound of one request per pod, one status write per wave, and two. The peer is a Deployment with maxSurge 0 and maxUnavailable 3, and a
 PodDisruptionBudget with maxUnavailable 3: its rollout ignores the budget and zones. Its writes are deletes of pods and updates of ReplicaSets and events by the two controllers that do the rollout.

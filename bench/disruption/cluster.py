@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -30,9 +30,9 @@ from zonewise.objects import NODES, Resource
 
 T = TypeVar("T")
 
-ZONES = ("zone-a", "zone-b", "zone-c")
-KWOK_NODES = 60
-CONTROLLERS = ",".join(
+ZONES: Final = ("zone-a", "zone-b", "zone-c")
+KWOK_NODES: Final = 60
+CONTROLLERS: Final = ",".join(
     f"{name}-controller"
     for name in (
         *("deployment", "replicaset", "statefulset", "disruption", "garbage-collector", "namespace"),
@@ -43,9 +43,9 @@ LEADER, WEBHOOK = "zonewise-leader", "zonewise-webhook"
 BUDGETS: Resource[dict[str, Any]] = Resource(
     dict[str, Any], "TopologyDisruptionBudget", "topologydisruptionbudgets", "zonewise.dev", "v1alpha1"
 )
-_MANIFEST = Path(__file__).parents[2] / "deploy" / "tdb.yaml"
-_TIMEOUT_SECONDS = 1800.0
-_CONCURRENCY = 32
+_MANIFEST: Final = Path(__file__).parents[2] / "deploy" / "tdb.yaml"
+_TIMEOUT_SECONDS: Final = 1800.0
+_CONCURRENCY: Final = 32
 
 
 @dataclass(frozen=True)

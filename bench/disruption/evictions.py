@@ -25,7 +25,7 @@ from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURAT
 SECONDS: Final = 5
 NAMESPACE: Final = "evictions"
 PROGRAMS: Final = (Program.ETCD, Program.APISERVER)
-REPLICA_SETS = Resource(dict[str, Any], "ReplicaSet", "replicasets", "apps")
+REPLICA_SETS: Final = Resource(dict[str, Any], "ReplicaSet", "replicasets", "apps")
 _CONFIGURATION: Final = "zonewise-disruption"
 _RETRY_SECONDS: Final = 0.1
 _CONNECTIONS: Final = 32
@@ -42,15 +42,15 @@ async def prepare(cluster: Cluster) -> None:
 
 @dataclass(frozen=True)
 class Stream:
-    """`taken`: milliseconds of each eviction; `cpu`: CPU milliseconds per eviction of each program."""
+    """`milliseconds`: of each eviction; `cpu`: CPU milliseconds per eviction, by program."""
 
-    taken: list[float]
+    milliseconds: list[float]
     cpu: dict[str, float]
     retries: int
 
     @property
     def p99(self) -> float:
-        return statistics.quantiles(self.taken, n=100)[98]
+        return statistics.quantiles(self.milliseconds, n=100)[98]
 
 
 async def stream(
@@ -72,9 +72,9 @@ async def stream(
         async with _evictor(cluster) as evictor:
             await evictor.connect(_CONNECTIONS)
             before = {name: cpu_seconds(pid) for name, pid in programs.items()}
-            taken, retries = await _evict(evictor, names, per_second)
+            milliseconds, retries = await _evict(evictor, names, per_second)
             spent = {name: cpu_seconds(pid) - before[name] for name, pid in programs.items()}
-        return Stream(taken, {name: seconds * 1000 / len(names) for name, seconds in spent.items()}, retries)
+        return Stream(milliseconds, {name: seconds * 1000 / len(names) for name, seconds in spent.items()}, retries)
     finally:
         for app in budget_apps:
             await cluster.client.delete(BUDGETS, app, NAMESPACE)
@@ -89,7 +89,7 @@ def _evictor(cluster: Cluster) -> Evictor:
 
 async def _evict(evictor: Evictor, names: Sequence[str], per_second: int) -> tuple[list[float], int]:
     """At a fixed rate, independent of the replies. Returns the times and the number of retries."""
-    taken: list[float] = []
+    milliseconds: list[float] = []
     retries = 0
 
     async def evict_pod(name: str) -> None:
@@ -100,14 +100,14 @@ async def _evict(evictor: Evictor, names: Sequence[str], per_second: int) -> tup
                 raise RuntimeError(f"unexpected status {code} for the eviction of {name}")
             retries += 1
             await asyncio.sleep(_RETRY_SECONDS)
-        taken.append((time.perf_counter() - started) * 1000)
+        milliseconds.append((time.perf_counter() - started) * 1000)
 
     started = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for number, name in enumerate(names):
             await asyncio.sleep(max(0.0, started + number / per_second - time.perf_counter()))
             group.create_task(evict_pod(name))
-    return taken, retries
+    return milliseconds, retries
 
 
 async def unguarded(cluster: Cluster) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Final
 
 import msgspec
 
@@ -19,12 +20,12 @@ from zonewise.disruption.decide.status import document, published
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import ZONE
 
-ZONES = ("zone-a", "zone-b", "zone-c")
-PODS_PER_NODE = 20
-CHARGES = 30
-NOW = "2026-01-01T00:00:00Z"
+ZONES: Final = ("zone-a", "zone-b", "zone-c")
+PODS_PER_NODE: Final = 20
+CHARGES: Final = 30
+NOW: Final = "2026-01-01T00:00:00Z"
 
-ONE_PER_ZONE = {
+ONE_PER_ZONE: Final = {
     "metadata": {"name": "web", "namespace": "shop", "generation": 1},
     "spec": {
         "selector": {"matchLabels": {"app": "web"}},

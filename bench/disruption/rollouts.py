@@ -13,19 +13,19 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from bench.disruption.cluster import BUDGETS, LEADER, WEBHOOK, ZONES, Call, Cluster, summary, wait_until
 from zonewise.kube.wire.errors import NotFound
 from zonewise.objects import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod, Resource
 from zonewise.topology import ZONE
 
-APP = "web"
-STATEFUL_SETS = Resource(dict[str, Any], "StatefulSet", "statefulsets", "apps")
-DEPLOYMENTS = Resource(dict[str, Any], "Deployment", "deployments", "apps")
-STOCK_BUDGETS = Resource(dict[str, Any], "PodDisruptionBudget", "poddisruptionbudgets", "policy")
-SELECTOR = {"matchLabels": {"app": APP}}
-STOCK_CONTROLLERS = ("deployment-controller", "replicaset-controller")
+APP: Final = "web"
+STATEFUL_SETS: Final = Resource(dict[str, Any], "StatefulSet", "statefulsets", "apps")
+DEPLOYMENTS: Final = Resource(dict[str, Any], "Deployment", "deployments", "apps")
+STOCK_BUDGETS: Final = Resource(dict[str, Any], "PodDisruptionBudget", "poddisruptionbudgets", "policy")
+SELECTOR: Final = {"matchLabels": {"app": APP}}
+STOCK_CONTROLLERS: Final = ("deployment-controller", "replicaset-controller")
 
 
 @dataclass(frozen=True)

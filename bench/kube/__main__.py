@@ -9,15 +9,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.kube import bare
 from bench.kube.pods import pages
 from bench.report import Row, interleave, measured, median, publish
 
-PODS = 50_000
+PODS: Final = 50_000
 RATE, SECONDS = 2_000, 15
-REAL_TIME = ("chrt", "--fifo", "10") if os.geteuid() == 0 else ()
+REAL_TIME: Final = ("chrt", "--fifo", "10") if os.geteuid() == 0 else ()
 """Real-time priority, so that latency percentiles do not depend on other processes."""
 
 
@@ -32,7 +32,7 @@ def main(chosen: list[str]) -> None:
     publish("kube", "make bench-kube", rows, NOTES)
 
 
-NOTES = """\
+NOTES: Final = """\
 Decoding: the same recorded list pages, one process per library, CPU seconds and growth of resident memory with every pod kept.
 Watching: pod events of 5.5 KB over TLS from a replaying server on the other core, until the handler is called, with an indexed cache (ours) or an object (the peer's).
 As root, both sides run at real-time priority, so that other processes matter less.
@@ -74,7 +74,7 @@ def decoding() -> list[Row]:
     ]
 
 
-PEERS = {"official": "official client", "lightkube": "lightkube", "kr8s": "kr8s"}
+PEERS: Final = {"official": "official client", "lightkube": "lightkube", "kr8s": "kr8s"}
 
 
 def watching() -> list[Row]:

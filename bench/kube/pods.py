@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-PAGE_SIZE = 500
+PAGE_SIZE: Final = 500
 
 
 def pod(index: int, rng: random.Random) -> dict[str, Any]:

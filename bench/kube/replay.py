@@ -15,14 +15,15 @@ import ssl
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
 import trustme
 
 from bench.kube.pods import pod
 
-SENT = "bench.zonewise.dev/sent"
-OBJECTS = 5_000
-CLOSE_DELAY_SECONDS = 2.0
+SENT: Final = "bench.zonewise.dev/sent"
+OBJECTS: Final = 5_000
+CLOSE_DELAY_SECONDS: Final = 2.0
 
 
 async def main(directory: Path, rate: int, seconds: int) -> None:

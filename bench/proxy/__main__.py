@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from bench.proxy import churn, datapath, groups, syncs
 from bench.proxy.cluster import fill
@@ -25,12 +26,12 @@ from zonewise.lab import labs
 from zonewise.lab.decide.addresses import zone_names
 from zonewise.lab.state import Lab, LabOptions
 
-SIZES = (1_000, 5_000, 10_000)
-OWN_SIZE = 30_000
-CHURN_SECONDS = 600.0
-STARTS = {1_000: 4, 5_000: 3}
+SIZES: Final = (1_000, 5_000, 10_000)
+OWN_SIZE: Final = 30_000
+CHURN_SECONDS: Final = 600.0
+STARTS: Final = {1_000: 4, 5_000: 3}
 """Starts per proxy; two for other sizes, where the peer takes long."""
-CHANGES = {OURS: 100, PEER: 12}
+CHANGES: Final = {OURS: 100, PEER: 12}
 LARGE, CHANGES_WHEN_LARGE = 10_000, {OURS: 100, PEER: 4}
 
 

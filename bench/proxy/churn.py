@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
 from bench.proxy.cluster import spare_address
 from bench.proxy.contestants import RunningProxy
 from bench.proxy.syncs import write
 from zonewise.kube.client.client import Client
 
-PER_SECOND = 50
-_LOG_EVERY_SECONDS = 60.0
+PER_SECOND: Final = 50
+_LOG_EVERY_SECONDS: Final = 60.0
 
 
 async def measure_churn(

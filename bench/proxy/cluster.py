@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from zonewise.kube.client.client import Client
 from zonewise.lab.controlplane import etcd
@@ -19,14 +19,14 @@ from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, SERVICES, Resource
 
-NAMESPACE = "bench"
-ENDPOINTS = 10
+NAMESPACE: Final = "bench"
+ENDPOINTS: Final = 10
 PORT, TARGET_PORT = 80, 8080
-IP_ADDRESSES = Resource(dict[str, Any], "IPAddress", "ipaddresses", "networking.k8s.io", namespaced=False)
-_FIRST_CLUSTER_IP = int(IPv4Address("10.96.16.0"))
-_FIRST_POD_IP = int(IPv4Address("172.16.0.0"))
+IP_ADDRESSES: Final = Resource(dict[str, Any], "IPAddress", "ipaddresses", "networking.k8s.io", namespaced=False)
+_FIRST_CLUSTER_IP: Final = int(IPv4Address("10.96.16.0"))
+_FIRST_POD_IP: Final = int(IPv4Address("172.16.0.0"))
 _FIRST_SPARE, _SPARE = 900_000, 50_000
-_WRITE_BATCH = 1000
+_WRITE_BATCH: Final = 1000
 
 
 def service_name(number: int) -> str:

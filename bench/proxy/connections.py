@@ -9,11 +9,12 @@ import statistics
 import struct
 import sys
 import time
+from typing import Final
 
 from bench.proxy.cluster import PORT, TARGET_PORT, cluster_ip
 
-_RESET = struct.pack("ii", 1, 0)
-WARM_UP = 100
+_RESET: Final = struct.pack("ii", 1, 0)
+WARM_UP: Final = 100
 
 
 def serve() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from bench.proxy.cluster import PORT
 from bench.proxy.priority import REAL_TIME
@@ -25,13 +26,13 @@ from zonewise.proxy.wire.layout import frontend_key
 from zonewise.proxy.wire.netlink import Message, MessageType, encoded, message_bytes, nested, received, text
 
 OURS, PEER = "zonewise", "kube-proxy"
-NODES = {OURS: "zone-a-1", PEER: "zone-a-2"}
-TABLES = {OURS: ("zonewise", "svc"), PEER: ("kube-proxy", "service-ips")}
-ALL_SERVICES = ("--all-services",)
-SYNC_TIMEOUT_SECONDS = 300.0
-_POLL_SECONDS = 0.005
-_NLMSG_ERROR = 2
-_TICKS = os.sysconf("SC_CLK_TCK")
+NODES: Final = {OURS: "zone-a-1", PEER: "zone-a-2"}
+TABLES: Final = {OURS: ("zonewise", "svc"), PEER: ("kube-proxy", "service-ips")}
+ALL_SERVICES: Final = ("--all-services",)
+SYNC_TIMEOUT_SECONDS: Final = 300.0
+_POLL_SECONDS: Final = 0.005
+_NLMSG_ERROR: Final = 2
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Final
 
 from bench.proxy.contestants import NODES
 from bench.report import ROOT
@@ -22,7 +23,7 @@ from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab
 
 ROUNDS, CONNECTIONS = 8, 2500
-_PODS = "172.16.0.0/12"
+_PODS: Final = "172.16.0.0/12"
 
 
 @contextmanager

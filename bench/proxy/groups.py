@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from bench.proxy.cluster import PORT, TARGET_PORT, copy_of, pod_address, service_name, store
 from bench.proxy.contestants import OURS, RunningProxy, run
@@ -15,13 +15,13 @@ from zonewise.lab.state import Lab
 from zonewise.objects import ENDPOINT_SLICES, NAMESPACES, SERVICES
 
 ZONES, PER_ZONE, SERVICE_COUNT = 30, 20, 100
-REPLACED = 2
+REPLACED: Final = 2
 """Endpoints replaced per zone and Service, one after the other."""
-_NAMESPACE = "groups"
-_OWN_ZONE = "zone-a"
-_SLICE_CAPACITY = 100
-_LABEL = {"service.kubernetes.io/service-proxy-name": "zonewise"}
-_QUIET_SECONDS = 2.0
+_NAMESPACE: Final = "groups"
+_OWN_ZONE: Final = "zone-a"
+_SLICE_CAPACITY: Final = 100
+_LABEL: Final = {"service.kubernetes.io/service-proxy-name": "zonewise"}
+_QUIET_SECONDS: Final = 2.0
 
 Figures = dict[str, float]
 

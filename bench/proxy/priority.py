@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.state import Lab
 
-REAL_TIME = ("chrt", "--rr", "1")
+REAL_TIME: Final = ("chrt", "--rr", "1")
 """Command prefix: real-time priority, round robin among the measured processes."""
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
+from typing import Final
 
 from bench.proxy.contestants import OURS, PEER
 from bench.proxy.groups import REPLACED, ZONES
 from bench.proxy.syncs import Figures
 from bench.report import Row
 
-SYNC_GOALS = {1_000: 0.4, 10_000: 0.1}
-OWN_GOALS = {"start s": 5.0}
-GOALS = {
+SYNC_GOALS: Final = {1_000: 0.4, 10_000: 0.1}
+OWN_GOALS: Final = {"start s": 5.0}
+GOALS: Final = {
     "start CPU s": None,
     "change p50 ms": 0.05,
     "change p99 ms": 0.1,
@@ -22,7 +23,7 @@ GOALS = {
 }
 EQUAL, FLAT, CHURN_GOAL, GROUPS_GOAL = 1.05, 1.15, 0.05, 0.1
 
-NOTES = """\
+NOTES: Final = """\
 Every Service has ten endpoints on other nodes. Both proxies serve all Services, each on its own node of the same lab, in equal namespaces, with the same API server; starts alternate and begin with an empty kernel.
 Start: until the kernel has the Service that was written last. CPU includes child processes, until the proxy is idle. A change replaces one endpoint; its delay is from before the write until the
 kernel reports changed rules, and the next change is written after that. Data path: connections one after the other, each to a random Service, from a namespace with a pod's address through the node to a

@@ -9,16 +9,21 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bench.report import Row, measured, median, publish
 
-ZONEWISE = str(Path(sys.executable).with_name("zonewise"))
-HIGH_PRIORITY = ("nice", "-n", "-10") if os.geteuid() == 0 else ()
-GO_INPUTS_PER_CPU_SECOND = {"local": 28_000, "local-shared": 22_000, "local-weighted": 31_000, "local-opt": 35_000}
-GO_LARGE_SET_CPU_SECONDS = 1_783
+ZONEWISE: Final = str(Path(sys.executable).with_name("zonewise"))
+HIGH_PRIORITY: Final = ("nice", "-n", "-10") if os.geteuid() == 0 else ()
+GO_INPUTS_PER_CPU_SECOND: Final = {
+    "local": 28_000,
+    "local-shared": 22_000,
+    "local-weighted": 31_000,
+    "local-opt": 35_000,
+}
+GO_LARGE_SET_CPU_SECONDS: Final = 1_783
 """For `local` only; measured once with the tool behind the proposal's tables, without CSV output."""
-EXPECTED = {
+EXPECTED: Final = {
     "balanced": ("72.48", "38.84", "100.00", "100.00"),
     "local": ("86.71", "84.33", "98.25", "63.10"),
     "local-shared": ("86.89", "84.13", "98.94", "63.06"),
@@ -39,7 +44,7 @@ def main(chosen: list[str]) -> None:
     publish("simulator", "make bench-simulator", rows, NOTES)
 
 
-NOTES = """\
+NOTES: Final = """\
 Rates are inputs per CPU-second, so there a higher ratio is better. The Go tool's rates and its 1,783 CPU-seconds are earlier measurements of
 its library without output, not runs of this benchmark. The large set has 39,273,145 inputs; nodes in the same proportion are computed once, and counted as often as they occur.
 Every cell of the table is checked at two decimals.

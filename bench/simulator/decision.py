@@ -8,13 +8,14 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from typing import Final
 
 from zonewise.objects import Condition, Endpoint, EndpointConditions, Metadata, Node, NodeStatus, Service
 from zonewise.routing import RoutingNodes, decide
 
-ZONES = [f"zone-{letter}" for letter in "abcdefgh"]
-NODES_PER_ZONE = 12
-ENDPOINTS = 5_000
+ZONES: Final = [f"zone-{letter}" for letter in "abcdefgh"]
+NODES_PER_ZONE: Final = 12
+ENDPOINTS: Final = 5_000
 
 
 def cluster() -> RoutingNodes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Final
 
 from zonewise.routing.algorithms import Algorithm
 from zonewise.routing.prefer import PreferLimits, prefer
 from zonewise.routing.tuning import StartingPoint
 
-ZONES = ("a", "b", "c")
-SHAPES = 300
+ZONES: Final = ("a", "b", "c")
+SHAPES: Final = 300
 
 
 def moved_per_added(name: str) -> float:

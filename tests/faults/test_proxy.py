@@ -253,8 +253,8 @@ async def _outage(setup: ProxySetup, address: str) -> None:
     """Without the API server the rules stay, foreign changes are repaired from memory, and updates follow later."""
     await setup.link.refuse()
     setup.node_net.nft("add", "element", "ip", "zonewise", "cluster-ips", "{ 10.9.9.9 }")
-    known = ("list", "set", "ip", "zonewise", "cluster-ips")
-    await eventually(lambda: "10.9.9.9" not in setup.node_net.nft(*known), "a repair")
+    list_cluster_ips = ("list", "set", "ip", "zonewise", "cluster-ips")
+    await eventually(lambda: "10.9.9.9" not in setup.node_net.nft(*list_cluster_ips), "a repair")
     assert address in setup.node_net.nft("list", "map", "ip", "zonewise", "svc")
     await setup.set_endpoints("web", _endpoints([*NEAR, *FAR[:1]]))
     await setup.link.heal()
@@ -348,8 +348,8 @@ def _capabilities(running: RunningProxy) -> set[int]:
     """The effective, permitted and bounding sets as bit masks; CAP_NET_ADMIN is bit 12."""
     assert running.process is not None
     status = Path("/proc", str(running.process.pid), "status").read_text().splitlines()
-    held = {line.split()[0]: int(line.split()[1], 16) for line in status if line.startswith("Cap")}
-    return {held[kind] for kind in ("CapEff:", "CapPrm:", "CapBnd:")}
+    masks = {line.split()[0]: int(line.split()[1], 16) for line in status if line.startswith("Cap")}
+    return {masks[kind] for kind in ("CapEff:", "CapPrm:", "CapBnd:")}
 
 
 async def test_proxy_needs_only_net_admin(setup: ProxySetup) -> None:

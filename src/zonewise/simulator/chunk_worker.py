@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from zonewise.simulator.decide.kernels import INVALID, KernelConfig
 from zonewise.simulator.decide.results import SCORE_BINS, Loss
 from zonewise.simulator.decide.tasks import Contestant, Partial, Rules, Sums, Task
 
-ZONES = 3
+ZONES: Final = 3
 
 
 def perform_chunk(task: Task, chunk: Chunk) -> Partial:

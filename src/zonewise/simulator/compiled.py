@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
@@ -22,7 +22,7 @@ from zonewise.routing.algorithms.workspace import Workspace, workspace
 from zonewise.simulator.cache import directory, sources_fingerprint
 from zonewise.simulator.decide import kernels
 
-SOURCES = (heap, vectors, score, local, shared, weighted, blocks, sizing, optimal, kernels)
+SOURCES: Final = (heap, vectors, score, local, shared, weighted, blocks, sizing, optimal, kernels)
 """Modules whose functions work on plain vectors and can all be compiled."""
 
 OPTIONS: dict[str, Any] = {
@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-NOT_INLINED = (sizing.climb, sizing.settle)
+NOT_INLINED: Final = (sizing.climb, sizing.settle)
 """Large functions with many callers: inlined everywhere, they would take minutes to compile."""
 
 

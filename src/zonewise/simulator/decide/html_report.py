@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import Final
 
 from zonewise.simulator.decide import plots
 from zonewise.simulator.decide.churn import Churn
@@ -20,7 +21,7 @@ def html(results: Results, churn: Sequence[Churn] = ()) -> str:
     )
 
 
-ABOUT = (
+ABOUT: Final = (
     "Scores are from 0 to 100, higher is better: in-zone is the share of traffic that stays in its zone, overload "
     "falls with the worst and the mean deviation from an even load, slices with the EndpointSlices needed."
 )
@@ -104,7 +105,7 @@ def _churn(churns: Sequence[Churn]) -> str:
     return f"<section><h2>Churn</h2><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></section>"
 
 
-STYLE = (
+STYLE: Final = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:72rem;margin:auto;padding:1.5rem}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{padding:.25rem .75rem;text-align:right;border-bottom:1px solid #8884}"
     "th[scope=row]{text-align:left}.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem}"

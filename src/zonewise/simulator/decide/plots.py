@@ -12,8 +12,8 @@ from zonewise.simulator.decide.results import AlgorithmResult
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 14, 40
 # Okabe and Ito's palette for colour-blind readers; dashes distinguish lines without colour.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7f7f7f")
-DASHES = ("", "6 3", "2 2", "8 3 2 3", "12 4", "1 3", "4 4")
+COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7f7f7f")
+DASHES: Final = ("", "6 3", "2 2", "8 3 2 3", "12 4", "1 3", "4 4")
 
 
 def score_distribution(rows: Sequence[AlgorithmResult]) -> str:
@@ -136,7 +136,7 @@ class _Frame:
         ]
 
 
-STYLE = (
+STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#333}.middle{text-anchor:middle}.end{text-anchor:end}"
     ".grid{stroke:#8884;fill:none}.line{fill:none;stroke-width:2}@media(prefers-color-scheme:dark){text{fill:#ddd}}"
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from zonewise.simulator.decide.churn import Churn
 
-SCORE_BINS = 101
+SCORE_BINS: Final = 101
 """One bin per point from 0 to 100; scores below 0 count as 0."""
 
 
