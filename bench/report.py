@@ -1,4 +1,4 @@
-"""What every comparison prints and writes: a table for people, JSON under build/bench, a section of docs/benchmarks.md."""
+"""Benchmark results: a text table, JSON under build/bench, and a section of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "bench"
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+ROOT: Final = Path(__file__).resolve().parent.parent
+BUILD: Final = ROOT / "build" / "bench"
+DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. `goal` is what the ratio ours/peer, or our own figure where there is no peer, must not exceed."""
+    """One comparison. `goal` is the maximum of the ratio ours/peer, or of our own figure without a peer."""
 
     what: str
     unit: str
@@ -34,12 +35,12 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        judged = self.ratio if self.ratio is not None else self.ours
-        return None if self.goal is None else judged <= self.goal
+        figure = self.ratio if self.ratio is not None else self.ours
+        return None if self.goal is None else figure <= self.goal
 
 
 def interleave(contestants: dict[str, Callable[[], float]], rounds: int) -> list[dict[str, float]]:
-    """Run all of them once per round, in turn, so that a noisy minute hurts everyone alike."""
+    """Run all of them once per round, in turn, so that noise affects all alike."""
     return [{name: measure() for name, measure in contestants.items()} for _ in range(rounds)]
 
 
@@ -47,17 +48,17 @@ def median(runs: Iterable[dict[str, float]], name: str) -> float:
     return statistics.median(run[name] for run in runs)
 
 
-def measured(part: str, measure: Callable[[], list[Row]], *, anew: bool) -> list[Row]:
-    """A part's rows: measured and kept, or as they were kept when only other parts are wanted anew."""
-    kept = BUILD / "parts" / f"{part}.json"
-    if anew or not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps([asdict(row) for row in measure()]))
-    return [Row(**row) for row in json.loads(kept.read_text())]
+def measured(part: str, measure: Callable[[], list[Row]], *, rerun: bool) -> list[Row]:
+    """A part's rows, measured and saved with `rerun`; otherwise those of the last run, if there are any."""
+    saved = BUILD / "parts" / f"{part}.json"
+    if rerun or not saved.exists():
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        saved.write_text(json.dumps([asdict(row) for row in measure()]))
+    return [Row(**row) for row in json.loads(saved.read_text())]
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Of a trial: for the eyes alone."""
+    """Print the rows of a trial run without saving them."""
     print(_table(rows))
 
 
@@ -98,7 +99,7 @@ def _figure(value: float | None) -> str:
 
 
 def _write_section(name: str, text: str) -> None:
-    """Replace this comparison's part of the page; the others keep theirs."""
+    """Replace this comparison's section of the page."""
     begin, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
     page = DOCUMENT.read_text() if DOCUMENT.exists() else "# Benchmarks\n"
     section = f"{begin}\n{text}\n{end}"

@@ -1,6 +1,6 @@
-"""`make bench-disruption`: rolling updates, evictions and counts under budgets per zone, beside stock.
+"""`make bench-disruption`: rolling updates, evictions and counts with budgets per zone, compared to stock Kubernetes.
 
-python -m bench.disruption 99 evictions measures these parts anew and keeps what the others were.
+`python -m bench.disruption 99 evictions` runs these parts and keeps the last results of the others.
 """
 
 from __future__ import annotations
@@ -9,70 +9,71 @@ import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import uvloop
 
 from bench.disruption import evictions, rollouts
-from bench.disruption.cluster import Cluster, cluster, zonewise
+from bench.disruption.cluster import Cluster, start_cluster, zonewise
 from bench.disruption.recount import recount
-from bench.disruption.rollouts import Figures, lower_bound, say
+from bench.disruption.rollouts import Figures, log_progress, lower_bound
 from bench.report import BUILD, Row, measured, median, publish
 from zonewise.lab.controlplane.programs import Program
 
-SIZES = (99, 999)
-WEBHOOKS = 3
-ROUNDS = 3
-PACES = (200, 50)
-SERVER = "API server"
-BARE = "without the guard"
-STOCK = "PodDisruptionBudget and kubectl rollout restart"
+SIZES: Final = (99, 999)
+WEBHOOKS: Final = 3
+ROUNDS: Final = 3
+PACES: Final = (200, 50)
+SERVER: Final = "API server"
+BARE: Final = "without the guard"
+STOCK: Final = "PodDisruptionBudget and kubectl rollout restart"
 
-NOTES = """\
+NOTES: Final = """\
 Rolling updates: pods over 60 kwok nodes in three zones, ready as soon as they are scheduled; `kubectl rollout restart`, one pod per zone at a time. Calls are counted from the API server's audit log: all writes of our
 leader and webhooks in the namespace, events included, over the lower bound of one request per pod, one status write per wave, and two. The peer is a Deployment with maxSurge 0 and maxUnavailable 3, and a
-PodDisruptionBudget with maxUnavailable 3: its rollout does not ask the budget and does not know of zones. Its writes are deletes of pods and updates of ReplicaSets and events by the two controllers that do the rollout.
-The fewest pods that ever served in one zone are seen by a watcher at every pod event.
-Evictions: for five seconds, in turn with the guard and without it, on an etcd and an API server of their own, beside which only the leader and three webhooks behind one address run: no controllers, kubelets or audit log. The
-client sends bytes made beforehand at an even pace. The pods are ready because the bench says so, and stay behind terminating. With the guard each eviction is charged to its budget by a write; without it there are no budgets
-either, since the leader writes of every pod that leaves unannounced. What is added at p99 is the difference of the two p99s. Who is told to come again asks a tenth
-of a second later, and its time runs on: where many are, the p99 is that of waiting, not of an answer. Where the p99 without the guard is far above 10 ms, the machine does not bear that rate at all, and
-the difference says how much more it lacks; the CPU an eviction costs hangs less on that, and 50 a second show what is added where there is room. All programs share the cores with the server and the client.
-The count is the leader's CPU time for one budget from nothing, with 30 charges."""
+PodDisruptionBudget with maxUnavailable 3: its rollout ignores the budget and zones. Its writes are deletes of pods and updates of ReplicaSets and events by the two controllers that do the rollout.
+The lowest number of serving pods in a zone is taken at every pod event.
+Evictions: for five seconds, in turn with and without the guard (the webhook), on an etcd and an API server of their own. Only the leader and three webhooks behind one address run besides: no controllers, kubelets or audit log.
+The client sends prepared requests at a fixed rate. The benchmark sets the pods ready, and they stay terminating. With the guard each eviction is charged to its budget by a write; without it there are no budgets
+either, since the leader writes a status for every pod that leaves without a charge. The time added at p99 is the difference of the two p99s. A rejected eviction is retried after 0.1 s, and its time includes
+the wait: with many retries the p99 is that of waiting. If the p99 without the guard is far above 10 ms, the machine is overloaded at that rate, and the difference shows the additional overload;
+the CPU per eviction depends less on that, and 50 a second shows the added time without overload. All programs share the cores with the server and the client.
+The count is the leader's CPU time for one budget without caches, with 30 charges."""
 
 
-async def roll(made: Cluster, pods: int) -> dict[str, Figures]:
-    found: dict[str, Figures] = {}
+async def roll(cluster: Cluster, pods: int) -> dict[str, Figures]:
+    by_name: dict[str, Figures] = {}
     for name, act in (
         ("StatefulSet", rollouts.ours_stateful),
         ("Deployment", rollouts.ours_deployment),
         ("stock", rollouts.stock),
     ):
-        figures = found[name] = await act(made, pods)
-        say(f"{pods} pods, {name}: {figures.writes} writes, {figures.seconds:.1f} s, {dict(figures.calls)}")
-    return found
+        figures = by_name[name] = await act(cluster, pods)
+        log_progress(f"{pods} pods, {name}: {figures.writes} writes, {figures.seconds:.1f} s, {dict(figures.calls)}")
+    return by_name
 
 
-async def stream(made: Cluster, ours: dict[str, int], budgets: int, per_second: int) -> list[dict[str, float]]:
+async def stream(cluster: Cluster, ours: dict[str, int], budgets: int, per_second: int) -> list[dict[str, float]]:
     """With and without the guard, in turn."""
-    server = {SERVER: made.plane.process(Program.APISERVER).pid, "etcd": made.plane.process(Program.ETCD).pid}
+    server = {SERVER: cluster.plane.process(Program.APISERVER).pid, "etcd": cluster.plane.process(Program.ETCD).pid}
     runs = []
     for number in range(ROUNDS):
-        name = f"{budgets}x{per_second}x{number}"
-        guarded = await evictions.stream(made, budgets, per_second, f"g{name}", server | ours, budgets=True)
-        configuration = await evictions.unguarded(made)
-        bare = await evictions.stream(made, budgets, per_second, f"u{name}", server | ours, budgets=False)
-        await evictions.guarded(made, configuration)
-        cpu, bare_cpu = ({"cpu of " + who: ms for who, ms in taken.cpu.items()} for taken in (guarded, bare))
-        asked = sum(ms for who, ms in guarded.cpu.items() if who == SERVER or who.startswith("webhook"))
-        again = {"again": guarded.again, "bare again": bare.again}
+        run_name = f"{budgets}x{per_second}x{number}"
+        guarded = await evictions.stream(cluster, budgets, per_second, f"g{run_name}", server | ours, budgets=True)
+        configuration = await evictions.unguarded(cluster)
+        bare = await evictions.stream(cluster, budgets, per_second, f"u{run_name}", server | ours, budgets=False)
+        await evictions.guarded(cluster, configuration)
+        cpu, bare_cpu = ({"cpu of " + name: ms for name, ms in run.cpu.items()} for run in (guarded, bare))
+        request_cpu = sum(ms for name, ms in guarded.cpu.items() if name == SERVER or name.startswith("webhook"))
+        again = {"again": guarded.retries, "bare again": bare.retries}
         runs.append(
-            {"ours": guarded.p99, "bare": bare.p99, "cpu": asked, "bare cpu": bare.cpu[SERVER]}
+            {"ours": guarded.p99, "bare": bare.p99, "cpu": request_cpu, "bare cpu": bare.cpu[SERVER]}
             | again
             | cpu
             | {f"bare {what}": ms for what, ms in bare_cpu.items()}
         )
-        told = ", ".join(f"{what} {figure:.1f}" for what, figure in runs[-1].items())
-        say(f"{budgets} budgets, {per_second} a second: {told} (ms; again: answers)")
+        summary = ", ".join(f"{what} {figure:.1f}" for what, figure in runs[-1].items())
+        log_progress(f"{budgets} budgets, {per_second} a second: {summary} (ms; again: answers)")
     return runs
 
 
@@ -81,12 +82,12 @@ def _rows_of(pods: int, figures: dict[str, Figures]) -> list[Row]:
     bound = lower_bound(pods)
     rows = []
     for name in ("StatefulSet", "Deployment"):
-        what, mine = f"rolling update of {pods} pods of a {name}", figures[name]
+        what, ours = f"rolling update of {pods} pods of a {name}", figures[name]
         rows += [
-            Row(f"{what}: writes over the lower bound {bound}", "ratio", mine.writes / bound, None, "", 1.05),
-            Row(f"{what}: refusals of our own making", "429s", mine.refused, None, "", 0),
-            Row(f"{what}: most away in a zone at once", "pods", share - mine.lowest_in_a_zone, None, "", 1),
-            Row(f"{what}: time", "s", mine.seconds, stock.seconds, STOCK, None),
+            Row(f"{what}: writes over the lower bound {bound}", "ratio", ours.writes / bound, None, "", 1.05),
+            Row(f"{what}: refusals of our own making", "429s", ours.refused, None, "", 0),
+            Row(f"{what}: most away in a zone at once", "pods", share - ours.lowest_in_a_zone, None, "", 1),
+            Row(f"{what}: time", "s", ours.seconds, stock.seconds, STOCK, None),
         ]
     return [
         *rows,
@@ -118,30 +119,32 @@ def cpu_row(what: str, runs: list[dict[str, float]]) -> Row:
 
 
 def again_row(what: str, runs: list[dict[str, float]]) -> Row:
-    """None of them is refused by its budget: who is told so came while others charged it, or to an overloaded server."""
+    """Retries: no budget denies these evictions, but another charge was in progress, or the server was overloaded."""
     return Row(what, "answers", median(runs, "again"), median(runs, "bare again"), BARE, None, runs)
 
 
 def rollout_rows(pods: int) -> list[Row]:
     async def measure() -> dict[str, Figures]:
-        async with cluster() as made:
-            with zonewise(made, WEBHOOKS):
-                return await roll(made, pods)
+        async with start_cluster() as cluster:
+            with zonewise(cluster, WEBHOOKS):
+                return await roll(cluster, pods)
 
     return _rows_of(pods, asyncio.run(measure()))
 
 
 def eviction_rows() -> list[Row]:
     async def measure() -> dict[tuple[int, int], list[dict[str, float]]]:
-        async with cluster(evictions.PROGRAMS) as made:
-            with zonewise(made, WEBHOOKS) as ours:
-                await evictions.prepare(made)
-                return {(each, pace): await stream(made, ours, each, pace) for pace in PACES for each in (20, 1)}
+        async with start_cluster(evictions.PROGRAMS) as cluster:
+            with zonewise(cluster, WEBHOOKS) as ours:
+                await evictions.prepare(cluster)
+                return {
+                    (budgets, pace): await stream(cluster, ours, budgets, pace) for pace in PACES for budgets in (20, 1)
+                }
 
-    found = uvloop.run(measure())
+    runs = uvloop.run(measure())
     rows = []
     for pace in PACES:
-        many, one = found[20, pace], found[1, pace]
+        many, one = runs[20, pace], runs[1, pace]
         goal = 10 if pace == PACES[0] else None
         rows += [
             eviction_row(f"added to an eviction at p99, {pace} a second, 20 budgets, 3 webhooks", many, goal),
@@ -167,19 +170,19 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
 }
 
 
-def main(*wanted: str) -> None:
-    """Rows of parts that were never measured are left out where only some are wanted."""
-    chosen = wanted or tuple(PARTS)
+def main(*parts: str) -> None:
+    """Run all parts, or those given, with the last results of the others, if there are any."""
+    chosen = parts or tuple(PARTS)
     rows = [
         row
         for part, measure in PARTS.items()
-        if part in chosen or is_kept(f"disruption-{part}")
-        for row in measured(f"disruption-{part}", measure, anew=part in chosen)
+        if part in chosen or is_saved(f"disruption-{part}")
+        for row in measured(f"disruption-{part}", measure, rerun=part in chosen)
     ]
     publish("disruption", "make bench-disruption", rows, NOTES)
 
 
-def is_kept(part: str) -> bool:
+def is_saved(part: str) -> bool:
     return (BUILD / "parts" / f"{part}.json").exists()
 
 

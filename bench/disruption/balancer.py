@@ -1,4 +1,4 @@
-"""One address for several webhooks, as a Service is: connections go to them in turn.
+"""A round-robin TCP balancer: one address for several webhooks, as a Service.
 
 python -m bench.disruption.balancer PORT BACKEND_PORT...
 """
@@ -13,17 +13,17 @@ from typing import cast
 import uvloop
 
 
-class _End(asyncio.Protocol):
-    """One side of a connection; what it gets goes out at the other."""
+class _Side(asyncio.Protocol):
+    """One side of a connection; data is forwarded to the other side."""
 
-    def __init__(self, other: _End | None = None) -> None:
+    def __init__(self, other: _Side | None = None) -> None:
         self.other = other
         self.transport: asyncio.Transport | None = None
-        self.early: list[bytes] = []
+        self.buffered: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        for data in self.early:
+        for data in self.buffered:
             self.transport.write(data)
 
     def data_received(self, data: bytes) -> None:
@@ -32,7 +32,7 @@ class _End(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         if self.transport is None:
-            self.early.append(data)
+            self.buffered.append(data)
         else:
             self.transport.write(data)
 
@@ -41,14 +41,14 @@ class _End(asyncio.Protocol):
             self.other.transport.close()
 
 
-class _Front(_End):
+class _ClientSide(_Side):
     def __init__(self, ports: itertools.cycle[int]) -> None:
         super().__init__()
         self._port = next(ports)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.other = _End(self)
+        self.other = _Side(self)
         loop = asyncio.get_running_loop()
         self.connecting = loop.create_task(self._connect(loop))
 
@@ -64,7 +64,7 @@ class _Front(_End):
 
 async def serve(port: int, backends: list[int]) -> None:
     ports = itertools.cycle(backends)
-    server = await asyncio.get_running_loop().create_server(lambda: _Front(ports), "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(lambda: _ClientSide(ports), "127.0.0.1", port)
     await server.serve_forever()
 
 

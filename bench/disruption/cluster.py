@@ -1,4 +1,4 @@
-"""The control plane that disruption is measured on: stock controllers, kwok nodes in three zones, an audit log, our programs."""
+"""The benchmark's control plane: stock controllers, kwok nodes in three zones, an audit log, and our programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -30,9 +30,9 @@ from zonewise.objects import NODES, Resource
 
 T = TypeVar("T")
 
-ZONES = ("zone-a", "zone-b", "zone-c")
-NODES_OF_KWOK = 60
-CONTROLLERS = ",".join(
+ZONES: Final = ("zone-a", "zone-b", "zone-c")
+KWOK_NODES: Final = 60
+CONTROLLERS: Final = ",".join(
     f"{name}-controller"
     for name in (
         *("deployment", "replicaset", "statefulset", "disruption", "garbage-collector", "namespace"),
@@ -43,9 +43,9 @@ LEADER, WEBHOOK = "zonewise-leader", "zonewise-webhook"
 BUDGETS: Resource[dict[str, Any]] = Resource(
     dict[str, Any], "TopologyDisruptionBudget", "topologydisruptionbudgets", "zonewise.dev", "v1alpha1"
 )
-_MANIFEST = Path(__file__).parents[2] / "deploy" / "tdb.yaml"
-_PATIENCE_SECONDS = 1800.0
-_AT_ONCE = 32
+_MANIFEST: Final = Path(__file__).parents[2] / "deploy" / "tdb.yaml"
+_TIMEOUT_SECONDS: Final = 1800.0
+_CONCURRENCY: Final = 32
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Cluster:
         return self.folder / "audit.log"
 
     def mark(self) -> int:
-        """Where the audit log ends now."""
+        """The current end of the audit log."""
         return self.audit_log.stat().st_size
 
     def calls(self, since: int, namespace: str) -> list[Call]:
@@ -87,7 +87,7 @@ class Cluster:
         path = self.plane.layout.kubeconfig(name)
         return path if path.exists() else self.plane.add_user(name, name, ("system:masters",))
 
-    async def each(self, items: Iterable[T], act: Callable[[T], Awaitable[Any]]) -> None:
+    async def for_each(self, items: Iterable[T], act: Callable[[T], Awaitable[Any]]) -> None:
         remaining = iter(items)
 
         async def work() -> None:
@@ -95,35 +95,35 @@ class Cluster:
                 await act(item)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(_AT_ONCE):
+            for _ in range(_CONCURRENCY):
                 group.create_task(work())
 
 
 def _call(line: str, namespace: str) -> Call | None:
-    said = json.loads(line) if line.endswith("\n") else {}
-    about = said.get("objectRef")
-    if about is None or about.get("namespace") != namespace:
+    event = json.loads(line) if line.endswith("\n") else {}
+    reference = event.get("objectRef")
+    if reference is None or reference.get("namespace") != namespace:
         return None
-    resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-    verb = "evict" if resource == "pods/eviction" else said["verb"]
-    return Call(said["user"]["username"], verb, resource, said.get("responseStatus", {}).get("code", 0))
+    resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+    verb = "evict" if resource == "pods/eviction" else event["verb"]
+    return Call(event["user"]["username"], verb, resource, event.get("responseStatus", {}).get("code", 0))
 
 
 @asynccontextmanager
-async def cluster(programs: Sequence[Program] = tuple(Program)) -> AsyncIterator[Cluster]:
-    """With an audit log where there are controllers whose calls may be counted."""
+async def start_cluster(programs: Sequence[Program] = tuple(Program)) -> AsyncIterator[Cluster]:
+    """With an audit log if there are controllers."""
     folder = Path(tempfile.mkdtemp(prefix="bench-disruption-"))
     plane = await asyncio.to_thread(_start, folder, programs)
     try:
         async with Client(kubeconfig.load(plane.kubeconfig)) as client:
-            made = Cluster(plane, client, folder)
-            nodes = kwok.manifests(NODES_OF_KWOK, ZONES, tainted=False)
-            await made.each(nodes, lambda node: client.create(NODES, node))
-            await asyncio.to_thread(made.kubectl, "apply", "-f", str(_MANIFEST))
+            cluster = Cluster(plane, client, folder)
+            nodes = kwok.manifests(KWOK_NODES, ZONES, tainted=False)
+            await cluster.for_each(nodes, lambda node: client.create(NODES, node))
+            await asyncio.to_thread(cluster.kubectl, "apply", "-f", str(_MANIFEST))
             await asyncio.to_thread(
-                made.kubectl, "wait", "--for=condition=Established", "crd/topologydisruptionbudgets.zonewise.dev"
+                cluster.kubectl, "wait", "--for=condition=Established", "crd/topologydisruptionbudgets.zonewise.dev"
             )
-            yield made
+            yield cluster
     finally:
         controlplane.remove(plane.directory)
 
@@ -147,16 +147,16 @@ def _start(folder: Path, programs: Sequence[Program]) -> ControlPlane:
 
 
 @contextmanager
-def zonewise(made: Cluster, webhooks: int) -> Iterator[dict[str, int]]:
-    """A leader, and so many webhooks behind one address; ready. Gives their process ids."""
-    front, *backs = (_free_port() for _ in range(webhooks + 1))
-    programs = [_leader(made), *(_webhook(made, front, back) for back in backs)]
-    balancer = [sys.executable, "-m", "bench.disruption.balancer", str(front), *map(str, backs)]
+def zonewise(cluster: Cluster, webhooks: int) -> Iterator[dict[str, int]]:
+    """A leader and `webhooks` webhooks behind one address, all ready. Yields their process IDs."""
+    frontend_port, *backend_ports = (_free_port() for _ in range(webhooks + 1))
+    programs = [_leader(cluster), *(_webhook(cluster, frontend_port, backend_port) for backend_port in backend_ports)]
+    balancer = [sys.executable, "-m", "bench.disruption.balancer", str(frontend_port), *map(str, backend_ports)]
     health = [_free_port() for _ in programs]
     commands = [balancer, *(program(port) for program, port in zip(programs, health, strict=True))]
-    with _processes(made.folder, commands) as running:
+    with _processes(cluster.folder, commands) as running:
         for port in health:
-            _until_ready(port)
+            _wait_ready(port)
         yield {_name(number): process.pid for number, process in enumerate(running[1:])}
 
 
@@ -164,14 +164,14 @@ def _name(number: int) -> str:
     return f"webhook {number}" if number else "leader"
 
 
-def _leader(made: Cluster) -> Callable[[int], list[str]]:
-    return lambda port: [*_zonewise("controller", made.user(LEADER)), f"--health-port={port}"]
+def _leader(cluster: Cluster) -> Callable[[int], list[str]]:
+    return lambda port: [*_zonewise("controller", cluster.user(LEADER)), f"--health-port={port}"]
 
 
-def _webhook(made: Cluster, front: int, back: int) -> Callable[[int], list[str]]:
-    reached = [f"--url=https://127.0.0.1:{front}", "--host=127.0.0.1", f"--port={back}"]
+def _webhook(cluster: Cluster, frontend_port: int, backend_port: int) -> Callable[[int], list[str]]:
+    flags = [f"--url=https://127.0.0.1:{frontend_port}", "--host=127.0.0.1", f"--port={backend_port}"]
     secret = "--secret=kube-system/zonewise-disruption"
-    return lambda port: [*_zonewise("webhook", made.user(WEBHOOK)), *reached, secret, f"--health-port={port}"]
+    return lambda port: [*_zonewise("webhook", cluster.user(WEBHOOK)), *flags, secret, f"--health-port={port}"]
 
 
 def _zonewise(command: str, config: Path) -> list[str]:
@@ -194,7 +194,7 @@ def _processes(folder: Path, commands: list[list[str]]) -> Iterator[list[subproc
             process.wait(30)
 
 
-def _until_ready(port: int) -> None:
+def _wait_ready(port: int) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
@@ -202,14 +202,14 @@ def _until_ready(port: int) -> None:
                 return
         except OSError:
             time.sleep(0.1)
-    raise TimeoutError(f"nobody is ready at port {port} after two minutes")
+    raise TimeoutError(f"nothing is ready at port {port} after two minutes")
 
 
-async def until(holds: Callable[[], Awaitable[bool]], what: str, pause_seconds: float = 0.2) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not await holds():
+async def wait_until(condition: Callable[[], Awaitable[bool]], description: str, pause_seconds: float = 0.2) -> None:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not await condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {_PATIENCE_SECONDS:g} s: {what}")
+            raise TimeoutError(f"not within {_TIMEOUT_SECONDS:g} s: {description}")
         await asyncio.sleep(pause_seconds)
 
 

@@ -1,6 +1,6 @@
-"""What one count of a budget costs the leader: pods over three zones, with charges, a departure and the status document.
+"""CPU time of one budget count in the leader: pods in three zones, with charges and the status document.
 
-`recount(pods)` gives the median CPU milliseconds; as a program it prints them for growing numbers of pods.
+`recount(pods)` returns the median CPU milliseconds; as a program it prints them for growing numbers of pods.
 python -m bench.disruption.recount
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Final
 
 import msgspec
 
@@ -19,12 +20,12 @@ from zonewise.disruption.decide.status import document, published
 from zonewise.objects.policy import TopologyDisruptionBudget
 from zonewise.topology import ZONE
 
-ZONES = ("zone-a", "zone-b", "zone-c")
-PODS_PER_NODE = 20
-CHARGES = 30
-NOW = "2026-01-01T00:00:00Z"
+ZONES: Final = ("zone-a", "zone-b", "zone-c")
+PODS_PER_NODE: Final = 20
+CHARGES: Final = 30
+NOW: Final = "2026-01-01T00:00:00Z"
 
-ONE_PER_ZONE = {
+ONE_PER_ZONE: Final = {
     "metadata": {"name": "web", "namespace": "shop", "generation": 1},
     "spec": {
         "selector": {"matchLabels": {"app": "web"}},
@@ -35,7 +36,7 @@ ONE_PER_ZONE = {
 
 
 def recount(pods: int, rounds: int = 21) -> float:
-    """A count from nothing each time: no place is remembered, as after any change of a node."""
+    """Each count starts without cached domains, as after any node change."""
     budget = Budget.parse(msgspec.convert(ONE_PER_ZONE, TopologyDisruptionBudget))
     nodes = {f"node-{number}": {ZONE: ZONES[number % 3]} for number in range(max(3, pods // PODS_PER_NODE))}
     running = [_pod(number, len(nodes)) for number in range(pods)]
@@ -46,15 +47,15 @@ def recount(pods: int, rounds: int = 21) -> float:
         for number in range(CHARGES)
     )
     places: Places = {}
-    taken = []
+    milliseconds = []
     for _ in range(rounds):
-        begin = time.process_time()
+        started = time.process_time()
         census = count(budget, running, NodeDomains(nodes), workloads, ledger, places)
         document(published(budget, census, ledger, (), NOW))
-        taken.append((time.process_time() - begin) * 1000)
+        milliseconds.append((time.process_time() - started) * 1000)
         places = census.places
     assert sum(domain.healthy for domain in census.numbers.domains.values()) == pods - CHARGES
-    return statistics.median(taken)
+    return statistics.median(milliseconds)
 
 
 def _pod(number: int, nodes: int) -> PodFacts:

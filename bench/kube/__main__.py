@@ -1,4 +1,4 @@
-"""`make bench-kube`: decoding, watching, starting the lab and the command line, each beside a peer."""
+"""`make bench-kube`: decoding, watches, lab start and command line, each compared to a peer."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.kube import bare
 from bench.kube.pods import pages
 from bench.report import Row, interleave, measured, median, publish
 
-PODS = 50_000
+PODS: Final = 50_000
 RATE, SECONDS = 2_000, 15
-AHEAD_OF_NEIGHBOURS = ("chrt", "--fifo", "10") if os.geteuid() == 0 else ()
-"""A percentile in milliseconds should tell of our code, not of who else has the core."""
+REAL_TIME: Final = ("chrt", "--fifo", "10") if os.geteuid() == 0 else ()
+"""Real-time priority, so that latency percentiles do not depend on other processes."""
 
 
 def main(chosen: list[str]) -> None:
-    """All parts; or those named on the command line, and of the others what they gave last time."""
+    """Run all parts, or those in `chosen` with the last results of the others."""
     parts = {"decoding": decoding, "watching": watching, "starting": starting, "commands": command_line}
     rows = [
         row
         for part, measure in parts.items()
-        for row in measured(f"kube-{part}", measure, anew=not chosen or part in chosen)
+        for row in measured(f"kube-{part}", measure, rerun=not chosen or part in chosen)
     ]
     publish("kube", "make bench-kube", rows, NOTES)
 
 
-NOTES = """\
+NOTES: Final = """\
 Decoding: the same recorded list pages, one process per library, CPU seconds and growth of resident memory with every pod kept.
-Watching: pod events of 5.5 KB over TLS from a replaying server on the other core, until an indexed cache (ours) or an object (the peer's) is in the handler's hands.
-Both sides run at real-time priority where they may (root), so that neighbours on the machine don't count.
+Watching: pod events of 5.5 KB over TLS from a replaying server on the other core, until the handler is called, with an indexed cache (ours) or an object (the peer's).
+As root, both sides run at real-time priority, so that other processes matter less.
 The official client can't keep up with 2,000 events a second, so its delay grows for as long as the run lasts.
-Starting: `zonewise lab up` without nodes, until it returns, beside etcd and kube-apiserver started bare with certificates already made."""
+Starting: `zonewise lab up` without nodes, until it returns, compared to etcd and kube-apiserver started directly, with existing certificates."""
 
 
 def decoding() -> list[Row]:
@@ -48,13 +48,13 @@ def decoding() -> list[Row]:
         runs = []
         for round_number in range(3):
             names = ["zonewise", "lightkube"] + (["official", "kr8s"] if round_number == 0 else [])
-            runs.append({name: _contestant("decode", name, str(recorded)) for name in names})
+            runs.append({name: _run_contestant("decode", name, str(recorded)) for name in names})
     return [
         Row(
             f"decode {PODS:,} pods",
             "CPU s",
-            _middle(runs, "zonewise", "cpu_seconds"),
-            _middle(runs, peer, "cpu_seconds"),
+            _median_of(runs, "zonewise", "cpu_seconds"),
+            _median_of(runs, peer, "cpu_seconds"),
             title,
             0.1,
             _column(runs, "cpu_seconds"),
@@ -64,8 +64,8 @@ def decoding() -> list[Row]:
         Row(
             f"keep {PODS:,} pods",
             "MiB",
-            _middle(runs, "zonewise", "mib"),
-            _middle(runs, peer, "mib"),
+            _median_of(runs, "zonewise", "mib"),
+            _median_of(runs, peer, "mib"),
             title,
             0.2,
             _column(runs, "mib"),
@@ -74,17 +74,17 @@ def decoding() -> list[Row]:
     ]
 
 
-PEERS = {"official": "official client", "lightkube": "lightkube", "kr8s": "kr8s"}
+PEERS: Final = {"official": "official client", "lightkube": "lightkube", "kr8s": "kr8s"}
 
 
 def watching() -> list[Row]:
     runs: list[dict[str, Any]] = [{name: _watch(name) for name in ("zonewise", "official")} for _ in range(3)]
-    per_event = (_middle(runs, name, "cpu_us_per_event") for name in ("zonewise", "official"))
+    per_event = (_median_of(runs, name, "cpu_us_per_event") for name in ("zonewise", "official"))
     return [
         Row(
             f"event to handler, p99 at {RATE:,}/s on one core",
             "ms",
-            _middle(runs, "zonewise", "p99_ms"),
+            _median_of(runs, "zonewise", "p99_ms"),
             None,
             "",
             5,
@@ -99,11 +99,11 @@ def _watch(name: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = Path(directory) / "kubeconfig"
         command = [sys.executable, "-m", "bench.kube.replay", directory, str(RATE), str(SECONDS)]
-        server = subprocess.Popen(["taskset", "-c", "1", *AHEAD_OF_NEIGHBOURS, *command])
+        server = subprocess.Popen(["taskset", "-c", "1", *REAL_TIME, *command])
         try:
             while not kubeconfig.exists():
                 time.sleep(0.05)
-            return _contestant("latency", name, str(kubeconfig), str(events), before=AHEAD_OF_NEIGHBOURS)
+            return _run_contestant("latency", name, str(kubeconfig), str(events), prefix=REAL_TIME)
         finally:
             server.terminate()
             server.wait()
@@ -127,11 +127,11 @@ def starting() -> list[Row]:
 def _lab_up() -> float:
     name = f"bench-{os.getpid()}"
     lab = [str(Path(sys.executable).with_name("zonewise")), "lab"]
-    begin = time.monotonic()
+    started = time.monotonic()
     subprocess.run(
         [*lab, "up", "--name", name, "--zones", "0"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    seconds = time.monotonic() - begin
+    seconds = time.monotonic() - started
     subprocess.run([*lab, "down", "--name", name], check=True, stdout=subprocess.DEVNULL)
     return seconds
 
@@ -152,19 +152,19 @@ def command_line() -> list[Row]:
 
 
 def _milliseconds(command: list[str]) -> float:
-    begin = time.monotonic()
+    started = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return (time.monotonic() - begin) * 1000
+    return (time.monotonic() - started) * 1000
 
 
-def _contestant(module: str, *arguments: str, before: tuple[str, ...] = ()) -> dict[str, float]:
-    done = subprocess.run(
-        [*before, sys.executable, "-m", f"bench.kube.{module}", *arguments],
+def _run_contestant(module: str, *arguments: str, prefix: tuple[str, ...] = ()) -> dict[str, float]:
+    process = subprocess.run(
+        [*prefix, sys.executable, "-m", f"bench.kube.{module}", *arguments],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
     print(f"  {module} {arguments[0]}: {figures}", file=sys.stderr)
     return figures
 
@@ -173,7 +173,7 @@ def _column(runs: list[dict[str, Any]], figure: str) -> list[dict[str, float]]:
     return [{name: figures[figure] for name, figures in run.items()} for run in runs]
 
 
-def _middle(runs: list[dict[str, Any]], name: str, figure: str) -> float:
+def _median_of(runs: list[dict[str, Any]], name: str, figure: str) -> float:
     return median([run for run in _column(runs, figure) if name in run], name)
 
 

@@ -1,6 +1,6 @@
-"""What the lab's own processes need: the same programs with the same flags, started by nothing but Popen.
+"""Lower bound of the lab's start time: the same programs with the same flags, started directly by Popen.
 
-Certificates are made before the clock starts, and everything is started as early as it can run, so this is a floor.
+Certificates are created before the measurement, and every program is started as early as it can run.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def start() -> float:
     plane.layout.data.mkdir(mode=0o700)
     running: list[subprocess.Popen[bytes]] = []
     try:
-        begin = time.monotonic()
+        started = time.monotonic()
         running += [_start(plane, program) for program in (Program.ETCD, Program.APISERVER)]
-        _await(plane, "/readyz")
+        _wait_for(plane, "/readyz")
         running += [_start(plane, program) for program in (Program.CONTROLLER_MANAGER, Program.SCHEDULER)]
-        _await(plane, "/api/v1/namespaces/default/serviceaccounts/default")
-        return time.monotonic() - begin
+        _wait_for(plane, "/api/v1/namespaces/default/serviceaccounts/default")
+        return time.monotonic() - started
     finally:
         for process in reversed(running):
             process.kill()
@@ -49,7 +49,7 @@ def _start(plane: ControlPlane, program: Program) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=plane.layout.data, stdout=log, stderr=log)
 
 
-def _await(plane: ControlPlane, path: str) -> None:
+def _wait_for(plane: ControlPlane, path: str) -> None:
     while True:
         try:
             plane.request("GET", path)

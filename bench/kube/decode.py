@@ -1,4 +1,4 @@
-"""One contestant in a process of its own: decode a recorded list of pods page by page, keep them all, say what it cost.
+"""One contestant in its own process: decode a recorded list of pods page by page, keep all, print the cost.
 
 python -m bench.kube.decode zonewise|official|lightkube|kr8s PAGES_FILE
 """
@@ -61,14 +61,14 @@ def kr8s() -> Decoder:
 def main(name: str, recorded: Path) -> None:
     decode = {"zonewise": zonewise, "official": official, "lightkube": lightkube, "kr8s": kr8s}[name]()
     gc.collect()
-    memory_before, seconds, kept = _resident_bytes(), 0.0, []
+    memory_before, seconds, pods = _resident_bytes(), 0.0, []
     for body in _bodies(recorded):
-        begin = time.process_time()
-        kept += decode(body)
-        seconds += time.process_time() - begin
+        started = time.process_time()
+        pods += decode(body)
+        seconds += time.process_time() - started
         del body
     gc.collect()
-    print(json.dumps({"pods": len(kept), "cpu_seconds": seconds, "mib": (_resident_bytes() - memory_before) / 2**20}))
+    print(json.dumps({"pods": len(pods), "cpu_seconds": seconds, "mib": (_resident_bytes() - memory_before) / 2**20}))
 
 
 def _bodies(recorded: Path) -> Iterator[bytes]:

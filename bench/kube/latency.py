@@ -1,4 +1,4 @@
-"""One contestant in a process of its own, on one core: follow the replayed watch, note how late each handler runs.
+"""One contestant in its own process on one core: watch the replayed events and record the delay of each handler.
 
 python -m bench.kube.latency zonewise|official KUBECONFIG EVENTS
 """
@@ -16,19 +16,19 @@ from pathlib import Path
 from bench.kube.replay import OBJECTS, SENT
 
 
-class Lateness:
-    """Milliseconds from the server's socket to our handler; the first round of objects only fills the cache."""
+class HandlerDelays:
+    """Milliseconds from the server's socket to the handler; the first round of objects only fills the cache."""
 
     def __init__(self) -> None:
-        self.seen = 0
+        self.events = 0
         self.milliseconds: list[float] = []
-        self.began_cpu_seconds = 0.0
+        self.started_cpu_seconds = 0.0
 
-    def note(self, annotations: Mapping[str, str]) -> None:
-        if not self.seen:
-            self.began_cpu_seconds = time.process_time()  # imports and connecting are not the events' cost
-        self.seen += 1
-        if self.seen > OBJECTS:
+    def record(self, annotations: Mapping[str, str]) -> None:
+        if not self.events:
+            self.started_cpu_seconds = time.process_time()  # without imports and connecting
+        self.events += 1
+        if self.events > OBJECTS:
             self.milliseconds.append((time.monotonic_ns() - int(annotations[SENT])) / 1e6)
 
     def percentile(self, percent: float) -> float:
@@ -36,11 +36,11 @@ class Lateness:
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
-def zonewise(kubeconfig: Path, events: int, lateness: Lateness) -> None:
-    asyncio.run(_zonewise(kubeconfig, events, lateness))
+def zonewise(kubeconfig: Path, events: int, delays: HandlerDelays) -> None:
+    asyncio.run(_zonewise(kubeconfig, events, delays))
 
 
-async def _zonewise(kubeconfig: Path, events: int, lateness: Lateness) -> None:
+async def _zonewise(kubeconfig: Path, events: int, delays: HandlerDelays) -> None:
     from zonewise.kube.client.client import Client
     from zonewise.kube.watch.informers import Caches
     from zonewise.objects import PODS
@@ -50,37 +50,37 @@ async def _zonewise(kubeconfig: Path, events: int, lateness: Lateness) -> None:
         pods = caches.of(PODS)
         pods.add_index("node", lambda pod: [pod.spec.node_name])
 
-        def note(change: object) -> None:
-            lateness.note(change.new.metadata.annotations)
-            if lateness.seen == events:
+        def on_change(change: object) -> None:
+            delays.record(change.new.metadata.annotations)
+            if delays.events == events:
                 done.set()
 
-        pods.on_change(note)
+        pods.on_change(on_change)
         running = asyncio.create_task(caches.run())
         await done.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-def official(kubeconfig: Path, events: int, lateness: Lateness) -> None:
+def official(kubeconfig: Path, events: int, delays: HandlerDelays) -> None:
     from kubernetes import client, config, watch
 
     config.load_kube_config(str(kubeconfig))
     for event in watch.Watch().stream(client.CoreV1Api().list_pod_for_all_namespaces, resource_version="1"):
-        lateness.note(event["object"].metadata.annotations)
-        if lateness.seen == events:
+        delays.record(event["object"].metadata.annotations)
+        if delays.events == events:
             return
 
 
-CONTESTANTS: dict[str, Callable[[Path, int, Lateness], None]] = {"zonewise": zonewise, "official": official}
+CONTESTANTS: dict[str, Callable[[Path, int, HandlerDelays], None]] = {"zonewise": zonewise, "official": official}
 
 
 def main(name: str, kubeconfig: Path, events: int) -> None:
     os.sched_setaffinity(0, {0})
-    lateness = Lateness()
-    CONTESTANTS[name](kubeconfig, events, lateness)
-    seconds = time.process_time() - lateness.began_cpu_seconds
-    figures = {"p50_ms": lateness.percentile(50), "p99_ms": lateness.percentile(99)}
+    delays = HandlerDelays()
+    CONTESTANTS[name](kubeconfig, events, delays)
+    seconds = time.process_time() - delays.started_cpu_seconds
+    figures = {"p50_ms": delays.percentile(50), "p99_ms": delays.percentile(99)}
     print(json.dumps(figures | {"cpu_us_per_event": seconds / events * 1e6}))
 
 

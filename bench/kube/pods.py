@@ -1,43 +1,43 @@
-"""Pods as real clusters send them: 4 to 6 KB each, most of it fields that nobody reads."""
+"""Pods as in real clusters: 4 to 6 KB each, mostly fields that controllers do not read."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-PAGE_SIZE = 500
+PAGE_SIZE: Final = 500
 
 
-def pod(index: int, chance: random.Random) -> dict[str, Any]:
+def pod(index: int, rng: random.Random) -> dict[str, Any]:
     name = f"web-{index % 997:03d}-{index:06d}"
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(name, index, chance),
-        "spec": _spec(index, chance),
+        "metadata": _metadata(name, index, rng),
+        "spec": _spec(index, rng),
         "status": _status(index),
     }
 
 
 def pages(count: int) -> Iterator[bytes]:
     """The bodies of a paged list of `count` pods."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     for start in range(0, count, PAGE_SIZE):
-        items = [pod(index, chance) for index in range(start, min(start + PAGE_SIZE, count))]
+        items = [pod(index, rng) for index in range(start, min(start + PAGE_SIZE, count))]
         yield json.dumps(
             {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
         ).encode()
 
 
-def _metadata(name: str, index: int, chance: random.Random) -> dict[str, Any]:
-    digest = f"{chance.getrandbits(40):x}"
+def _metadata(name: str, index: int, rng: random.Random) -> dict[str, Any]:
+    digest = f"{rng.getrandbits(40):x}"
     return {
         "name": name,
         "generateName": name[:-6],
         "namespace": f"team-{index % 40}",
-        "uid": f"{chance.getrandbits(128):032x}",
+        "uid": f"{rng.getrandbits(128):032x}",
         "resourceVersion": str(1_000_000 + index),
         "creationTimestamp": "2026-01-01T00:00:00Z",
         "labels": {
@@ -48,7 +48,7 @@ def _metadata(name: str, index: int, chance: random.Random) -> dict[str, Any]:
         },
         "annotations": {
             "prometheus.io/scrape": "true",
-            "checksum/config": f"{chance.getrandbits(256):064x}",
+            "checksum/config": f"{rng.getrandbits(256):064x}",
             "kubectl.kubernetes.io/restartedAt": "2026-01-01T00:00:00Z",
         },
         "ownerReferences": [
@@ -56,7 +56,7 @@ def _metadata(name: str, index: int, chance: random.Random) -> dict[str, Any]:
                 "apiVersion": "apps/v1",
                 "kind": "ReplicaSet",
                 "name": name[:-7],
-                "uid": f"{chance.getrandbits(128):032x}",
+                "uid": f"{rng.getrandbits(128):032x}",
                 "controller": True,
                 "blockOwnerDeletion": True,
             }
@@ -83,7 +83,7 @@ def _managed() -> dict[str, Any]:
     }
 
 
-def _spec(index: int, chance: random.Random) -> dict[str, Any]:
+def _spec(index: int, rng: random.Random) -> dict[str, Any]:
     return {
         "nodeName": f"node-{index % 1000}",
         "serviceAccountName": "web",
@@ -103,16 +103,16 @@ def _spec(index: int, chance: random.Random) -> dict[str, Any]:
                 },
             }
         ],
-        "containers": [_container(name, chance) for name in ("web", "sidecar")],
+        "containers": [_container(name, rng) for name in ("web", "sidecar")],
     }
 
 
-def _container(name: str, chance: random.Random) -> dict[str, Any]:
+def _container(name: str, rng: random.Random) -> dict[str, Any]:
     return {
         "name": name,
-        "image": f"registry.example/{name}@sha256:{chance.getrandbits(256):064x}",
+        "image": f"registry.example/{name}@sha256:{rng.getrandbits(256):064x}",
         "args": ["--listen=:8080", "--log-level=info"],
-        "env": [{"name": f"SETTING_{number}", "value": "x" * chance.randint(20, 60)} for number in range(8)],
+        "env": [{"name": f"SETTING_{number}", "value": "x" * rng.randint(20, 60)} for number in range(8)],
         "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}],
         "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "requests": {"cpu": "250m", "memory": "256Mi"}},
         "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080, "scheme": "HTTP"}, "periodSeconds": 5},

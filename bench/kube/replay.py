@@ -1,7 +1,7 @@
-"""A server that speaks just enough of the watch protocol over TLS to send pod events at a fixed rate.
+"""A minimal watch server over TLS that sends pod events at a fixed rate.
 
-A real API server can't write 2,000 objects a second on two cores and leave one of them to who is measured. Each event
-carries the moment it was handed to the socket; the reader's handler subtracts it from its own clock.
+A real API server can't write 2,000 objects a second on two cores and leave one core to the measured client. Each event
+carries the time at which it was sent; the client's handler subtracts it from its own clock.
 
     python -m bench.kube.replay DIRECTORY EVENTS_PER_SECOND SECONDS    (writes DIRECTORY/kubeconfig when ready)
 """
@@ -15,14 +15,15 @@ import ssl
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
 import trustme
 
 from bench.kube.pods import pod
 
-SENT = "bench.zonewise.dev/sent"
-OBJECTS = 5_000
-READERS_LAST_SECONDS = 2.0
+SENT: Final = "bench.zonewise.dev/sent"
+OBJECTS: Final = 5_000
+CLOSE_DELAY_SECONDS: Final = 2.0
 
 
 async def main(directory: Path, rate: int, seconds: int) -> None:
@@ -55,8 +56,8 @@ def _write_kubeconfig(directory: Path, port: int) -> None:
 class Replay:
     def __init__(self, rate: int, seconds: int) -> None:
         self.rate, self.seconds = rate, seconds
-        chance = random.Random(11)
-        self.events = [_split_at_stamp(pod(index, chance)) for index in range(OBJECTS)]
+        rng = random.Random(11)
+        self.events = [_split_at_stamp(pod(index, rng)) for index in range(OBJECTS)]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -93,7 +94,7 @@ class Replay:
             )
         writer.write(b"0\r\n\r\n")
         await writer.drain()
-        await asyncio.sleep(READERS_LAST_SECONDS)
+        await asyncio.sleep(CLOSE_DELAY_SECONDS)
 
 
 def _split_at_stamp(content: dict) -> tuple[bytes, bytes]:

@@ -1,1 +1,1 @@
-"""`make bench-proxy`: the real kube-proxy and ours, in turn, in equal namespaces against the same API server."""
+"""`make bench-proxy`: kube-proxy and ours, in turn, in equal namespaces with the same API server."""

@@ -1,4 +1,4 @@
-"""A proxy as a process inside a node of the lab: its CPU and memory, and the moments at which the kernel gets its rules."""
+"""A proxy process in a lab node: its CPU and memory, and the times at which the kernel gets its rules."""
 
 from __future__ import annotations
 
@@ -13,66 +13,67 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from bench.proxy.cluster import PORT
-from bench.proxy.priority import AHEAD
+from bench.proxy.priority import REAL_TIME
 from bench.report import BUILD
 from zonewise.lab.network import namespaces
 from zonewise.lab.nodes import kube_proxy, nodes
 from zonewise.lab.state import Lab
 from zonewise.proxy.wire.family import IPV4, Protocol
-from zonewise.proxy.wire.layout import place_key
+from zonewise.proxy.wire.layout import frontend_key
 from zonewise.proxy.wire.netlink import Message, MessageType, encoded, message_bytes, nested, received, text
 
 OURS, PEER = "zonewise", "kube-proxy"
-NODES = {OURS: "zone-a-1", PEER: "zone-a-2"}
-TABLES = {OURS: ("zonewise", "svc"), PEER: ("kube-proxy", "service-ips")}
-ALL_SERVICES = ("--all-services",)
-LONGEST_SYNC_SECONDS = 300.0
-_POLL_SECONDS = 0.005
-_NLMSG_ERROR = 2
-_TICKS = os.sysconf("SC_CLK_TCK")
+NODES: Final = {OURS: "zone-a-1", PEER: "zone-a-2"}
+TABLES: Final = {OURS: ("zonewise", "svc"), PEER: ("kube-proxy", "service-ips")}
+ALL_SERVICES: Final = ("--all-services",)
+SYNC_TIMEOUT_SECONDS: Final = 300.0
+_POLL_SECONDS: Final = 0.005
+_NLMSG_ERROR: Final = 2
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningProxy:
     name: str
     namespace: str
     process: subprocess.Popen[bytes]
     monitor: socket.socket
-    asking: socket.socket
+    query: socket.socket
 
     def cpu_seconds(self) -> float:
-        """Of the process and of the tools it ran or runs, kernel time included."""
-        return sum(map(_cpu_seconds, (self.process.pid, *self._tools())))
+        """CPU time of the process and its child processes, kernel time included."""
+        return sum(map(_cpu_seconds, (self.process.pid, *self._children())))
 
     def memory_mib(self, what: str) -> float:
-        """As the kernel calls it: VmRSS is resident now, VmHWM its peak."""
+        """`what` is the kernel's name: VmRSS is resident memory, VmHWM its peak."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
 
     def received_bytes(self) -> int:
-        """Of the node's namespace, in which nothing else receives much."""
+        """Bytes received in the node's namespace, where nothing else receives much."""
         lines = namespaces.inside(self.namespace, Path("/proc/thread-self/net/dev").read_text).splitlines()
         return sum(int(line.partition(":")[2].split()[0]) for line in lines if line.strip().startswith("eth0"))
 
     def has(self, address: str) -> bool:
-        """Whether the kernel knows the service address: one question over netlink, as `nft` would read whole tables."""
+        """Whether the kernel has the service address: one netlink request, as `nft` would read whole tables."""
         table, name = TABLES[self.name]
-        key = place_key(IPV4.pack(address), Protocol.TCP, PORT)
+        key = frontend_key(IPV4.pack(address), Protocol.TCP, PORT)
         body = text(1, table) + text(2, name) + nested(3, *encoded({key: None}))
-        self.asking.send(message_bytes(Message(MessageType.GET_ELEMENTS, IPV4.number, body), 1))
-        return all(answer.kind != _NLMSG_ERROR for answer in received(self.asking.recv(1 << 16)))
+        self.query.send(message_bytes(Message(MessageType.GET_ELEMENTS, IPV4.number, body), 1))
+        return all(reply.kind != _NLMSG_ERROR for reply in received(self.query.recv(1 << 16)))
 
-    async def until_it_has(self, address: str) -> None:
-        begin = time.monotonic()
+    async def wait_for_rules(self, address: str) -> None:
+        started = time.monotonic()
         while not self.has(address):
-            if time.monotonic() - begin > LONGEST_SYNC_SECONDS or self.process.poll() is not None:
+            if time.monotonic() - started > SYNC_TIMEOUT_SECONDS or self.process.poll() is not None:
                 raise TimeoutError(f"{self.name} set no rules: see {_log(self.name)}")
             await asyncio.sleep(_POLL_SECONDS)
 
     def listen(self) -> None:
-        """For changes; not before all is in place, or the proxy would pay for the kernel's word of each element."""
+        """Subscribe to changes; only after the start, as notifications of every element would slow the proxy."""
         self.monitor.setsockopt(270, 1, 7)  # NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES
 
     def drain(self) -> None:
@@ -80,32 +81,32 @@ class Running:
             _receive(self.monitor)
 
     async def next_commit(self) -> float:
-        """When the kernel next tells of changed rules, by the monotonic clock."""
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self.monitor, told.set)
+        """The time of the next notification of changed rules, by the monotonic clock."""
+        loop, notified = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self.monitor, notified.set)
         try:
-            await asyncio.wait_for(told.wait(), LONGEST_SYNC_SECONDS)
+            await asyncio.wait_for(notified.wait(), SYNC_TIMEOUT_SECONDS)
         except TimeoutError:
             raise TimeoutError(f"{self.name} changed nothing: see {_log(self.name)}") from None
         finally:
             loop.remove_reader(self.monitor)
         return time.monotonic()
 
-    def until_idle(self) -> None:
-        """Until it has used next to no CPU, by itself or by its tools, for a second."""
+    def wait_idle(self) -> None:
+        """Wait until the proxy and its child processes have used almost no CPU for a second."""
         spent = -1.0
-        while (now := self.cpu_seconds()) - spent > 0.02 or self._tools():
+        while (now := self.cpu_seconds()) - spent > 0.02 or self._children():
             spent = now
             time.sleep(1.0)
         self.drain()
 
-    def _tools(self) -> list[int]:
+    def _children(self) -> list[int]:
         listed = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return [int(pid) for path in listed for pid in path.read_text().split()]
 
 
 def _cpu_seconds(pid: int) -> float:
-    """None of a tool that has just ended: it is its caller's by now."""
+    """Zero for a process that has just ended: its time is included in its parent's."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -116,15 +117,15 @@ def _cpu_seconds(pid: int) -> float:
 def _receive(monitor: socket.socket) -> None:
     try:
         monitor.recv(1 << 16)
-    except OSError:  # so much happened that word was lost
+    except OSError:  # notifications were lost
         return
 
 
 def _netfilter() -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
-    opened.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
-    opened.bind((0, 0))
-    return opened
+    nft = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    nft.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
+    nft.bind((0, 0))
+    return nft
 
 
 def _log(name: str) -> Path:
@@ -132,21 +133,23 @@ def _log(name: str) -> Path:
 
 
 @contextmanager
-def run(name: str, lab: Lab, options: Sequence[str] = ALL_SERVICES) -> Iterator[Running]:
-    """From nothing: without the rules of an earlier run, and leaving none. `options` are those of ours."""
+def run(name: str, lab: Lab, options: Sequence[str] = ALL_SERVICES) -> Iterator[RunningProxy]:
+    """Start without rules of an earlier run, and remove the rules at the end. `options` are for our proxy."""
     node = nodes.plan_of(lab).node(NODES[name])
     argv = _argv(name, lab, node.name, options)
     monitor = namespaces.inside(node.namespace, _netfilter)
-    asking = namespaces.inside(node.namespace, _netfilter)
+    query = namespaces.inside(node.namespace, _netfilter)
     with _log(name).open("ab") as output:
-        process = subprocess.Popen([*AHEAD, *namespaces.command(node.namespace, argv)], stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [*REAL_TIME, *namespaces.command(node.namespace, argv)], stdout=output, stderr=output
+        )
     try:
-        yield Running(name, node.namespace, process, monitor, asking)
+        yield RunningProxy(name, node.namespace, process, monitor, query)
     finally:
         process.kill()
         process.wait()
         monitor.close()
-        asking.close()
+        query.close()
         for family in ("ip", "ip6"):
             argv = ["nft", "delete", "table", family, TABLES[name][0]]
             subprocess.run(namespaces.command(node.namespace, argv), capture_output=True, check=False)

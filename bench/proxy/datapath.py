@@ -1,7 +1,7 @@
-"""New connections through a node's rules: a client and an answering namespace on either side of each proxy's node.
+"""New connections through a node's rules, between a client and a server namespace at each proxy's node.
 
-The client has an address of the node's pods. All endpoints' addresses are those of the answering namespace, so that
-whichever the rules choose, the packets go the same way.
+The client has a pod address of the node. The server namespace has all endpoint addresses, so that packets take the
+same path whichever endpoint the rules choose.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Final
 
 from bench.proxy.contestants import NODES
 from bench.report import ROOT
@@ -22,43 +23,43 @@ from zonewise.lab.nodes import nodes
 from zonewise.lab.state import Lab
 
 ROUNDS, CONNECTIONS = 8, 2500
-_PODS = "172.16.0.0/12"
+_PODS: Final = "172.16.0.0/12"
 
 
 @contextmanager
-def ends(lab: Lab) -> Iterator[None]:
-    """Of both nodes; namespaces that go with the lab."""
+def client_and_server(lab: Lab) -> Iterator[None]:
+    """Create the namespaces at both nodes; they are removed with the lab."""
     with ExitStack() as stack:
         for name in NODES.values():
             node = nodes.plan_of(lab).node(name)
-            _lay(node)
-            server = subprocess.Popen(_inside(node, "answering", "answer"), cwd=ROOT)
+            _create_links(node)
+            server = subprocess.Popen(_inside(node, "server", "serve"), cwd=ROOT)
             stack.callback(server.wait)
             stack.callback(server.kill)
         yield
 
 
-async def connected(lab: Lab, names: Iterable[str], size: int) -> dict[str, dict[str, float]]:
-    """Medians of rounds, in turn, by name."""
+async def measure_connections(lab: Lab, names: Iterable[str], size: int) -> dict[str, dict[str, float]]:
+    """Medians of alternating rounds, by proxy."""
     plan = nodes.plan_of(lab)
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    rounds_by_name: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for seed in range(ROUNDS):
-        for name, rounds in found.items():
+        for name, rounds in rounds_by_name.items():
             node = plan.node(NODES[name])
             argv = _inside(node, "client", "connect", str(size), str(CONNECTIONS), str(seed))
-            done = await asyncio.to_thread(subprocess.run, argv, cwd=ROOT, capture_output=True, check=True)
-            rounds.append(json.loads(done.stdout))
+            process = await asyncio.to_thread(subprocess.run, argv, cwd=ROOT, capture_output=True, check=True)
+            rounds.append(json.loads(process.stdout))
     return {
-        name: {what: statistics.median(each[what] for each in rounds) for what in rounds[0]}
-        for name, rounds in found.items()
+        name: {what: statistics.median(figures[what] for figures in rounds) for what in rounds[0]}
+        for name, rounds in rounds_by_name.items()
     }
 
 
-def _lay(node: NodePlan) -> None:
+def _create_links(node: NodePlan) -> None:
     client_address = str(node.pods.v4[250])
-    client, answering = _namespace(node, "client"), _namespace(node, "answering")
-    namespaces.ip([f"netns add {client}", f"netns add {answering}"])
-    for other, link, near in ((client, "client0", "169.254.1.1"), (answering, "answer0", "169.254.2.1")):
+    client, server_namespace = _namespace(node, "client"), _namespace(node, "server")
+    namespaces.ip([f"netns add {client}", f"netns add {server_namespace}"])
+    for other, link, near in ((client, "client0", "169.254.1.1"), (server_namespace, "answer0", "169.254.2.1")):
         namespaces.ip([f"link add {link} type veth peer name eth0 netns {other}"], node.namespace)
         namespaces.ip([f"address add {near}/32 dev {link}", f"link set {link} up"], node.namespace)
         namespaces.ip(["link set lo up", "link set eth0 up"], other)
@@ -77,7 +78,7 @@ def _lay(node: NodePlan) -> None:
             "route add default via 169.254.2.1",
             f"route add local {_PODS} dev lo",
         ],
-        answering,
+        server_namespace,
     )
     namespaces.ip(
         [

@@ -1,27 +1,28 @@
-"""Real-time priority for all who take part, so that neighbours on the machine don't count; none where that would starve them."""
+"""Real-time priority for the measured processes, so that other processes matter less."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from zonewise.lab.controlplane.controlplane import ControlPlane
 from zonewise.lab.controlplane.programs import Program
 from zonewise.lab.state import Lab
 
-AHEAD = ("chrt", "--rr", "1")
-"""Before a command: ahead of neighbours, and in turn with each other."""
+REAL_TIME: Final = ("chrt", "--rr", "1")
+"""Command prefix: real-time priority, round robin among the measured processes."""
 
 
-def go_ahead(lab: Lab) -> None:
-    """The lab's API server with its store, and ourselves."""
+def raise_priority(lab: Lab) -> None:
+    """For the lab's API server, etcd and this process."""
     plane = ControlPlane.attach(lab.directory)
     for pid in (plane.process(Program.ETCD).pid, plane.process(Program.APISERVER).pid, os.getpid()):
         _set(pid, os.SCHED_RR, 1)
 
 
-def fall_back(pid: int) -> None:
-    """A process that would keep a core busy for minutes."""
+def reset_priority(pid: int) -> None:
+    """For a process that would keep a core busy for minutes."""
     _set(pid, os.SCHED_OTHER, 0)
 
 

@@ -1,1 +1,1 @@
-"""The simulator's sweeps and the controller's decisions against the Go tool's rates and their goals."""
+"""Speed of the simulator's sweeps and the controller's decisions, compared to the Go tool and to goals."""

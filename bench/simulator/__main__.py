@@ -1,4 +1,4 @@
-"""`make bench-simulator`: the large set on one core and two, compiling, memory, and what a decision costs the controller."""
+"""`make bench-simulator`: the large set on one core and two, compile time, memory, and the cost of a decision."""
 
 from __future__ import annotations
 
@@ -9,42 +9,47 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bench.report import Row, measured, median, publish
 
-ZONEWISE = str(Path(sys.executable).with_name("zonewise"))
-AHEAD_OF_NEIGHBOURS = ("nice", "-n", "-10") if os.geteuid() == 0 else ()
-GO_INPUTS_PER_CPU_SECOND = {"local": 28_000, "local-shared": 22_000, "local-weighted": 31_000, "local-opt": 35_000}
-GO_LARGE_SET_CPU_SECONDS = 1_783
-"""For local alone. Measured once on the tool behind the proposal's tables, library only, without its CSV."""
-OBTAINED = {
+ZONEWISE: Final = str(Path(sys.executable).with_name("zonewise"))
+HIGH_PRIORITY: Final = ("nice", "-n", "-10") if os.geteuid() == 0 else ()
+GO_INPUTS_PER_CPU_SECOND: Final = {
+    "local": 28_000,
+    "local-shared": 22_000,
+    "local-weighted": 31_000,
+    "local-opt": 35_000,
+}
+GO_LARGE_SET_CPU_SECONDS: Final = 1_783
+"""For `local` only; measured once with the tool behind the proposal's tables, without CSV output."""
+EXPECTED: Final = {
     "balanced": ("72.48", "38.84", "100.00", "100.00"),
     "local": ("86.71", "84.33", "98.25", "63.10"),
     "local-shared": ("86.89", "84.13", "98.94", "63.06"),
     "local-weighted": ("84.34", "83.90", "100.00", "43.88"),
     "local-opt": ("84.89", "83.74", "99.47", "49.45"),
 }
-"""Speed counts only for the right answer."""
+"""Expected scores, checked before a time is reported."""
 
 
 def main(chosen: list[str]) -> None:
-    """All parts; or those named on the command line, and of the others what they gave last time."""
+    """Run all parts, or those in `chosen` with the last results of the others."""
     parts = {"first-use": first_use, "sweeping": sweeping, "deciding": deciding, "moving": moving}
     rows = [
         row
         for part, measure in parts.items()
-        for row in measured(f"simulator-{part}", measure, anew=not chosen or part in chosen)
+        for row in measured(f"simulator-{part}", measure, rerun=not chosen or part in chosen)
     ]
     publish("simulator", "make bench-simulator", rows, NOTES)
 
 
-NOTES = """\
+NOTES: Final = """\
 Rates are inputs per CPU-second, so there a higher ratio is better. The Go tool's rates and its 1,783 CPU-seconds are earlier measurements of
-its library without output, not runs of this benchmark. The large set has 39,273,145 inputs; nodes in the same proportion are judged once, and count as often as they occur.
-Every cell of the table is checked at two decimals before a time is believed.
+its library without output, not runs of this benchmark. The large set has 39,273,145 inputs; nodes in the same proportion are computed once, and counted as often as they occur.
+Every cell of the table is checked at two decimals.
 First use compiles all algorithms into a cache that later runs read; its CPU-seconds are those of a run of the small set with an empty cache.
-Two cores against one is the wall time of the whole command, start included; with other work on the machine it tells of that, too. Decisions are `zonewise.routing.decide` in plain Python, without memory of an earlier one.
+Two cores against one is the wall time of the whole command, start included; other load on the machine affects it. Decisions are `zonewise.routing.decide` in plain Python, without memory of an earlier one.
 Moves are old endpoints that change consumers when one is added, over random shapes of the large set's kind, with a full rebalance each time; a flip to or from balanced counts as a move of all."""
 
 
@@ -60,10 +65,10 @@ def simulate(*arguments: str, cache: Path | None = None) -> Run:
         out = Path(directory) / "result.json"
         command = [ZONEWISE, "simulate", *arguments, "-o", "json", "--out", str(out), "--checkpoint", directory]
         environment = os.environ | ({"XDG_CACHE_HOME": str(cache)} if cache else {})
-        begin = time.monotonic()
-        process = subprocess.Popen([*AHEAD_OF_NEIGHBOURS, *command], env=environment)
+        started = time.monotonic()
+        process = subprocess.Popen([*HIGH_PRIORITY, *command], env=environment)
         _, status, usage = os.wait4(process.pid, 0)
-        wall_seconds = time.monotonic() - begin
+        wall_seconds = time.monotonic() - started
         if status:
             raise SystemExit(f"{' '.join(command)} failed")
         rows = json.loads(out.read_text())["tables"][0]["rows"]
@@ -83,7 +88,7 @@ def sweeping() -> list[Row]:
         _check(run)
     by_name = {row["algorithm"]: row["cpuSeconds"] for row in one.rows}
     inputs = 39_273_145
-    five = sum(by_name[name] for name in OBTAINED)
+    five = sum(by_name[name] for name in EXPECTED)
     peak = max(one.peak_mib, two.peak_mib)
     return [
         *(_rate(name, inputs / seconds) for name, seconds in by_name.items()),
@@ -103,8 +108,8 @@ def _rate(name: str, rate: float) -> Row:
 def _check(run: Run) -> None:
     for row in run.rows:
         cells = tuple(f"{row[column]:.2f}" for column in ("total", "inZone", "overload", "slices"))
-        if cells != OBTAINED.get(row["algorithm"], cells):
-            raise SystemExit(f"{row['algorithm']} on the large set gives {cells}, not {OBTAINED[row['algorithm']]}")
+        if cells != EXPECTED.get(row["algorithm"], cells):
+            raise SystemExit(f"{row['algorithm']} on the large set gives {cells}, not {EXPECTED[row['algorithm']]}")
 
 
 def deciding() -> list[Row]:
@@ -119,7 +124,7 @@ def deciding() -> list[Row]:
 
 
 def _decision(algorithm: str, spread: str) -> float:
-    command = [*AHEAD_OF_NEIGHBOURS, sys.executable, "-m", "bench.simulator.decision", algorithm, spread]
+    command = [*HIGH_PRIORITY, sys.executable, "-m", "bench.simulator.decision", algorithm, spread]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 

@@ -1,4 +1,4 @@
-"""The node proxy under faults: whoever has a healthy endpoint is served, whatever happens to proxy, rules and API server."""
+"""The node proxy under faults: Services with a healthy endpoint stay reachable without proxy, rules or API server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from network.proxy import node as beds
-from network.proxy.cluster import LABEL, Running, make_service, make_slice, started, visiting
-from network.proxy.node import FAR_PODS, NEAR_PODS, NODE, Bed
+from network.proxy import node as node_nets
+from network.proxy.cluster import LABEL, RunningProxy, connecting, create_service, create_slice, started
+from network.proxy.node import FAR_PODS, NEAR_PODS, NODE, NodeNet
 from support.kube.fault_proxy import FaultProxy
 from support.slices import cluster
 from support.waiting import eventually
@@ -45,36 +45,36 @@ Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def bed() -> Iterator[Bed]:
-    with beds.made() as made:
-        yield made
+def node_net() -> Iterator[NodeNet]:
+    with node_nets.create() as net:
+        yield net
 
 
 @dataclass
-class Site:
-    """A proxy on the bed's node, node a1 of a real cluster, which it reaches through `link`."""
+class ProxySetup:
+    """A proxy on the network's node, node a1 of a real cluster, which it reaches through `link`."""
 
-    bed: Bed
+    node_net: NodeNet
     client: Client
     namespace: str
     link: FaultProxy
-    proxy: Running
+    proxy: RunningProxy
 
     async def serve(self, name: str, addresses: Sequence[str], **spec: Any) -> str:
-        made = await make_service(self, name, {"ports": PORTS, **spec}, ours=True)
-        await make_slice(self, name, _endpoints(addresses), ours=True)
-        return str(made["spec"]["clusterIP"])
+        service = await create_service(self, name, {"ports": PORTS, **spec}, ours=True)
+        await create_slice(self, name, _endpoints(addresses), ours=True)
+        return str(service["spec"]["clusterIP"])
 
-    async def move(self, name: str, endpoints: Sequence[Json]) -> None:
+    async def set_endpoints(self, name: str, endpoints: Sequence[Json]) -> None:
         patch = MergePatch({"endpoints": list(endpoints)})
         await self.client.patch(ENDPOINT_SLICES, f"{name}-hand", patch, self.namespace)
 
     async def reaches(self, address: str, *expected: str, port: int = 80) -> None:
-        """From outside, all of these and nobody else."""
+        """From outside, exactly these endpoints answer."""
 
         async def check() -> bool:
-            found = await asyncio.to_thread(self.bed.endpoints, "out", address, port, 24)
-            return set(found) == set(expected)
+            answering = await asyncio.to_thread(self.node_net.endpoints, "out", address, port, 24)
+            return set(answering) == set(expected)
 
         await eventually(check, f"{address} leads to {expected}: {self.proxy.log.read_text()[-3000:]}")
 
@@ -87,9 +87,9 @@ def _endpoints(addresses: Sequence[str], **conditions: bool) -> list[Json]:
 
 
 @pytest.fixture
-async def site(breakable: ControlPlane, bed: Bed, tmp_path: Path) -> AsyncIterator[Site]:
+async def setup(breakable: ControlPlane, node_net: NodeNet, tmp_path: Path) -> AsyncIterator[ProxySetup]:
     await asyncio.to_thread(breakable.wait_ready)
-    inside = bed.inside("node")
+    inside = node_net.netns("node")
     async with AsyncExitStack() as stack:
         listen = _listening_in(inside)
         link = await stack.enter_async_context(FaultProxy(breakable.server, listen))
@@ -98,9 +98,9 @@ async def site(breakable: ControlPlane, bed: Bed, tmp_path: Path) -> AsyncIterat
         breakable.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         await stack.enter_async_context(_node(client))
         config = link.kubeconfig(breakable.kubeconfig, tmp_path)
-        running = Running(config, "a1", inside, tmp_path / "proxy.log")
+        running = RunningProxy(config, "a1", inside, tmp_path / "proxy.log")
         await stack.enter_async_context(_in_thread(started(running)))
-        yield Site(bed, client, namespace, link, running)
+        yield ProxySetup(node_net, client, namespace, link, running)
         for resource in (SERVICES, ENDPOINT_SLICES):
             await client.delete_collection(resource, namespace)
 
@@ -111,7 +111,7 @@ def _listening_in(namespace: str) -> Callable[[int], socket.socket]:
 
 @asynccontextmanager
 async def _in_thread(entered: Any) -> AsyncIterator[None]:
-    """The link between proxy and API server is carried by this loop: nothing may block it."""
+    """The link between proxy and API server runs in this loop, so nothing may block it."""
     await asyncio.to_thread(entered.__enter__)
     try:
         yield
@@ -122,11 +122,11 @@ async def _in_thread(entered: Any) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _node(client: Client) -> AsyncIterator[None]:
     status = {"addresses": [{"type": "InternalIP", "address": address} for address in NODE]}
-    made = {
+    node = {
         "metadata": {"name": "a1", "labels": {ZONE: "a"}},
         "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]},
     }
-    await client.create(NODES.whole(), made)
+    await client.create(NODES.whole(), node)
     await client.patch(NODES, "a1", MergePatch({"status": status}), subresource="status")
     try:
         yield
@@ -134,50 +134,50 @@ async def _node(client: Client) -> AsyncIterator[None]:
         await client.delete(NODES, "a1")
 
 
-async def test_killed_in_the_middle_of_syncs(site: Site) -> None:
-    """While endpoints come and go at two Services and others are many: no connection fails, and all ends as it should."""
-    chance = random.Random(3)
-    address = await site.serve("web", [*FAR, *NEAR])
+async def test_no_connection_fails_when_killed_during_syncs(setup: ProxySetup) -> None:
+    """While endpoints of two Services change, among many others; the final state is correct."""
+    rng = random.Random(3)
+    address = await setup.serve("web", [*FAR, *NEAR])
     for number in range(BYSTANDERS):
-        await site.serve(f"other-{number}", chance.sample(FAR, 2))
-    await site.reaches(address, *FAR, *NEAR)
-    over = asyncio.Event()
-    with visiting(site.bed.inside("out"), address) as visit:
-        churning = asyncio.create_task(_churn(site, chance, over))
+        await setup.serve(f"other-{number}", rng.sample(FAR, 2))
+    await setup.reaches(address, *FAR, *NEAR)
+    stopped = asyncio.Event()
+    with connecting(setup.node_net.netns("out"), address) as connections:
+        churn_task = asyncio.create_task(_churn(setup, rng, stopped))
         for _ in range(KILLS):
-            await asyncio.sleep(chance.uniform(0.2, 1.6))  # while it starts, says everything, or follows changes
-            await asyncio.to_thread(site.proxy.stop, signal.SIGKILL)
-            site.proxy.start()
-        over.set()
-        await churning
-        await site.move("web", _endpoints(FAR[:2]))
-        await eventually(site.proxy.adopted, "it adopts")
-        await site.reaches(address, *FAR[:2])
-    print(f"{KILLS} kills, {len(visit.tries)} connections, {len(visit.failures)} failed")
-    assert visit.failures == []
-    assert len(visit.tries) > 100
+            await asyncio.sleep(rng.uniform(0.2, 1.6))  # during start, full sync or updates
+            await asyncio.to_thread(setup.proxy.stop, signal.SIGKILL)
+            setup.proxy.start()
+        stopped.set()
+        await churn_task
+        await setup.set_endpoints("web", _endpoints(FAR[:2]))
+        await eventually(setup.proxy.adopted, "the restarted proxy is in sync")
+        await setup.reaches(address, *FAR[:2])
+    print(f"{KILLS} kills, {len(connections.tries)} connections, {len(connections.failures)} failed")
+    assert connections.failures == []
+    assert len(connections.tries) > 100
 
 
-async def _churn(site: Site, chance: random.Random, over: asyncio.Event) -> None:
-    while not over.is_set():
-        await site.move("web", _endpoints([FAR[0], *chance.sample([*FAR[1:], *NEAR], 2)]))
-        await site.move(f"other-{chance.randrange(BYSTANDERS)}", _endpoints(chance.sample(FAR, chance.randrange(3))))
+async def _churn(setup: ProxySetup, rng: random.Random, stopped: asyncio.Event) -> None:
+    while not stopped.is_set():
+        await setup.set_endpoints("web", _endpoints([FAR[0], *rng.sample([*FAR[1:], *NEAR], 2)]))
+        await setup.set_endpoints(f"other-{rng.randrange(BYSTANDERS)}", _endpoints(rng.sample(FAR, rng.randrange(3))))
         await asyncio.sleep(0.01)
 
 
 class Established:
-    """A connection through the Service that goes on and on."""
+    """A long-lived connection through the Service."""
 
-    def __init__(self, bed: Bed, listening: socket.socket, address: str) -> None:
-        self._client = namespaces.inside(bed.inside("out"), lambda: socket.create_connection((address, 80), 30))
-        self._server, _ = listening.accept()
+    def __init__(self, node_net: NodeNet, listener: socket.socket, address: str) -> None:
+        self._client = namespaces.inside(node_net.netns("out"), lambda: socket.create_connection((address, 80), 30))
+        self._server, _ = listener.accept()
         self._server.settimeout(30)
         self._client.settimeout(30)
 
     def works(self) -> bool:
         self._client.sendall(b"ping")
-        asked = self._server.recv(4)
-        self._server.sendall(asked)
+        received = self._server.recv(4)
+        self._server.sendall(received)
         return self._client.recv(4) == b"ping"
 
     def close(self) -> None:
@@ -185,194 +185,200 @@ class Established:
         self._server.close()
 
 
-async def test_updates_outages_and_damage_touch_no_connection(site: Site) -> None:
-    """Rolling updates, other zones, the API server away, rules said again, another process: traffic goes on."""
-    address = await site.serve("web", [*FAR, *NEAR])
-    lasting_at = str((await make_service(site, "lasting", {"ports": PORTS}, ours=True))["spec"]["clusterIP"])
-    await make_slice(site, "lasting", _endpoints([FAR[0]]), ours=True)
-    await site.client.patch(
-        ENDPOINT_SLICES, "lasting-hand", MergePatch({"ports": [{"name": "main", "port": 7070}]}), site.namespace
+async def test_updates_outages_and_damage_break_no_connection(setup: ProxySetup) -> None:
+    """Rolling updates, zone changes, API server outages, full syncs, restarts."""
+    address = await setup.serve("web", [*FAR, *NEAR])
+    established_at = str((await create_service(setup, "long-lived", {"ports": PORTS}, ours=True))["spec"]["clusterIP"])
+    await create_slice(setup, "long-lived", _endpoints([FAR[0]]), ours=True)
+    await setup.client.patch(
+        ENDPOINT_SLICES, "long-lived-hand", MergePatch({"ports": [{"name": "main", "port": 7070}]}), setup.namespace
     )
-    await site.reaches(address, *FAR, *NEAR)
-    listening = namespaces.inside(site.bed.inside("far"), lambda: socket.create_server((FAR[0], 7070)))
-    with listening:
-        lasting = await eventually(lambda: _established(site.bed, listening, lasting_at), "the lasting connection")
+    await setup.reaches(address, *FAR, *NEAR)
+    listener = namespaces.inside(setup.node_net.netns("far"), lambda: socket.create_server((FAR[0], 7070)))
+    with listener:
+        established = await eventually(
+            lambda: _established(setup.node_net, listener, established_at), "the established connection"
+        )
         try:
-            with visiting(site.bed.inside("out"), address) as visit:
+            with connecting(setup.node_net.netns("out"), address) as connections:
                 for _ in range(ROUNDS):
-                    await _roll(site)
-                    assert await asyncio.to_thread(lasting.works), "after a rolling update"
-                    await _another_zone(site)
-                    assert await asyncio.to_thread(lasting.works), "after the node changed its zone"
-                    await _outage(site, lasting_at)
-                    assert await asyncio.to_thread(lasting.works), "after an outage, and with everything said again"
-                await asyncio.to_thread(site.proxy.stop, signal.SIGKILL)
-                site.proxy.start()
-                await eventually(site.proxy.adopted, "it adopts")
-                assert await asyncio.to_thread(lasting.works), "after a restart"
-                await site.move("lasting", [])
-                await eventually(lambda: site.bed.knock("out", lasting_at) == ["refused"], "no new one any more")
-                assert await asyncio.to_thread(lasting.works), "established connections are their endpoint's to end"
+                    await _roll(setup)
+                    assert await asyncio.to_thread(established.works), "after a rolling update"
+                    await _another_zone(setup)
+                    assert await asyncio.to_thread(established.works), "after the node changed its zone"
+                    await _outage(setup, established_at)
+                    assert await asyncio.to_thread(established.works), "after an outage and a full sync"
+                await asyncio.to_thread(setup.proxy.stop, signal.SIGKILL)
+                setup.proxy.start()
+                await eventually(setup.proxy.adopted, "the restarted proxy is in sync")
+                assert await asyncio.to_thread(established.works), "after a restart"
+                await setup.set_endpoints("long-lived", [])
+                await eventually(
+                    lambda: setup.node_net.connect("out", established_at) == ["refused"], "no new connections"
+                )
+                assert await asyncio.to_thread(established.works), "only the endpoint ends an established connection"
         finally:
-            lasting.close()
-    print(f"{len(visit.tries)} connections, {len(visit.failures)} failed")
-    assert visit.failures == []
+            established.close()
+    print(f"{len(connections.tries)} connections, {len(connections.failures)} failed")
+    assert connections.failures == []
 
 
-async def _established(bed: Bed, listening: socket.socket, address: str) -> Established | None:
+async def _established(node_net: NodeNet, listener: socket.socket, address: str) -> Established | None:
     try:
-        return await asyncio.to_thread(Established, bed, listening, address)
+        return await asyncio.to_thread(Established, node_net, listener, address)
     except ConnectionRefusedError:
         return None
 
 
-async def _roll(site: Site) -> None:
-    """One after the other is replaced: the new one ready first, then the old one terminating, then gone."""
+async def _roll(setup: ProxySetup) -> None:
+    """Replace one endpoint after the other: the new one is ready, then the old one terminates, then it is deleted."""
     pods = [*FAR, *NEAR]
     for old, new in zip(pods[:2], pods[3:], strict=True):
         left = [pod for pod in pods[:3] if pod != old]
-        await site.move("web", _endpoints([*left, old, new]))
+        await setup.set_endpoints("web", _endpoints([*left, old, new]))
         leaving = _endpoints([old], ready=False, serving=True, terminating=True)
-        await site.move("web", [*_endpoints([*left, new]), *leaving])
-        await site.move("web", _endpoints([*left, new]))
+        await setup.set_endpoints("web", [*_endpoints([*left, new]), *leaving])
+        await setup.set_endpoints("web", _endpoints([*left, new]))
         await asyncio.sleep(0.05)
-    await site.move("web", _endpoints(pods))
+    await setup.set_endpoints("web", _endpoints(pods))
 
 
-async def _another_zone(site: Site) -> None:
+async def _another_zone(setup: ProxySetup) -> None:
     for zone in ("b", "a"):
-        await site.client.patch(NODES, "a1", MergePatch({"metadata": {"labels": {ZONE: zone}}}))
+        await setup.client.patch(NODES, "a1", MergePatch({"metadata": {"labels": {ZONE: zone}}}))
         await asyncio.sleep(0.05)
 
 
-async def _outage(site: Site, address: str) -> None:
-    """Without the API server the last rules stay, what others break is repaired from memory, and changes come afterwards."""
-    await site.link.refuse()
-    site.bed.nft("add", "element", "ip", "zonewise", "cluster-ips", "{ 10.9.9.9 }")
-    known = ("list", "set", "ip", "zonewise", "cluster-ips")
-    await eventually(lambda: "10.9.9.9" not in site.bed.nft(*known), "a repair")
-    assert address in site.bed.nft("list", "map", "ip", "zonewise", "svc")
-    await site.move("web", _endpoints([*NEAR, *FAR[:1]]))
-    await site.link.heal()
-    web = str((await site.client.get(SERVICES, "web", site.namespace)).spec.cluster_ip)
-    await site.reaches(web, *NEAR, *FAR[:1])
-    await site.move("web", _endpoints([*FAR, *NEAR]))
+async def _outage(setup: ProxySetup, address: str) -> None:
+    """Without the API server the rules stay, foreign changes are repaired from memory, and updates follow later."""
+    await setup.link.refuse()
+    setup.node_net.nft("add", "element", "ip", "zonewise", "cluster-ips", "{ 10.9.9.9 }")
+    list_cluster_ips = ("list", "set", "ip", "zonewise", "cluster-ips")
+    await eventually(lambda: "10.9.9.9" not in setup.node_net.nft(*list_cluster_ips), "a repair")
+    assert address in setup.node_net.nft("list", "map", "ip", "zonewise", "svc")
+    await setup.set_endpoints("web", _endpoints([*NEAR, *FAR[:1]]))
+    await setup.link.heal()
+    web = str((await setup.client.get(SERVICES, "web", setup.namespace)).spec.cluster_ip)
+    await setup.reaches(web, *NEAR, *FAR[:1])
+    await setup.set_endpoints("web", _endpoints([*FAR, *NEAR]))
 
 
 DAMAGE = {
-    "the table is deleted": ["delete", "table", "ip", "zonewise"],
-    "all is flushed": ["flush", "ruleset"],
-    "a chain is emptied": ["flush", "chain", "ip", "zonewise", "nat-in"],
-    "endpoints are removed": ["flush", "map", "ip", "zonewise", "ep"],
-    "services are removed": ["flush", "map", "ip", "zonewise", "svc"],
-    "a rule stands before ours": ["insert", "rule", "ip", "zonewise", "nat-in", "accept"],
+    "table deleted": ["delete", "table", "ip", "zonewise"],
+    "ruleset flushed": ["flush", "ruleset"],
+    "chain flushed": ["flush", "chain", "ip", "zonewise", "nat-in"],
+    "endpoints flushed": ["flush", "map", "ip", "zonewise", "ep"],
+    "services flushed": ["flush", "map", "ip", "zonewise", "svc"],
+    "rule inserted before ours": ["insert", "rule", "ip", "zonewise", "nat-in", "accept"],
 }
 
 
-async def test_what_others_do_to_the_table_is_undone(site: Site) -> None:
-    """Within seconds, counted as a whole transaction, and a change that comes meanwhile is not lost."""
-    address = await site.serve("web", FAR)
-    await site.reaches(address, *FAR)
+async def test_foreign_changes_to_the_table_are_repaired(setup: ProxySetup) -> None:
+    """By a counted full sync; an update at the same time is not lost."""
+    address = await setup.serve("web", FAR)
+    await setup.reaches(address, *FAR)
     for number, damage in enumerate(DAMAGE.values()):
         expected = [FAR, NEAR][number % 2]
-        before = site.metric("zonewise_proxy_commits_total")
-        await asyncio.to_thread(site.bed.nft, *damage)
-        await site.move("web", _endpoints(expected))
-        await site.reaches(address, *expected)
-        assert site.metric("zonewise_proxy_commits_total") > before
-    assert site.proxy.said("changed by others")
+        before = setup.metric("zonewise_proxy_commits_total")
+        await asyncio.to_thread(setup.node_net.nft, *damage)
+        await setup.set_endpoints("web", _endpoints(expected))
+        await setup.reaches(address, *expected)
+        assert setup.metric("zonewise_proxy_commits_total") > before
+    assert setup.proxy.logged("changed by others")
 
 
-async def test_many_changes_at_once_are_few_transactions(site: Site) -> None:
-    """While the proxy is stopped, or just busy, changes gather; then they are taken together."""
+async def test_many_changes_are_applied_in_few_syncs(setup: ProxySetup) -> None:
+    """Changes that arrive while the proxy is stopped or busy are applied together."""
     services = {f"web-{number}": FAR[number % 3] for number in range(20)}
-    addresses = {name: await site.serve(name, FAR) for name in services}
-    await site.reaches(addresses["web-19"], *FAR)
-    before = site.metric("zonewise_proxy_sync_seconds_count")
-    assert site.proxy.process is not None
-    site.proxy.process.send_signal(signal.SIGSTOP)
+    addresses = {name: await setup.serve(name, FAR) for name in services}
+    await setup.reaches(addresses["web-19"], *FAR)
+    before = setup.metric("zonewise_proxy_sync_seconds_count")
+    assert setup.proxy.process is not None
+    setup.proxy.process.send_signal(signal.SIGSTOP)
     try:
         for turn in range(CHANGES // len(services)):
             shown = FAR[turn % 3 :]
-            await asyncio.gather(*(site.move(name, _endpoints(shown)) for name in services))
-        await asyncio.gather(*(site.move(name, _endpoints([last])) for name, last in services.items()))
+            await asyncio.gather(*(setup.set_endpoints(name, _endpoints(shown)) for name in services))
+        await asyncio.gather(*(setup.set_endpoints(name, _endpoints([last])) for name, last in services.items()))
     finally:
-        site.proxy.process.send_signal(signal.SIGCONT)
-    asked = [{"address": addresses[name], "port": 80, "count": 3} for name in services]
+        setup.proxy.process.send_signal(signal.SIGCONT)
+    requests = [{"address": addresses[name], "port": 80, "count": 3} for name in services]
 
     async def settled() -> bool:
-        answers = await asyncio.to_thread(site.bed.ask, "out", *asked)
-        return [{each.split()[0] for each in found} for found in answers] == [{last} for last in services.values()]
+        answers = await asyncio.to_thread(setup.node_net.request, "out", *requests)
+        return [{answer.split()[0] for answer in tries} for tries in answers] == [{last} for last in services.values()]
 
     await eventually(settled, "the last of all changes")
-    syncs = site.metric("zonewise_proxy_sync_seconds_count") - before
+    syncs = setup.metric("zonewise_proxy_sync_seconds_count") - before
     print(f"{CHANGES} changes in {syncs:.0f} syncs")
     assert syncs <= CHANGES / 10
 
 
-async def test_hostile_services_harm_nobody_else(site: Site) -> None:
-    """Long names, addresses that are others', the same endpoint again and again, ports without end."""
-    address = await site.serve("web", FAR)
-    thief = {"ports": PORTS, "externalIPs": [address, "198.51.100.1"]}
-    await make_service(site, "thief", thief, ours=True)
-    await make_slice(site, "thief", _endpoints(NEAR), ours=True)
-    await make_service(site, "also-wants", {"ports": PORTS, "externalIPs": ["198.51.100.1"]}, ours=True)
-    await make_slice(site, "also-wants", _endpoints(FAR), ours=True)
-    twice = await site.serve("x" * 63, [FAR[0]] * 3 + [FAR[1]])
+async def test_hostile_services_do_not_affect_others(setup: ProxySetup) -> None:
+    """Long names, addresses of other Services, duplicate endpoints, thousands of ports."""
+    address = await setup.serve("web", FAR)
+    claimant = {"ports": PORTS, "externalIPs": [address, "198.51.100.1"]}
+    await create_service(setup, "claimant", claimant, ours=True)
+    await create_slice(setup, "claimant", _endpoints(NEAR), ours=True)
+    await create_service(setup, "also-wants", {"ports": PORTS, "externalIPs": ["198.51.100.1"]}, ours=True)
+    await create_slice(setup, "also-wants", _endpoints(FAR), ours=True)
+    twice = await setup.serve("x" * 63, [FAR[0]] * 3 + [FAR[1]])
     many = [{"name": f"p{number}", "port": 1000 + number} for number in range(2000)]
-    wide = str((await make_service(site, "wide", {"ports": many}, ours=True))["spec"]["clusterIP"])
+    wide = str((await create_service(setup, "wide", {"ports": many}, ours=True))["spec"]["clusterIP"])
     body = {
         "metadata": {"name": "wide-hand", "labels": {"kubernetes.io/service-name": "wide", **LABEL}},
         "addressType": "IPv4",
         "ports": [{"name": port["name"], "port": 8080} for port in many],
         "endpoints": _endpoints([FAR[2]]),
     }
-    await site.client.create(ENDPOINT_SLICES.whole(), body, site.namespace)
-    await site.reaches(wide, FAR[2], port=1000)
-    await site.reaches(wide, FAR[2], port=2999)
-    await site.reaches(address, *FAR)
-    await site.reaches(twice, *FAR[:2])
-    await site.reaches("198.51.100.1", *FAR)
-    told = [line for line in site.proxy.log.read_text().splitlines() if "left out" in line and site.namespace in line]
-    assert len([line for line in told if "thief" in line and address in line]) == 1, "one line says so"
-    assert len([line for line in told if "198.51.100.1" in line]) == 1
+    await setup.client.create(ENDPOINT_SLICES.whole(), body, setup.namespace)
+    await setup.reaches(wide, FAR[2], port=1000)
+    await setup.reaches(wide, FAR[2], port=2999)
+    await setup.reaches(address, *FAR)
+    await setup.reaches(twice, *FAR[:2])
+    await setup.reaches("198.51.100.1", *FAR)
+    left_out = [
+        line for line in setup.proxy.log.read_text().splitlines() if "left out" in line and setup.namespace in line
+    ]
+    assert len([line for line in left_out if "claimant" in line and address in line]) == 1, "logged once"
+    assert len([line for line in left_out if "198.51.100.1" in line]) == 1
 
 
-def _capabilities(running: Running) -> set[int]:
-    """All that it has, and all that it could ever get, as the kernel's numbers: CAP_NET_ADMIN is the twelfth."""
+def _capabilities(running: RunningProxy) -> set[int]:
+    """The effective, permitted and bounding sets as bit masks; CAP_NET_ADMIN is bit 12."""
     assert running.process is not None
     status = Path("/proc", str(running.process.pid), "status").read_text().splitlines()
-    held = {line.split()[0]: int(line.split()[1], 16) for line in status if line.startswith("Cap")}
-    return {held[kind] for kind in ("CapEff:", "CapPrm:", "CapBnd:")}
+    masks = {line.split()[0]: int(line.split()[1], 16) for line in status if line.startswith("Cap")}
+    return {masks[kind] for kind in ("CapEff:", "CapPrm:", "CapBnd:")}
 
 
-async def test_it_runs_with_one_capability(site: Site) -> None:
-    """And says what is missing without it."""
-    assert _capabilities(site.proxy) == {1 << 12}
-    address = await site.serve("web", FAR)
-    await site.reaches(address, *FAR)
-    powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", *site.proxy.command()]
-    argv = namespaces.command(site.proxy.namespace, powerless)
+async def test_proxy_needs_only_net_admin(setup: ProxySetup) -> None:
+    """The error without it names the capability."""
+    assert _capabilities(setup.proxy) == {1 << 12}
+    address = await setup.serve("web", FAR)
+    await setup.reaches(address, *FAR)
+    powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", *setup.proxy.command()]
+    argv = namespaces.command(setup.proxy.namespace, powerless)
     tried = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
-    said, complained = await tried.communicate()
+    output, errors = await tried.communicate()
     assert tried.returncode
-    assert "CAP_NET_ADMIN" in (said + complained).decode()
+    assert "CAP_NET_ADMIN" in (output + errors).decode()
 
 
-async def test_a_zone_that_no_group_is_for_is_served_nevertheless(site: Site) -> None:
-    """By the groups of other zones, which it then watches; a hard rule stays hard."""
+async def test_zone_without_a_slice_group_is_served(setup: ProxySetup) -> None:
+    """The proxy then watches the groups of other zones; a hard rule stays hard."""
     addresses = {}
     for strength in ("Prefer", "Require"):
-        name, asked = strength.lower(), {"endpointslice.kubernetes.io/same-zone": strength}
+        name, annotations = strength.lower(), {"endpointslice.kubernetes.io/same-zone": strength}
         spec = {"ports": PORTS, "selector": {"app": "web"}}
-        made = await make_service(site, name, spec, ours=True, annotations=asked)
-        addresses[strength] = str(made["spec"]["clusterIP"])
+        service = await create_service(setup, name, spec, ours=True, annotations=annotations)
+        addresses[strength] = str(service["spec"]["clusterIP"])
         hinted = [endpoint(address, "b1", zones=["b"]) for address in FAR]
-        await make_slice(site, name, hinted, ours=True)
+        await create_slice(setup, name, hinted, ours=True)
         group = MergePatch({"metadata": {"labels": {"zonewise.dev/consumer": "b"}}})
-        await site.client.patch(ENDPOINT_SLICES, f"{name}-hand", group, site.namespace)
-    await asyncio.to_thread(site.proxy.stop)
-    site.proxy.start()
-    await site.reaches(addresses["Prefer"], *FAR)
-    require = addresses["Require"]  # its rules may come a sync later
-    await eventually(lambda: site.bed.knock("out", require) == ["refused"], "a hard rule stays hard")
+        await setup.client.patch(ENDPOINT_SLICES, f"{name}-hand", group, setup.namespace)
+    await asyncio.to_thread(setup.proxy.stop)
+    setup.proxy.start()
+    await setup.reaches(addresses["Prefer"], *FAR)
+    require = addresses["Require"]  # its rules may come one sync later
+    await eventually(lambda: setup.node_net.connect("out", require) == ["refused"], "a hard rule stays hard")

@@ -1,6 +1,7 @@
-"""The node proxy: routing decisions in nftables, different on every node as topology asks.
+"""The node proxy: topology-aware Service routing in nftables, decided for each node.
 
-`targets` finds the endpoints, `rules` says what becomes of each address, `fragment` and `ruleset` turn that into
-elements and chains, `layout` knows the table, `netlink` and `expressions` its encoding: all pure. `kernel`, `plane`,
-`conntrack`, `measuring`, `sources` and `server` act.
+`decide` (pure): `targets` selects the endpoints of a port, `rules` what happens to each of its addresses.
+`wire` (pure): `elements` and `ruleset` turn rules into nftables elements and chains, `layout` defines the table,
+`netlink` and `expressions` its encoding. `nft_socket`, `applier`, `conntrack`, `connection_stats`, `informers` and
+`server` do the I/O.
 """

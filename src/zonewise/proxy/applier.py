@@ -1,7 +1,7 @@
-"""Brings rulesets into the kernel: the one place that changes nftables.
+"""Applies rulesets to the kernel; only this module changes nftables.
 
-A change is one transaction per family. When the kernel refuses one, or somebody else has touched our tables, everything
-is said again in one transaction that replaces whatever is there; established connections don't notice either.
+A change is one transaction per family. If the kernel rejects it, or another program has changed our tables, one
+transaction replaces the whole table. Established connections survive both.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from zonewise.proxy.wire.netlink import Message
 from zonewise.proxy.wire.ruleset import ElementConflict, Ruleset
 
 COMMITS = Counter("zonewise_proxy_commits", "Transactions sent to the kernel", ["family", "scope"])
-REFUSALS = Counter("zonewise_proxy_refusals", "Transactions that the kernel refused", ["family"])
+REFUSALS = Counter("zonewise_proxy_refusals", "Transactions rejected by the kernel", ["family"])
 COMMIT_SECONDS = Histogram(
-    "zonewise_proxy_commit_seconds", "How long a transaction takes", buckets=(1e-4, 1e-3, 0.01, 0.1, 0.5, 1, 5)
+    "zonewise_proxy_commit_seconds", "Duration of a transaction", buckets=(1e-4, 1e-3, 0.01, 0.1, 0.5, 1, 5)
 )
 
 _log = log.get_logger(__name__)
@@ -36,9 +36,9 @@ Changes = Mapping[Family, Mapping[PortName, PortRules | None]]
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """What rules need to know of the node: who its pods are, and the addresses its node ports are served on.
+    """The node's network as the rules need it: its pods, and the addresses that serve node ports.
 
-    What goes to an address within `service_ranges` that is no Service's is dropped.
+    Traffic to addresses within `service_ranges` that belong to no Service is dropped.
     """
 
     pod_ranges: tuple[str, ...] = ()
@@ -55,29 +55,28 @@ class Applier:
         self._rulesets = {family: _ruleset(family, network) for family in families}
 
     def start(self, changes: Changes) -> None:
-        """Adopt what an earlier process left: addresses that are served stay served, clients keep their endpoints."""
+        """Take over the tables of an earlier process without interrupting service or session affinity."""
         for family, ruleset in self._rulesets.items():
             ruleset.adopt(changes.get(family, {}))
         self.repair()
 
     def apply(self, changes: Changes) -> None:
-        for family, wanted in changes.items():
-            messages = self._rulesets[family].change(wanted)
+        for family, ports in changes.items():
+            messages = self._rulesets[family].diff(ports)
             if not messages:
                 continue
             try:
                 self._commit(family, messages, "change")
             except NftRefusedError as error:
                 REFUSALS.labels(family.name).inc()
-                _log.warning("change refused, saying everything again", family=family.name, error=str(error))
-                self._say_all(family)
+                _log.warning("update rejected, resyncing", family=family.name, error=str(error))
+                self._resync(family)
 
     def repair(self) -> None:
         for family in self._rulesets:
-            self._say_all(family)
+            self._resync(family)
 
-    def move(self, network: NodeNetwork) -> None:
-        """The node has other addresses or pod ranges now."""
+    def set_node_network(self, network: NodeNetwork) -> None:
         if network == self.network:
             return
         self.network = network
@@ -86,19 +85,19 @@ class Applier:
             self._rulesets[family].adopt(old.ports)
         self.repair()
 
-    def contests(self) -> list[ElementConflict]:
-        return [contest for ruleset in self._rulesets.values() for contest in ruleset.contests()]
+    def conflicts(self) -> list[ElementConflict]:
+        return [conflict for ruleset in self._rulesets.values() for conflict in ruleset.conflicts()]
 
-    def _say_all(self, family: Family) -> None:
-        """In place, or if that is refused because the table is not as we know it, as a table made anew."""
+    def _resync(self, family: Family) -> None:
+        """Update the table in place; if the kernel rejects that, as the table is not as expected, recreate it."""
         ruleset = self._rulesets[family]
         try:
-            messages = ruleset.whole(self._kernel.chains(family), self._kernel.sets(family))
+            messages = ruleset.full_sync(self._kernel.chains(family), self._kernel.sets(family))
             self._commit(family, messages, "whole")
         except NftRefusedError as error:
             REFUSALS.labels(family.name).inc()
-            _log.warning("table made anew", family=family.name, error=str(error))
-            self._commit(family, ruleset.whole(anew=True), "anew")
+            _log.warning("full sync rejected, recreating the table", family=family.name, error=str(error))
+            self._commit(family, ruleset.full_sync(recreate=True), "anew")
 
     def _commit(self, family: Family, messages: list[Message], scope: str) -> None:
         with COMMIT_SECONDS.time():
@@ -107,28 +106,28 @@ class Applier:
 
 
 def clean_up(kernel: NftSocket) -> list[Family]:
-    """Remove our tables; says of which families there were any."""
-    found = [family for family in FAMILIES.values() if kernel.chains(family)]
-    kernel.commit([nft_messages.delete_table(family) for family in found])
-    return found
+    """Delete our tables; returns the families that had one."""
+    families = [family for family in FAMILIES.values() if kernel.chains(family)]
+    kernel.commit([nft_messages.delete_table(family) for family in families])
+    return families
 
 
 def _ruleset(family: Family, network: NodeNetwork) -> Ruleset:
-    ranges = _of_family(family, network.pod_ranges)
-    options = LayoutOptions(network.masquerade_all, bool(ranges), network.pods_interface)
+    pods = _of_family(family, network.pod_ranges)
+    options = LayoutOptions(network.masquerade_all, bool(pods), network.pods_interface)
     addresses = tuple(address for address in network.addresses if family.owns(address))
     services = _of_family(family, network.service_ranges)
-    return Ruleset(ElementWriter(family, options, addresses), _bounds(ranges), _bounds(services))
+    return Ruleset(ElementWriter(family, options, addresses), _bounds(pods), _bounds(services))
 
 
 def _of_family(family: Family, ranges: Iterable[str]) -> list[IPv4Network | IPv6Network]:
-    networks: list[Any] = [ip_network(written, strict=False) for written in ranges]
-    mine = [network for network in networks if network.max_prefixlen == family.address_bytes * 8]
-    return list(collapse_addresses(mine))
+    networks: list[Any] = [ip_network(text, strict=False) for text in ranges]
+    matching = [network for network in networks if network.max_prefixlen == family.address_bytes * 8]
+    return list(collapse_addresses(matching))
 
 
 def _bounds(networks: Iterable[IPv4Network | IPv6Network]) -> list[tuple[bytes, bool]]:
-    """Where each range begins and where, exclusive, it ends; the last address of all has none after it."""
+    """The start of each range and its exclusive end; a range up to the last address has no end."""
     bounds: list[tuple[bytes, bool]] = []
     for network in networks:
         first, last = int(network.network_address), int(network.broadcast_address)

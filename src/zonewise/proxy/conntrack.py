@@ -1,7 +1,8 @@
-"""Stale UDP flows: the kernel remembers where a flow went, and would send its next packet to an endpoint that is gone.
+"""Conntrack entries: removal of stale UDP flows, and reading of flows for traffic metrics.
 
-TCP ends by itself; a UDP client that goes on sending keeps its flow alive for ever. After a change, the flows to the
-ports that changed are looked at, and those to targets that no longer answer are forgotten.
+Conntrack sends the packets of a flow to the endpoint of its first packet. TCP connections end; a UDP client that keeps
+sending keeps its flow to a deleted endpoint alive for ever. After a change, the flows of the changed ports are dumped,
+and those to targets that no longer serve are deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from prometheus_client import Counter
 
 from zonewise.proxy.decide.rules import PortName, PortRules
 from zonewise.proxy.decide.targets import EndpointTarget
-from zonewise.proxy.wire.elements import Frontend, fronts
+from zonewise.proxy.wire.elements import Frontend, frontends
 from zonewise.proxy.wire.family import Family
 from zonewise.proxy.wire.netlink import DUMP, REQUEST, attributes, number, received
 
@@ -24,9 +25,9 @@ FORGOTTEN = Counter("zonewise_proxy_flows_forgotten", "Stale UDP flows removed f
 
 _SUBSYSTEM, _GET, _DELETE = 1, 1, 2
 _ATTRIBUTE: Final = struct.Struct("=HH")
-_FOUR: Final = struct.Struct(">8x4s4x4s8xB7xH6xH2x")
-_SIX: Final = struct.Struct(">8x16s4x16s8xB7xH6xH2x")
-_COUNTED: Final = struct.Struct(">16xQ")
+_IPV4_TUPLE: Final = struct.Struct(">8x4s4x4s8xB7xH6xH2x")
+_IPV6_TUPLE: Final = struct.Struct(">8x16s4x16s8xB7xH6xH2x")
+_COUNTERS: Final = struct.Struct(">16xQ")
 _ACK: Final = 4
 _UDP: Final = 17
 _ERROR, _DONE = 2, 3
@@ -36,7 +37,7 @@ _DNAT: Final = 0x20
 
 
 class ConntrackFlow(NamedTuple):
-    """`carried` are bytes both ways, where the kernel counts them; `identity` is what names the flow to it."""
+    """`carried` are bytes both ways, if the kernel counts them; `identity` has the attributes that identify the flow."""
 
     protocol: int
     source: bytes
@@ -48,76 +49,78 @@ class ConntrackFlow(NamedTuple):
     identity: bytes
 
 
-def stale_fronts(
+def stale_frontends(
     changed: Iterable[PortRules],
     family: Family,
     node_addresses: Iterable[str],
     lost: Container[tuple[PortName, Frontend]] = (),
 ) -> dict[tuple[bytes, int], frozenset[EndpointTarget]]:
-    """For each address and port of the changed UDP ports, the targets that its flows may go on to.
+    """For each address and port of the changed UDP ports, the targets whose flows are kept.
 
-    What a port has `lost` to another Service leads to that one's endpoints, and these flows are none of its business.
+    A frontend that a port has `lost` leads to the endpoints of another Service, so its flows are not touched.
     """
     nodes = [address for address in node_addresses if family.owns(address)]
     return {
-        (family.pack(address), front.port): rules.flows
+        (family.pack(address), frontend.port): rules.flows
         for rules in changed
         if rules.flows is not None
-        for front in fronts(rules)
-        if (rules.name, front) not in lost
-        for address in _addresses(front, nodes)
+        for frontend in frontends(rules)
+        if (rules.name, frontend) not in lost
+        for address in _addresses(frontend, nodes)
     }
 
 
-def _addresses(front: Frontend, nodes: list[str]) -> list[str]:
-    return [front.address] if front.address else nodes
+def _addresses(frontend: Frontend, nodes: list[str]) -> list[str]:
+    return [frontend.address] if frontend.address else nodes
 
 
-def stale(flow: ConntrackFlow, wanted: Mapping[tuple[bytes, int], frozenset[EndpointTarget]], family: Family) -> bool:
-    allowed = wanted.get((flow.destination, flow.port)) if flow.protocol == _UDP else None
+def stale(
+    flow: ConntrackFlow, kept_targets: Mapping[tuple[bytes, int], frozenset[EndpointTarget]], family: Family
+) -> bool:
+    allowed = kept_targets.get((flow.destination, flow.port)) if flow.protocol == _UDP else None
     return allowed is not None and EndpointTarget(family.unpack(flow.answered_by), flow.answered_from) not in allowed
 
 
-def forget(family: Family, wanted: Mapping[tuple[bytes, int], frozenset[EndpointTarget]]) -> int:
-    """How many flows were removed."""
-    if not wanted:
+def forget(family: Family, kept_targets: Mapping[tuple[bytes, int], frozenset[EndpointTarget]]) -> int:
+    """Delete stale flows; returns their number."""
+    if not kept_targets:
         return 0
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 12) as tracked:
-        tracked.bind((0, 0))
-        doomed = [flow for flow in _flows(tracked, family) if stale(flow, wanted, family)]
-        count = sum(_delete(tracked, family, flow) for flow in doomed)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 12) as ct:
+        ct.bind((0, 0))
+        stale_flows = [flow for flow in _flows(ct, family) if stale(flow, kept_targets, family)]
+        count = sum(_delete(ct, family, flow) for flow in stale_flows)
     FORGOTTEN.inc(count)
     return count
 
 
 def translated(family: Family) -> Iterator[list[ConntrackFlow]]:
-    """The flows whose destination was changed, some at a time. Kernels before 5.15 give all flows."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 12) as tracked:
-        tracked.bind((0, 0))
-        yield from _parts(tracked, family, number(_STATUS, _DNAT) + number(_STATUS_MASK, _DNAT))
+    """The flows with DNAT, in parts. Kernels before 5.15 ignore the filter and return all flows."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 12) as ct:
+        ct.bind((0, 0))
+        yield from _parts(ct, family, number(_STATUS, _DNAT) + number(_STATUS_MASK, _DNAT))
 
 
-def _flows(tracked: socket.socket, family: Family) -> Iterator[ConntrackFlow]:
-    for part in _parts(tracked, family):
+def _flows(ct: socket.socket, family: Family) -> Iterator[ConntrackFlow]:
+    for part in _parts(ct, family):
         yield from part
 
 
-def _parts(tracked: socket.socket, family: Family, chosen: bytes = b"") -> Iterator[list[ConntrackFlow]]:
-    tracked.send(_message(_GET, family, REQUEST | DUMP, chosen))
+def _parts(ct: socket.socket, family: Family, status_filter: bytes = b"") -> Iterator[list[ConntrackFlow]]:
+    ct.send(_message(_GET, family, REQUEST | DUMP, status_filter))
     while True:
-        answers = list(received(tracked.recv(1 << 18)))
-        yield [flow for answer in answers if answer.kind == _FLOW and (flow := read_flow(answer.payload))]
-        if any(answer.kind in {_DONE, _ERROR} for answer in answers):
+        replies = list(received(ct.recv(1 << 18)))
+        yield [flow for reply in replies if reply.kind == _FLOW and (flow := read_flow(reply.payload))]
+        if any(reply.kind in {_DONE, _ERROR} for reply in replies):
             return
 
 
-def _delete(tracked: socket.socket, family: Family, flow: ConntrackFlow) -> bool:
-    """False where it ended by itself meanwhile."""
-    tracked.send(_message(_DELETE, family, REQUEST | _ACK, flow.identity))
-    for answer in received(tracked.recv(1 << 16)):
-        code: int = -struct.unpack_from("=i", answer.payload)[0]
+def _delete(ct: socket.socket, family: Family, flow: ConntrackFlow) -> bool:
+    """False if it has ended meanwhile."""
+    ct.send(_message(_DELETE, family, REQUEST | _ACK, flow.identity))
+    for reply in received(ct.recv(1 << 16)):
+        code: int = -struct.unpack_from("=i", reply.payload)[0]
         if code not in {0, errno.ENOENT}:
-            raise OSError(code, "the kernel would not forget a UDP flow")
+            raise OSError(code, "the kernel did not delete a stale UDP flow")
         return code == 0
     return False
 
@@ -128,7 +131,7 @@ def _message(kind: int, family: Family, flags: int, body: bytes = b"") -> bytes:
 
 
 def read_flow(payload: memoryview) -> ConntrackFlow | None:
-    """Of one message of the kernel; None for a flow without ports. In one pass: there may be many thousands."""
+    """Decode one message; None for a flow without ports. A single pass, as there may be many thousands."""
     original = reply = None
     carried, identity, offset, end = 0, b"", 4, len(payload)
     while offset + 4 <= end:
@@ -141,9 +144,9 @@ def read_flow(payload: memoryview) -> ConntrackFlow | None:
                 identity = bytes(payload[offset : offset + length]) + identity
             case 2:
                 reply = _tuple(payload[offset + 4 : offset + length])
-            case 9 | 10:  # what it carried there and back
+            case 9 | 10:  # counters of both directions
                 carried += _bytes(payload[offset + 4 : offset + length])
-            case 18:  # its zone, of which addresses may mean different things
+            case 18:  # conntrack zone: addresses are unique only within one
                 identity += bytes(payload[offset : offset + ((length + 3) & ~3)])
         offset += (length + 3) & ~3
     if original is None or reply is None:
@@ -154,18 +157,18 @@ def read_flow(payload: memoryview) -> ConntrackFlow | None:
 
 
 def _bytes(counters: memoryview) -> int:
-    if len(counters) == _COUNTED.size:
-        (carried,) = _COUNTED.unpack(counters)
+    if len(counters) == _COUNTERS.size:
+        (carried,) = _COUNTERS.unpack(counters)
         return int(carried)
     return int.from_bytes(dict(attributes(counters)).get(2, b""), "big")
 
 
 def _tuple(payload: memoryview) -> tuple[bytes, bytes, int, int, int] | None:
-    """Source, destination, protocol, and their ports: always as long where there are such, and longer or shorter else."""
+    """Source, destination, protocol and ports. Tuples with ports have one fixed length per family; None for others."""
     match len(payload):
         case 48:
-            return _FOUR.unpack(payload)
+            return _IPV4_TUPLE.unpack(payload)
         case 72:
-            return _SIX.unpack(payload)
+            return _IPV6_TUPLE.unpack(payload)
         case _:
             return None

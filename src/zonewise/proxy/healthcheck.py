@@ -1,6 +1,6 @@
-"""Health-check node ports: by these a load balancer learns whether this node has endpoints of its own for a Service.
+"""Health-check node ports: tell load balancers whether this node has local endpoints of a Service.
 
-As kube-proxy answers them: 200 with the number of local endpoints, 503 when there is none.
+Answers as kube-proxy does: 200 with the number of local endpoints, 503 if there is none.
 """
 
 from __future__ import annotations
@@ -22,63 +22,63 @@ _log = log.get_logger(__name__)
 
 @dataclass(slots=True)
 class LocalEndpoints:
-    """A Service and how many of its endpoints run on this node."""
+    """A Service, and the number of its ready endpoints on this node."""
 
     service: Key
     endpoints: int
 
 
 class HealthCheckServer:
-    """`follow` opens and closes ports; what is answered is read when it is asked."""
+    """`update` opens and closes ports, and sets what they answer."""
 
     def __init__(self) -> None:
-        self._wanted: dict[int, LocalEndpoints] = {}
+        self._ports: dict[int, LocalEndpoints] = {}
         self._runners: dict[int, web.AppRunner] = {}
-        self._taken: set[int] = set()
-        """Ports that others have: said once, not with every change."""
+        self._in_use: set[int] = set()
+        """Ports in use by other programs: logged once, not with every update."""
 
-    async def follow(self, wanted: Mapping[int, LocalEndpoints]) -> None:
-        self._wanted = dict(wanted)
-        self._taken &= wanted.keys()
-        for port in self._runners.keys() - wanted.keys():
+    async def update(self, ports: Mapping[int, LocalEndpoints]) -> None:
+        self._ports = dict(ports)
+        self._in_use &= ports.keys()
+        for port in self._runners.keys() - ports.keys():
             await self._runners.pop(port).cleanup()
-        for port in sorted(wanted.keys() - self._runners.keys()):
+        for port in sorted(ports.keys() - self._runners.keys()):
             await self._open(port)
 
     async def close(self) -> None:
-        await self.follow({})
+        await self.update({})
 
     async def _open(self, port: int) -> None:
-        """A port that is taken is one Service's trouble, and is tried again with the next change."""
-        from aiohttp import web  # noqa: PLC0415 - few clusters have such ports
+        """A port in use affects one Service only, and is tried again with the next update."""
+        from aiohttp import web  # noqa: PLC0415 - few clusters use such ports
 
-        service = self._wanted[port].service
+        service = self._ports[port].service
         application = web.Application()
-        application.router.add_get("/{path:.*}", self._answer(port))
+        application.router.add_get("/{path:.*}", self._handler(port))
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
             await listen(runner, f"health checks of Service {service}", None, port, None)
         except (OSError, ZonewiseError) as error:
-            if port not in self._taken:
-                _log.warning("no health-check port", service=str(service), port=port, error=str(error))
-            self._taken.add(port)
+            if port not in self._in_use:
+                _log.warning("health-check port unavailable", service=str(service), port=port, error=str(error))
+            self._in_use.add(port)
             await runner.cleanup()
         else:
-            self._taken.discard(port)
+            self._in_use.discard(port)
             self._runners[port] = runner
 
-    def _answer(self, port: int) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _handler(self, port: int) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         from aiohttp import web  # noqa: PLC0415 - as above
 
-        async def answer(_request: web.Request) -> web.Response:
-            local = self._wanted[port]
-            said = {
+        async def handle(_request: web.Request) -> web.Response:
+            local = self._ports[port]
+            body = {
                 "service": {"namespace": local.service.namespace, "name": local.service.name},
                 "localEndpoints": local.endpoints,
                 "serviceProxyHealthy": True,
             }
             weight = {"X-Load-Balancing-Endpoint-Weight": str(local.endpoints)}
-            return web.json_response(said, status=200 if local.endpoints else 503, headers=weight)
+            return web.json_response(body, status=200 if local.endpoints else 503, headers=weight)
 
-        return answer
+        return handle

@@ -1,18 +1,18 @@
-"""The kernel's nf_tables over a netlink socket: transactions, names of what is there, and word of what others change.
+"""Netlink sockets to the kernel's nf_tables: transactions, dumps of names, and notifications of foreign changes.
 
-Nothing is read back to apply a change: whoever calls knows what the kernel has, and is told when somebody else has
-changed it.
+No state is read back before a change: the caller keeps a copy of it, and `NftMonitor` reports changes by other programs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from zonewise.errors import ZonewiseError
 from zonewise.proxy.wire.family import Family
@@ -39,7 +39,7 @@ _ERROR, _DONE = 2, 3
 
 
 class NftRefusedError(ZonewiseError):
-    """The kernel took nothing of a transaction; `message` is the first one it did not like."""
+    """The kernel rejected a transaction as a whole; `message` is the first one with an error."""
 
     def __init__(self, code: int, message: Message | None) -> None:
         what = f"{MessageType(message.kind).name.lower().replace('_', ' ')}" if message else "the whole transaction"
@@ -49,7 +49,7 @@ class NftRefusedError(ZonewiseError):
 
 
 class NftSocket:
-    """Of the network namespace in which it is made."""
+    """Bound to the network namespace in which it is created."""
 
     def __init__(self) -> None:
         self._socket = _open()
@@ -57,7 +57,7 @@ class NftSocket:
 
     @property
     def port(self) -> int:
-        """By which the kernel tells our changes from those of others."""
+        """The netlink port ID, which marks our own changes in notifications."""
         port: int = self._socket.getsockname()[0]
         return port
 
@@ -70,32 +70,33 @@ class NftSocket:
         self._socket.close()
 
     def commit(self, messages: Sequence[Message]) -> None:
-        """All of it or nothing. The kernel works while we send: its complaints are there when it returns."""
+        """Send one transaction. The kernel processes it within `send`, so its errors can be read at once."""
         if not messages:
             return
         first = self._sequence
         self._sequence = (first + len(messages) + 2) & 0x7FFFFFFF
         self._socket.send(batch_bytes(messages, first))
-        if refused := self._complaints():
-            sequence, code = refused[0]
+        if errors := self._errors():
+            sequence, code = errors[0]
             index = sequence - first - 1
             raise NftRefusedError(code, messages[index] if 0 <= index < len(messages) else None)
 
-    def _complaints(self) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
+    def _errors(self) -> list[tuple[int, int]]:
+        """Sequence number and error code of each rejected message."""
+        errors: list[tuple[int, int]] = []
         while True:
             try:
                 datagram = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return found
+                return errors
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                found.append((0, errno.ENOBUFS))
+                errors.append((0, errno.ENOBUFS))
                 continue
-            answers = [message for message in received(datagram) if message.kind == _ERROR]
-            codes = [(message.sequence, -struct.unpack_from("=i", message.payload)[0]) for message in answers]
-            found += [(sequence, code) for sequence, code in codes if code]
+            replies = [message for message in received(datagram) if message.kind == _ERROR]
+            codes = [(message.sequence, -struct.unpack_from("=i", message.payload)[0]) for message in replies]
+            errors += [(sequence, code) for sequence, code in codes if code]
 
     def chains(self, family: Family) -> set[str]:
         return self._names(MessageType.GET_CHAIN, family, 3)
@@ -104,52 +105,52 @@ class NftSocket:
         return self._names(MessageType.GET_SET, family, 2)
 
     def _names(self, kind: MessageType, family: Family, name: int) -> set[str]:
-        """Those in our table; none when there is no such table."""
-        found: set[str] = set()
+        """Names of the objects in our table; empty without such a table."""
+        names: set[str] = set()
         for payload in self._dump(Message(kind, family.number, text(1, TABLE))):
-            said = {key: text_of(value) for key, value in attributes(payload[4:]) if key in {1, name}}
-            if said.get(1) == TABLE:
-                found.add(said[name])
-        return found
+            values = {key: text_of(value) for key, value in attributes(payload[4:]) if key in {1, name}}
+            if values.get(1) == TABLE:
+                names.add(values[name])
+        return names
 
     def elements(self, family: Family, name: str) -> dict[bytes, bytes]:
-        """Keys, and data where it is no verdict; for looking closely, never for applying a change."""
-        found: dict[bytes, bytes] = {}
+        """Keys with their data, empty for verdicts. For tests and diagnostics, never for applying a change."""
+        elements: dict[bytes, bytes] = {}
         for payload in self._dump(Message(MessageType.GET_ELEMENTS, family.number, text(1, TABLE) + text(2, name))):
             for kind, listed in attributes(payload[4:]):
                 if kind == 3:
                     for _, one in attributes(listed):
                         parts = dict(attributes(one))
-                        found[bytes(parts[1][4:])] = bytes(parts[2][4:]) if 2 in parts else b""
-        return found
+                        elements[bytes(parts[1][4:])] = bytes(parts[2][4:]) if 2 in parts else b""
+        return elements
 
     def _dump(self, message: Message) -> list[memoryview]:
         self._sequence += 1
-        asked = self._sequence
-        self._socket.send(message_bytes(message, asked, DUMP))
-        found: list[memoryview] = []
+        sequence = self._sequence
+        self._socket.send(message_bytes(message, sequence, DUMP))
+        payloads: list[memoryview] = []
         while True:
-            for answer in received(self._socket.recv(1 << 18)):
-                if answer.sequence != asked:
+            for reply in received(self._socket.recv(1 << 18)):
+                if reply.sequence != sequence:
                     continue
-                if answer.kind == _DONE:
-                    return found
-                if answer.kind == _ERROR:
-                    code = -struct.unpack_from("=i", answer.payload)[0]
+                if reply.kind == _DONE:
+                    return payloads
+                if reply.kind == _ERROR:
+                    code = -struct.unpack_from("=i", reply.payload)[0]
                     if code == errno.ENOENT:
                         return []
                     raise NftRefusedError(code, message)
-                found.append(answer.payload)
+                payloads.append(reply.payload)
 
 
 class NftMonitor:
-    """Word of changes to our tables by others, `fileno` of which becomes readable."""
+    """Notifications of changes to our tables by other programs; `fileno` becomes readable with each."""
 
-    def __init__(self, ours: int) -> None:
-        self._ours = ours
+    def __init__(self, own_port: int) -> None:
+        self._own_port = own_port
         self._socket = _open()
         self._socket.setblocking(False)
-        _hide(self._socket, ours)
+        _ignore_sender(self._socket, own_port)
         self._socket.setsockopt(_LEVEL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES)
 
     def fileno(self) -> int:
@@ -159,7 +160,7 @@ class NftMonitor:
         self._socket.close()
 
     def touched(self) -> bool:
-        """Whether others changed our tables since the last call, or may have: so much happened that word was lost."""
+        """Whether our tables changed since the last call, or may have because notifications were lost."""
         touched = False
         while True:
             try:
@@ -172,23 +173,23 @@ class NftMonitor:
                 touched = True
                 continue
             touched = touched or any(
-                message.port != self._ours and message.kind >> 8 == SUBSYSTEM and _is_ours(message.payload)
+                message.port != self._own_port and message.kind >> 8 == SUBSYSTEM and _is_ours(message.payload)
                 for message in received(datagram)
             )
 
 
-def _hide(watching: socket.socket, port: int) -> None:
-    """Let the kernel keep back word of what `port` itself does: of a whole table it would be more than we can hold.
+def _ignore_sender(monitor: socket.socket, port: int) -> None:
+    """Drop notifications of our own changes in the kernel: those of a full sync would overflow the receive buffer.
 
-    A classic BPF program: of a message whose sender, in its header's fourth word, is the port, take nothing.
+    A classic BPF program drops messages whose sender, the fourth word of the header, is `port`.
     """
-    import ctypes  # noqa: PLC0415 - not before the first rules are in place
+    import ctypes  # noqa: PLC0415 - only needed once the first rules are in place
 
     sender = struct.unpack(">I", struct.pack("=I", port))[0]
-    load, compare, give = 0x20, 0x15, 0x06
-    steps = ((load, 0, 0, 12), (compare, 0, 1, sender), (give, 0, 0, 0), (give, 0, 0, 0xFFFFFFFF))
+    load, compare, accept = 0x20, 0x15, 0x06
+    steps = ((load, 0, 0, 12), (compare, 0, 1, sender), (accept, 0, 0, 0), (accept, 0, 0, 0xFFFFFFFF))
     program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
-    watching.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("@HP", len(steps), ctypes.addressof(program)))
+    monitor.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("@HP", len(steps), ctypes.addressof(program)))
 
 
 def _is_ours(payload: memoryview) -> bool:
@@ -196,13 +197,37 @@ def _is_ours(payload: memoryview) -> bool:
 
 
 def _open() -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETFILTER)
+    nft = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETFILTER)
     try:
-        opened.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCE, _LARGEST_BATCH)
-        opened.setsockopt(socket.SOL_SOCKET, _RECEIVE_BUFFER_FORCE, 16 << 20)
-        opened.setsockopt(_LEVEL_NETLINK, _SHORT_ACKS, 1)
-        opened.bind((0, 0))
+        nft.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCE, _LARGEST_BATCH)
+        nft.setsockopt(socket.SOL_SOCKET, _RECEIVE_BUFFER_FORCE, 16 << 20)
+        nft.setsockopt(_LEVEL_NETLINK, _SHORT_ACKS, 1)
+        nft.bind((0, 0))
     except PermissionError:
-        opened.close()
+        nft.close()
         raise ZonewiseError("may not change nftables: run as root, or with the capability CAP_NET_ADMIN") from None
-    return opened
+    return nft
+
+
+class Readable(Protocol):
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+
+
+async def readable(source: Readable) -> AsyncGenerator[None, None]:
+    """Yield whenever there is something to read; close the source at the end.
+
+    The event loop polls the source only while this generator is awaited: unread data would wake it again and again.
+    """
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    try:
+        while True:
+            ready.clear()
+            loop.add_reader(source.fileno(), ready.set)
+            await ready.wait()
+            loop.remove_reader(source.fileno())
+            yield
+    finally:
+        loop.remove_reader(source.fileno())
+        source.close()

@@ -22,16 +22,15 @@ from zonewise.kube.client.client import Client
 from zonewise.kube.server.health import Health
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import Key, key_of
-from zonewise.proxy import connection_stats, conntrack, node_addresses, traffic_counters
+from zonewise.proxy import connection_stats, conntrack, node_addresses
 from zonewise.proxy.applier import Applier, NodeNetwork
 from zonewise.proxy.decide.rules import PortName, PortRules
 from zonewise.proxy.decide.service_rules import ServiceRules
 from zonewise.proxy.decide.targets import is_stranded, ready_on
 from zonewise.proxy.healthcheck import HealthCheckServer, LocalEndpoints
 from zonewise.proxy.informers import ProxyInformers
-from zonewise.proxy.nft_socket import NftMonitor, NftRefusedError, NftSocket
+from zonewise.proxy.nft_socket import NftMonitor, NftRefusedError, NftSocket, readable
 from zonewise.proxy.service_cidrs import ServiceCidrs
-from zonewise.proxy.socket_reader import readable
 from zonewise.proxy.wire.family import FAMILIES, Family
 
 SERVICES = Gauge("zonewise_proxy_services", "Services that this node's rules serve")
@@ -116,7 +115,7 @@ class Proxy:
         self._changed_udp: dict[Family, dict[PortName, PortRules]] = {family: {} for family in self._families}
         """UDP ports that changed, whose stale flows are to be removed."""
         self._service_cidrs = ServiceCidrs(client, self._network_changed)
-        self._traffic = traffic_counters.TrafficCount() if config.measure_traffic else None
+        self._traffic = connection_stats.TrafficCount() if config.measure_traffic else None
 
     async def run(self, health: Health) -> None:
         """Until cancelled."""
@@ -168,10 +167,10 @@ class Proxy:
         self._unapplied = {family: {} for family in self._families}
         SYNC_SECONDS.observe(time.perf_counter() - started)
         SYNCED_SERVICES.observe(len(batch.keys))
-        SERVICES.set(len(self._rules.answers))
+        SERVICES.set(len(self._rules.rules))
         self._remove_stale_flows()
         self._report(batch.keys)
-        await self._health_checks.follow(dict(self._health_check_ports.values()))
+        await self._health_checks.update(dict(self._health_check_ports.values()))
 
     def _apply(self, batch: PendingBatch) -> None:
         if self._applier is None:
@@ -180,10 +179,10 @@ class Proxy:
             self._applier = applier
             self._applied.set()
             _freeze_memory()
-            _log.info("rules in place", services=len(self._rules.answers))
+            _log.info("rules in place", services=len(self._rules.rules))
             return
         if batch.network_changed:
-            self._applier.move(self._network())
+            self._applier.set_node_network(self._network())
         self._applier.apply(self._unapplied)
         if batch.repair:
             self._applier.repair()
@@ -191,7 +190,7 @@ class Proxy:
     def _decide(self, keys: Iterable[Key]) -> None:
         place = self._informers.place()
         for key in keys:
-            before = self._rules.answers.get(key, {})
+            before = self._rules.rules.get(key, {})
             service = self._informers.services.get(key)
             try:
                 changes = self._rules.decide(key, service, self._informers.slices_of(key), place)
@@ -211,24 +210,24 @@ class Proxy:
             addresses=node_addresses.node_port_addresses(node, self._config.node_port_ranges),
             masquerade_all=self._config.masquerade_all,
             pods_interface=self._config.pods_interface,
-            service_ranges=self._service_cidrs.known,
+            service_ranges=self._service_cidrs.cidrs,
         )
 
     def _remove_stale_flows(self) -> None:
         assert self._applier is not None
-        lost = frozenset((conflict.loser, conflict.front) for conflict in self._applier.contests())
+        lost = frozenset((conflict.loser, conflict.frontend) for conflict in self._applier.conflicts())
         for family, ports in self._changed_udp.items():
-            fronts = conntrack.stale_fronts(ports.values(), family, self._applier.network.addresses, lost)
+            fronts = conntrack.stale_frontends(ports.values(), family, self._applier.network.addresses, lost)
             ports.clear()
             if count := conntrack.forget(family, fronts):
                 _log.info("stale UDP flows forgotten", family=family.name, flows=count)
 
     def _report(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            families = self._rules.answers.get(key, {})
+            families = self._rules.rules.get(key, {})
             ports = [rules for ports in families.values() for rules in ports.values()]
             if self._traffic is not None and self._applier is not None:
-                self._traffic.follow(key, ports, self._informers.slices_of(key), self._applier.network.addresses)
+                self._traffic.update(key, ports, self._informers.slices_of(key), self._applier.network.addresses)
             self._left_out.pop(key, None)
             self._health_check_ports.pop(key, None)
             if lines := tuple(f"{rules.name}: {line}" for rules in ports for line in rules.left_out):
@@ -243,9 +242,9 @@ class Proxy:
         """Once per state, not per sync."""
         assert self._applier is not None
         lines = {line for left_out in self._left_out.values() for line in left_out}
-        for conflict in self._applier.contests():
-            address = conflict.front.address or "node port"
-            lines.add(f"{conflict.loser}: {address} port {conflict.front.port} belongs to {conflict.winner}")
+        for conflict in self._applier.conflicts():
+            address = conflict.frontend.address or "node port"
+            lines.add(f"{conflict.loser}: {address} port {conflict.frontend.port} belongs to {conflict.winner}")
         for line in sorted(lines - self._logged):
             _log.warning("left out", what=line)
         self._logged = lines
@@ -264,7 +263,7 @@ class Proxy:
                 self._pending.add(())
                 await asyncio.sleep(REPAIR_PAUSE_SECONDS)
 
-    def _location(self) -> tuple[str, traffic_counters.Networks]:
+    def _location(self) -> tuple[str, connection_stats.Networks]:
         """This node's zone, and the networks of the clients behind this proxy: the node's pods, and the node."""
         network = self._applier.network if self._applier else self._network()
         pods = self._informers.node.spec.pod_cidrs or network.pod_ranges
@@ -295,5 +294,5 @@ def _freeze_memory() -> None:
 
 
 @lru_cache(maxsize=4)
-def _networks(ranges: tuple[str, ...]) -> traffic_counters.Networks:
+def _networks(ranges: tuple[str, ...]) -> connection_stats.Networks:
     return tuple(ip_network(text, strict=False) for text in ranges)

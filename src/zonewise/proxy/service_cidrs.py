@@ -1,7 +1,7 @@
-"""Where cluster IPs come from, as the API server says: what goes to one that no Service has is dropped on the node.
+"""ServiceCIDRs of the cluster: traffic to their unallocated addresses is dropped on the node.
 
-Only for a proxy that serves every Service; beside another one, that one knows what is allocated. An API server older
-than the kind says nothing, and then nothing is dropped.
+Only for a proxy that serves every Service: otherwise addresses may belong to Services of another proxy. Without the
+ServiceCIDR API, in an old API server, nothing is dropped.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ _log = log.get_logger(__name__)
 
 
 class ServiceCidrs:
-    """`on_change` is told when `known` is other than before."""
+    """Calls `on_change` when `cidrs` changes."""
 
     def __init__(self, client: Client, on_change: Callable[[], None]) -> None:
         self._client = client
         self._on_change = on_change
-        self.known: tuple[str, ...] = ()
+        self.cidrs: tuple[str, ...] = ()
 
     async def run(self) -> None:
-        """Until cancelled, or at once where the API server has no such kind."""
+        """Run until cancelled; return at once if the API server has no ServiceCIDRs."""
         try:
-            self._learn((await self._client.list(SERVICE_CIDRS)).items)
+            self._set((await self._client.list(SERVICE_CIDRS)).items)
         except (NotFound, Forbidden) as error:
-            _log.warning("ranges of cluster IPs unknown: those of no Service are not dropped", error=str(error))
+            _log.warning(
+                "ServiceCIDRs unavailable, traffic to unallocated cluster IPs is not dropped", error=str(error)
+            )
             return
         except ApiError:
-            pass  # the watch below tries again until it works
+            pass  # the watch below retries
         caches = Caches(self._client)
-        found = caches.of(SERVICE_CIDRS)
+        cache = caches.of(SERVICE_CIDRS)
         async with asyncio.TaskGroup() as group:
-            group.create_task(caches.run(), name="service ranges")
-            await found.wait_synced()
-            self._learn(list(found))
-            found.on_change(lambda _change: self._learn(list(found)))
+            group.create_task(caches.run(), name="ServiceCIDRs")
+            await cache.wait_synced()
+            self._set(list(cache))
+            cache.on_change(lambda _change: self._set(list(cache)))
 
-    def _learn(self, found: list[ServiceCIDR]) -> None:
-        known = tuple(sorted({cidr for each in found for cidr in each.spec.cidrs}))
-        if known != self.known:
-            self.known = known
+    def _set(self, objects: list[ServiceCIDR]) -> None:
+        cidrs = tuple(sorted({cidr for service_cidr in objects for cidr in service_cidr.spec.cidrs}))
+        if cidrs != self.cidrs:
+            self.cidrs = cidrs
             self._on_change()

@@ -1,1 +1,1 @@
-"""The algorithms of `routing` judged on millions of inputs, on a user's own cluster, and under churn."""
+"""Simulator: scores of the routing algorithms on millions of inputs, on a user's cluster, and under churn."""

@@ -1,4 +1,4 @@
-"""Where the simulator keeps what it can make again: compiled code and half-done sweeps, named after the sources."""
+"""The simulator's cache directory: compiled code and checkpoints, named after the sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def directory() -> Path:
 
 @cache
 def sources_fingerprint() -> str:
-    """Changes with any line of the algorithms or of the loops around them."""
+    """A hash of the sources of the algorithms and the kernels."""
     digest = hashlib.sha256()
     for source in sorted([*Path(algorithms.__file__).parent.glob("*.py"), Path(kernels.__file__)]):
         digest.update(source.read_bytes())

@@ -1,4 +1,4 @@
-"""A sweep that can be interrupted: every finished task is a line in a file, and the same sweep goes on from there."""
+"""Checkpoints of a sweep: every finished task is a line in a file, from which an interrupted sweep resumes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from zonewise.simulator.runners import Runner
 
 
 def file_for(tasks: Sequence[Task], directory: Path) -> Path:
-    """Named after the tasks and the sources: what another sweep or another version left is never read."""
-    written = msgspec.json.encode(tasks, order="deterministic", enc_hook=repr)
-    digest = hashlib.sha256(sources_fingerprint().encode() + written).hexdigest()
+    """Named after the tasks and the sources, so that files of another sweep or version are never read."""
+    encoded = msgspec.json.encode(tasks, order="deterministic", enc_hook=repr)
+    digest = hashlib.sha256(sources_fingerprint().encode() + encoded).hexdigest()
     return directory / f"sweep-{digest[:32]}.jsonl"
 
 
-def sweep(tasks: Sequence[Task], run: Runner, file: Path, notice: Callable[[Partial], None]) -> list[Partial]:
-    """All partials, those of an earlier, interrupted run included; the file is gone once all is done."""
-    done = {partial.number: partial for partial in _left_over(file)}
+def sweep(tasks: Sequence[Task], run: Runner, file: Path, on_partial: Callable[[Partial], None]) -> list[Partial]:
+    """All partial results, including those of an interrupted run; deletes the file when complete."""
+    done = {partial.number: partial for partial in _saved(file)}
     for partial in done.values():
-        notice(partial)
+        on_partial(partial)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as out:
         out.writelines(map(_line, done.values()))
@@ -32,7 +32,7 @@ def sweep(tasks: Sequence[Task], run: Runner, file: Path, notice: Callable[[Part
             out.write(_line(partial))
             out.flush()
             done[partial.number] = partial
-            notice(partial)
+            on_partial(partial)
     file.unlink()
     return list(done.values())
 
@@ -41,8 +41,8 @@ def _line(partial: Partial) -> bytes:
     return msgspec.json.encode(partial) + b"\n"
 
 
-def _left_over(file: Path) -> Iterator[Partial]:
-    """What a run before this one finished; a line cut off in the middle counts for nothing."""
+def _saved(file: Path) -> Iterator[Partial]:
+    """The results of an earlier run; an incomplete line is ignored."""
     if not file.exists():
         return
     for line in file.read_bytes().split(b"\n")[:-1]:

@@ -1,10 +1,10 @@
-"""A chunk of a data set through every contestant, by compiled loops. The only module of a sweep that needs numba."""
+"""Execution of a data set chunk for every contestant in compiled loops. Only this module of a sweep needs numba."""
 
 from __future__ import annotations
 
 import time
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from zonewise.simulator.decide.kernels import INVALID, KernelConfig
 from zonewise.simulator.decide.results import SCORE_BINS, Loss
 from zonewise.simulator.decide.tasks import Contestant, Partial, Rules, Sums, Task
 
-ZONES = 3
+ZONES: Final = 3
 
 
 def perform_chunk(task: Task, chunk: Chunk) -> Partial:
@@ -28,24 +28,24 @@ def perform_chunk(task: Task, chunk: Chunk) -> Partial:
     }
     worst = np.zeros((len(contestants), 4 + ZONES))
     bound = np.zeros(1)
-    inner = _ratio(chunk.nodes), _values(chunk.values), chunk.first, chunk.last, chunk.ordered
-    compare()(*inner, task.rules.weights, totals, worst, bound)
+    loop_arguments = _ratio(chunk.nodes), _values(chunk.values), chunk.first, chunk.last, chunk.ordered
+    compare()(*loop_arguments, task.rules.weights, totals, worst, bound)
     sums = {
-        name: _with_loss(found, row, chunk.nodes, contestants)
-        for (name, found), row in zip(sums.items(), worst, strict=True)
+        name: _with_loss(contestant_sums, row, chunk.nodes, contestants)
+        for (name, contestant_sums), row in zip(sums.items(), worst, strict=True)
     }
     return Partial(task.number, task.inputs, sums, float(bound[0]) * chunk.times)
 
 
 def _sweep(contestant: Contestant, rules: Rules, chunk: Chunk, totals: Any) -> Sums:
     run = warm(contestant.algorithm)
-    held = _memory()
+    arrays = _memory()
     sums, histogram = np.zeros(5), np.zeros(SCORE_BINS, np.int64)
     settings = KernelConfig(rules.threshold, contestant.start.at(ZONES), rules.weights)
-    inner = _ratio(chunk.nodes), _values(chunk.values), chunk.first, chunk.last, chunk.ordered, settings
-    begin = time.process_time()
-    run(*inner, held.search, held.work, held.traffic, sums, histogram, totals)
-    cpu_seconds = time.process_time() - begin
+    loop_arguments = _ratio(chunk.nodes), _values(chunk.values), chunk.first, chunk.last, chunk.ordered, settings
+    started = time.process_time()
+    run(*loop_arguments, arrays.search, arrays.work, arrays.traffic, sums, histogram, totals)
+    cpu_seconds = time.process_time() - started
     total, in_zone, overload, slices, invalid = (float(value) * chunk.times for value in sums)
     binned = tuple(int(count) * chunk.times for count in histogram)
     return Sums(total, in_zone, overload, slices, int(invalid), binned, cpu_seconds)
@@ -53,11 +53,19 @@ def _sweep(contestant: Contestant, rules: Rules, chunk: Chunk, totals: Any) -> S
 
 @cache
 def warm(algorithm: Algorithm) -> Any:
-    """Compiled, or read from the cache, by one small call that is not measured."""
-    run, held = sweeper(algorithm), _memory()
+    """Compile, or load from the cache, by one small call outside the measured time."""
+    run, arrays = sweeper(algorithm), _memory()
     settings = KernelConfig(0.5, 0, Rules(()).weights)
-    inner = (1 / 3, 1 / 3, 1 / 3), _values(range(2)), 0, 1, True, settings
-    run(*inner, held.search, held.work, held.traffic, np.zeros(5), np.zeros(SCORE_BINS, np.int64), np.zeros(3))
+    loop_arguments = (1 / 3, 1 / 3, 1 / 3), _values(range(2)), 0, 1, True, settings
+    run(
+        *loop_arguments,
+        arrays.search,
+        arrays.work,
+        arrays.traffic,
+        np.zeros(5),
+        np.zeros(SCORE_BINS, np.int64),
+        np.zeros(3),
+    )
     return run
 
 
@@ -67,17 +75,17 @@ def _memory() -> CompiledMemory:
 
 
 def _ratio(nodes: Triple) -> tuple[float, float, float]:
-    whole = sum(nodes)
-    return nodes[0] / whole, nodes[1] / whole, nodes[2] / whole
+    total = sum(nodes)
+    return nodes[0] / total, nodes[1] / total, nodes[2] / total
 
 
 def _values(values: range) -> Any:
     return np.array(values, np.int64)
 
 
-def _with_loss(found: Sums, worst: Any, nodes: Triple, contestants: tuple[Contestant, ...]) -> Sums:
-    behind, total, best, whose, *endpoints = worst
+def _with_loss(sums: Sums, worst: Any, nodes: Triple, contestants: tuple[Contestant, ...]) -> Sums:
+    behind, total, best, best_index, *endpoints = worst
     if behind <= 0:
-        return found
-    loss = Loss(nodes, tuple(map(int, endpoints)), float(total), float(best), contestants[int(whose)].name)
-    return msgspec.structs.replace(found, loss=loss)
+        return sums
+    loss = Loss(nodes, tuple(map(int, endpoints)), float(total), float(best), contestants[int(best_index)].name)
+    return msgspec.structs.replace(sums, loss=loss)

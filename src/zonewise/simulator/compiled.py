@@ -1,7 +1,7 @@
-"""The algorithms of `routing`, compiled: the very same functions, translated to machine code once and kept in a cache.
+"""Numba-compiled routing algorithms: the functions of `routing`, compiled once and cached on disk.
 
-Every function of the listed modules is cloned with a namespace in which the functions it calls are the compiled ones,
-so `routing` itself never learns of numba. The cache is named after the sources: a changed line makes a new one.
+Every function of the listed modules is cloned with a namespace in which the functions it calls are compiled, so that
+`routing` does not depend on numba. The cache is named after the sources: a changed line creates a new one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
@@ -22,23 +22,23 @@ from zonewise.routing.algorithms.workspace import Workspace, workspace
 from zonewise.simulator.cache import directory, sources_fingerprint
 from zonewise.simulator.decide import kernels
 
-SOURCES = (heap, vectors, score, local, shared, weighted, blocks, sizing, optimal, kernels)
-"""Modules of functions on plain vectors, all of which can be compiled."""
+SOURCES: Final = (heap, vectors, score, local, shared, weighted, blocks, sizing, optimal, kernels)
+"""Modules whose functions work on plain vectors and can all be compiled."""
 
 OPTIONS: dict[str, Any] = {
     "cache": True,
-    "error_model": "numpy",  # no check for division by zero: nothing divides by it
+    "error_model": "numpy",  # no checks for division by zero, which does not occur
     "forceinline": True,
-    "_nrt": False,  # nothing allocates, so no array is counted: four times as fast
+    "_nrt": False,  # no reference counting, as nothing allocates: four times as fast
 }
 
 
-CALLED = (sizing.climb, sizing.settle)
-"""Large functions that many call: inlined everywhere, they would take minutes to compile."""
+NOT_INLINED: Final = (sizing.climb, sizing.settle)
+"""Large functions with many callers: inlined everywhere, they would take minutes to compile."""
 
 
 class CompiledMemory(NamedTuple):
-    """What a compiled sweep works in."""
+    """The preallocated arrays of a compiled sweep."""
 
     work: Workspace
     search: Search
@@ -55,28 +55,27 @@ def _arrays(lists: Any) -> Any:
 
 @cache
 def sweeper(algorithm: Algorithm) -> Callable[..., None]:
-    """`kernels.sweep` with this algorithm's judge in it."""
-    namespace = _namespaces()[kernels.__name__] | {"judge": judge(algorithm)}
-    made: Callable[..., None] = _clone(kernels.sweep, namespace, f"sweep_{algorithm}")
-    return made
+    """`kernels.sweep` compiled for this algorithm."""
+    namespace = _namespaces()[kernels.__name__] | {"run_algorithm": run_algorithm(algorithm)}
+    compiled: Callable[..., None] = _clone(kernels.sweep, namespace, f"sweep_{algorithm}")
+    return compiled
 
 
 @cache
-def judge(algorithm: Algorithm) -> Callable[..., int]:
-    judges = _namespaces()[kernels.__name__]
-    found: Callable[..., int] = judges[f"judge_{algorithm.replace('-', '_')}"]
-    return found
+def run_algorithm(algorithm: Algorithm) -> Callable[..., int]:
+    compiled: Callable[..., int] = _namespaces()[kernels.__name__][f"run_{algorithm.replace('-', '_')}"]
+    return compiled
 
 
 @cache
 def compare() -> Callable[..., None]:
-    found: Callable[..., None] = _namespaces()[kernels.__name__]["compare"]
-    return found
+    compiled: Callable[..., None] = _namespaces()[kernels.__name__]["compare"]
+    return compiled
 
 
 @cache
 def _namespaces() -> Mapping[str, dict[str, Any]]:
-    """The globals of every source module, with compiled functions in place of the plain ones."""
+    """The globals of every source module, with compiled functions instead of the plain ones."""
     _choose_cache()
     spaces = {module.__name__: dict(vars(module)) for module in SOURCES}
     compiled = {
@@ -96,11 +95,10 @@ def _clone(plain: FunctionType | Callable[..., Any], namespace: dict[str, Any], 
     assert isinstance(plain, FunctionType)
     clone = FunctionType(plain.__code__, namespace, name, plain.__defaults__)
     clone.__qualname__ = name
-    return numba.njit(clone, **OPTIONS | {"forceinline": plain not in CALLED})
+    return numba.njit(clone, **OPTIONS | {"forceinline": plain not in NOT_INLINED})
 
 
 def _choose_cache() -> None:
-    """Outside the tree, unless the user said where; numba by itself looks only at the time of one file."""
+    """NUMBA_CACHE_DIR, or a directory named after all sources: numba only checks the age of one file."""
     if not os.environ.get("NUMBA_CACHE_DIR"):
-        place = directory() / f"compiled-{sources_fingerprint()}"
-        numba.config.CACHE_DIR = str(place)
+        numba.config.CACHE_DIR = str(directory() / f"compiled-{sources_fingerprint()}")

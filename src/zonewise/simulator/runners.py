@@ -1,4 +1,4 @@
-"""Who does the tasks: this process, several of this machine, or a Dask cluster. All yield partials as they are done."""
+"""Task runners: this process, a process pool, or a Dask cluster. All yield partial results as they complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def one_by_one(tasks: Sequence[Task]) -> Iterator[Partial]:
 
 def in_processes(jobs: int) -> Runner:
     def run(tasks: Sequence[Task]) -> Iterator[Partial]:
-        # Spawned, not forked: a fork would copy the threads of the progress bar half-way.
+        # Spawn: a fork would copy the threads of the progress bar in an undefined state.
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(jobs, len(tasks) or 1), context)
         try:
@@ -52,9 +52,10 @@ def on_dask(address: str, timeout_seconds: float = 10) -> Runner:
 
 
 def _submitted(pool: ProcessPoolExecutor, tasks: Sequence[Task]) -> list[Future[Partial]]:
-    """Ctrl-C reaches every process of the terminal, and only this one may heed it: workers inherit that it is held back.
+    """Start workers with SIGINT blocked: Ctrl-C reaches every process of the terminal, and only this one handles it.
 
-    From birth, that is: one that still starts up would die of it. The tracker is first, because it lets signals in again.
+    They inherit the mask, so that it also protects their start. The resource tracker unblocks signals when it starts,
+    so it is started first.
     """
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""A node proxy of ours on one node of a lab, pods that answer, and Services with slices made by hand."""
+"""A `zonewise proxy` on one lab node, server pods, and Services with handwritten slices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from network.proxy.node import KNOCK
+from network.proxy.node import CONNECT
 from support.lab.pods import Json, Pods, eventually
 from support.process import wait_for
 from zonewise.kube.client.client import Client
@@ -23,14 +23,14 @@ from zonewise.objects import ENDPOINT_SLICES, SERVICES
 
 LABEL = {"service.kubernetes.io/service-proxy-name": "zonewise"}
 PORT = 8080
-_WITH_LITTLE_POWER = ["setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs", "--"]
-"""The only capability it should need."""
+_NET_ADMIN_ONLY = ["setpriv", "--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs", "--"]
+"""CAP_NET_ADMIN is the only capability that the proxy needs."""
 COMMAND = [sys.executable, "-c", "from zonewise.cli.main import main; main()", "proxy"]
 
 
-def ask(namespace: str, requests: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """What came of each try of each request, all made at once from inside the namespace."""
-    argv = namespaces.command(namespace, [sys.executable, str(KNOCK), "ask"])
+def request_all(namespace: str, requests: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The outcome of each attempt of each request, all sent at once from the namespace."""
+    argv = namespaces.command(namespace, [sys.executable, str(CONNECT), "ask"])
     body = json.dumps(list(requests))
     done = subprocess.run(argv, input=body, capture_output=True, text=True, check=True, timeout=240)
     answers: list[list[str]] = json.loads(done.stdout)
@@ -38,8 +38,8 @@ def ask(namespace: str, requests: Sequence[Mapping[str, Any]]) -> list[list[str]
 
 
 @dataclass
-class Visit:
-    """New connections all the time, when each began and what came of it."""
+class ConnectionLog:
+    """Continuous new connections: the start time and outcome of each."""
 
     tries: list[tuple[float, str]] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Visit:
         return [(began, outcome) for began, outcome in self.tries if " " not in outcome]
 
     def longest_outage(self) -> float:
-        """The longest time in which every new connection failed, in seconds: from the first to the next that did not."""
+        """The longest period without a successful connection, in seconds."""
         longest, since = 0.0, None
         for began, outcome in self.tries:
             if since is not None:
@@ -58,36 +58,36 @@ class Visit:
 
 
 @contextmanager
-def visiting(namespace: str, address: str, port: int = 80) -> Iterator[Visit]:
-    """From inside the namespace, for as long as the block lasts; the visit is told after it."""
-    argv = namespaces.command(namespace, [sys.executable, str(KNOCK), "visit", address, str(port)])
-    visit = Visit()
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as visitor:
+def connecting(namespace: str, address: str, port: int = 80) -> Iterator[ConnectionLog]:
+    """Connect from the namespace for the duration of the block; the log is filled at its end."""
+    argv = namespaces.command(namespace, [sys.executable, str(CONNECT), "visit", address, str(port)])
+    connections = ConnectionLog()
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         try:
-            yield visit
+            yield connections
         finally:
-            told, _ = visitor.communicate("", timeout=120)
-    visit.tries = [(began, outcome) for began, outcome in json.loads(told)]
+            output, _ = program.communicate("", timeout=120)
+    connections.tries = [(began, outcome) for began, outcome in json.loads(output)]
 
 
 @dataclass
-class Running:
-    """A `zonewise proxy` inside a node; it may be killed and started again."""
+class RunningProxy:
+    """A `zonewise proxy` process in a node's namespace, which can be killed and restarted."""
 
     kubeconfig: Path
     node: str
     namespace: str
     log: Path
-    more: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     def command(self) -> list[str]:
         flags = ["--node-name", self.node, "--kubeconfig", str(self.kubeconfig), "--health-port", "0"]
-        return [*COMMAND, *flags, *self.more]
+        return [*COMMAND, *flags, *self.flags]
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            command = namespaces.command(self.namespace, [*_WITH_LITTLE_POWER, *self.command()])
+            command = namespaces.command(self.namespace, [*_NET_ADMIN_ONLY, *self.command()])
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -96,7 +96,7 @@ class Running:
         return self.process.wait(60)
 
     def adopted(self) -> bool:
-        """Whether the present process has its rules in place."""
+        """Whether the current process has its rules in place."""
         assert self.process is not None
         assert self.process.poll() is None, self.log.read_text()
         _, started, since = self.log.read_text().rpartition(f"pid={self.process.pid} ")
@@ -112,18 +112,18 @@ class Running:
 
         return [line for line in namespaces.inside(self.namespace, get).splitlines() if not line.startswith("#")]
 
-    def said(self, words: str) -> bool:
-        return words in self.log.read_text()
+    def logged(self, text: str) -> bool:
+        return text in self.log.read_text()
 
 
 @contextmanager
-def proxy_on(lab: Lab, pods: Pods, node: str, log: Path, *more: str) -> Iterator[Running]:
-    with started(Running(lab.node_kubeconfig, node, pods.node(node).namespace, log, more)) as running:
+def proxy_on(lab: Lab, pods: Pods, node: str, log: Path, *flags: str) -> Iterator[RunningProxy]:
+    with started(RunningProxy(lab.node_kubeconfig, node, pods.node(node).namespace, log, flags)) as running:
         yield running
 
 
 @contextmanager
-def started(running: Running) -> Iterator[Running]:
+def started(running: RunningProxy) -> Iterator[RunningProxy]:
     running.start()
     try:
         wait_for(running.adopted)
@@ -135,17 +135,17 @@ def started(running: Running) -> Iterator[Running]:
         namespaces.run(namespaces.command(running.namespace, argv))
 
 
-async def answering(pods: Pods, name: str, node: str, **more: Any) -> Json:
-    """A pod that answers on PORT, TCP and UDP."""
+async def create_server_pod(pods: Pods, name: str, node: str, **flags: Any) -> Json:
+    """A pod that serves on PORT, TCP and UDP."""
     env = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
     ready = {"readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1}}
-    command = ["python", str(KNOCK), "serve", f":{PORT}"]
-    await pods.create(name, node, {"command": command, "env": env, **ready}, **more)
+    command = ["python", str(CONNECT), "serve", f":{PORT}"]
+    await pods.create(name, node, {"command": command, "env": env, **ready}, **flags)
     return await pods.ready(name)
 
 
-class Corner(Protocol):
-    """Where a test makes its objects."""
+class HasNamespace(Protocol):
+    """A client with the namespace of a test."""
 
     @property
     def client(self) -> Client: ...
@@ -153,21 +153,23 @@ class Corner(Protocol):
     def namespace(self) -> str: ...
 
 
-async def make_service(pods: Corner, name: str, spec: Json, *, ours: bool, annotations: Json | None = None) -> Json:
+async def create_service(
+    pods: HasNamespace, name: str, spec: Json, *, ours: bool, annotations: Json | None = None
+) -> Json:
     vips = spec.get("vips", [])
     body = {
         "metadata": {"name": name, "labels": LABEL if ours else {}, "annotations": annotations or {}},
         "spec": {key: value for key, value in spec.items() if key != "vips"},
     }
-    made = await pods.client.create(SERVICES.whole(), body, pods.namespace)
+    created = await pods.client.create(SERVICES.whole(), body, pods.namespace)
     if vips:
-        made["status"] = {"loadBalancer": {"ingress": [{"ip": vip, "ipMode": "VIP"} for vip in vips]}}
-        made = await pods.client.update(SERVICES.whole(), made, pods.namespace, subresource="status")
-    return made
+        created["status"] = {"loadBalancer": {"ingress": [{"ip": vip, "ipMode": "VIP"} for vip in vips]}}
+        created = await pods.client.update(SERVICES.whole(), created, pods.namespace, subresource="status")
+    return created
 
 
-async def make_slice(
-    pods: Corner, service: str, endpoints: Sequence[Json], *, ours: bool, protocol: str = "TCP"
+async def create_slice(
+    pods: HasNamespace, service: str, endpoints: Sequence[Json], *, ours: bool, protocol: str = "TCP"
 ) -> None:
     body = {
         "metadata": {
@@ -181,9 +183,9 @@ async def make_slice(
     await pods.client.create(ENDPOINT_SLICES.whole(), body, pods.namespace)
 
 
-async def served(namespace: str, address: str, port: int, what: str) -> None:
+async def wait_served(namespace: str, address: str, port: int, description: str) -> None:
     async def check() -> bool:
-        (tries,) = ask(namespace, [{"address": address, "port": port}])
+        (tries,) = request_all(namespace, [{"address": address, "port": port}])
         return tries[0] not in {"refused", "silence"} and " " in tries[0]
 
-    await eventually(check, what)
+    await eventually(check, description)

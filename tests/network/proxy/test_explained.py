@@ -1,4 +1,4 @@
-"""`explain service` against packets: random Services on random nodes, and who answered is who explain named."""
+"""`explain service` against packets: the endpoints that answer are those that explain names, on random Services."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from network.proxy.conftest import Node
-from network.proxy.node import FAR_PODS, NEAR_PODS, Bed
-from network.proxy.test_topology import COUNTS, THREE_ZONES, planned
+from network.proxy.conftest import ProxyNode
+from network.proxy.node import FAR_PODS, NEAR_PODS, NodeNet
+from network.proxy.test_topology import COUNTS, THREE_ZONES, controller_slices
 from unit.proxy.build import cluster, endpoint, node, service, slice_of
 from zonewise.api.names import CONSUMER, CONSUMER_ALL, CONSUMER_SHARED
 from zonewise.diagnostics.decide.explain.service import explain
@@ -28,7 +28,7 @@ from zonewise.routing import RoutingNodes
 
 SERVICES = 50
 TRIES = 100
-"""Of six endpoints with equal chances, more than any client here gets, one is missed once in ten million runs."""
+"""With six equal endpoints, more than any client here has, one is missed in one of ten million runs."""
 ZONE, REGION, HOSTNAME = (
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
@@ -48,108 +48,113 @@ ADDRESSES = [NEAR_PODS["p1"][0], NEAR_PODS["p2"][0], *(four for four, _ in FAR_P
 @dataclass(frozen=True)
 class Case:
     at: str
-    asked: Service
+    service: Service
     slices: list[EndpointSlice]
     cluster: RoutingNodes
 
     def watched(self) -> list[EndpointSlice]:
-        """What the proxy of that node hears of."""
+        """The slices that the proxy of that node watches."""
         zone = self.cluster.domains(ZONE).get(self.at)
         return [
-            found
-            for found in self.slices
-            if not zone or found.metadata.labels.get(CONSUMER, CONSUMER_ALL) in {CONSUMER_ALL, CONSUMER_SHARED, zone}
+            endpoint_slice
+            for endpoint_slice in self.slices
+            if not zone
+            or endpoint_slice.metadata.labels.get(CONSUMER, CONSUMER_ALL) in {CONSUMER_ALL, CONSUMER_SHARED, zone}
         ]
 
     def explained(self) -> ServiceReport:
         nodes = tuple(self.cluster.nodes.values())
         return explain(
-            self.asked, self.slices, nodes, client="here", node=self.at, carriers=DataPlanes(all_services=True)
+            self.service, self.slices, nodes, client="here", node=self.at, carriers=DataPlanes(all_services=True)
         )
 
 
-def policies(chance: Random) -> dict[str, str]:
+def policies(rng: Random) -> dict[str, str]:
     levels = [HOSTNAME, ZONE, REGION, "rack"]
-    said: dict[str, str] = {}
-    if chance.random() < 0.3:
-        listed = chance.sample(levels, chance.randint(1, 3)) + chance.choice([[], ["*"], [""]])
-        said["zonewise.dev/topology-keys"] = json.dumps(listed)
+    annotations: dict[str, str] = {}
+    if rng.random() < 0.3:
+        keys = rng.sample(levels, rng.randint(1, 3)) + rng.choice([[], ["*"], [""]])
+        annotations["zonewise.dev/topology-keys"] = json.dumps(keys)
     for level in ("node", "zone", "region"):
-        if chance.random() < 0.3:
-            said[f"endpointslice.kubernetes.io/same-{level}"] = chance.choice(["Prefer", "Require", "Balanced", "No"])
-    if chance.random() < 0.2:
-        said["zonewise.dev/drain-zone"] = chance.choice("abc")
-    return said
+        if rng.random() < 0.3:
+            annotations[f"endpointslice.kubernetes.io/same-{level}"] = rng.choice(
+                ["Prefer", "Require", "Balanced", "No"]
+            )
+    if rng.random() < 0.2:
+        annotations["zonewise.dev/drain-zone"] = rng.choice("abc")
+    return annotations
 
 
-def endpoints(chance: Random) -> list[dict[str, Any]]:
-    """Hinted, half hinted or not at all; some of them not ready, or about to go."""
-    hinted = chance.choice([0.0, 0.9, 1.0])
-    by_node = chance.random() < 0.3
-    found = []
-    for address in chance.sample(ADDRESSES, chance.randint(1, len(ADDRESSES))):
-        home = chance.choice(["a1", "a2", "b1", "c1"])
-        zones = chance.sample("abcd", chance.randint(1, 2)) if chance.random() < hinted else None
-        state = chance.choice([{}, {}, {}, {"ready": False}, {"ready": False, "serving": True, "terminating": True}])
-        found.append(endpoint(address, home, zones=zones, nodes=[home] if zones and by_node else None, **state))
-    return found
+def endpoints(rng: Random) -> list[dict[str, Any]]:
+    """With all, most or no hints; some not ready or terminating."""
+    hinted = rng.choice([0.0, 0.9, 1.0])
+    by_node = rng.random() < 0.3
+    chosen = []
+    for address in rng.sample(ADDRESSES, rng.randint(1, len(ADDRESSES))):
+        node_name = rng.choice(["a1", "a2", "b1", "c1"])
+        zones = rng.sample("abcd", rng.randint(1, 2)) if rng.random() < hinted else None
+        state = rng.choice([{}, {}, {}, {"ready": False}, {"ready": False, "serving": True, "terminating": True}])
+        chosen.append(
+            endpoint(address, node_name, zones=zones, nodes=[node_name] if zones and by_node else None, **state)
+        )
+    return chosen
 
 
-def made(number: int, chance: Random) -> Case:
+def random_case(number: int, rng: Random) -> Case:
     address = f"10.96.7.{number}"
-    local = {"internalTrafficPolicy": "Local"} if chance.random() < 0.1 else {}
+    local = {"internalTrafficPolicy": "Local"} if rng.random() < 0.1 else {}
     if number % 5 == 0:  # as the controller writes slices, in groups
-        said = {
+        annotations = {
             "endpointslice.kubernetes.io/same-zone": "Prefer",
-            "zonewise.dev/algorithm": chance.choice(["local", "optimal"]),
+            "zonewise.dev/algorithm": rng.choice(["local", "optimal"]),
         }
-        at, slices, known = chance.choice(list(COUNTS)), planned(said), THREE_ZONES
+        at, slices, nodes = rng.choice(list(COUNTS)), controller_slices(annotations), THREE_ZONES
     else:
-        said, known = policies(chance), CLUSTER
-        at = chance.choice(["a1", "a2", "b1", "c1", "d1", "bare"])
-        slices = [slice_of(*endpoints(chance))]
-    asked = service(f"case-{number}", annotations=said, clusterIP=address, **local)
-    return Case(at, asked, [_of(each, asked) for each in slices], known)
+        annotations, nodes = policies(rng), CLUSTER
+        at = rng.choice(["a1", "a2", "b1", "c1", "d1", "bare"])
+        slices = [slice_of(*endpoints(rng))]
+    svc = service(f"case-{number}", annotations=annotations, clusterIP=address, **local)
+    return Case(at, svc, [_owned_by(item, svc) for item in slices], nodes)
 
 
-def _of(found: EndpointSlice, asked: Service) -> EndpointSlice:
-    labels = {**found.metadata.labels, "kubernetes.io/service-name": asked.metadata.name}
-    metadata = msgspec.structs.replace(found.metadata, labels=labels, namespace=asked.metadata.namespace)
-    return msgspec.structs.replace(found, metadata=metadata)
+def _owned_by(endpoint_slice: EndpointSlice, svc: Service) -> EndpointSlice:
+    labels = {**endpoint_slice.metadata.labels, "kubernetes.io/service-name": svc.metadata.name}
+    metadata = msgspec.structs.replace(endpoint_slice.metadata, labels=labels, namespace=svc.metadata.namespace)
+    return msgspec.structs.replace(endpoint_slice, metadata=metadata)
 
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    chance = Random(20)
-    return [made(number, chance) for number in range(1, SERVICES + 1)]
+    rng = Random(20)
+    return [random_case(number, rng) for number in range(1, SERVICES + 1)]
 
 
-def test_those_who_answered_are_those_that_explain_named(bed: Bed, cases: Sequence[Case]) -> None:
-    accounts = [case.explained() for case in cases]
-    with namespaces.inside(bed.inside("node"), NftSocket) as kernel:
-        serving = Node(kernel)
+def test_answering_endpoints_are_those_named_by_explain(node_net: NodeNet, cases: Sequence[Case]) -> None:
+    reports = [case.explained() for case in cases]
+    with namespaces.inside(node_net.netns("node"), NftSocket) as kernel:
+        serving = ProxyNode(kernel)
         for case in cases:
-            serving.place = NodePlace(case.at, case.cluster)
-            serving.follow(case.asked, case.watched())
+            serving.location = NodePlace(case.at, case.cluster)
+            serving.apply(case.service, case.watched())
         requests = [
             {
-                "address": case.asked.spec.cluster_ip,
+                "address": case.service.spec.cluster_ip,
                 "port": 80,
-                "count": TRIES if found.fronts[0].clients[0].gets else 3,
+                "count": TRIES if report.fronts[0].clients[0].gets else 3,
             }
-            for case, found in zip(cases, accounts, strict=True)
+            for case, report in zip(cases, reports, strict=True)
         ]
-        answers = bed.ask("p1", *requests)
+        answers = node_net.request("p1", *requests)
         clean_up(kernel)
-    for case, found, tries in zip(cases, accounts, answers, strict=True):
-        named = {share.address for share in found.fronts[0].clients[0].shares}
-        answered = {each.split()[0] for each in tries}
-        assert answered == named if named else answered <= {"refused", "silence"}, (case.asked, found.verdict)
+    for case, report, tries in zip(cases, reports, answers, strict=True):
+        named = {share.address for share in report.fronts[0].clients[0].shares}
+        answered = {answer.split()[0] for answer in tries}
+        assert answered == named if named else answered <= {"refused", "silence"}, (case.service, report.verdict)
 
 
-def test_the_cases_are_of_many_kinds(cases: Sequence[Case]) -> None:
-    found = [case.explained().fronts[0].clients[0] for case in cases]
-    assert len({client.code for client in found}) >= 6
-    assert any(client.gets == 0 for client in found)
-    assert any(client.fell_back for client in found)
-    assert sum(not client.stock.same for client in found) >= 10
+def test_random_cases_cover_many_kinds(cases: Sequence[Case]) -> None:
+    clients = [case.explained().fronts[0].clients[0] for case in cases]
+    assert len({client.code for client in clients}) >= 6
+    assert any(client.gets == 0 for client in clients)
+    assert any(client.fell_back for client in clients)
+    assert sum(not client.stock.same for client in clients) >= 10

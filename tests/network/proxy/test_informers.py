@@ -1,4 +1,4 @@
-"""What a node receives of slice groups: its own zone's, the shared and the global ones, and another zone's once it moves."""
+"""Slice groups that a node watches: its zone's, shared and global ones, and those of a new zone after a change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def node(client: Client) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def service(client: Client, namespace: str) -> Key:
-    """With one slice per group, each with one address, and one of no group."""
+    """With one slice per group and one without a group, each with one address."""
     spec = {"ports": [{"name": "http", "port": 80}]}
     await client.create(SERVICES, {"metadata": {"name": "web", "labels": LABEL}, "spec": spec}, namespace)
     for group, address in GROUPS.items():
@@ -50,10 +50,10 @@ async def service(client: Client, namespace: str) -> Key:
 
 
 @asynccontextmanager
-async def running(caches: Caches, sources: ProxyInformers) -> AsyncIterator[None]:
+async def running(caches: Caches, informers: ProxyInformers) -> AsyncIterator[None]:
     synced = asyncio.Event()
     async with caches:
-        task = asyncio.create_task(sources.run(synced))
+        task = asyncio.create_task(informers.run(synced))
         try:
             await synced.wait()
             yield
@@ -62,26 +62,31 @@ async def running(caches: Caches, sources: ProxyInformers) -> AsyncIterator[None
             await asyncio.gather(task, return_exceptions=True)
 
 
-def _addresses(sources: ProxyInformers, service: Key) -> set[str]:
-    slices = sources.slices_of(service)
-    return {address for found in slices for endpoint in found.endpoints or () for address in endpoint.addresses}
+def _addresses(informers: ProxyInformers, service: Key) -> set[str]:
+    slices = informers.slices_of(service)
+    return {
+        address
+        for endpoint_slice in slices
+        for endpoint in endpoint_slice.endpoints or ()
+        for address in endpoint.addresses
+    }
 
 
-async def test_a_node_gets_its_zone_s_groups_and_follows_its_label(client: Client, node: str, service: Key) -> None:
-    for_everyone = {GROUPS[group] for group in ("zonewise-shared", "zonewise-all", "")}
+async def test_node_watches_the_groups_of_its_zone_label(client: Client, node: str, service: Key) -> None:
+    common = {GROUPS[group] for group in ("zonewise-shared", "zonewise-all", "")}
     caches = Caches(client)
-    sources = ProxyInformers(client, caches, node, all_services=False)
-    marked: set[Key] = set()
-    sources.on_dirty = marked.update
-    async with running(caches, sources):
-        assert _addresses(sources, service) == {GROUPS["a"], *for_everyone}
+    informers = ProxyInformers(client, caches, node, all_services=False)
+    dirty: set[Key] = set()
+    informers.on_dirty = dirty.update
+    async with running(caches, informers):
+        assert _addresses(informers, service) == {GROUPS["a"], *common}
         await client.patch(NODES, node, MergePatch({"metadata": {"labels": {ZONE: "b"}}}))
-        await eventually(lambda: _addresses(sources, service) == {GROUPS["b"], *for_everyone}, "the other zone's group")
-        await eventually(lambda: service in marked, "the Service is looked at again")
-        assert sources.place().zone == "b"
-        sources.watch_every_group(True)
-        await eventually(lambda: _addresses(sources, service) == set(GROUPS.values()), "every group, if asked for")
-        sources.watch_every_group(False)
-        await eventually(lambda: _addresses(sources, service) == {GROUPS["b"], *for_everyone}, "and its own again")
+        await eventually(lambda: _addresses(informers, service) == {GROUPS["b"], *common}, "the other zone's group")
+        await eventually(lambda: service in dirty, "the Service is marked dirty")
+        assert informers.place().zone == "b"
+        informers.watch_every_group(True)
+        await eventually(lambda: _addresses(informers, service) == set(GROUPS.values()), "every group on request")
+        informers.watch_every_group(False)
+        await eventually(lambda: _addresses(informers, service) == {GROUPS["b"], *common}, "its own group again")
         await client.patch(NODES, node, MergePatch({"metadata": {"labels": {ZONE: None}}}))
-        await eventually(lambda: _addresses(sources, service) == set(GROUPS.values()), "without a zone, every group")
+        await eventually(lambda: _addresses(informers, service) == set(GROUPS.values()), "without a zone, every group")

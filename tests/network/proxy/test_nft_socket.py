@@ -1,4 +1,4 @@
-"""Random changes, one transaction each: what the kernel then has is what saying everything at once would give it."""
+"""Random changes, one transaction each: the kernel ends with the state that a full sync gives."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from network.proxy.conftest import Node
-from network.proxy.node import Bed
+from network.proxy.conftest import ProxyNode
+from network.proxy.node import NodeNet
 from unit.proxy.build import cluster, endpoint
 from zonewise.objects import Key
 from zonewise.proxy.decide.targets import NodePlace
@@ -21,30 +21,30 @@ from zonewise.proxy.wire.layout import TABLE, FixedLayout
 STEPS = 150
 
 
-def _some(chance: random.Random, likely: float, spec: dict[str, Any]) -> dict[str, Any]:
-    return spec if chance.random() < likely else {}
+def _maybe(rng: random.Random, probability: float, spec: dict[str, Any]) -> dict[str, Any]:
+    return spec if rng.random() < probability else {}
 
 
-def _spec(chance: random.Random, number: int) -> dict[str, Any]:
-    """Few addresses and ports, so that Services quarrel about them."""
-    timeout = {"clientIP": {"timeoutSeconds": chance.choice([10, 600])}}
-    outward = {
+def _spec(rng: random.Random, number: int) -> dict[str, Any]:
+    """Few addresses and ports, so that Services conflict."""
+    timeout = {"clientIP": {"timeoutSeconds": rng.choice([10, 600])}}
+    external = {
         "type": "LoadBalancer",
-        "vips": [f"10.97.0.{chance.randrange(3)}"],
-        "externalIPs": [f"10.98.0.{chance.randrange(2)}"],
-        "ports": [{"name": "http", "port": 80, "nodePort": 30000 + chance.randrange(4)}],
+        "vips": [f"10.97.0.{rng.randrange(3)}"],
+        "externalIPs": [f"10.98.0.{rng.randrange(2)}"],
+        "ports": [{"name": "http", "port": 80, "nodePort": 30000 + rng.randrange(4)}],
     }
     return {
         "clusterIP": f"10.96.0.{number}",
-        **_some(chance, 0.5, outward),
-        **_some(chance, 0.4, {"sessionAffinity": "ClientIP", "sessionAffinityConfig": timeout}),
-        **_some(chance, 0.4, {"externalTrafficPolicy": "Local"}),
-        **_some(chance, 0.4, {"internalTrafficPolicy": "Local"}),
-        **_some(chance, 0.4, {"loadBalancerSourceRanges": ["10.0.0.0/8"]}),
+        **_maybe(rng, 0.5, external),
+        **_maybe(rng, 0.4, {"sessionAffinity": "ClientIP", "sessionAffinityConfig": timeout}),
+        **_maybe(rng, 0.4, {"externalTrafficPolicy": "Local"}),
+        **_maybe(rng, 0.4, {"internalTrafficPolicy": "Local"}),
+        **_maybe(rng, 0.4, {"loadBalancerSourceRanges": ["10.0.0.0/8"]}),
     }
 
 
-def _kernel_has(node: Node) -> dict[str, Any]:
+def _kernel_state(node: ProxyNode) -> dict[str, Any]:
     kernel = node.kernel
     chains = {name for name in kernel.chains(IPV4) if name.startswith(("fw-", "s-", "e-"))}
     sets = kernel.sets(IPV4)
@@ -52,40 +52,40 @@ def _kernel_has(node: Node) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_changes_add_up_to_the_whole(bed: Bed, node: Node, seed: int) -> None:
-    chance = random.Random(seed)
+def test_diffs_give_the_same_state_as_a_full_sync(node_net: NodeNet, node: ProxyNode, seed: int) -> None:
+    rng = random.Random(seed)
     for step in range(STEPS):
-        number = chance.randrange(6)
-        if chance.random() < 0.25:
-            gone = node.decider.decide(Key("shop", f"s{number}"), None, [], NodePlace("a1", cluster()))
-            node.plane.apply(gone)
+        number = rng.randrange(6)
+        if rng.random() < 0.25:
+            deleted = node.service_rules.decide(Key("shop", f"s{number}"), None, [], NodePlace("a1", cluster()))
+            node.applier.apply(deleted)
         else:
-            places = chance.sample(range(9), chance.randrange(5))
-            endpoints = [endpoint(f"10.1.0.{place}", chance.choice(["a1", "b1"])) for place in places]
-            node.serve(endpoints, f"s{number}", **_spec(chance, number))
+            numbers = rng.sample(range(9), rng.randrange(5))
+            endpoints = [endpoint(f"10.1.0.{last_byte}", rng.choice(["a1", "b1"])) for last_byte in numbers]
+            node.serve(endpoints, f"s{number}", **_spec(rng, number))
         if step % 10 == 0:
-            changed = _kernel_has(node)
-            node.plane.repair()
-            assert _kernel_has(node) == changed, f"after {step} changes"
-    assert node.plane.contests(), "the seeds make Services quarrel"
-    assert bed.nft("list", "ruleset")
+            changed = _kernel_state(node)
+            node.applier.repair()
+            assert _kernel_state(node) == changed, f"after {step} changes"
+    assert node.applier.conflicts(), "the seeds make Services conflict"
+    assert node_net.nft("list", "ruleset")
     assert set(FixedLayout) <= node.kernel.sets(IPV4)
 
 
-def test_a_refused_transaction_changes_nothing_and_is_counted(bed: Bed, node: Node) -> None:
-    """Whatever stood before the message that the kernel does not like; then everything is said again, in one."""
+def test_rejected_transaction_changes_nothing_and_is_counted(node_net: NodeNet, node: ProxyNode) -> None:
+    """Also not by the messages before the rejected one; a full sync follows."""
     node.serve([endpoint("10.1.0.1"), endpoint("10.1.0.2")])
-    before = _kernel_has(node)
+    before = _kernel_state(node)
     good = netlink.add_elements(IPV4.number, TABLE, FixedLayout.CLUSTER_IPS, {IPV4.pack("10.96.9.9"): None})
     bad = netlink.delete_elements(IPV4.number, TABLE, FixedLayout.CLUSTER_IPS, [IPV4.pack("10.96.8.8")])
     with pytest.raises(NftRefusedError, match="delete elements"):
         node.kernel.commit([*good, *bad])
-    assert _kernel_has(node) == before
-    bed.nft("flush", "map", "ip", "zonewise", "ep")
+    assert _kernel_state(node) == before
+    node_net.nft("flush", "map", "ip", "zonewise", "ep")
     refusals = _refusals()
     node.serve([endpoint("10.1.0.3")])
     assert _refusals() == refusals + 1
-    assert len(node.kernel.elements(IPV4, FixedLayout.ENDPOINTS)) == 1, "repaired at once, and what was asked is done"
+    assert len(node.kernel.elements(IPV4, FixedLayout.ENDPOINTS)) == 1, "repaired at once, with the change applied"
 
 
 def _refusals() -> float:

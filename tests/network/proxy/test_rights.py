@@ -1,4 +1,4 @@
-"""The proxy's manifests in deploy/: it does its whole work with exactly the rights they give."""
+"""RBAC of the proxy's manifests: the proxy uses exactly the rights that they grant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from network.proxy.cluster import COMMAND, LABEL, Running, started
+from network.proxy.cluster import COMMAND, LABEL, RunningProxy, started
 from support.install.deployed import Deployed, audit_flags, documents, scopes
 from support.kube.fault_proxy import FaultProxy
 from support.slices import cluster
@@ -27,7 +27,7 @@ ACCOUNTING = "/proc/sys/net/netfilter/nf_conntrack_acct"
 
 @pytest.fixture
 def node() -> Iterator[str]:
-    """A network that is nothing but a node's."""
+    """A network namespace for a node."""
     name = f"zwr{os.getpid()}"
     namespaces.ip([f"netns add {name}"])
     namespaces.ip(["link set lo up"], name)
@@ -36,15 +36,15 @@ def node() -> Iterator[str]:
 
 
 def _container(manifest: str, name: str) -> dict[str, Any]:
-    (found,) = [each for each in documents(manifest) if each["kind"] == "DaemonSet"]
-    spec = found["spec"]["template"]["spec"]
-    return next(each for each in (*spec["initContainers"], *spec["containers"]) if each["name"] == name)
+    (daemon_set,) = [document for document in documents(manifest) if document["kind"] == "DaemonSet"]
+    spec = daemon_set["spec"]["template"]["spec"]
+    return next(item for item in (*spec["initContainers"], *spec["containers"]) if item["name"] == name)
 
 
-async def test_the_proxy_uses_all_of_its_rights_and_needs_no_other(
+async def test_proxy_uses_all_of_its_rights_and_no_other(
     private_cluster: Callable[..., ControlPlane], tmp_path: Path, node: str
 ) -> None:
-    """Beside kube-proxy, and then in its place with one right more."""
+    """Beside kube-proxy, and instead of it with one more right."""
     plane = await asyncio.to_thread(private_cluster, flags=audit_flags(tmp_path))
     site = Deployed(plane, tmp_path)
 
@@ -62,7 +62,7 @@ async def test_the_proxy_uses_all_of_its_rights_and_needs_no_other(
             assert namespaces.inside(node, lambda: Path(ACCOUNTING).read_text()).strip() == "1"
             config = link.kubeconfig(await site.kubeconfig(client, ACCOUNT), tmp_path)
             log = tmp_path / f"{manifest}.log"
-            running = started(Running(config, "a1", node, log, _flags(manifest, "proxy")))
+            running = started(RunningProxy(config, "a1", node, log, _flags(manifest, "proxy")))
             await asyncio.to_thread(running.__enter__)
             try:
                 await eventually(lambda: address in _listed(node), "it serves the Service")
@@ -74,9 +74,9 @@ async def test_the_proxy_uses_all_of_its_rights_and_needs_no_other(
 
 
 def _flags(manifest: str, container: str) -> tuple[str, ...]:
-    """Without the form of the log, which tests read."""
-    said = (each.replace("$(NODE_NAME)", "a1") for each in _container(manifest, container)["args"][1:])
-    return tuple(each for each in said if not each.startswith("--log-format"))
+    """Without --log-format: tests read the default format."""
+    flags = (flag.replace("$(NODE_NAME)", "a1") for flag in _container(manifest, container)["args"][1:])
+    return tuple(flag for flag in flags if not flag.startswith("--log-format"))
 
 
 def _slice() -> dict[str, Any]:
@@ -93,8 +93,8 @@ def _listed(node: str) -> str:
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
-def test_the_container_that_runs_has_one_capability(manifest: str) -> None:
-    allowed = _container(manifest, "proxy")["securityContext"]
-    assert allowed["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
-    assert not allowed.get("privileged")
-    assert not allowed["allowPrivilegeEscalation"]
+def test_proxy_container_has_one_capability(manifest: str) -> None:
+    security = _container(manifest, "proxy")["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    assert not security.get("privileged")
+    assert not security["allowPrivilegeEscalation"]

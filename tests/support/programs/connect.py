@@ -1,9 +1,9 @@
-"""Clients and servers inside a network namespace, for tests of proxies: who answers whom, and under which address.
+"""Clients and servers in a network namespace, for proxy tests: the answering endpoint and the client address it sees.
 
-python knock.py serve ADDRESS:PORT...        answers "ADDRESS PEER" to every TCP connection and UDP datagram
-python knock.py ask < requests.json          tries every request, all at once, and prints what came of each try
-python knock.py visit ADDRESS PORT           a new connection every few milliseconds until its input ends; prints when
-                                             each began, in seconds, and what came of it
+python connect.py serve ADDRESS:PORT...      answers "ADDRESS PEER" to every TCP connection and UDP datagram
+python connect.py ask < requests.json        sends all requests at once and prints the outcome of each attempt
+python connect.py visit ADDRESS PORT         a new connection every few milliseconds until its input ends; prints the
+                                             start in seconds and the outcome of each
 """
 
 from __future__ import annotations

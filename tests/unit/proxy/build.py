@@ -1,4 +1,4 @@
-"""Services, slices and nodes in a line each, for the proxy's tests."""
+"""Builders of Services, slices and nodes for the proxy's tests."""
 
 from __future__ import annotations
 

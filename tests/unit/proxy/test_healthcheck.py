@@ -1,4 +1,4 @@
-"""Ports by which load balancers learn of a node's endpoints, where somebody else has them."""
+"""Health-check node ports that are in use by another program."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from zonewise.objects import Key
 from zonewise.proxy.healthcheck import HealthCheckServer, LocalEndpoints
 
 
-async def test_a_port_that_is_taken_is_said_once_and_tried_again() -> None:
-    ports = HealthCheckServer()
-    with structlog.testing.capture_logs() as lines, socket.create_server(("", 0)) as other:
-        port = other.getsockname()[1]
+async def test_port_in_use_is_logged_once_and_retried() -> None:
+    server = HealthCheckServer()
+    with structlog.testing.capture_logs() as lines, socket.create_server(("", 0)) as listener:
+        port = listener.getsockname()[1]
         for count in range(3):
-            await ports.follow({port: LocalEndpoints(Key("shop", "web"), count)})
+            await server.update({port: LocalEndpoints(Key("shop", "web"), count)})
     assert [line["port"] for line in lines] == [port]
-    await ports.follow({port: LocalEndpoints(Key("shop", "web"), 1)})
-    assert list(ports._runners) == [port]
-    await ports.close()
+    await server.update({port: LocalEndpoints(Key("shop", "web"), 1)})
+    assert list(server._runners) == [port]
+    await server.close()

@@ -1,4 +1,4 @@
-"""Bytes for the kernel: the quick encoding of elements is the plain one, lists fit their attributes, answers are read."""
+"""Netlink encoding: fast element encoding equals the plain one, lists fit attributes, replies are decoded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = st.integers(1, 10).flatmap(lambda words: st.binary(min_size=4 * words, m
 
 
 @given(WORDS, st.none() | WORDS)
-def test_elements_are_nested_attributes(key: bytes, data: bytes | None) -> None:
+def test_fast_element_encoding_equals_nested_attributes(key: bytes, data: bytes | None) -> None:
     plain = nested(1, attribute(1, key)) + (nested(2, attribute(1, data)) if data else b"")
     assert netlink.encoded({key: data}) == [nested(1, plain)]
 
@@ -32,10 +32,10 @@ def test_many_elements_are_split_over_messages() -> None:
     assert sum(len(list(netlink.attributes(listed))) for listed in lists) == 5000
 
 
-def test_a_batch_is_bracketed_and_numbered() -> None:
+def test_batch_has_begin_end_and_sequence_numbers() -> None:
     batch = netlink.batch_bytes([netlink.Message(MessageType.NEW_TABLE, 2, b"")] * 2, 7)
-    found = list(netlink.received(batch))
-    assert [(message.kind, message.sequence) for message in found] == [(16, 7), (2560, 8), (2560, 9), (17, 10)]
+    messages = list(netlink.received(batch))
+    assert [(message.kind, message.sequence) for message in messages] == [(16, 7), (2560, 8), (2560, 9), (17, 10)]
 
 
 def _flow(reply: str, reply_port: int, zone: bool = False) -> memoryview:
@@ -51,7 +51,7 @@ def _flow(reply: str, reply_port: int, zone: bool = False) -> memoryview:
 
 
 @pytest.mark.parametrize("zone", [False, True])
-def test_flows_are_read(zone: bool) -> None:
+def test_flow_is_decoded(zone: bool) -> None:
     flow = read_flow(_flow("10.2.0.2", 5353, zone))
     assert flow is not None
     assert (flow.destination, flow.port, flow.answered_by, flow.answered_from) == (
@@ -67,9 +67,9 @@ def test_flows_are_read(zone: bool) -> None:
 @pytest.mark.parametrize(
     ("reply", "allowed", "expected"),
     [
-        pytest.param("10.2.0.2", {EndpointTarget("10.2.0.2", 5353)}, False, id="its target still answers"),
-        pytest.param("10.2.0.2", {EndpointTarget("10.2.0.3", 5353)}, True, id="its target is gone"),
-        pytest.param("10.96.0.1", {EndpointTarget("10.2.0.3", 5353)}, True, id="begun when there was no endpoint"),
+        pytest.param("10.2.0.2", {EndpointTarget("10.2.0.2", 5353)}, False, id="target still serves"),
+        pytest.param("10.2.0.2", {EndpointTarget("10.2.0.3", 5353)}, True, id="target deleted"),
+        pytest.param("10.96.0.1", {EndpointTarget("10.2.0.3", 5353)}, True, id="flow older than any endpoint"),
     ],
 )
 def test_stale_flows(reply: str, allowed: set[EndpointTarget], expected: bool) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of each address of a Service: served, refused at once, or dropped, as kube-proxy does."""
+"""Traffic to each address of a Service: served, rejected or dropped, as kube-proxy does."""
 
 from __future__ import annotations
 
@@ -13,43 +13,54 @@ from zonewise.proxy.decide.rules import PortRefusal, PortRules, Scope, desired_r
 from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, find_targets
 from zonewise.proxy.wire.family import IPV4, IPV6
 
-HERE = [endpoint("10.1.0.1", "a1"), endpoint("10.2.0.1", "b1")]
+ENDPOINTS = [endpoint("10.1.0.1", "a1"), endpoint("10.2.0.1", "b1")]
 BALANCED = {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "nodePort": 30080}], "vips": ["10.97.0.1"]}
 
 
-def rules(asked: Service, *endpoints: Any, at: str = "a1", family: Any = IPV4) -> PortRules:
-    port = asked.spec.ports[0]
-    found = find_targets(asked, port, [slice_of(*endpoints)], NodePlace(at, cluster()), family.name)
-    answer = desired_rules(asked, port, found, family)
-    assert answer is not None
-    return answer
+def rules(svc: Service, *endpoints: Any, at: str = "a1", family: Any = IPV4) -> PortRules:
+    port = svc.spec.ports[0]
+    targets = find_targets(svc, port, [slice_of(*endpoints)], NodePlace(at, cluster()), family.name)
+    port_rules = desired_rules(svc, port, targets, family)
+    assert port_rules is not None
+    return port_rules
 
 
 @pytest.mark.parametrize(
     ("spec", "endpoints", "at", "internal", "external"),
     [
-        pytest.param({}, HERE, "a1", Scope.CLUSTER, Scope.CLUSTER, id="plain"),
+        pytest.param({}, ENDPOINTS, "a1", Scope.CLUSTER, Scope.CLUSTER, id="plain"),
         pytest.param({}, [], "a1", PortRefusal.REJECT, PortRefusal.REJECT, id="no endpoint at all"),
-        pytest.param({"internalTrafficPolicy": "Local"}, HERE, "a1", Scope.LOCAL, Scope.CLUSTER, id="internal local"),
         pytest.param(
-            {"internalTrafficPolicy": "Local"}, HERE, "c1", PortRefusal.DROP, Scope.CLUSTER, id="none on the node"
+            {"internalTrafficPolicy": "Local"}, ENDPOINTS, "a1", Scope.LOCAL, Scope.CLUSTER, id="internal local"
         ),
-        pytest.param({"externalTrafficPolicy": "Local"}, HERE, "a1", Scope.CLUSTER, Scope.LOCAL, id="external local"),
         pytest.param(
-            {"externalTrafficPolicy": "Local"}, HERE, "c1", Scope.CLUSTER, PortRefusal.DROP, id="external, none here"
+            {"internalTrafficPolicy": "Local"}, ENDPOINTS, "c1", PortRefusal.DROP, Scope.CLUSTER, id="none on the node"
+        ),
+        pytest.param(
+            {"externalTrafficPolicy": "Local"}, ENDPOINTS, "a1", Scope.CLUSTER, Scope.LOCAL, id="external local"
+        ),
+        pytest.param(
+            {"externalTrafficPolicy": "Local"},
+            ENDPOINTS,
+            "c1",
+            Scope.CLUSTER,
+            PortRefusal.DROP,
+            id="external, none here",
         ),
         pytest.param(
             {"externalTrafficPolicy": "Local"}, [], "c1", PortRefusal.REJECT, PortRefusal.REJECT, id="local and none"
         ),
     ],
 )
-def test_fates(spec: dict[str, Any], endpoints: list[Any], at: str, internal: Any, external: Any) -> None:
-    found = rules(service(**BALANCED, **spec), *endpoints, at=at)
-    assert (found.internal, found.external) == (internal, external)
+def test_scope_or_refusal_by_policy_and_endpoints(
+    spec: dict[str, Any], endpoints: list[Any], at: str, internal: Any, external: Any
+) -> None:
+    port = rules(service(**BALANCED, **spec), *endpoints, at=at)
+    assert (port.internal, port.external) == (internal, external)
 
 
-def test_addresses_by_family() -> None:
-    asked = service(
+def test_addresses_are_split_by_family() -> None:
+    svc = service(
         clusterIP="10.96.0.1",
         clusterIPs=["10.96.0.1", "fd96::1"],
         externalIPs=["1.2.3.4", "fd00::9", "1.2.3.4"],
@@ -57,11 +68,11 @@ def test_addresses_by_family() -> None:
         vips=["10.97.0.1", "fd97::1"],
         loadBalancerSourceRanges=["10.0.0.0/8", " fd00::/8", "no"],
     )
-    four = rules(asked, *HERE)
-    assert (four.external_ips, four.balancer_ips, four.source_ranges) == (("1.2.3.4",), ("10.97.0.1",), ("10.0.0.0/8",))
-    assert four.left_out == ("loadBalancerSourceRanges: 'no' is no network and is left out",)
-    six = rules(asked, family=IPV6)
-    assert (six.cluster_ip, six.external_ips, six.balancer_ips, six.internal) == (
+    ipv4 = rules(svc, *ENDPOINTS)
+    assert (ipv4.external_ips, ipv4.balancer_ips, ipv4.source_ranges) == (("1.2.3.4",), ("10.97.0.1",), ("10.0.0.0/8",))
+    assert ipv4.left_out == ("loadBalancerSourceRanges: 'no' is not a network and is ignored",)
+    ipv6 = rules(svc, family=IPV6)
+    assert (ipv6.cluster_ip, ipv6.external_ips, ipv6.balancer_ips, ipv6.internal) == (
         "fd96::1",
         ("fd00::9",),
         ("fd97::1",),
@@ -69,23 +80,23 @@ def test_addresses_by_family() -> None:
     )
 
 
-def test_a_service_without_an_address_of_the_family_has_no_rules() -> None:
-    asked = service()
-    found = find_targets(asked, asked.spec.ports[0], [], NodePlace("a1", cluster()), "IPv6")
-    assert desired_rules(asked, asked.spec.ports[0], found, IPV6) is None
+def test_service_without_a_cluster_ip_of_the_family_has_no_rules() -> None:
+    svc = service()
+    targets = find_targets(svc, svc.spec.ports[0], [], NodePlace("a1", cluster()), "IPv6")
+    assert desired_rules(svc, svc.spec.ports[0], targets, IPV6) is None
 
 
-def test_endpoints_of_another_family_are_left_out_with_a_word() -> None:
-    found = rules(service(), endpoint("fd00::1"), endpoint("10.1.0.1"))
-    assert found.cluster == (EndpointTarget("10.1.0.1", 8080),)
-    assert found.left_out == ("1 endpoints have no IPv4 address, such as [fd00::1]:8080",)
+def test_endpoints_of_another_family_are_left_out_and_reported() -> None:
+    port = rules(service(), endpoint("fd00::1"), endpoint("10.1.0.1"))
+    assert port.cluster == (EndpointTarget("10.1.0.1", 8080),)
+    assert port.left_out == ("1 endpoints have no IPv4 address, such as [fd00::1]:8080",)
 
 
-def test_affinity_and_hairpin() -> None:
+def test_session_affinity_and_hairpin_targets() -> None:
     config = {"clientIP": {"timeoutSeconds": 60}}
-    found = rules(service(sessionAffinity="ClientIP", sessionAffinityConfig=config), *HERE)
-    assert found.affinity_seconds == 60
-    assert found.hairpin == (EndpointTarget("10.1.0.1", 8080),)
+    port = rules(service(sessionAffinity="ClientIP", sessionAffinityConfig=config), *ENDPOINTS)
+    assert port.affinity_seconds == 60
+    assert port.hairpin == (EndpointTarget("10.1.0.1", 8080),)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +104,14 @@ def test_affinity_and_hairpin() -> None:
     [
         pytest.param({}, {}, False, True, id="plain"),
         pytest.param({"service.kubernetes.io/service-proxy-name": "zonewise"}, {}, True, True, id="ours"),
-        pytest.param({"service.kubernetes.io/service-proxy-name": "other"}, {}, False, False, id="another's"),
+        pytest.param({"service.kubernetes.io/service-proxy-name": "other"}, {}, False, False, id="another proxy's"),
         pytest.param({"service.kubernetes.io/headless": ""}, {}, False, False, id="marked headless"),
         pytest.param({}, {"clusterIP": "None"}, False, False, id="headless"),
-        pytest.param({}, {"type": "ExternalName", "clusterIP": ""}, False, False, id="a name"),
+        pytest.param({}, {"type": "ExternalName", "clusterIP": ""}, False, False, id="ExternalName"),
     ],
 )
-def test_whom_we_serve(labels: dict[str, str], spec: dict[str, Any], by_label: bool, by_all: bool) -> None:
-    asked = service(**spec)
-    asked = msgspec.structs.replace(asked, metadata=msgspec.structs.replace(asked.metadata, labels=labels))
-    assert is_served(asked, all_services=False) is by_label
-    assert is_served(asked, all_services=True) is by_all
+def test_served_services(labels: dict[str, str], spec: dict[str, Any], by_label: bool, by_all: bool) -> None:
+    svc = service(**spec)
+    svc = msgspec.structs.replace(svc, metadata=msgspec.structs.replace(svc.metadata, labels=labels))
+    assert is_served(svc, all_services=False) is by_label
+    assert is_served(svc, all_services=True) is by_all

@@ -1,4 +1,4 @@
-"""Transactions: as small as the change, in an order the kernel takes, and never two owners of one address."""
+"""nftables transactions: minimal, in an order the kernel accepts, with one owner per address."""
 
 from __future__ import annotations
 
@@ -18,100 +18,102 @@ from zonewise.proxy.wire.ruleset import Ruleset
 
 
 def rules(name: str, addresses: list[str], previous: PortRules | None = None, **spec: Any) -> PortRules:
-    asked = service(name, **spec)
-    port = asked.spec.ports[0]
+    svc = service(name, **spec)
+    port = svc.spec.ports[0]
     slices = [slice_of(*(endpoint(address, "b1") for address in addresses))]
-    found = find_targets(asked, port, slices, NodePlace("a1", cluster()), "IPv4")
-    answer = desired_rules(asked, port, found, IPV4, previous)
-    assert answer is not None
-    return answer
+    targets = find_targets(svc, port, slices, NodePlace("a1", cluster()), "IPv4")
+    port_rules = desired_rules(svc, port, targets, IPV4, previous)
+    assert port_rules is not None
+    return port_rules
 
 
 def kinds(messages: list[Message]) -> Counter[MessageType]:
     return Counter(MessageType(message.kind) for message in messages)
 
 
-def ruleset(*wanted: PortRules) -> Ruleset:
-    made = Ruleset(ElementWriter(IPV4, LayoutOptions()))
-    made.adopt({each.name: each for each in wanted})
-    made.whole()
-    return made
+def ruleset(*desired: PortRules) -> Ruleset:
+    current = Ruleset(ElementWriter(IPV4, LayoutOptions()))
+    current.adopt({port.name: port for port in desired})
+    current.full_sync()
+    return current
 
 
-def test_nothing_changed_says_nothing() -> None:
+def test_unchanged_rules_need_no_message() -> None:
     here = rules("web", ["10.1.0.1"])
-    assert ruleset(here).change({here.name: here, PortName("shop", "gone", "http", "TCP"): None}) == []
+    assert ruleset(here).diff({here.name: here, PortName("shop", "gone", "http", "TCP"): None}) == []
 
 
-def test_an_endpoint_replaced_by_another_is_one_element() -> None:
+def test_replaced_endpoint_changes_one_element() -> None:
     before = rules("web", ["10.1.0.1", "10.1.0.2", "10.1.0.3"])
     after = rules("web", ["10.1.0.1", "10.1.0.9", "10.1.0.3"], before)
-    messages = ruleset(before).change({before.name: after})
+    messages = ruleset(before).diff({before.name: after})
     assert kinds(messages) == {MessageType.DELETE_ELEMENTS: 1, MessageType.NEW_ELEMENTS: 1}
     assert bytes([10, 1, 0, 9]) in messages[1].body
     assert bytes([10, 1, 0, 1]) not in messages[1].body
 
 
-def test_a_chain_is_made_once_for_all_services_with_as_many_endpoints() -> None:
+def test_services_with_as_many_endpoints_share_a_chain() -> None:
     first, second = rules("web", ["10.1.0.1"]), rules("api", ["10.1.0.2"], clusterIP="10.96.0.2")
-    made = ruleset()
-    assert kinds(made.change({first.name: first}))[MessageType.NEW_CHAIN] == 1
-    assert kinds(made.change({second.name: second}))[MessageType.NEW_CHAIN] == 0
+    current = ruleset()
+    assert kinds(current.diff({first.name: first}))[MessageType.NEW_CHAIN] == 1
+    assert kinds(current.diff({second.name: second}))[MessageType.NEW_CHAIN] == 0
 
 
-def test_what_two_ports_share_goes_with_the_last() -> None:
+def test_shared_element_is_deleted_with_its_last_port() -> None:
     ports = [{"name": "http", "port": 80}, {"name": "https", "port": 443}]
     first, second = (rules("web", [], ports=[port]) for port in ports)
-    made = ruleset(first, second)
-    assert kinds(made.change({first.name: None})) == {MessageType.DELETE_ELEMENTS: 1}
-    assert kinds(made.change({second.name: None})) == {MessageType.DELETE_ELEMENTS: 2}
+    current = ruleset(first, second)
+    assert kinds(current.diff({first.name: None})) == {MessageType.DELETE_ELEMENTS: 1}
+    assert kinds(current.diff({second.name: None})) == {MessageType.DELETE_ELEMENTS: 2}
 
 
-def test_an_address_has_one_owner_and_a_cluster_ip_comes_first() -> None:
+def test_cluster_ip_wins_over_an_external_ip() -> None:
     owner = rules("web", ["10.1.0.1"])
-    thief = rules("a-thief", ["10.1.0.6"], clusterIP="10.96.0.2", externalIPs=["10.96.0.1"])
-    made = ruleset(thief)
-    assert made.contests() == []
-    made.change({owner.name: owner})
-    (contest,) = made.contests()
-    assert (contest.winner, contest.loser) == (owner.name, thief.name)
-    messages = made.change({owner.name: None})
-    assert any(bytes([10, 1, 0, 6]) in each.body for each in messages if each.kind == MessageType.NEW_ELEMENTS)
-    assert made.contests() == []
+    claimant = rules("a-claimant", ["10.1.0.6"], clusterIP="10.96.0.2", externalIPs=["10.96.0.1"])
+    current = ruleset(claimant)
+    assert current.conflicts() == []
+    current.diff({owner.name: owner})
+    (conflict,) = current.conflicts()
+    assert (conflict.winner, conflict.loser) == (owner.name, claimant.name)
+    messages = current.diff({owner.name: None})
+    assert any(bytes([10, 1, 0, 6]) in message.body for message in messages if message.kind == MessageType.NEW_ELEMENTS)
+    assert current.conflicts() == []
 
 
-def test_a_sticky_port_takes_its_chains_along() -> None:
+def test_deleting_a_sticky_port_deletes_its_chains_and_sets() -> None:
     before = rules("web", ["10.1.0.1", "10.1.0.2"], sessionAffinity="ClientIP")
-    made = ruleset()
-    assert kinds(made.change({before.name: before}))[MessageType.NEW_SET] == 3
-    after = kinds(made.change({before.name: None}))
+    current = ruleset()
+    assert kinds(current.diff({before.name: before}))[MessageType.NEW_SET] == 3
+    after = kinds(current.diff({before.name: None}))
     assert after[MessageType.DELETE_CHAIN] == 3
     assert after[MessageType.DELETE_SET] == 3
 
 
-def test_the_whole_removes_what_nobody_knows() -> None:
-    made = ruleset(rules("web", ["10.1.0.1"]))
-    messages = made.whole({"any-1", "any-7", "nat-in"}, {"svc", "a-old"})
+def test_full_sync_deletes_unknown_chains_and_sets() -> None:
+    current = ruleset(rules("web", ["10.1.0.1"]))
+    messages = current.full_sync({"any-1", "any-7", "nat-in"}, {"svc", "a-old"})
     assert kinds(messages)[MessageType.DELETE_CHAIN] == 1
     assert kinds(messages)[MessageType.DELETE_SET] == 1
 
 
 @pytest.mark.parametrize("spec", [{}, {"internalTrafficPolicy": "Local"}])
-def test_moved_slots_are_said_as_two_whole_states_would_say_them(spec: dict[str, Any]) -> None:
-    """The short way for what most changes are, against the long way, which a second port that changes with it asks for."""
+def test_fast_path_of_slot_changes_equals_the_general_diff(spec: dict[str, Any]) -> None:
+    """A second changed port forces the general diff."""
     addresses = [f"10.1.0.{number}" for number in range(1, 9)]
     before = rules("web", addresses, **spec)
     after = rules("web", [*addresses[2:], "10.1.0.21", "10.1.0.22"], before, **spec)
     other = rules("api", ["10.1.0.2"], clusterIP="10.96.0.2")
-    short = ruleset(before, other).change({before.name: after})
-    long = ruleset(before, other).change({before.name: after, other.name: rules("api", [], clusterIP="10.96.0.2")})
-    assert kinds(short) == ({} if spec else {MessageType.DELETE_ELEMENTS: 1, MessageType.NEW_ELEMENTS: 1})
-    for message in short:
+    fast = ruleset(before, other).diff({before.name: after})
+    general = ruleset(before, other).diff({before.name: after, other.name: rules("api", [], clusterIP="10.96.0.2")})
+    assert kinds(fast) == ({} if spec else {MessageType.DELETE_ELEMENTS: 1, MessageType.NEW_ELEMENTS: 1})
+    for message in fast:
         elements = set(_elements(message))
         assert len(elements) == 2
-        assert elements <= {one for each in long if each.kind == message.kind for one in _elements(each)}
+        assert elements <= {
+            element for reference in general if reference.kind == message.kind for element in _elements(reference)
+        }
 
 
 def _elements(message: Message) -> list[bytes]:
     listed = dict(attributes(memoryview(message.body)))[3]
-    return [bytes(one) for _, one in attributes(listed)]
+    return [bytes(element) for _, element in attributes(listed)]

@@ -1,4 +1,4 @@
-"""What a decider remembers between two decisions: nothing of one that failed."""
+"""State between two decisions: a failed one leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ WEB = Key("shop", "web")
 PREFER = {"endpointslice.kubernetes.io/same-zone": "Prefer"}
 
 
-def test_a_decision_that_fails_leaves_the_last_one() -> None:
-    decider, place = ServiceRules((IPV4,), all_services=True), NodePlace("a1", cluster())
-    asked = service(annotations=PREFER)
-    decided = decider.decide(WEB, asked, [slice_of(endpoint("10.1.0.1"))], place)
+def test_failed_decision_keeps_the_previous_rules() -> None:
+    service_rules, location = ServiceRules((IPV4,), all_services=True), NodePlace("a1", cluster())
+    web = service(annotations=PREFER)
+    decided = service_rules.decide(WEB, web, [slice_of(endpoint("10.1.0.1"))], location)
     broken = msgspec.structs.replace(slice_of(endpoint("10.1.0.2")), endpoints=(None,))
     with pytest.raises(AttributeError):
-        decider.decide(WEB, asked, [broken], place)
-    assert decider.answers[WEB][IPV4] == decided[IPV4]
-    assert WEB in decider.by_labels
-    gone = decider.decide(WEB, None, [], place)
-    assert gone[IPV4] == dict.fromkeys(decided[IPV4])
-    assert (decider.answers, decider.by_labels) == ({}, set())
+        service_rules.decide(WEB, web, [broken], location)
+    assert service_rules.rules[WEB][IPV4] == decided[IPV4]
+    assert WEB in service_rules.by_labels
+    deleted = service_rules.decide(WEB, None, [], location)
+    assert deleted[IPV4] == dict.fromkeys(decided[IPV4])
+    assert (service_rules.rules, service_rules.by_labels) == ({}, set())

@@ -1,4 +1,4 @@
-"""Which endpoints a node's clients get: every rule of topology keys, same-zone, hints and traffic policies, by case."""
+"""Targets on a node by topology keys, same-zone policies, hints and traffic policies."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ SAME_ZONE = "endpointslice.kubernetes.io/same-zone"
 SAME_NODE = "endpointslice.kubernetes.io/same-node"
 
 
-def find(asked: Service, *slices: Any, at: str = "a1", **nodes: Any) -> PortTargets:
-    place = NodePlace(at, cluster(**nodes))
-    return find_targets(asked, asked.spec.ports[0], slices, place, "IPv4")
+def find(svc: Service, *slices: Any, at: str = "a1", **nodes: Any) -> PortTargets:
+    location = NodePlace(at, cluster(**nodes))
+    return find_targets(svc, svc.spec.ports[0], slices, location, "IPv4")
 
 
-def addresses(found: PortTargets) -> list[str]:
-    return sorted(target.address for target in found.cluster)
+def addresses(targets: PortTargets) -> list[str]:
+    return sorted(target.address for target in targets.cluster)
 
 
-def keys(*listed: str) -> Service:
-    return service(annotations={KEYS: json.dumps(listed)})
+def keys(*names: str) -> Service:
+    return service(annotations={KEYS: json.dumps(names)})
 
 
 @pytest.mark.parametrize(
-    ("listed", "at", "expected"),
+    ("names", "at", "expected"),
     [
         pytest.param(["kubernetes.io/hostname"], "a1", ["10.1.0.1"], id="same host"),
         pytest.param(["kubernetes.io/hostname"], "c1", [], id="hard same host, none there"),
@@ -55,8 +55,8 @@ def keys(*listed: str) -> Service:
         pytest.param(["topology.kubernetes.io/zone"], "b1", ["10.2.0.1"], id="same zone"),
     ],
 )
-def test_topology_keys(listed: list[str], at: str, expected: list[str]) -> None:
-    assert addresses(find(keys(*listed), slice_of(*EVERYWHERE), at=at)) == expected
+def test_topology_keys(names: list[str], at: str, expected: list[str]) -> None:
+    assert addresses(find(keys(*names), slice_of(*EVERYWHERE), at=at)) == expected
 
 
 def test_any_node_label_is_a_topology_key() -> None:
@@ -64,13 +64,13 @@ def test_any_node_label_is_a_topology_key() -> None:
     assert addresses(find(keys("rack"), slice_of(*EVERYWHERE), at="a1", **racks)) == ["10.1.0.1", "10.2.0.1"]
 
 
-def test_a_hard_rule_without_an_endpoint_leaves_none_and_says_why() -> None:
-    found = find(keys("kubernetes.io/hostname"), slice_of(*EVERYWHERE), at="c1")
-    assert not found.has_any
-    assert "the rule is hard" in found.reason.sentence
+def test_hard_rule_without_an_endpoint_has_no_target_and_a_reason() -> None:
+    targets = find(keys("kubernetes.io/hostname"), slice_of(*EVERYWHERE), at="c1")
+    assert not targets.has_any
+    assert "the rule is hard" in targets.reason.sentence
 
 
-def test_require_keeps_to_the_zone_and_prefer_falls_back() -> None:
+def test_require_stays_in_the_zone_and_prefer_falls_back() -> None:
     slices = slice_of(*EVERYWHERE)
     assert addresses(find(service(annotations={SAME_ZONE: "Require"}), slices)) == ["10.1.0.1", "10.1.0.2"]
     assert addresses(find(service(annotations={SAME_ZONE: "Require"}), slices, at="c1")) == []
@@ -80,8 +80,8 @@ def test_require_keeps_to_the_zone_and_prefer_falls_back() -> None:
 def test_weights_of_an_algorithm_become_shares() -> None:
     counts = {"a1": 7, "b1": 4, "c1": 2}
     many = [endpoint(f"10.1.{net}.{n}", at) for net, (at, count) in enumerate(counts.items()) for n in range(count)]
-    asked = service(annotations={SAME_ZONE: "Prefer", "zonewise.dev/algorithm": "local-weighted"})
-    shares = {at: set(find(asked, slice_of(*many), at=at).cluster.values()) for at in counts}
+    svc = service(annotations={SAME_ZONE: "Prefer", "zonewise.dev/algorithm": "local-weighted"})
+    shares = {at: set(find(svc, slice_of(*many), at=at).cluster.values()) for at in counts}
     assert shares == {"a1": {0.5, 1.0}, "b1": {0.25, 1.0}, "c1": {0.5, 0.75, 1.0}}
 
 
@@ -105,25 +105,25 @@ def test_weights_of_an_algorithm_become_shares() -> None:
         ),
     ],
 )
-def test_hints_as_kube_proxy_reads_them(at: str, endpoints: list[Any], expected: list[str]) -> None:
+def test_hints_are_read_as_by_kube_proxy(at: str, endpoints: list[Any], expected: list[str]) -> None:
     assert addresses(find(service(), slice_of(*endpoints), at=at)) == expected
 
 
-def test_terminating_endpoints_serve_only_where_none_is_ready() -> None:
+def test_terminating_endpoints_serve_only_if_none_is_ready() -> None:
     leaving = endpoint("10.1.0.9", ready=False, serving=True, terminating=True)
     assert addresses(find(service(), slice_of(leaving))) == ["10.1.0.9"]
     assert addresses(find(service(), slice_of(leaving, *EVERYWHERE))) == ["10.1.0.1", "10.1.0.2", "10.2.0.1"]
 
 
-def test_local_policy_takes_those_on_the_node() -> None:
-    found = find(service(internalTrafficPolicy="Local"), slice_of(*EVERYWHERE), at="a2")
-    assert found.local == (EndpointTarget("10.1.0.2", 8080),)
-    assert found.has_any
+def test_local_policy_selects_endpoints_on_the_node() -> None:
+    near = find(service(internalTrafficPolicy="Local"), slice_of(*EVERYWHERE), at="a2")
+    assert near.local == (EndpointTarget("10.1.0.2", 8080),)
+    assert near.has_any
     far = find(service(internalTrafficPolicy="Local"), slice_of(*EVERYWHERE), at="c1")
     assert (far.local, far.has_any) == ((), True)
 
 
-def test_groups_of_the_controller_are_obeyed() -> None:
+def test_slice_groups_of_the_controller_are_used() -> None:
     prefer, require = service(annotations={SAME_ZONE: "Prefer"}), service(annotations={SAME_ZONE: "Require"})
     own = slice_of(endpoint("10.1.0.1", "a1", zones=["a"]), consumer="a")
     shared = slice_of(
@@ -141,111 +141,113 @@ def test_groups_of_the_controller_are_obeyed() -> None:
 
 
 STRANDED = {
-    "groups of others only": ({SAME_ZONE: "Prefer"}, ["a", "b"], True),
+    "groups of other zones only": ({SAME_ZONE: "Prefer"}, ["a", "b"], True),
     "none yet": ({SAME_ZONE: "Prefer"}, [], True),
-    "one of its own": ({SAME_ZONE: "Prefer"}, ["a", "d"], False),
-    "one that is shared": ({SAME_ZONE: "Prefer"}, ["a", "zonewise-shared"], False),
-    "one for everyone": ({SAME_ZONE: "Prefer"}, ["zonewise-all"], False),
+    "own group": ({SAME_ZONE: "Prefer"}, ["a", "d"], False),
+    "shared group": ({SAME_ZONE: "Prefer"}, ["a", "zonewise-shared"], False),
+    "group for all zones": ({SAME_ZONE: "Prefer"}, ["zonewise-all"], False),
     "no groups": ({SAME_ZONE: "Prefer"}, [""], False),
-    "a hard rule": ({SAME_ZONE: "Require"}, ["a"], False),
-    "a wall around regions": ({"endpointslice.kubernetes.io/same-region": "Require"}, ["a"], True),
+    "hard rule": ({SAME_ZONE: "Require"}, ["a"], False),
+    "required region": ({"endpointslice.kubernetes.io/same-region": "Require"}, ["a"], True),
     "no rule": ({}, ["a"], False),
 }
 
 
 @pytest.mark.parametrize(("annotations", "groups", "expected"), STRANDED.values(), ids=STRANDED)
-def test_who_has_only_groups_of_others(annotations: dict[str, str], groups: list[str], expected: bool) -> None:
+def test_stranded_without_a_group_for_the_zone(annotations: dict[str, str], groups: list[str], expected: bool) -> None:
     slices = [slice_of(endpoint("10.1.0.1"), consumer=group) for group in groups]
     assert is_stranded(service(annotations=annotations, selector={"app": "web"}), slices, "d") is expected
 
 
 WEIGHTED = {
-    "algorithm by algorithm": ("local-weighted", {"a1": 7, "b1": 4, "c1": 2}),
-    "evenly lent": ("local-opt", {"a1": 7, "b1": 4, "c1": 2}),
+    "weighted": ("local-weighted", {"a1": 7, "b1": 4, "c1": 2}),
+    "even": ("local-opt", {"a1": 7, "b1": 4, "c1": 2}),
     "a zone without endpoints": ("local-weighted", {"a1": 9, "b1": 4, "c1": 0}),
 }
 
 
 @pytest.mark.parametrize(("algorithm", "counts"), WEIGHTED.values(), ids=WEIGHTED)
-def test_groups_give_the_shares_that_were_decided(algorithm: str, counts: dict[str, int]) -> None:
-    """What a node makes of the controller's groups is what it would decide by itself from all endpoints."""
+def test_shares_from_groups_equal_shares_from_the_decision(algorithm: str, counts: dict[str, int]) -> None:
+    """The controller's groups give the node the targets that it would decide from all endpoints."""
     many = [endpoint(f"10.1.{net}.{n}", at) for net, (at, count) in enumerate(counts.items()) for n in range(count)]
-    asked = service(annotations={SAME_ZONE: "Prefer", "zonewise.dev/algorithm": algorithm})
-    (tier, _) = decide(asked, slice_of(*many).endpoints or (), cluster(), {}).tiers
+    svc = service(annotations={SAME_ZONE: "Prefer", "zonewise.dev/algorithm": algorithm})
+    (tier, _) = decide(svc, slice_of(*many).endpoints or (), cluster(), {}).tiers
     slices = []
     for group in ("a", "b", "c", "zonewise-shared"):
-        inside = [
-            {**each, "hints": {"forZones": [{"name": share.domain} for share in consumers]}}
-            for each in many
-            if (consumers := tier.consumers[each["addresses"][0]])
+        members = [
+            {**item, "hints": {"forZones": [{"name": share.domain} for share in consumers]}}
+            for item in many
+            if (consumers := tier.consumers[item["addresses"][0]])
             and group == (consumers[0].domain if len(consumers) == 1 else "zonewise-shared")
         ]
-        found = slice_of(*inside, name=f"web-{group}", consumer=group)
-        found.metadata.annotations[WEIGHTS] = write_weights(tier.consumers, [e["addresses"][0] for e in inside])
-        slices.append(found)
+        grouped = slice_of(*members, name=f"web-{group}", consumer=group)
+        grouped.metadata.annotations[WEIGHTS] = write_weights(
+            tier.consumers, [member["addresses"][0] for member in members]
+        )
+        slices.append(grouped)
     for at in counts:
-        seen = [each for each in slices if each.metadata.labels[CONSUMER] in {NODES[at], CONSUMER_SHARED}]
-        assert find(asked, *seen, at=at).cluster == find(asked, slice_of(*many), at=at).cluster
+        watched = [item for item in slices if item.metadata.labels[CONSUMER] in {NODES[at], CONSUMER_SHARED}]
+        assert find(svc, *watched, at=at).cluster == find(svc, slice_of(*many), at=at).cluster
 
 
-def test_a_drained_zone_gets_no_traffic_while_others_can_take_it() -> None:
+def test_drained_zone_gets_no_traffic_if_others_can_serve() -> None:
     drained = {"zonewise.dev/drain-zone": "a"}
     soft = service(annotations={KEYS: '["topology.kubernetes.io/zone", "*"]'} | drained)
     assert addresses(find(soft, slice_of(*EVERYWHERE))) == ["10.2.0.1"]
-    place = NodePlace("a1", cluster(), {"shop": drained})
-    asked = keys("topology.kubernetes.io/zone", "*")
-    found = find_targets(asked, asked.spec.ports[0], [slice_of(*EVERYWHERE)], place, "IPv4")
-    assert addresses(found) == ["10.2.0.1"]
+    location = NodePlace("a1", cluster(), {"shop": drained})
+    svc = keys("topology.kubernetes.io/zone", "*")
+    targets = find_targets(svc, svc.spec.ports[0], [slice_of(*EVERYWHERE)], location, "IPv4")
+    assert addresses(targets) == ["10.2.0.1"]
 
 
-def test_same_node_within_groups() -> None:
+def test_same_node_is_preferred_within_groups() -> None:
     own = slice_of(endpoint("10.1.0.1", "a1", zones=["a"]), endpoint("10.1.0.2", "a2", zones=["a"]), consumer="a")
-    asked = {SAME_ZONE: "Prefer", SAME_NODE: "Prefer"}
-    assert addresses(find(service(annotations=asked), own)) == ["10.1.0.1"]
+    svc = {SAME_ZONE: "Prefer", SAME_NODE: "Prefer"}
+    assert addresses(find(service(annotations=svc), own)) == ["10.1.0.1"]
 
 
-def test_named_ports_may_have_other_numbers_in_other_slices() -> None:
+def test_named_port_may_differ_between_slices() -> None:
     other = slice_of(endpoint("10.1.0.2"), name="web-2", ports=[{"name": "http", "port": 9090, "protocol": "TCP"}])
     foreign = slice_of(endpoint("10.1.0.3"), name="web-3", ports=[{"name": "admin", "port": 1, "protocol": "TCP"}])
-    found = find(service(), slice_of(endpoint("10.1.0.1")), other, foreign)
-    assert set(found.cluster) == {EndpointTarget("10.1.0.1", 8080), EndpointTarget("10.1.0.2", 9090)}
+    targets = find(service(), slice_of(endpoint("10.1.0.1")), other, foreign)
+    assert set(targets.cluster) == {EndpointTarget("10.1.0.1", 8080), EndpointTarget("10.1.0.2", 9090)}
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["a1", "b1"]), st.booleans()), max_size=8))
-def test_the_short_way_is_the_long_way(chosen: list[tuple[int, str, bool]]) -> None:
+def test_fast_path_equals_selection_by_hints(chosen: list[tuple[int, str, bool]]) -> None:
     endpoints = [endpoint(f"10.1.0.{number}", at, ready=ready) for number, at, ready in chosen]
-    asked, slices = service(), [slice_of(*endpoints)]
-    place = NodePlace("a1", cluster())
-    short = find_targets(asked, asked.spec.ports[0], slices, place, "IPv4")
-    policies = module.traffic_policies(asked, asked.spec.ports[0], "IPv4")
-    long = module._by_hints(slices, asked.spec.ports[0], policies, place)
-    assert short.cluster == long.cluster
-    assert short.has_any == long.has_any
+    svc, slices = service(), [slice_of(*endpoints)]
+    location = NodePlace("a1", cluster())
+    fast = find_targets(svc, svc.spec.ports[0], slices, location, "IPv4")
+    policies = module.traffic_policies(svc, svc.spec.ports[0], "IPv4")
+    by_hints = module._by_hints(slices, svc.spec.ports[0], policies, location)
+    assert fast.cluster == by_hints.cluster
+    assert fast.has_any == by_hints.has_any
 
 
-def test_many_ports_are_found_as_few_are() -> None:
-    """Also those of several numbers in several slices, and those that no slice has."""
-    listed = [{"name": f"p{number}", "port": 1 + number} for number in range(60)]
-    offers = [{"name": f"p{number}", "port": 8000 + number % 7, "protocol": "TCP"} for number in range(55)]
+def test_many_ports_get_the_same_rules_as_single_ports() -> None:
+    """Includes ports with several numbers in several slices, and ports without a slice."""
+    ports = [{"name": f"p{number}", "port": 1 + number} for number in range(60)]
+    slice_ports = [{"name": f"p{number}", "port": 8000 + number % 7, "protocol": "TCP"} for number in range(55)]
     slices = [
-        slice_of(endpoint("10.1.0.1"), ports=offers),
-        slice_of(endpoint("10.1.0.2"), name="web-2", ports=[{**each, "port": 9000} for each in offers[::2]]),
+        slice_of(endpoint("10.1.0.1"), ports=slice_ports),
+        slice_of(endpoint("10.1.0.2"), name="web-2", ports=[{**port, "port": 9000} for port in slice_ports[::2]]),
     ]
     together, alone = ServiceRules((IPV4,), all_services=True), ServiceRules((IPV4,), all_services=True)
-    place = NodePlace("a1", cluster())
-    wide = together.decide(Key("shop", "web"), service(ports=listed), slices, place)[IPV4]
-    for port in listed:
-        single = alone.decide(Key("shop", "web"), service(ports=[port]), slices, place)[IPV4]
+    location = NodePlace("a1", cluster())
+    wide = together.decide(Key("shop", "web"), service(ports=ports), slices, location)[IPV4]
+    for port in ports:
+        single = alone.decide(Key("shop", "web"), service(ports=[port]), slices, location)[IPV4]
         assert {name: rules for name, rules in single.items() if rules} == {
             name: rules for name, rules in wide.items() if name.port == port["name"]
         }
 
 
-def test_a_load_balancer_counts_on_those_that_stay() -> None:
-    """As kube-proxy tells it: ready ones of this node, each once however many addresses it has."""
+def test_ready_on_counts_ready_endpoints_of_the_node_once() -> None:
+    """As kube-proxy counts: an endpoint with several addresses counts once."""
     leaving = endpoint("10.1.0.3", "a1", ready=False, serving=True, terminating=True)
-    four = slice_of(endpoint("10.1.0.1", "a1"), endpoint("10.1.0.2", "a2"), leaving)
-    six = slice_of(endpoint("fd00::1", "a1"), name="web-2", addressType="IPv6")
-    assert ready_on("a1", [four, six]) == 1
+    ipv4 = slice_of(endpoint("10.1.0.1", "a1"), endpoint("10.1.0.2", "a2"), leaving)
+    ipv6 = slice_of(endpoint("fd00::1", "a1"), name="web-2", addressType="IPv6")
+    assert ready_on("a1", [ipv4, ipv6]) == 1
     assert ready_on("a1", [slice_of(leaving)]) == 0
-    assert ready_on("c1", [four, six]) == 0
+    assert ready_on("c1", [ipv4, ipv6]) == 0

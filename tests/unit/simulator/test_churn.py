@@ -1,4 +1,4 @@
-"""Traces, and what replaying them through the controller's logic costs."""
+"""Traces, and the churn of replaying them through the controller's logic."""
 
 from __future__ import annotations
 
@@ -11,33 +11,39 @@ from zonewise.simulator.decide.churn import EVERYONE, SLICE_CAPACITY, ChurnMode,
 from zonewise.simulator.decide.inputs import InputError
 from zonewise.simulator.decide.traces import TraceState
 
-PREFERRING = [Algorithm.LOCAL, Algorithm.LOCAL_SHARED, Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT, Algorithm.OPTIMAL]
+PREFER_ALGORITHMS = [
+    Algorithm.LOCAL,
+    Algorithm.LOCAL_SHARED,
+    Algorithm.LOCAL_WEIGHTED,
+    Algorithm.LOCAL_OPT,
+    Algorithm.OPTIMAL,
+]
 
 
 @pytest.mark.parametrize("name", traces.BUILT_IN)
 def test_built_in_traces_begin_and_end_with_endpoints(name: str) -> None:
     trace = traces.built_in(name)
-    assert len(trace.situations) > 10
-    assert all(situation.homes and situation.nodes for situation in trace.situations)
+    assert len(trace.states) > 10
+    assert all(state.zone_of and state.nodes for state in trace.states)
 
 
-def test_a_rolling_update_replaces_everybody_and_ends_as_it_began() -> None:
-    first, *_, last = traces.built_in("rolling-update").situations
-    assert sorted(first.homes.values()) == sorted(last.homes.values())
-    assert not set(first.homes) & set(last.homes)
+def test_rolling_update_replaces_all_endpoints_in_the_same_zones() -> None:
+    first, *_, last = traces.built_in("rolling-update").states
+    assert sorted(first.zone_of.values()) == sorted(last.zone_of.values())
+    assert not set(first.zone_of) & set(last.zone_of)
 
 
 @pytest.mark.parametrize("name", traces.BUILT_IN)
-@pytest.mark.parametrize("algorithm", PREFERRING)
+@pytest.mark.parametrize("algorithm", PREFER_ALGORITHMS)
 def test_lazy_rebalance_never_moves_or_flips_more_than_a_full_one(name: str, algorithm: Algorithm) -> None:
     trace = traces.built_in(name)
-    full, padded, lazy = (replay(trace, algorithm, way) for way in ChurnMode)
+    full, padded, lazy = (replay(trace, algorithm, mode) for mode in ChurnMode)
     assert lazy.endpoints_moved <= padded.endpoints_moved
     assert lazy.flips <= padded.flips <= full.flips
     assert lazy.worst_overload < 0.5
 
 
-def test_padding_saves_flips_around_the_starting_threshold() -> None:
+def test_padding_avoids_flips_around_the_starting_threshold() -> None:
     steps = "[{add: {a: 1}}, {remove: {a: 1}}]"
     text = f"nodes: {{a: 1, b: 1, c: 1}}\nendpoints: {{a: 2, b: 3, c: 3}}\nsteps: {steps}\n"
     trace = traces.read(text, "walk.yaml")
@@ -45,29 +51,29 @@ def test_padding_saves_flips_around_the_starting_threshold() -> None:
     assert replay(trace, Algorithm.LOCAL, ChurnMode.PADDED).flips == 0
 
 
-def test_a_slice_is_written_once_per_step_and_endpoints_stay_where_they_are() -> None:
-    shelf = SliceStore()
+def test_slice_is_written_once_per_step_and_endpoints_stay() -> None:
+    store = SliceStore()
     names = [f"e{number}" for number in range(SLICE_CAPACITY + 1)]
-    shelf.put(dict.fromkeys(names, EVERYONE), first=False)
-    assert shelf.written == 2
-    shelf.put(dict.fromkeys(names, EVERYONE), first=False)
-    assert (shelf.written, shelf.moved) == (2, 0)
-    shelf.put({**dict.fromkeys(names, EVERYONE), "e0": consumed_by("a")}, first=False)
-    assert (shelf.written, shelf.moved) == (4, 1), "one slice left, one slice made"
-    shelf.put(dict.fromkeys(names[1:], EVERYONE), first=False)
-    assert (shelf.written, shelf.moved) == (5, 1), "the emptied slice goes"
+    store.put(dict.fromkeys(names, EVERYONE), first=False)
+    assert store.written == 2
+    store.put(dict.fromkeys(names, EVERYONE), first=False)
+    assert (store.written, store.moved) == (2, 0)
+    store.put({**dict.fromkeys(names, EVERYONE), "e0": consumed_by("a")}, first=False)
+    assert (store.written, store.moved) == (4, 1), "one slice changed, one created"
+    store.put(dict.fromkeys(names[1:], EVERYONE), first=False)
+    assert (store.written, store.moved) == (5, 1), "the empty slice is deleted"
 
 
-def test_a_trace_of_the_users_own() -> None:
+def test_user_trace_is_read() -> None:
     text = "nodes: {a: 2, b: 1}\nendpoints: {a: 1}\nsteps:\n- add: {b: 2}\n- remove: {a: 1}\n  nodes: {a: 0}\n- repeat: 2\n"
-    situations = traces.read(text, "mine.yaml").situations
-    assert situations[0] == TraceState({"a": 2, "b": 1}, {"endpoint-00001": "a"})
-    assert situations[2] == TraceState({"b": 1}, {"endpoint-00002": "b", "endpoint-00003": "b"})
-    assert len(situations) == 5
+    states = traces.read(text, "mine.yaml").states
+    assert states[0] == TraceState({"a": 2, "b": 1}, {"endpoint-00001": "a"})
+    assert states[2] == TraceState({"b": 1}, {"endpoint-00002": "b", "endpoint-00003": "b"})
+    assert len(states) == 5
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("nodes: [", "mine.yaml:1: not YAML"),
         ("5", "mine.yaml: Expected `object`"),
@@ -78,8 +84,8 @@ def test_a_trace_of_the_users_own() -> None:
         ("nodes: {a: 1}\nendpoints: {a: 1}\nsteps: [{repeat: 10001}]", "mine.yaml: step 1: repeat is 10001"),
     ],
 )
-def test_a_bad_trace_is_refused_in_one_line(text: str, said: str) -> None:
-    with pytest.raises(InputError) as refused:
+def test_bad_trace_is_rejected_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(InputError) as raised:
         traces.read(text, "mine.yaml")
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""`zonewise simulate` as a user types it: every output, and bad input in one line that leaves nothing behind."""
+"""The command `zonewise simulate`: every output format, and one-line errors for bad input without leftover files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def simulate(*arguments: object, checkpoint: Path) -> Result:
     return result
 
 
-def test_the_hand_picked_shapes_are_the_default(tmp_path: Path) -> None:
-    shown = simulate(checkpoint=tmp_path).output
-    assert shown.startswith("representative: 21 inputs")
-    assert all(f"\n{name} " in shown for name in ALGORITHMS)
+def test_representative_inputs_are_the_default(tmp_path: Path) -> None:
+    output = simulate(checkpoint=tmp_path).output
+    assert output.startswith("representative: 21 inputs")
+    assert all(f"\n{name} " in output for name in ALGORITHMS)
 
 
 def test_json_has_a_row_per_algorithm_and_the_total_of_every_input(own: Path, tmp_path: Path) -> None:
@@ -47,24 +47,24 @@ def test_json_has_a_row_per_algorithm_and_the_total_of_every_input(own: Path, tm
 
 
 def test_csv_has_a_line_per_input_and_algorithm(own: Path, tmp_path: Path) -> None:
-    shown = simulate("-f", own, "-o", "csv", "--algorithms", "local, optimal", checkpoint=tmp_path).output
-    lines = [(line["input"], line["algorithm"]) for line in csv.DictReader(io.StringIO(shown))]
+    output = simulate("-f", own, "-o", "csv", "--algorithms", "local, optimal", checkpoint=tmp_path).output
+    lines = [(line["input"], line["algorithm"]) for line in csv.DictReader(io.StringIO(output))]
     assert lines == [("shop", "local"), ("shop", "optimal"), ("cart", "local"), ("cart", "optimal")]
 
 
-def test_a_report_is_written_whole(own: Path, tmp_path: Path) -> None:
+def test_report_is_written_completely(own: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     simulate("-f", own, "-o", "html", "--out", report, checkpoint=tmp_path)
     assert report.read_text().count("<svg") == 3
     assert report.read_text().endswith("</html>\n")
 
 
-def test_a_device_is_written_to_and_not_replaced(own: Path, tmp_path: Path) -> None:
+def test_output_to_a_device_does_not_replace_it(own: Path, tmp_path: Path) -> None:
     simulate("-f", own, "--out", "/dev/null", checkpoint=tmp_path)
     assert Path("/dev/null").is_char_device()
 
 
-def test_pictures_are_drawn_beside_the_table(own: Path, tmp_path: Path) -> None:
+def test_pictures_are_written_as_svg(own: Path, tmp_path: Path) -> None:
     simulate("-f", own, "--pictures", tmp_path, checkpoint=tmp_path / "kept")
     drawn = {file.name: file.read_text() for file in tmp_path.glob("own-*.svg")}
     assert {f"own-{name}.svg" for name in PLOTS} == set(drawn)
@@ -75,19 +75,19 @@ def test_other_weights_and_thresholds_change_the_scores(own: Path, tmp_path: Pat
     plain = simulate("-f", own, "-o", "csv", checkpoint=tmp_path).output
     slices_only = simulate("-f", own, "-o", "csv", "--weights", "0,0,0,100", checkpoint=tmp_path).output
     late = simulate("-f", own, "-o", "csv", "--starting-threshold", "12", checkpoint=tmp_path).output
-    totals = [next(csv.DictReader(io.StringIO(shown)))["total"] for shown in (plain, slices_only)]
+    totals = [next(csv.DictReader(io.StringIO(output)))["total"] for output in (plain, slices_only)]
     assert float(totals[1]) == 100 != float(totals[0])
     assert late != plain
 
 
-def test_a_trace_of_the_users_own_is_replayed(tmp_path: Path) -> None:
+def test_user_trace_is_replayed(tmp_path: Path) -> None:
     trace = tmp_path / "walk.yaml"
     trace.write_text("nodes: {a: 1, b: 1}\nendpoints: {a: 5, b: 5}\nsteps: [{add: {a: 1}, repeat: 3}]\n")
-    found = described("simulate", simulate("--trace", trace, "-o", "json", checkpoint=tmp_path).output)["churn"]
-    assert {(churn["algorithm"], churn["way"]) for churn in found} == {
+    churns = described("simulate", simulate("--trace", trace, "-o", "json", checkpoint=tmp_path).output)["churn"]
+    assert {(churn["algorithm"], churn["way"]) for churn in churns} == {
         (algorithm, way) for algorithm in ALGORITHMS[1:] for way in ("full", "padded", "lazy")
     }
-    assert all(churn["steps"] == 3 and churn["slicesWritten"] >= 0 for churn in found)
+    assert all(churn["steps"] == 3 and churn["slicesWritten"] >= 0 for churn in churns)
 
 
 def test_data_sets_have_the_published_numbers_of_inputs() -> None:
@@ -103,7 +103,7 @@ HEADER = "nodes.a,endpoints.a\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text", "said"),
+    ("arguments", "text", "message"),
     [
         pytest.param(["-f", "own"], HEADER + "1,-1\n", "own:2: endpoints.a is '-1'", id="negative"),
         pytest.param(["-f", "own"], HEADER + "1,1\n1,0\n", "own:3: no zone has an endpoint", id="empty zones"),
@@ -124,7 +124,7 @@ HEADER = "nodes.a,endpoints.a\n"
         pytest.param(["--weights", "45,20,20"], "", "write four numbers", id="three weights"),
         pytest.param(["--weights", "45,20,20,16"], "", "adds up to 101; it must be 100", id="weights over 100"),
         pytest.param(["--weights", "60,-20,45,15"], "", "write four numbers", id="negative weight"),
-        pytest.param(["--weights", "nan,20,20,15"], "", "write four numbers", id="weight of no number"),
+        pytest.param(["--weights", "nan,20,20,15"], "", "write four numbers", id="weight is not a number"),
         pytest.param(["--overload-threshold", "0"], "", "--overload-threshold is '0'; write a share", id="overload"),
         pytest.param(["--starting-threshold", "x3"], "", "--starting-threshold is 'x3'; write a number", id="start"),
         pytest.param(["small", "-f", "own"], HEADER + "1,1\n", "small and -f both say what to judge", id="two sources"),
@@ -132,18 +132,18 @@ HEADER = "nodes.a,endpoints.a\n"
             ["churn", "-f", "own"], HEADER + "1,1\n", "churn and -f both say what to judge", id="churn of rows"
         ),
         pytest.param(
-            ["--reproduce", "--weights", "25,25,25,25"], "", "it takes no --weights", id="reproduce otherwise"
+            ["--reproduce", "--weights", "25,25,25,25"], "", "it takes no --weights", id="reproduce with other weights"
         ),
         pytest.param(
-            ["all-pairings", "--out", "absent/it"], "", "absent is not there", id="no place for minutes of work"
+            ["all-pairings", "--out", "absent/it"], "", "absent is not there", id="no directory for the output"
         ),
         pytest.param(["--out", "."], "", "can't be written: it is a directory", id="out is a directory"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
+def test_bad_input_is_one_line_and_leaves_no_files(
     arguments: list[str],
     text: str,
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -154,9 +154,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(
         arguments = [*arguments, "--out", "result"]
     with pytest.raises(SystemExit) as stopped:
         main(["simulate", "--checkpoint", "kept", *arguments])
-    shown = capsys.readouterr()
+    output = capsys.readouterr()
     assert stopped.value.code == 2
-    assert said in shown.err
-    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
     assert {file.name for file in tmp_path.iterdir()} <= {"own", "kept"}
     assert not list(Path("kept").glob("*"))

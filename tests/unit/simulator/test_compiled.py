@@ -1,7 +1,7 @@
-"""Compiled and plain: the same functions, the same answers; and the published table from the compiled ones.
+"""Compiled functions give the same results as plain ones, and reproduce the published table.
 
-A million random inputs in all, shared out over the algorithms by what they cost in plain Python: a million for each is
-minutes of work, and `INPUTS` in the environment asks for it.
+A million random inputs in all, distributed over the algorithms by their cost in plain Python. A million for each takes
+minutes; set `INPUTS` in the environment for it.
 """
 
 from __future__ import annotations
@@ -36,50 +36,57 @@ INPUTS = {
     Algorithm.OPTIMAL: 40_000,
 }
 BLOCK = 1_000
-EACH = [pytest.param(algorithm, marks=pytest.mark.xdist_group(f"compiled-{algorithm}")) for algorithm in Algorithm]
-"""An algorithm's parts in one process, which compiles it once: several at a time would all do so at first."""
+ALGORITHMS = [
+    pytest.param(algorithm, marks=pytest.mark.xdist_group(f"compiled-{algorithm}")) for algorithm in Algorithm
+]
+"""All parts of an algorithm run in one process, which compiles it once."""
 
 
-def test_it_is_a_million_in_all() -> None:
+def test_inputs_add_up_to_a_million() -> None:
     assert sum(INPUTS.values()) == 1_000_000
 
 
 def plain_sweep(algorithm: Algorithm) -> Any:
-    judge = getattr(kernels, f"judge_{algorithm.replace('-', '_')}")
-    return FunctionType(kernels.sweep.__code__, vars(kernels) | {"judge": judge})
+    run_algorithm = getattr(kernels, f"run_{algorithm.replace('-', '_')}")
+    return FunctionType(kernels.sweep.__code__, vars(kernels) | {"run_algorithm": run_algorithm})
 
 
-def swept(run: Any, ratio: tuple[float, ...], values: Any, settings: KernelConfig, held: Any) -> tuple[Any, Any, Any]:
+def run_sweep(
+    run: Any, ratio: tuple[float, ...], values: Any, settings: KernelConfig, arrays: Any
+) -> tuple[Any, Any, Any]:
     sums, histogram, totals = np.zeros(5), np.zeros(SCORE_BINS, np.int64), np.zeros(BLOCK)
-    run(ratio, values, 0, len(values), False, settings, *held, sums, histogram, totals)
+    run(ratio, values, 0, len(values), False, settings, *arrays, sums, histogram, totals)
     return sums, histogram, totals
 
 
-@pytest.mark.timeout(1800)  # the first part of each also compiles: a minute of CPU, which a busy machine stretches
+@pytest.mark.timeout(1800)  # the first part of each also compiles: a minute of CPU, longer on a busy machine
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("algorithm", EACH)
-def test_compiled_and_plain_give_equal_answers(algorithm: Algorithm, part: int) -> None:
-    """Ten random counts in every order make a block of a thousand inputs; nodes, start and limit vary by block."""
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_compiled_and_plain_give_equal_results(algorithm: Algorithm, part: int) -> None:
+    """A block of a thousand inputs has ten random counts in every order; nodes, start and limit vary by block."""
     random = np.random.default_rng([part, list(Algorithm).index(algorithm)])
-    wanted = int(os.environ.get("INPUTS", INPUTS[algorithm])) // 4
+    inputs = int(os.environ.get("INPUTS", INPUTS[algorithm])) // 4
     compiled, plain = sweeper(algorithm), plain_sweep(algorithm)
-    held = memory(3)
-    compiled_memory = held.search, held.work, held.traffic
+    arrays = memory(3)
+    compiled_memory = arrays.search, arrays.work, arrays.traffic
     plain_memory = search_space(3), workspace(3), [0.0] * 9
-    for _ in range(wanted // BLOCK):
+    for _ in range(inputs // BLOCK):
         most = int(random.choice([12, 25, 60, 120, 1_200], p=[0.35, 0.35, 0.2, 0.09, 0.01]))
         values = np.sort(random.choice(np.arange(1, most), 10, replace=False))
         values[0] = 0 if random.random() < 0.5 else values[0]
         nodes = random.integers(1, 40, 3).tolist()
         ratio = tuple(count / sum(nodes) for count in nodes)
         settings = KernelConfig(float(random.choice([0.2, 0.5, 1.0])), int(random.choice([0, 9, 60])), STANDARD)
-        fast = swept(compiled, ratio, values, settings, compiled_memory)
-        slow = swept(plain, ratio, values.tolist(), settings, plain_memory)
-        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(fast, slow, strict=True)), (nodes, values)
+        from_compiled = run_sweep(compiled, ratio, values, settings, compiled_memory)
+        from_plain = run_sweep(plain, ratio, values.tolist(), settings, plain_memory)
+        assert all(np.array_equal(left, right) for left, right in zip(from_compiled, from_plain, strict=True)), (
+            nodes,
+            values,
+        )
 
 
 @pytest.mark.timeout(1800)
-def test_the_small_set_gives_the_published_thresholds_and_optimal_its_optimum() -> None:
+def test_small_set_reproduces_published_thresholds_and_optimum() -> None:
     rules = STARTING_THRESHOLDS.rules
     tasks = [Task(number, rules, chunk=chunk) for number, chunk in enumerate(chunks(SMALL))]
     partials = [perform_chunk(task, task.chunk) for task in tasks if task.chunk]

@@ -1,4 +1,4 @@
-"""The report: well-formed, self-contained, escaped, and honest about published figures."""
+"""The HTML report: well-formed, self-contained, escaped, with published figures where they differ."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_plots_are_well_formed_with_a_title(
     assert all(float(number) == float(number) for number in numbers), "no NaN"
 
 
-def test_published_figures_stand_beside_those_that_differ() -> None:
+def test_published_figures_are_shown_where_they_differ() -> None:
     page = html_report.html(Results((ResultTable("large", 39_273_145, ROWS),)))
     assert "86.71 <span class=differs" in page
     assert "(86.69)" in page
     assert "72.48 <span" not in page
 
 
-def test_the_report_fetches_nothing_and_escapes_names() -> None:
+def test_report_has_no_external_resources_and_escapes_names() -> None:
     hostile = AlgorithmResult("<script>alert(1)</script>", 1, 1, 1, 1, losses=(Loss((1,), (1,), 1, 2, "<b>"),))
     churn = [replay(traces.built_in("new-zone"), Algorithm.LOCAL, ChurnMode.LAZY)]
     page = html_report.html(Results((ResultTable("<i>mine", 1, (hostile,), about="<img>"),)), churn)

@@ -1,4 +1,4 @@
-"""A user's own inputs: what is read, and how bad input is refused."""
+"""A user's own inputs: valid files, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_csv_rows_may_be_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "own.csv:1: no zone"),
         (HEADER, "own.csv: no inputs"),
@@ -48,12 +48,12 @@ def test_csv_rows_may_be_named() -> None:
         ('{"kind": "Node", "metadata": {"name": "n1", "labels": 5}}', "own.csv: Node n1 can't be read"),
     ],
 )
-def test_bad_input_is_refused_in_one_line_that_names_the_place(text: str, said: str) -> None:
-    with pytest.raises(UsageError) as refused:
+def test_bad_input_is_rejected_in_one_line_with_its_position(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
         read(text, "own.csv")
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert refused.value.exit_code == 2
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert raised.value.exit_code == 2
 
 
 def node(name: str, zone: str, *, ready: str = "True", **labels: str) -> dict[str, object]:
@@ -73,7 +73,7 @@ def slice_of(service: str, *endpoints: dict[str, object]) -> dict[str, object]:
     return {"kind": "EndpointSlice", "metadata": metadata, "addressType": "IPv4", "endpoints": list(endpoints) or None}
 
 
-def test_a_dump_counts_ready_workers_and_ready_endpoints_by_zone() -> None:
+def test_dump_counts_ready_workers_and_ready_endpoints_by_zone() -> None:
     control_plane = {"node-role.kubernetes.io/control-plane": ""}
     items = [
         node("a1", "a"),

@@ -1,4 +1,4 @@
-"""Sweeps: cut short and gone on with, shared out to processes and to Dask, always the same table."""
+"""Sweeps give the same table when interrupted and resumed, in processes and on Dask."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def dask_address() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("tasks", [own_tasks(OWN, RULES), dataset_tasks(FEW, RULES)], ids=["own", "chunks"])
-def test_who_does_the_tasks_changes_nothing(tasks: list[Task], dask_address: str, tmp_path: Path) -> None:
+def test_every_runner_gives_the_same_table(tasks: list[Task], dask_address: str, tmp_path: Path) -> None:
     alone = run(tasks, one_by_one, tmp_path)
     assert run(tasks, in_processes(2), tmp_path) == alone
     assert run(tasks, on_dask(dask_address), tmp_path) == alone
     assert not list(tmp_path.iterdir()), "a finished sweep leaves no file"
 
 
-def test_a_scheduler_that_is_not_there_is_named() -> None:
+def test_unreachable_scheduler_is_named() -> None:
     with pytest.raises(UsageError, match=re.escape("tcp://127.0.0.1:1")):
         list(on_dask("tcp://127.0.0.1:1", timeout_seconds=1)([]))
 
@@ -69,9 +69,9 @@ def test_a_scheduler_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     "torn", [b"", b'{"number":', b"\x00\xff\n", b"[]\n"], ids=["whole", "cut off", "noise", "other"]
 )
-def test_a_sweep_goes_on_from_what_was_written(torn: bytes, tmp_path: Path) -> None:
+def test_sweep_resumes_from_its_checkpoint(torn: bytes, tmp_path: Path) -> None:
     tasks = own_tasks(OWN, RULES)
-    whole = run(tasks, one_by_one, tmp_path)
+    complete = run(tasks, one_by_one, tmp_path)
     file = file_for(tasks, tmp_path)
 
     def interrupted(todo: Sequence[Task]) -> Iterator[Partial]:
@@ -83,15 +83,15 @@ def test_a_sweep_goes_on_from_what_was_written(torn: bytes, tmp_path: Path) -> N
     file.write_bytes(file.read_bytes() + torn)
     left: list[int] = []
 
-    def noting(todo: Sequence[Task]) -> Iterator[Partial]:
+    def recording(todo: Sequence[Task]) -> Iterator[Partial]:
         left.extend(task.number for task in todo)
         return one_by_one(todo)
 
-    assert run(tasks, noting, tmp_path) == whole
+    assert run(tasks, recording, tmp_path) == complete
     assert left == [task.number for task in tasks[2:]]
 
 
-def test_another_sweep_or_other_rules_have_another_file(tmp_path: Path) -> None:
+def test_other_inputs_or_rules_have_another_checkpoint(tmp_path: Path) -> None:
     other = Rules(RULES.contestants, threshold=0.4)
     names = {file_for(tasks, tmp_path) for tasks in (own_tasks(OWN, RULES), own_tasks(OWN[1:], RULES))}
     assert len(names | {file_for(own_tasks(OWN, other), tmp_path)}) == 3
@@ -106,7 +106,7 @@ def many_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(many_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def complete(many_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return finished(simulate(many_rows, tmp_path_factory.mktemp("whole"), 1))
 
 
@@ -127,7 +127,7 @@ def simulate(file: Path, checkpoint: Path, jobs: int) -> subprocess.Popen[str]:
         "--jobs",
         str(jobs),
     ]
-    # optimal takes long enough over a task for a sweep to be met midway
+    # tasks with optimal are slow enough to interrupt a sweep midway
     command += ["--algorithms", "local,optimal", "--checkpoint", str(checkpoint)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -139,7 +139,7 @@ def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "cpuSeconds"} for row in rows]
 
 
-def kept(checkpoint: Path) -> int:
+def checkpointed(checkpoint: Path) -> int:
     for file in checkpoint.glob("*.jsonl"):
         with suppress(FileNotFoundError):
             return file.read_bytes().count(b"\n")
@@ -147,7 +147,7 @@ def kept(checkpoint: Path) -> int:
 
 
 def has_workers(pid: int) -> bool:
-    """One at least whose interpreter is up, and minds signals unless they are held back."""
+    """Whether a worker's interpreter has installed its SIGINT handler."""
     with suppress(OSError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
@@ -156,58 +156,60 @@ def has_workers(pid: int) -> bool:
 
 
 def catches_interrupt(status: str) -> bool:
-    found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return bool(found and int(found[1], 16) >> signal.SIGINT - 1 & 1)
+    match = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(match and int(match[1], 16) >> signal.SIGINT - 1 & 1)
 
 
-def says(process: subprocess.Popen[str]) -> bool:
-    """Whether it is done and tells its table: more than a pipe holds, so that it does not end before somebody reads."""
+def prints(process: subprocess.Popen[str]) -> bool:
+    """Whether it prints its table, which is larger than a pipe, so that it does not exit before it is read."""
     return bool(process.stdout and select.select([process.stdout], [], [], 0)[0])
 
 
-def caught(
-    begin: Callable[[], subprocess.Popen[str]],
+def interrupted_run(
+    start: Callable[[], subprocess.Popen[str]],
     ready: Callable[[int], bool],
     sent: signal.Signals,
     midway: Callable[[], bool] = lambda: True,
 ) -> Stopped:
-    """Begun as often as it takes: on a busy machine a sweep may have done all its tasks before its watcher looks again."""
+    """Repeated if necessary: on a busy machine a sweep may finish before the signal is sent."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        process = begin()
-        while process.poll() is None and not ready(process.pid) and not says(process):
+        process = start()
+        while process.poll() is None and not ready(process.pid) and not prints(process):
             time.sleep(0.005)
-        if not says(process):
+        if not prints(process):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, sent)
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
         if process.returncode and midway():
             return Stopped(process.returncode, out, err)
-    raise AssertionError(f"always finished before {sent.name} came")
+    raise AssertionError(f"always finished before {sent.name} was sent")
 
 
 @pytest.mark.timeout(3 * PATIENCE_SECONDS)
 @pytest.mark.parametrize(
     ("sent", "jobs", "code"), [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -signal.SIGKILL)]
 )
-def test_an_interrupted_command_goes_on_to_the_same_table(
-    sent: signal.Signals, jobs: int, code: int, many_rows: Path, whole: list[dict[str, Any]], tmp_path: Path
+def test_interrupted_command_resumes_to_the_same_table(
+    sent: signal.Signals, jobs: int, code: int, many_rows: Path, complete: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    checkpoint = tmp_path / "kept"
+    checkpoint = tmp_path / "checkpoints"
 
-    def begin() -> subprocess.Popen[str]:
+    def start() -> subprocess.Popen[str]:
         shutil.rmtree(checkpoint, ignore_errors=True)
         return simulate(many_rows, checkpoint, jobs)
 
-    stopped = caught(begin, lambda _: kept(checkpoint) > 0, sent, lambda: kept(checkpoint) < TASKS)
+    stopped = interrupted_run(
+        start, lambda _: checkpointed(checkpoint) > 0, sent, lambda: checkpointed(checkpoint) < TASKS
+    )
     (file,) = checkpoint.glob("*.jsonl")
-    said = "" if sent is signal.SIGKILL else f"stopped; the same command goes on from here ({file})\n"
-    assert stopped == Stopped(code, "", said)
-    assert finished(simulate(many_rows, checkpoint, jobs)) == whole
+    message = "" if sent is signal.SIGKILL else f"stopped; the same command goes on from here ({file})\n"
+    assert stopped == Stopped(code, "", message)
+    assert finished(simulate(many_rows, checkpoint, jobs)) == complete
 
 
 @pytest.mark.timeout(3 * PATIENCE_SECONDS)
-def test_workers_that_still_start_up_say_nothing_of_an_interrupt(many_rows: Path, tmp_path: Path) -> None:
-    begun = caught(lambda: simulate(many_rows, tmp_path, 2), has_workers, signal.SIGINT)
+def test_starting_workers_print_nothing_on_interrupt(many_rows: Path, tmp_path: Path) -> None:
+    stopped = interrupted_run(lambda: simulate(many_rows, tmp_path, 2), has_workers, signal.SIGINT)
     (file,) = tmp_path.glob("*.jsonl")
-    assert begun == Stopped(130, "", f"stopped; the same command goes on from here ({file})\n")
+    assert stopped == Stopped(130, "", f"stopped; the same command goes on from here ({file})\n")

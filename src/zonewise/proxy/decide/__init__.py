@@ -1,1 +1,1 @@
-"""Which endpoints each Service port leads to from this node. Pure."""
+"""The endpoints of each Service port as seen from this node. Pure."""

@@ -1,7 +1,7 @@
-"""What a node does for one port of one Service in one family, as plain values: the answer before it becomes nftables.
+"""Routing rules of one Service port in one address family, as plain values, before they become nftables. Pure.
 
-Follows kube-proxy's nftables mode in which addresses are served, refused or dropped. Pure: `desired_rules` turns a
-Service, the targets found for it and the last rules into new ones; `ruleset` turns these into elements and chains.
+As in kube-proxy's nftables mode, traffic to an address is served, rejected or dropped. `desired_rules` turns a Service,
+its targets and the previous rules into new ones; `ruleset` turns these into elements and chains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zonewise.proxy.decide.shares import assign_slots, count_slots
 from zonewise.proxy.decide.targets import EndpointTarget, PortTargets
 from zonewise.proxy.wire.family import Family, Protocol
 
-_MOST_TARGETS: Final = 1 << 16
+_MAX_TARGETS: Final = 1 << 16
 
 
 class PortName(NamedTuple):
@@ -33,7 +33,7 @@ class PortName(NamedTuple):
 
 
 class Scope(StrEnum):
-    """Which targets serve a kind of traffic."""
+    """The targets that serve a kind of traffic."""
 
     CLUSTER = "cluster"
     LOCAL = "local"
@@ -45,11 +45,11 @@ class PortRefusal(StrEnum):
 
 
 class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """`cluster` and `local` are slots: each as often as its share says, and chosen evenly.
+    """`cluster` and `local` are slots: a target appears in proportion to its share, and slots are chosen evenly.
 
-    `internal` is what becomes of traffic to the cluster IP, `external` of what comes from outside to any other address;
-    the pods and processes of this node reach those others as the rest of the cluster does. `flows` are, for UDP, the
-    targets that established flows may go on to.
+    `internal` applies to traffic to the cluster IP, `external` to traffic from outside to any other address; pods and
+    processes of this node reach those addresses as the rest of the cluster does. `flows` are, for UDP, the targets
+    that established flows may keep.
     """
 
     name: PortName
@@ -72,7 +72,7 @@ class PortRules(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def is_served(service: Service, *, all_services: bool) -> bool:
-    """Whether this proxy is the one for the Service."""
+    """Whether this proxy handles the Service."""
     spec = service.spec
     if spec.type == "ExternalName" or spec.cluster_ip in {"", "None"} or HEADLESS_LABEL in service.metadata.labels:
         return False
@@ -89,20 +89,20 @@ def desired_rules(
     *,
     flows: frozenset[EndpointTarget] | None = None,
 ) -> PortRules | None:
-    """None where the Service has no cluster IP of the family, or its port is nothing that we know."""
+    """None if the Service has no cluster IP of the family, or the port's protocol is not supported."""
     cluster_ip = cluster_ip_of(service, family)
     if not cluster_ip or port.protocol not in Protocol.__members__:
         return None
-    external_local = service.spec.external_traffic_policy == "Local" and _takes_outside(service)
+    external_local = service.spec.external_traffic_policy == "Local" and _has_external_traffic(service)
     internal_local = service.spec.internal_traffic_policy == "Local"
-    external_ips, balancer_ips = _outside_addresses(service, family)
+    external_ips, balancer_ips = _external_addresses(service, family)
     has_colon = family.address_bytes == 16
     foreign = {target for target in (*targets.cluster, *targets.local) if (":" in target[0]) is not has_colon}
     cluster, local = targets.cluster, targets.local
     if foreign:
         cluster = {target: share for target, share in cluster.items() if target not in foreign}
         local = tuple(target for target in local if target not in foreign)
-    ranges, wrong_ranges = _source_ranges(service, family)
+    ranges, invalid_ranges = _source_ranges(service, family)
     return PortRules(
         name=PortName(service.metadata.namespace, service.metadata.name, port.name, port.protocol),
         protocol=Protocol[port.protocol],
@@ -111,8 +111,8 @@ def desired_rules(
         internal=_verdict(targets.has_any, local_only=internal_local, cluster=bool(cluster), local=bool(local)),
         external=_verdict(targets.has_any, local_only=external_local, cluster=bool(cluster), local=bool(local)),
         external_policy_local=external_local,
-        cluster=assign_slots(count_slots(cluster), previous.cluster if previous else ())[:_MOST_TARGETS],
-        local=assign_slots(dict.fromkeys(local, 1), previous.local if previous else ())[:_MOST_TARGETS],
+        cluster=assign_slots(count_slots(cluster), previous.cluster if previous else ())[:_MAX_TARGETS],
+        local=assign_slots(dict.fromkeys(local, 1), previous.local if previous else ())[:_MAX_TARGETS],
         hairpin=tuple(sorted(targets.on_node & {*cluster, *local})) if targets.on_node else (),
         external_ips=external_ips,
         balancer_ips=balancer_ips,
@@ -120,12 +120,12 @@ def desired_rules(
         node_port=port.node_port,
         affinity_seconds=_affinity_seconds(service),
         flows=flows,
-        left_out=(*wrong_ranges, *_of_other_family(foreign, family), *_too_many(cluster)),
+        left_out=(*invalid_ranges, *_of_other_family(foreign, family), *_too_many(cluster)),
     )
 
 
 def cluster_ip_of(service: Service, family: Family) -> str:
-    """Empty where the Service has none of the family."""
+    """Empty if the Service has none of the family."""
     for address in service.spec.cluster_ips or (service.spec.cluster_ip,):
         if address and family.owns(address):
             return address
@@ -133,18 +133,18 @@ def cluster_ip_of(service: Service, family: Family) -> str:
 
 
 def _verdict(has_any: bool, *, local_only: bool, cluster: bool, local: bool) -> Scope | PortRefusal:
-    """Without any endpoint clients learn it at once; with endpoints on other nodes only, another node may serve them."""
+    """Reject without any endpoint, so that clients fail at once. Drop if other nodes have one: they may serve."""
     if local_only:
         return Scope.LOCAL if local else (PortRefusal.DROP if has_any else PortRefusal.REJECT)
     return Scope.CLUSTER if cluster else PortRefusal.REJECT
 
 
-def _takes_outside(service: Service) -> bool:
+def _has_external_traffic(service: Service) -> bool:
     spec = service.spec
     return spec.type in {"LoadBalancer", "NodePort"} or bool(spec.external_ips)
 
 
-def _outside_addresses(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _external_addresses(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if service.spec.type != "LoadBalancer" and not service.spec.external_ips:
         return (), ()
     external = tuple(dict.fromkeys(_of_family(family, service.spec.external_ips)))
@@ -158,19 +158,19 @@ def _of_family(family: Family, addresses: Iterable[str]) -> Iterable[str]:
 
 
 def _source_ranges(service: Service, family: Family) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those of the family in plain form, and a line for each that is no network."""
+    """The ranges of the family in canonical form, and a line for each that is not a network."""
     if not service.spec.load_balancer_source_ranges:
         return (), ()
-    good, wrong = [], []
-    for written in service.spec.load_balancer_source_ranges:
+    valid, invalid = [], []
+    for text in service.spec.load_balancer_source_ranges:
         try:
-            network = ip_network(written.strip(), strict=False)
+            network = ip_network(text.strip(), strict=False)
         except ValueError:
-            wrong.append(f"loadBalancerSourceRanges: {written!r} is no network and is left out")
+            invalid.append(f"loadBalancerSourceRanges: {text!r} is not a network and is ignored")
             continue
         if network.version == (4 if family.address_bytes == 4 else 6):
-            good.append(str(network))
-    return tuple(dict.fromkeys(good)), tuple(wrong)
+            valid.append(str(network))
+    return tuple(dict.fromkeys(valid)), tuple(invalid)
 
 
 def _affinity_seconds(service: Service) -> int:
@@ -180,9 +180,9 @@ def _affinity_seconds(service: Service) -> int:
 
 
 def _too_many(targets: Mapping[EndpointTarget, float]) -> tuple[str, ...]:
-    if len(targets) <= _MOST_TARGETS:
+    if len(targets) <= _MAX_TARGETS:
         return ()
-    return (f"{len(targets) - _MOST_TARGETS} of {len(targets)} endpoints get no traffic: {_MOST_TARGETS} are the most",)
+    return (f"{len(targets) - _MAX_TARGETS} of {len(targets)} endpoints get no traffic: the maximum is {_MAX_TARGETS}",)
 
 
 def _of_other_family(foreign: set[EndpointTarget], family: Family) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""From a Service and its slices to the rules of its ports in every family: the whole decision of the proxy. Pure.
+"""The rules of all ports of a Service in every address family: the whole decision of the proxy. Pure.
 
-`ServiceRules` keeps what the next decision starts from: the last rules, whose slots stay where they can, and the last routing
-decision, which preferences move away from as little as possible.
+`ServiceRules` keeps the previous rules, so that slots stay in place, and the previous routing decision, from which
+preferences move as little as possible.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from typing import Final, TypeVar
 
 from zonewise.objects import EndpointSlice, Key, Service, key_of
 from zonewise.proxy.decide.rules import PortName, PortRules, cluster_ip_of, desired_rules, is_served
-from zonewise.proxy.decide.targets import NodePlace, PortTargets, find_targets, parted, serving
+from zonewise.proxy.decide.targets import NodePlace, PortTargets, find_targets, serving, slices_by_port
 from zonewise.proxy.wire.family import Family
 from zonewise.routing import Decision, read_policy
 from zonewise.routing.policy import SameDomain, TopologyKeys
 
 T = TypeVar("T")
 
-_FEW_PORTS: Final = 16
-Answer = dict[Family, dict[PortName, PortRules]]
-_Memory = dict[tuple[str, str, str], Decision]
-"""By family, and a port's name and protocol."""
+_INDEX_SLICES_ABOVE_PORTS: Final = 16
+RulesByFamily = dict[Family, dict[PortName, PortRules]]
+_Decisions = dict[tuple[str, str, str], Decision]
+"""By family, port name and protocol."""
 
 
 @dataclass(slots=True)
 class ServiceRules:
     families: tuple[Family, ...]
     all_services: bool = False
-    answers: dict[Key, Answer] = field(default_factory=dict)
+    rules: dict[Key, RulesByFamily] = field(default_factory=dict)
     by_labels: set[Key] = field(default_factory=set)
-    """The Services whose answer depends on the labels of nodes."""
-    _decisions: dict[Key, _Memory] = field(default_factory=dict)
+    """The Services whose rules depend on node labels."""
+    _decisions: dict[Key, _Decisions] = field(default_factory=dict)
 
     def decide(
-        self, key: Key, service: Service | None, slices: Sequence[EndpointSlice], place: NodePlace
+        self, key: Key, service: Service | None, slices: Sequence[EndpointSlice], location: NodePlace
     ) -> dict[Family, dict[PortName, PortRules | None]]:
-        """What changes for the Service: rules by port, None for ports that are gone. Remembered once all is decided."""
-        before, remembered = self.answers.get(key, {}), self._decisions.get(key, {})
-        after: Answer = {}
-        made: _Memory = {}
+        """The Service's rules by port, None for deleted ports. State changes only after every port is decided."""
+        before, previous = self.rules.get(key, {}), self._decisions.get(key, {})
+        after: RulesByFamily = {}
+        decisions: _Decisions = {}
         served = service is not None and is_served(service, all_services=self.all_services)
         if service is not None and served:
             after = {
-                family: _answer(service, slices, place, family, before.get(family, {}), remembered, made)
+                family: _port_rules(service, slices, location, family, before.get(family, {}), previous, decisions)
                 for family in self.families
                 if cluster_ip_of(service, family)
             }
-        _put(self.answers, key, after if served else None)
-        _put(self._decisions, key, made or None)
+        _put(self.rules, key, after if served else None)
+        _put(self._decisions, key, decisions or None)
         (self.by_labels.add if service and served and depends_on_labels(service) else self.by_labels.discard)(key)
         return {family: {**dict.fromkeys(before.get(family, ())), **after.get(family, {})} for family in self.families}
 
@@ -61,31 +61,31 @@ def _put(into: dict[Key, T], key: Key, value: T | None) -> None:
         into[key] = value
 
 
-def _answer(
+def _port_rules(
     service: Service,
     slices: Sequence[EndpointSlice],
-    place: NodePlace,
+    location: NodePlace,
     family: Family,
     old: Mapping[PortName, PortRules],
-    remembered: _Memory,
-    made: _Memory,
+    previous: _Decisions,
+    decisions: _Decisions,
 ) -> dict[PortName, PortRules]:
-    """`made` gets the routing decisions, which the next answer starts from."""
+    """Adds the routing decisions to `decisions`, as the start of the next ones."""
     key = key_of(service)
-    answer: dict[PortName, PortRules] = {}
-    many = parted(slices) if len(service.spec.ports) > _FEW_PORTS else None
+    rules_by_port: dict[PortName, PortRules] = {}
+    indexed = slices_by_port(slices) if len(service.spec.ports) > _INDEX_SLICES_ABOVE_PORTS else None
     for port in service.spec.ports:
         name = PortName(*key, port.name, port.protocol)
-        offered = slices if many is None else many.get((port.name, port.protocol), ())
-        memory = (family.name, port.name, port.protocol)
-        targets = find_targets(service, port, offered, place, family.name, remembered.get(memory))
+        port_slices = slices if indexed is None else indexed.get((port.name, port.protocol), ())
+        decision_key = (family.name, port.name, port.protocol)
+        targets = find_targets(service, port, port_slices, location, family.name, previous.get(decision_key))
         if targets.decision is not None:
-            made[memory] = targets.decision
-        flows = serving(port, offered, family.name) if port.protocol == "UDP" else None
+            decisions[decision_key] = targets.decision
+        flows = serving(port, port_slices, family.name) if port.protocol == "UDP" else None
         rules = desired_rules(service, port, targets, family, old.get(name), flows=flows)
         if rules is not None:
-            answer[name] = rules
-    return answer
+            rules_by_port[name] = rules
+    return rules_by_port
 
 
 def depends_on_labels(service: Service) -> bool:
@@ -95,13 +95,13 @@ def depends_on_labels(service: Service) -> bool:
 
 
 def explain(
-    service: Service, slices: Sequence[EndpointSlice], place: NodePlace, families: Iterable[Family]
+    service: Service, slices: Sequence[EndpointSlice], location: NodePlace, families: Iterable[Family]
 ) -> list[tuple[Family, PortTargets, PortRules]]:
-    """The targets and rules of every port, for a person to read."""
-    found = []
+    """The targets and rules of every port, for diagnostics."""
+    explained = []
     for family in families:
         for port in service.spec.ports:
-            targets = find_targets(service, port, slices, place, family.name)
+            targets = find_targets(service, port, slices, location, family.name)
             if rules := desired_rules(service, port, targets, family):
-                found.append((family, targets, rules))
-    return found
+                explained.append((family, targets, rules))
+    return explained

@@ -1,1 +1,1 @@
-"""nftables tables, rules and elements as netlink messages. Pure."""
+"""nftables and netlink encoding. Pure."""

@@ -1,6 +1,7 @@
-"""The rules of one port as elements and chains of the table: what `ruleset` adds, removes and compares. Pure.
+"""The nftables elements and chains of one Service port. Pure.
 
-`PortElements` collects; writing two of the same port, of before and after, and comparing them gives the change.
+`ElementWriter` writes a port's rules into a `PortElements`. `ruleset` writes the old and the new state of a port and
+compares them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from zonewise.proxy.wire.layout import (
     FixedLayout,
     LayoutOptions,
     Set,
+    frontend_key,
     index_keys,
     node_port_key,
-    place_key,
     port_data,
 )
 from zonewise.proxy.wire.netlink import DROP, NftVerdict, Value, goto
@@ -36,7 +37,7 @@ _ID_LENGTH: Final = 12
 
 
 class Frontend(NamedTuple):
-    """Where clients knock: an address with a port, or a port of the node where the address is empty."""
+    """What clients connect to: an address with a port, or a node port if the address is empty."""
 
     address: str
     protocol: int
@@ -45,7 +46,7 @@ class Frontend(NamedTuple):
 
 @dataclass(slots=True)
 class PortElements:
-    """`counted` are elements that several ports may share, with how many do; `chains` are those of one port alone."""
+    """`counted` has the elements that ports may share, with reference counts; `chains` belong to a single port."""
 
     elements: dict[str, dict[bytes, Value]] = field(default_factory=lambda: defaultdict(dict))
     counted: Counter[tuple[str, bytes]] = field(default_factory=Counter)
@@ -57,53 +58,55 @@ class PortElements:
 
 @dataclass(frozen=True, slots=True)
 class ElementWriter:
-    """Writes ports into fragments; `node_addresses` decide whether the node is within a firewall's ranges."""
+    """Writes ports into `PortElements`; a firewall's ranges may include the `node_addresses`."""
 
     family: Family
     options: LayoutOptions
     node_addresses: tuple[str, ...] = ()
 
     def write(self, rules: PortRules, into: PortElements, lost: frozenset[Frontend] = frozenset()) -> None:
-        """All of it but the fronts that another Service has."""
+        """Write the port, without the frontends that it has lost to another Service."""
         port = _Port(self, rules, into)
-        if not lost or _front(rules, rules.cluster_ip) not in lost:
+        if not lost or _frontend(rules, rules.cluster_ip) not in lost:
             port.cluster_ip()
-        for front in outside_fronts(rules):
-            if front not in lost:
-                port.outside(front)
+        for frontend in external_frontends(rules):
+            if frontend not in lost:
+                port.external(frontend)
         if rules.source_ranges:
-            port.firewall([address for address in rules.balancer_ips if _front(rules, address) not in lost])
+            port.firewall([address for address in rules.balancer_ips if _frontend(rules, address) not in lost])
         if rules.affinity_seconds:
             port.sticky_endpoints()
         for target in rules.hairpin:
             address = self.family.pack(target.address)
-            key = address + place_key(address, rules.protocol, target.port)
+            key = address + frontend_key(address, rules.protocol, target.port)
             into.counted[FixedLayout.HAIRPIN, key] += 1
 
     def firewall_ranges(self, rules: PortRules) -> tuple[tuple[bytes, bytes], ...]:
-        """A request of this node to a balancer's address may come back to it with that address as its source."""
-        networks = [ip_network(written) for written in rules.source_ranges]
-        within = any(ip_network(address)[0] in network for address in self.node_addresses for network in networks)
-        if within:
+        """A request of this node to a load balancer address may return to it with that address as its source."""
+        networks = [ip_network(text) for text in rules.source_ranges]
+        includes_node = any(
+            ip_network(address)[0] in network for address in self.node_addresses for network in networks
+        )
+        if includes_node:
             networks += [ip_network(address) for address in rules.balancer_ips]
         return tuple((network.network_address.packed, network.netmask.packed) for network in networks)
 
 
-def fronts(rules: PortRules) -> list[Frontend]:
-    return [Frontend(rules.cluster_ip, rules.protocol, rules.port), *outside_fronts(rules)]
+def frontends(rules: PortRules) -> list[Frontend]:
+    return [Frontend(rules.cluster_ip, rules.protocol, rules.port), *external_frontends(rules)]
 
 
-def outside_fronts(rules: PortRules) -> Iterable[Frontend]:
+def external_frontends(rules: PortRules) -> Iterable[Frontend]:
     for address in (*rules.external_ips, *rules.balancer_ips):
-        yield _front(rules, address)
+        yield _frontend(rules, address)
     if rules.node_port:
         yield Frontend("", rules.protocol, rules.node_port)
 
 
 def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, Value] | None:
-    """The slots that have another target now, with it; None where two states of a port differ in anything else.
+    """The elements of slots whose target changed; None if the port's states differ in anything else.
 
-    Only of ports with a cluster IP alone, as nearly all are: what is written of others depends on more.
+    Only for ports with nothing but a cluster IP, as nearly all are: the elements of others depend on more.
     """
     if new.node_port or new.external_ips or new.balancer_ips or new.affinity_seconds:
         return None
@@ -114,19 +117,23 @@ def moved_slots(family: Family, old: PortRules, new: PortRules) -> dict[bytes, V
     before, after = (old.local, new.local) if local else (old.cluster, new.cluster)
     if same != new or len(before) != len(after):
         return None
-    key = place_key(family.pack(new.cluster_ip), new.protocol, new.port)
+    key = frontend_key(family.pack(new.cluster_ip), new.protocol, new.port)
     indexes = index_keys(layout.LOCAL_OFFSET if local else 0, len(after))
-    moved = [(index, to) for index, was, to in zip(indexes, before, after, strict=True) if was != to]
-    return {key + index: family.pack(to.address) + port_data(to.port) for index, to in moved}
+    changed = [
+        (index, new_target)
+        for index, old_target, new_target in zip(indexes, before, after, strict=True)
+        if old_target != new_target
+    ]
+    return {key + index: family.pack(new_target.address) + port_data(new_target.port) for index, new_target in changed}
 
 
-def _front(rules: PortRules, address: str) -> Frontend:
+def _frontend(rules: PortRules, address: str) -> Frontend:
     return Frontend(address, rules.protocol, rules.port)
 
 
 @lru_cache(maxsize=4096)
 def identifier(name: PortName) -> str:
-    """Short, the same on every start, and safe as part of a name in nftables whatever the Service is called."""
+    """A short, stable ID that is safe in nftables names for any Service name."""
     digest = hashlib.sha256(str(name).encode()).digest()
     return base64.b32encode(digest).decode().lower()[:_ID_LENGTH]
 
@@ -148,7 +155,7 @@ class _Port:
 
     def cluster_ip(self) -> None:
         address = self.writer.family.pack(self.rules.cluster_ip)
-        key = place_key(address, self.rules.protocol, self.rules.port)
+        key = frontend_key(address, self.rules.protocol, self.rules.port)
         self.into.counted[FixedLayout.CLUSTER_IPS, address] += 1
         match self.rules.internal:
             case Scope() as scope:
@@ -157,12 +164,12 @@ class _Port:
             case PortRefusal() as refusal:
                 self.into.elements[FixedLayout.REFUSED][key] = _refusal(refusal)
 
-    def outside(self, front: Frontend) -> None:
-        node_port = not front.address
-        key = node_port_key(front.protocol, front.port)
-        key = key if node_port else self.writer.family.pack(front.address) + key
+    def external(self, frontend: Frontend) -> None:
+        node_port = not frontend.address
+        key = node_port_key(frontend.protocol, frontend.port)
+        key = key if node_port else self.writer.family.pack(frontend.address) + key
         elements = self.into.elements
-        if chain := self._outside_chain(node_port=node_port):
+        if chain := self._external_chain(node_port=node_port):
             elements[FixedLayout.NODE_PORTS if node_port else FixedLayout.SERVICES][key] = goto(chain)
             scopes = (Scope.CLUSTER, Scope.LOCAL) if self.rules.external_policy_local else (Scope.CLUSTER,)
             self._number(FixedLayout.NODE_PORT_ENDPOINTS if node_port else FixedLayout.ENDPOINTS, key, scopes)
@@ -175,7 +182,7 @@ class _Port:
         name = f"fw-{identifier(self.rules.name)}"
         chain = layout.firewall_chain(self.writer.family, name, self.writer.firewall_ranges(self.rules))
         for address in addresses:
-            key = place_key(self.writer.family.pack(address), self.rules.protocol, self.rules.port)
+            key = frontend_key(self.writer.family.pack(address), self.rules.protocol, self.rules.port)
             self.into.elements[FixedLayout.FIREWALLED][key] = goto(name)
             self.into.chains[name] = chain
 
@@ -191,7 +198,7 @@ class _Port:
             )
 
     def _clients(self, endpoint: str) -> str:
-        """A set's timeout can't be changed, so another timeout means another set."""
+        """A set's timeout can't be changed, so the timeout is part of the name."""
         return f"a-{endpoint}-{self.rules.affinity_seconds}"
 
     def _masqueraded(self, *, node_port: bool) -> FixedLayout:
@@ -199,8 +206,8 @@ class _Port:
             return FixedLayout.LOCAL_NODE_PORTS if node_port else FixedLayout.EXTERNAL_LOCAL
         return FixedLayout.EXTERNAL_NODE_PORTS if node_port else FixedLayout.EXTERNAL
 
-    def _outside_chain(self, *, node_port: bool) -> str:
-        """Empty where nobody is served."""
+    def _external_chain(self, *, node_port: bool) -> str:
+        """Empty if no endpoint serves external traffic."""
         cluster = self._pick(Scope.CLUSTER, node_port=node_port) if self.rules.cluster else ""
         if not self.rules.external_policy_local:
             return cluster
@@ -217,7 +224,7 @@ class _Port:
         return self.rules.cluster if scope is Scope.CLUSTER else self.rules.local
 
     def _pick(self, scope: Scope, *, node_port: bool) -> str:
-        """The chain that chooses among the targets of the scope."""
+        """The chain that picks one of the targets of the scope."""
         if self.rules.affinity_seconds:
             return self._sticky(scope)
         slots, local = len(self._slots(scope)), scope is Scope.LOCAL
@@ -228,20 +235,20 @@ class _Port:
         return name
 
     def _sticky(self, scope: Scope) -> str:
-        own = identifier(self.rules.name)
-        name, picks = f"s-{own}-{scope}", f"p-{own}-{scope}"
+        port_id = identifier(self.rules.name)
+        name, picks = f"s-{port_id}-{scope}", f"p-{port_id}-{scope}"
         if name not in self.into.chains:
             slots = self._slots(scope)
             names = {target: endpoint_identifier(self.rules.name, target) for target in dict.fromkeys(slots)}
-            kept = tuple((self._clients(each), f"e-{each}") for each in names.values())
+            kept = tuple((self._clients(endpoint_id), f"e-{endpoint_id}") for endpoint_id in names.values())
             self.into.chains[name] = layout.sticky_chain(self.writer.family, name, kept, picks, len(slots))
             self.into.sets[picks] = layout.pick_map(picks)
-            verdicts = {target: goto(f"e-{each}") for target, each in names.items()}
+            verdicts = {target: goto(f"e-{endpoint_id}") for target, endpoint_id in names.items()}
             self.into.picks[picks] = dict(zip(index_keys(0, len(slots)), map(verdicts.__getitem__, slots), strict=True))
         return name
 
     def _number(self, endpoints: FixedLayout, key: bytes, scopes: Iterable[Scope]) -> None:
-        """Sticky ports have chains of their own instead."""
+        """Ports with session affinity have chains of their own instead."""
         if self.rules.affinity_seconds:
             return
         numbered = self.into.elements[endpoints]

@@ -1,7 +1,7 @@
-"""The expressions that rules are made of, as the kernel's nf_tables evaluates them one after the other. Pure.
+"""nf_tables expressions, which the kernel evaluates one after the other in a rule. Pure.
 
-Values travel in registers of four bytes, the first of which is `R`; a concatenation is a run of neighbours. Every rule
-made of these must also be one that `nft list ruleset` can print.
+Values are in registers of four bytes, the first of which is `R`; a concatenation is a run of adjacent registers. Every
+rule built of these must be printable by `nft list ruleset`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STATE_NEW: Final = 0x8
 
 Expression = bytes
 Load = Callable[[Family, int], tuple[Expression, int]]
-"""Loads one part of a concatenation into a register of a family's rule, and says which register is next."""
+"""Loads one part of a concatenation into a register; returns the expression and the next free register."""
 
 
 def _expression(name: str, *attributes: bytes) -> Expression:
@@ -61,7 +61,7 @@ def original_port(_family: Family, register: int) -> tuple[Expression, int]:
 
 
 def chance(slots: int, offset: int = 0) -> Load:
-    """A random index below `slots`, counted from `offset`."""
+    """A random index in [offset, offset + slots)."""
 
     def load(_family: Family, register: int) -> tuple[Expression, int]:
         parts = number(1, register), number(2, slots), number(3, 1), number(4, offset)
@@ -80,25 +80,25 @@ def concatenation(family: Family, *loads: Load) -> bytes:
 
 
 def contained(name: str) -> Expression:
-    """Goes on only if what was loaded is in the set."""
+    """Continue the rule only if the loaded value is in the set."""
     return _expression("lookup", text(1, name), number(2, R))
 
 
 def looked_up(name: str, *, verdict_map: bool = False) -> Expression:
-    """What the map has for what was loaded: in its place, or as the verdict."""
+    """Look the loaded value up in a map: the result replaces it, or is the verdict."""
     return _expression("lookup", text(1, name), number(2, R), number(3, 0 if verdict_map else R))
 
 
 def destination_nat(family: Family) -> Expression:
-    """To the address and port in the registers."""
+    """DNAT to the address and port in the registers."""
     address, after = R, R + family.address_registers
-    flags = 0x2  # the port is given
+    flags = 0x2  # the port is specified
     parts = number(1, 1), number(2, family.number), number(3, address), number(5, after), number(7, flags)
     return _expression("nat", *parts)
 
 
 def fixed_destination(family: Family, address: bytes, port_number: int) -> bytes:
-    """Registers as `destination_nat` reads them."""
+    """Load a constant address and port into the registers that `destination_nat` reads."""
     after = R + family.address_registers
     return _immediate(R, address) + _immediate(after, struct.pack(">H", port_number))
 
@@ -108,16 +108,16 @@ def masquerade() -> Expression:
 
 
 def reject(family: Family) -> Expression:
-    """As if nobody listened on the port."""
+    """Reject as for a closed port."""
     return _expression("reject", number(1, 0), attribute(2, bytes([family.port_unreachable])))
 
 
-def decide(decided: NftVerdict) -> Expression:
-    return _expression("immediate", number(1, 0), nested(2, verdict(decided)))
+def decide(nft_verdict: NftVerdict) -> Expression:
+    return _expression("immediate", number(1, 0), nested(2, verdict(nft_verdict)))
 
 
 def remember_source(family: Family, name: str) -> bytes:
-    """Put the client's address into a dynamic set, or make it stay longer."""
+    """Add the client's address to a dynamic set, or extend its timeout."""
     return concatenation(family, source) + _expression("dynset", text(1, name), number(3, 1), number(4, R))
 
 
@@ -128,7 +128,7 @@ def source_is_local(family: Family) -> bytes:  # noqa: ARG001 - rules of both fa
 
 
 def came_by(interface: str) -> bytes:
-    """By the interface of that name, or, where it ends with a star, one whose name begins so."""
+    """Match the incoming interface by name, or by prefix if `interface` ends with a star."""
     name = interface[:-1].encode() if interface.endswith("*") else interface.encode().ljust(16, b"\0")
     return _expression("meta", number(1, R), number(2, 6)) + _compare(name)
 
@@ -146,9 +146,9 @@ def is_new(*, new: bool = True) -> bytes:
 
 
 def is_translated(*, translated: bool = True) -> bytes:
-    """Whether a proxy has given the connection another destination."""
-    wanted = struct.pack("=I", _STATUS_DNAT)
-    return _tracked(2) + _masked(wanted) + _compare(wanted, equal=translated)
+    """Whether the connection has been translated by DNAT."""
+    mask = struct.pack("=I", _STATUS_DNAT)
+    return _tracked(2) + _masked(mask) + _compare(mask, equal=translated)
 
 
 def _tracked(key: int) -> Expression:

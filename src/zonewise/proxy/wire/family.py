@@ -1,6 +1,6 @@
-"""The two address families as nftables sees them: every rule, set and element is made once for each.
+"""IPv4 and IPv6 in nftables: every rule, set and element exists once per address family.
 
-Pure numbers, from the kernel's headers (linux/netfilter/nf_tables.h), RFC 791 and RFC 8200.
+The numbers are from the kernel's headers (linux/netfilter/nf_tables.h), RFC 791 and RFC 8200.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Protocol(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """There are two, told apart by identity. `name` is the address type of slices; `table` the family of its nftables table."""
+    """Compared by identity. `name` is the address type of slices, `table` the family of the nftables table."""
 
     name: str
     table: str
@@ -39,24 +39,24 @@ class Family:
         return self.address_bytes // 4
 
     def pack(self, address: str) -> bytes:
-        """Raises ValueError for what is no address of this family."""
+        """Raises ValueError if it is not an address of this family."""
         try:
             return inet_pton(
                 self.number, address
-            )  # netfilter numbers families as sockets do; ten times faster than ipaddress
+            )  # ten times faster than ipaddress; family numbers are those of sockets
         except OSError:
-            return self._pack_as_once_allowed(address)
+            return self._pack_lenient(address)
 
     def pack_all(self, addresses: Iterable[str]) -> list[bytes]:
-        """As `pack`, for the hundred thousand of a start."""
-        listed = list(addresses)
+        """As `pack`, faster for many: the first sync may have a hundred thousand."""
+        addresses = list(addresses)
         try:
-            return list(map(inet_pton, repeat(self.number), listed))
+            return list(map(inet_pton, repeat(self.number), addresses))
         except OSError:
-            return [self.pack(address) for address in listed]
+            return [self.pack(address) for address in addresses]
 
-    def _pack_as_once_allowed(self, address: str) -> bytes:
-        """Old objects may have leading zeros, which mean nothing, or an interface."""
+    def _pack_lenient(self, address: str) -> bytes:
+        """Old API objects may have leading zeros, which have no meaning, or an interface."""
         if self.address_bytes == 4:
             first, second, third, fourth = address.split(".")
             return bytes((int(first), int(second), int(third), int(fourth)))
@@ -66,7 +66,7 @@ class Family:
         return str(ip_address(packed))
 
     def owns(self, address: str) -> bool:
-        """By its form: what the API server lets through is an address of one family or the other."""
+        """Decided by the colon: the API server has validated the address."""
         return (":" in address) is (self.address_bytes == 16)
 
 

@@ -1,12 +1,12 @@
-"""The table that the proxy owns in each family: fixed sets and chains, and the few chains that are made when needed.
+"""The nftables table of each family: fixed sets and chains, and the few chains that are created on demand.
 
-Almost everything that changes is an element of one of these sets. A service address leads by `svc` to a chain that
-picks one of n numbered endpoints in `ep`; the chain is shared by all addresses with as many. An update is a few elements,
-whatever the number of Services, and a packet needs two hash lookups. No marks are used: what is masqueraded follows
-from the destination that the connection had at first.
+Almost every change is an element of one of these sets. The map `svc` leads from a Service address to a chain that picks
+one of n numbered endpoints in `ep`; all addresses with n endpoints share the chain. An update is a few elements,
+whatever the number of Services, and a packet needs two hash lookups. No marks are used: masquerading follows from the
+connection's original destination.
 
     prerouting, output   firewall -> nat        postrouting   masquerade
-    input, forward, output   refuse (what has no endpoint)
+    input, forward, output   refuse (without an endpoint)
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from zonewise.proxy.wire.netlink import DROP, RETURN, goto
 
 TABLE: Final = "zonewise"
 REFUSE: Final = "refuse"
-"""The chain that answers as if nobody listened."""
+"""The chain that rejects: clients see a closed port."""
 LOCAL_OFFSET: Final = 1 << 16
-"""Endpoints on the node itself are numbered from here, those for the whole cluster from 0."""
+"""Node-local endpoints are numbered from here, those for the whole cluster from 0."""
 
 _PROTOCOL, _PORT, _INDEX = 12, 13, 19
 _TO_CLUSTER_IPS: Final = "sources-cluster-ips"
 
 
 class FixedLayout(StrEnum):
-    """The sets and maps that are always there."""
+    """The sets and maps that always exist."""
 
     SERVICES = "svc"
     ENDPOINTS = "ep"
@@ -68,7 +68,7 @@ class SetType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HookedChain:
-    """Where a chain hangs. Smaller priorities come first: destinations change at -100, sources at 100."""
+    """A base chain's hook. Smaller priorities come first: DNAT is at -100, SNAT at 100."""
 
     type: SetType
     hook: ChainHook
@@ -84,7 +84,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """`data` is the type numbers of what a map leads to; `verdicts` for a map of verdicts."""
+    """A set, or a map: `data` has the type numbers of a map's values, `verdicts` marks a verdict map."""
 
     name: str
     key: tuple[int, ...]
@@ -96,9 +96,9 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class LayoutOptions:
-    """How sources are masqueraded: all of them, or those that are no pods of this node; neither where these are not known.
+    """Which sources are masqueraded: all, or those that are not pods of this node; none if pods can't be recognised.
 
-    Pods are known by their ranges, or by the interface that they come by: its name, or with a star how names begin.
+    Pods are recognised by their CIDRs, or by the incoming interface: a name, or a prefix that ends with a star.
     """
 
     masquerade_all: bool = False
@@ -108,21 +108,21 @@ class LayoutOptions:
 
 def fixed_sets(family: Family) -> tuple[Set, ...]:
     address = family.address_type
-    place, node_port = (address, _PROTOCOL, _PORT), (_PROTOCOL, _PORT)
+    frontend, node_port = (address, _PROTOCOL, _PORT), (_PROTOCOL, _PORT)
     target = (address, _PORT)
     return (
-        Set(FixedLayout.SERVICES, place, verdicts=True),
-        Set(FixedLayout.ENDPOINTS, (*place, _INDEX), target),
+        Set(FixedLayout.SERVICES, frontend, verdicts=True),
+        Set(FixedLayout.ENDPOINTS, (*frontend, _INDEX), target),
         Set(FixedLayout.NODE_PORTS, node_port, verdicts=True),
         Set(FixedLayout.NODE_PORT_ENDPOINTS, (*node_port, _INDEX), target),
-        Set(FixedLayout.REFUSED, place, verdicts=True),
+        Set(FixedLayout.REFUSED, frontend, verdicts=True),
         Set(FixedLayout.REFUSED_NODE_PORTS, node_port, verdicts=True),
-        Set(FixedLayout.FIREWALLED, place, verdicts=True),
+        Set(FixedLayout.FIREWALLED, frontend, verdicts=True),
         Set(FixedLayout.CLUSTER_IPS, (address,)),
         Set(FixedLayout.NODE_IPS, (address,)),
         Set(FixedLayout.HAIRPIN, (address, address, _PROTOCOL, _PORT)),
-        Set(FixedLayout.EXTERNAL, place),
-        Set(FixedLayout.EXTERNAL_LOCAL, place),
+        Set(FixedLayout.EXTERNAL, frontend),
+        Set(FixedLayout.EXTERNAL_LOCAL, frontend),
         Set(FixedLayout.EXTERNAL_NODE_PORTS, node_port),
         Set(FixedLayout.LOCAL_NODE_PORTS, node_port),
         Set(FixedLayout.PODS, (address,), interval=True),
@@ -131,37 +131,34 @@ def fixed_sets(family: Family) -> tuple[Set, ...]:
 
 
 def affinity_set(family: Family, name: str, timeout_seconds: int) -> Set:
-    """The clients that an endpoint keeps, each for a while after its last connection."""
+    """The clients with affinity to an endpoint; each expires some time after its last connection."""
     return Set(name, (family.address_type,), timeout_seconds=timeout_seconds)
 
 
 def pick_map(name: str) -> Set:
-    """Which endpoint's chain a random index leads to."""
+    """A random index to the chain of an endpoint."""
     return Set(name, (_INDEX,), verdicts=True)
 
 
 def fixed_chains(family: Family, options: LayoutOptions) -> tuple[Chain, ...]:
-    refuse_at, firewall_at, nat_at = (
-        -1,
-        -110,
-        -100,
-    )  # just before a kube-proxy's filter, which drops what it does not know
-    firewall = x.is_new() + _place(family) + x.looked_up(FixedLayout.FIREWALLED, verdict_map=True)
+    firewall_at, nat_at = -110, -100
+    refuse_at = -1  # just before kube-proxy's filter, which drops traffic to addresses it does not know
+    firewall = x.is_new() + _frontend_loads(family) + x.looked_up(FixedLayout.FIREWALLED, verdict_map=True)
     services = _service_rules(family)
-    settled = (  # nearly all packets leave here: of what goes on, or was sent to an endpoint
+    settled = (  # nearly all packets return here: established connections, and those sent to an endpoint
         x.is_new(new=False) + x.decide(RETURN),
         x.is_translated() + x.decide(RETURN),
     )
     forwarded = (
         *settled,
-        _place(family) + _refused(FixedLayout.REFUSED),
+        _frontend_loads(family) + _refused(FixedLayout.REFUSED),
         _to_cluster_ip(family) + x.reject(family),
         x.concatenation(family, x.destination) + x.contained(FixedLayout.SERVICE_RANGES) + x.decide(DROP),
     )
     received = (
         *settled,
-        _to_node(family) + _node_port(family) + _refused(FixedLayout.REFUSED_NODE_PORTS),
-        _place(family) + _refused(FixedLayout.REFUSED),
+        _to_node(family) + _node_port_loads(family) + _refused(FixedLayout.REFUSED_NODE_PORTS),
+        _frontend_loads(family) + _refused(FixedLayout.REFUSED),
     )
     return (
         Chain(REFUSE, (x.reject(family),)),
@@ -177,11 +174,11 @@ def fixed_chains(family: Family, options: LayoutOptions) -> tuple[Chain, ...]:
     )
 
 
-def _place(family: Family) -> bytes:
+def _frontend_loads(family: Family) -> bytes:
     return x.concatenation(family, x.destination, x.protocol, x.port)
 
 
-def _node_port(family: Family) -> bytes:
+def _node_port_loads(family: Family) -> bytes:
     return x.concatenation(family, x.protocol, x.port)
 
 
@@ -199,30 +196,30 @@ def _refused(name: FixedLayout) -> bytes:
 
 def _service_rules(family: Family) -> tuple[bytes, ...]:
     return (
-        _place(family) + x.looked_up(FixedLayout.SERVICES, verdict_map=True),
-        _to_node(family) + _node_port(family) + x.looked_up(FixedLayout.NODE_PORTS, verdict_map=True),
+        _frontend_loads(family) + x.looked_up(FixedLayout.SERVICES, verdict_map=True),
+        _to_node(family) + _node_port_loads(family) + x.looked_up(FixedLayout.NODE_PORTS, verdict_map=True),
     )
 
 
 def _masquerade_rules(family: Family) -> Iterator[bytes]:
-    """What the node sends out under its own address: else the answer would not come back through it.
+    """Connections that leave with the node's own address: otherwise replies would bypass it.
 
-    Most went to a cluster IP, and need not be looked up as anything else.
+    Cluster IPs, the common case, are checked first and need no other lookup.
     """
     masquerade = x.masquerade()
-    itself = x.concatenation(family, x.source, x.destination, x.protocol, x.port) + x.contained(FixedLayout.HAIRPIN)
-    first = x.concatenation(family, x.original_destination, x.protocol, x.original_port)
-    first_address = x.concatenation(family, x.original_destination)
-    first_node = first_address + x.contained(FixedLayout.NODE_IPS)
-    first_port = x.concatenation(family, x.protocol, x.original_port)
-    ours = x.source_is_local(family)
+    hairpin = x.concatenation(family, x.source, x.destination, x.protocol, x.port) + x.contained(FixedLayout.HAIRPIN)
+    original = x.concatenation(family, x.original_destination, x.protocol, x.original_port)
+    original_address = x.concatenation(family, x.original_destination)
+    original_node = original_address + x.contained(FixedLayout.NODE_IPS)
+    original_port = x.concatenation(family, x.protocol, x.original_port)
+    from_node = x.source_is_local(family)
     yield x.is_translated(translated=False) + x.decide(RETURN)
-    yield itself + masquerade
-    yield first_address + x.contained(FixedLayout.CLUSTER_IPS) + x.decide(goto(_TO_CLUSTER_IPS))
-    yield first + x.contained(FixedLayout.EXTERNAL) + masquerade
-    yield first_node + first_port + x.contained(FixedLayout.EXTERNAL_NODE_PORTS) + masquerade
-    yield ours + first + x.contained(FixedLayout.EXTERNAL_LOCAL) + masquerade
-    yield ours + first_node + first_port + x.contained(FixedLayout.LOCAL_NODE_PORTS) + masquerade
+    yield hairpin + masquerade
+    yield original_address + x.contained(FixedLayout.CLUSTER_IPS) + x.decide(goto(_TO_CLUSTER_IPS))
+    yield original + x.contained(FixedLayout.EXTERNAL) + masquerade
+    yield original_node + original_port + x.contained(FixedLayout.EXTERNAL_NODE_PORTS) + masquerade
+    yield from_node + original + x.contained(FixedLayout.EXTERNAL_LOCAL) + masquerade
+    yield from_node + original_node + original_port + x.contained(FixedLayout.LOCAL_NODE_PORTS) + masquerade
 
 
 def _cluster_ip_masquerade_rules(family: Family, options: LayoutOptions) -> Iterator[bytes]:
@@ -233,23 +230,23 @@ def _cluster_ip_masquerade_rules(family: Family, options: LayoutOptions) -> Iter
 
 @lru_cache(maxsize=1024)
 def pick_chain(family: Family, name: str, slots: int, *, local: bool, node_port: bool) -> Chain:
-    """One of `slots` numbered endpoints of the address, or node port, that the packet goes to."""
+    """Sends to one of `slots` numbered endpoints of the packet's destination address or node port."""
     chance = x.chance(slots, LOCAL_OFFSET if local else 0)
-    place = () if node_port else (x.destination,)
+    address = () if node_port else (x.destination,)
     endpoints = FixedLayout.NODE_PORT_ENDPOINTS if node_port else FixedLayout.ENDPOINTS
-    key = x.concatenation(family, *place, x.protocol, x.port, chance)
+    key = x.concatenation(family, *address, x.protocol, x.port, chance)
     return Chain(name, (key + x.looked_up(endpoints) + x.destination_nat(family),))
 
 
 def _from_pods(family: Family, options: LayoutOptions) -> bytes | None:
-    """None where pods can't be told from others."""
+    """Matches pods of this node; None if they can't be recognised."""
     if options.pods_interface:
         return x.came_by(options.pods_interface)
     return x.concatenation(family, x.source) + x.contained(FixedLayout.PODS) if options.pods_known else None
 
 
 def external_local_chain(family: Family, name: str, cluster: str, local: str, options: LayoutOptions) -> Chain:
-    """Pods and the node itself go wherever the cluster would send them; others stay on the node, or are not served."""
+    """Pods and the node itself use endpoints of the whole cluster; other clients only those on the node, if any."""
     from_pods = _from_pods(family, options)
     rules = [from_pods + x.decide(goto(cluster))] if cluster and from_pods else []
     if cluster:
@@ -260,7 +257,7 @@ def external_local_chain(family: Family, name: str, cluster: str, local: str, op
 
 
 def firewall_chain(family: Family, name: str, allowed: tuple[tuple[bytes, bytes], ...]) -> Chain:
-    """`allowed`: networks and their masks."""
+    """Drops sources outside `allowed`: networks and their masks."""
     rules = (x.source_within(family, network, mask) + x.decide(RETURN) for network, mask in allowed)
     return Chain(name, (*rules, x.decide(DROP)))
 
@@ -271,15 +268,15 @@ def sticky_endpoint_chain(family: Family, name: str, clients: str, protocol: int
 
 
 def sticky_chain(family: Family, name: str, kept: tuple[tuple[str, str], ...], picks: str, slots: int) -> Chain:
-    """`kept`: each endpoint's set of clients and its chain; who is in none of them gets one at random."""
-    known = (
+    """`kept`: each endpoint's set of clients and its chain; a client in none of the sets gets a random endpoint."""
+    keeps = (
         x.concatenation(family, x.source) + x.contained(clients) + x.decide(goto(chain)) for clients, chain in kept
     )
     pick = x.concatenation(family, x.chance(slots)) + x.looked_up(picks, verdict_map=True)
-    return Chain(name, (*known, pick))
+    return Chain(name, (*keeps, pick))
 
 
-def place_key(address: bytes, protocol: int, port: int) -> bytes:
+def frontend_key(address: bytes, protocol: int, port: int) -> bytes:
     return address + node_port_key(protocol, port)
 
 
@@ -298,5 +295,5 @@ def index_keys(first: int, count: int) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=4096)
 def port_data(port: int) -> bytes:
-    """What follows the address in the data of an endpoint."""
+    """The part of an endpoint's data after the address."""
     return struct.pack(">Hxx", port)

@@ -1,6 +1,6 @@
-"""What is said to the kernel about our table, its sets, chains and rules: one netlink message each. Pure.
+"""Netlink messages that create and delete the table, sets, chains and rules. Pure.
 
-`ruleset` puts them in order, `layout` says which sets and chains there are; elements are `netlink`'s.
+`ruleset` puts them in order, `layout` defines the sets and chains; messages for set elements are in `netlink`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zonewise.proxy.wire.layout import TABLE, Chain, Set
 from zonewise.proxy.wire.netlink import APPEND, CREATE, Message, MessageType, nested, number, number64, text
 
 _VERDICT: Final = 0xFFFFFF00
-_MOST_CLIENTS: Final = 65535
+_MAX_CLIENTS: Final = 65535
 
 
 class SetFlag(IntEnum):
@@ -32,18 +32,18 @@ def delete_table(family: Family) -> Message:
     return Message(MessageType.DELETE_TABLE, family.number, text(1, TABLE))
 
 
-def new_set(family: Family, wanted: Set, identifier: int) -> Message:
-    flags = SetFlag.MAP * bool(wanted.data or wanted.verdicts) | SetFlag.INTERVAL * wanted.interval
-    flags |= (SetFlag.TIMEOUT | SetFlag.DYNAMIC) * bool(wanted.timeout_seconds)
-    body = [text(1, TABLE), text(2, wanted.name), number(3, flags)]
-    body += [number(4, _type_number(wanted.key)), number(5, _length(family, wanted.key))]
-    if wanted.verdicts:
+def new_set(family: Family, nft_set: Set, identifier: int) -> Message:
+    flags = SetFlag.MAP * bool(nft_set.data or nft_set.verdicts) | SetFlag.INTERVAL * nft_set.interval
+    flags |= (SetFlag.TIMEOUT | SetFlag.DYNAMIC) * bool(nft_set.timeout_seconds)
+    body = [text(1, TABLE), text(2, nft_set.name), number(3, flags)]
+    body += [number(4, _type_number(nft_set.key)), number(5, _length(family, nft_set.key))]
+    if nft_set.verdicts:
         body += [number(6, _VERDICT), number(7, 16)]
-    elif wanted.data:
-        body += [number(6, _type_number(wanted.data)), number(7, _length(family, wanted.data))]
+    elif nft_set.data:
+        body += [number(6, _type_number(nft_set.data)), number(7, _length(family, nft_set.data))]
     body.append(number(10, identifier))
-    if wanted.timeout_seconds:
-        body += [nested(9, number(1, _MOST_CLIENTS)), number64(11, wanted.timeout_seconds * 1000)]
+    if nft_set.timeout_seconds:
+        body += [nested(9, number(1, _MAX_CLIENTS)), number64(11, nft_set.timeout_seconds * 1000)]
     return Message(MessageType.NEW_SET, family.number, b"".join(body), CREATE)
 
 
@@ -53,8 +53,12 @@ def delete_set(family: Family, name: str) -> Message:
 
 def new_chain(family: Family, chain: Chain) -> Message:
     body = [text(1, TABLE), text(3, chain.name)]
-    if at := chain.attached:
-        body += [nested(4, number(1, at.hook), number(2, at.priority)), number(5, 1), text(7, at.type.value)]
+    if hooked := chain.attached:
+        body += [
+            nested(4, number(1, hooked.hook), number(2, hooked.priority)),
+            number(5, 1),
+            text(7, hooked.type.value),
+        ]
     return Message(MessageType.NEW_CHAIN, family.number, b"".join(body), CREATE)
 
 
@@ -63,7 +67,7 @@ def delete_chain(family: Family, name: str) -> Message:
 
 
 def flush_rules(family: Family, chain: str = "") -> Message:
-    """Of one chain, or of all."""
+    """Delete the rules of one chain, or of all."""
     return Message(MessageType.DELETE_RULE, family.number, text(1, TABLE) + (text(2, chain) if chain else b""))
 
 
@@ -74,12 +78,12 @@ def new_rules(family: Family, chain: Chain) -> Iterator[Message]:
 
 
 def _type_number(types: tuple[int, ...]) -> int:
-    """As nft writes concatenated types: six bits each."""
+    """Concatenated types as nft encodes them: six bits each."""
     combined = 0
-    for each in types:
-        combined = combined << 6 | each
+    for type_ in types:
+        combined = combined << 6 | type_
     return combined
 
 
 def _length(family: Family, types: tuple[int, ...]) -> int:
-    return sum(family.address_bytes if each == family.address_type else 4 for each in types)
+    return sum(family.address_bytes if type_ == family.address_type else 4 for type_ in types)

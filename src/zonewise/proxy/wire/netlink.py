@@ -1,7 +1,7 @@
-"""What is said to the kernel's nf_tables, as bytes: attributes, messages, set elements, batches. Pure; `kernel` sends them.
+"""Netlink encoding of nf_tables messages: attributes, messages, set elements, batches. Pure; `nft_socket` sends them.
 
-Written by hand because set elements are what changes, by the hundred thousand, and a general library spends longer on
-one than the kernel does. A batch is one transaction: the kernel takes all of it or nothing.
+Written by hand: set elements change by the hundred thousand, and a general library spends longer on one than the kernel
+does. A batch is one transaction: the kernel applies all of it or nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ BATCH_BEGIN: Final = 0x10
 BATCH_END: Final = 0x11
 REQUEST, CREATE, APPEND, DUMP = 0x1, 0x400, 0x800, 0x300
 _NESTED: Final = 0x8000
-_LARGEST_LIST: Final = 65000
-"""An attribute's length is 16 bits wide."""
+_MAX_LIST_BYTES: Final = 65000
+"""The length field of an attribute has 16 bits."""
 
 
 class MessageType(IntEnum):
@@ -38,7 +38,7 @@ class MessageType(IntEnum):
 
 
 class NftVerdict(NamedTuple):
-    """What an element of a verdict map, or a rule, says: `code` as the kernel numbers it."""
+    """The verdict of a map element or a rule; `code` is the kernel's number."""
 
     code: int
     chain: str = ""
@@ -53,7 +53,7 @@ def goto(chain: str) -> NftVerdict:
 
 
 Value = bytes | NftVerdict | None
-"""What an element's key leads to: data of a map, a verdict, or nothing in a plain set."""
+"""The value of an element: data in a map, a verdict in a verdict map, None in a plain set."""
 Elements = Mapping[bytes, Value]
 
 
@@ -86,15 +86,15 @@ def number64(kind: int, value: int) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def verdict(decided: NftVerdict) -> bytes:
-    """A verdict as data, without the attribute around it."""
-    chain = text(2, decided.chain) if decided.chain else b""
-    return nested(2, number(1, decided.code), chain)
+def verdict(nft_verdict: NftVerdict) -> bytes:
+    """A verdict as data, without the surrounding attribute."""
+    chain = text(2, nft_verdict.chain) if nft_verdict.chain else b""
+    return nested(2, number(1, nft_verdict.code), chain)
 
 
 @lru_cache(maxsize=64)
 def _frame(key_bytes: int, data_bytes: int) -> tuple[bytes, bytes]:
-    """What stands before the key and between key and data of an element."""
+    """The bytes before the key of an element, and those between key and data."""
     rest = struct.pack("=HHHH", 8 + data_bytes, 2 | _NESTED, 4 + data_bytes, 1) if data_bytes else b""
     length = 12 + key_bytes + len(rest) + data_bytes
     head = struct.pack("=HHHHHH", length, 1 | _NESTED, 8 + key_bytes, 1 | _NESTED, 4 + key_bytes, 1)
@@ -102,38 +102,40 @@ def _frame(key_bytes: int, data_bytes: int) -> tuple[bytes, bytes]:
 
 
 def encoded(elements: Elements) -> list[bytes]:
-    """The elements of one set, which are all of a kind and size: multiples of four bytes, as concatenations always are."""
+    """The elements of one set. All have one type and size, a multiple of four bytes as concatenations always are."""
     key, value = next(iter(elements.items()), (b"", None))
     match value:
         case None:
             head, _ = _frame(len(key), 0)
             return [head + key for key in elements]
         case NftVerdict():
-            frames = {to: _verdict_frame(len(key), to) for to in set(elements.values())}  # type: ignore[arg-type]
-            return [frames[to][0] + key + frames[to][1] for key, to in elements.items()]
+            frames = {target: _verdict_frame(len(key), target) for target in set(elements.values())}  # type: ignore[arg-type]
+            return [frames[target][0] + key + frames[target][1] for key, target in elements.items()]
         case bytes():
             head, between = _frame(len(key), len(value))
             return [head + key + between + data for key, data in elements.items()]  # type: ignore[operator]
 
 
-def _verdict_frame(key_bytes: int, decided: NftVerdict) -> tuple[bytes, bytes]:
-    """What stands before and after the key of an element that leads to a verdict."""
-    data = nested(2, verdict(decided))
-    whole = nested(1, nested(1, attribute(1, bytes(key_bytes))), data)
-    return whole[: -len(data) - key_bytes], data
+def _verdict_frame(key_bytes: int, nft_verdict: NftVerdict) -> tuple[bytes, bytes]:
+    """The bytes before and after the key of an element with a verdict."""
+    data = nested(2, verdict(nft_verdict))
+    element = nested(1, nested(1, attribute(1, bytes(key_bytes))), data)
+    return element[: -len(data) - key_bytes], data
 
 
 def interval_element(key: bytes, *, end: bool) -> bytes:
     return nested(1, nested(1, attribute(1, key)), *([number(3, 1)] if end else []))
 
 
-def _element_messages(kind: MessageType, family: int, table: str, name: str, listed: list[bytes]) -> Iterator[Message]:
-    """In as many messages as the length of an attribute asks for."""
+def _element_messages(
+    kind: MessageType, family: int, table: str, name: str, encoded_elements: list[bytes]
+) -> Iterator[Message]:
+    """Split into messages by the maximum length of an attribute."""
     head = text(1, table) + text(2, name)
     flags = CREATE if kind is MessageType.NEW_ELEMENTS else 0
-    at_once = _LARGEST_LIST // max(map(len, listed), default=1)
-    for first in range(0, len(listed), at_once):
-        yield Message(kind, family, head + nested(3, *listed[first : first + at_once]), flags)
+    per_message = _MAX_LIST_BYTES // max(map(len, encoded_elements), default=1)
+    for first in range(0, len(encoded_elements), per_message):
+        yield Message(kind, family, head + nested(3, *encoded_elements[first : first + per_message]), flags)
 
 
 def add_elements(family: int, table: str, name: str, elements: Elements) -> Iterator[Message]:
@@ -141,9 +143,9 @@ def add_elements(family: int, table: str, name: str, elements: Elements) -> Iter
 
 
 def add_intervals(family: int, table: str, name: str, bounds: Iterable[tuple[bytes, bool]]) -> Iterator[Message]:
-    """`bounds`: where ranges begin, and where, exclusive, they end."""
-    listed = [interval_element(key, end=end) for key, end in bounds]
-    return _element_messages(MessageType.NEW_ELEMENTS, family, table, name, listed)
+    """`bounds`: the start of each range, and its exclusive end."""
+    encoded_elements = [interval_element(key, end=end) for key, end in bounds]
+    return _element_messages(MessageType.NEW_ELEMENTS, family, table, name, encoded_elements)
 
 
 def delete_elements(family: int, table: str, name: str, keys: Iterable[bytes]) -> Iterator[Message]:
@@ -162,7 +164,7 @@ def message_bytes(message: Message, sequence: int, flags: int = 0) -> bytes:
 
 
 def batch_bytes(messages: Sequence[Message], first_sequence: int) -> bytes:
-    """One transaction. The n-th message has the n-th sequence number after the first, by which errors name it."""
+    """One transaction. The n-th message has the n-th sequence number after the first; errors refer to it."""
     begin = _bracket(BATCH_BEGIN, first_sequence)
     end = _bracket(BATCH_END, first_sequence + len(messages) + 1)
     inner = (message_bytes(message, first_sequence + 1 + index) for index, message in enumerate(messages))
@@ -174,7 +176,7 @@ def _bracket(kind: int, sequence: int) -> bytes:
 
 
 class ReceivedMessage(NamedTuple):
-    """A message of the kernel; `payload` begins after the netlink header."""
+    """A message from the kernel; `payload` begins after the netlink header."""
 
     kind: int
     sequence: int
@@ -184,10 +186,10 @@ class ReceivedMessage(NamedTuple):
 
 def received(datagram: bytes) -> Iterator[ReceivedMessage]:
     offset = 0
-    whole = memoryview(datagram)
+    view = memoryview(datagram)
     while offset + 16 <= len(datagram):
         length, kind, _flags, sequence, port = struct.unpack_from("=IHHII", datagram, offset)
-        yield ReceivedMessage(kind, sequence, port, whole[offset + 16 : offset + length])
+        yield ReceivedMessage(kind, sequence, port, view[offset + 16 : offset + length])
         offset += (length + 3) & ~3
 
 

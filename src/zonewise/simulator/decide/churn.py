@@ -1,7 +1,7 @@
-"""What change costs: a trace replayed through the controller's own logic, counting slices written and endpoints moved.
+"""Churn of a trace: slices written and endpoints moved when the controller's logic replays it.
 
-Three ways are compared: a full rebalance at every step, the same with padding around the starting threshold, and what
-the controller does, padding with lazy rebalance.
+Three modes are compared: a full rebalance at every step, the same with padding around the starting threshold, and the
+controller's mode, padding with lazy rebalance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ChurnMode(StrEnum):
 
 
 class Churn(msgspec.Struct, frozen=True, rename="camel"):
-    """Sums over a trace; `in_zone` is the mean share over its steps, `worst_overload` the highest seen."""
+    """Sums over a trace; `in_zone` is the mean share over its steps, `worst_overload` the highest."""
 
     trace: str
     algorithm: Algorithm
@@ -46,79 +46,83 @@ class Churn(msgspec.Struct, frozen=True, rename="camel"):
     worst_overload: float
 
 
-def replay(trace: Trace, algorithm: Algorithm, way: ChurnMode, overload: float = 0.5) -> Churn:
+def replay(trace: Trace, algorithm: Algorithm, mode: ChurnMode, overload: float = 0.5) -> Churn:
     limits = PreferLimits(
-        algorithm, DEFAULT_START, 0 if way is ChurnMode.FULL else PADDING, overload, overload, way is ChurnMode.LAZY
+        algorithm, DEFAULT_START, 0 if mode is ChurnMode.FULL else PADDING, overload, overload, mode is ChurnMode.LAZY
     )
-    shelf = SliceStore()
-    answers: list[Preference] = []
-    for situation in trace.situations:
-        answer = prefer(situation.nodes, situation.homes, limits, answers[-1].memory if answers else None)
-        consumers = answer.consumers or dict.fromkeys(situation.homes, EVERYONE)
-        shelf.put(consumers, first=not answers)
-        answers.append(answer)
-    flips = sum(bool(before.consumers) != bool(after.consumers) for before, after in pairwise(answers))
-    return _sum(trace, algorithm, way, shelf, answers, flips)
+    store = SliceStore()
+    decisions: list[Preference] = []
+    for state in trace.states:
+        decision = prefer(state.nodes, state.zone_of, limits, decisions[-1].memory if decisions else None)
+        consumers = decision.consumers or dict.fromkeys(state.zone_of, EVERYONE)
+        store.put(consumers, first=not decisions)
+        decisions.append(decision)
+    flips = sum(bool(before.consumers) != bool(after.consumers) for before, after in pairwise(decisions))
+    return _sum(trace, algorithm, mode, store, decisions, flips)
 
 
 def _sum(
-    trace: Trace, algorithm: Algorithm, way: ChurnMode, shelf: SliceStore, answers: list[Preference], flips: int
+    trace: Trace, algorithm: Algorithm, mode: ChurnMode, store: SliceStore, decisions: list[Preference], flips: int
 ) -> Churn:
     return Churn(
         trace=trace.name,
         algorithm=algorithm,
-        way=way,
-        steps=len(answers) - 1,
-        slices_written=shelf.written,
-        endpoints_moved=shelf.moved,
+        way=mode,
+        steps=len(decisions) - 1,
+        slices_written=store.written,
+        endpoints_moved=store.moved,
         flips=flips,
-        in_zone=sum(answer.in_domain for answer in answers) / len(answers),
-        worst_overload=max(answer.worst_overload for answer in answers),
+        in_zone=sum(decision.in_domain for decision in decisions) / len(decisions),
+        worst_overload=max(decision.worst_overload for decision in decisions),
     )
 
 
 @dataclass
 class SliceStore:
-    """Slices as the controller keeps them: an endpoint stays where it is until its consumers change."""
+    """Slices as the controller keeps them: an endpoint stays in its slice until its consumers change."""
 
     written: int = 0
     moved: int = 0
-    _place: dict[str, tuple[Consumers, int]] = field(default_factory=dict)
+    _slice_of: dict[str, tuple[Consumers, int]] = field(default_factory=dict)
     _slices: dict[tuple[Consumers, int], set[str]] = field(default_factory=dict)
     _numbers: int = 0
 
     def put(self, consumers: Mapping[str, Consumers], *, first: bool) -> None:
-        touched: set[tuple[Consumers, int]] = set()
-        waiting: dict[Consumers, list[str]] = defaultdict(list)
-        for name in [known for known in self._place if known not in consumers]:
-            touched.add(self._take(name))
-        for name, wanted in consumers.items():
-            place = self._place.get(name)
-            if place is not None and place[0] == wanted:
+        changed: set[tuple[Consumers, int]] = set()
+        unplaced: dict[Consumers, list[str]] = defaultdict(list)
+        for name in [old_name for old_name in self._slice_of if old_name not in consumers]:
+            changed.add(self._remove(name))
+        for name, group in consumers.items():
+            slice_key = self._slice_of.get(name)
+            if slice_key is not None and slice_key[0] == group:
                 continue
-            if place is not None:
+            if slice_key is not None:
                 self.moved += 1
-                touched.add(self._take(name))
-            waiting[wanted].append(name)
-        for wanted, names in waiting.items():
-            touched |= self._fill(wanted, names)
-        self._slices = {at: held for at, held in self._slices.items() if held}
-        self.written += 0 if first else len(touched)
+                changed.add(self._remove(name))
+            unplaced[group].append(name)
+        for group, names in unplaced.items():
+            changed |= self._fill(group, names)
+        self._slices = {slice_key: members for slice_key, members in self._slices.items() if members}
+        self.written += 0 if first else len(changed)
 
-    def _take(self, name: str) -> tuple[Consumers, int]:
-        place = self._place.pop(name)
-        self._slices[place].discard(name)
-        return place
+    def _remove(self, name: str) -> tuple[Consumers, int]:
+        slice_key = self._slice_of.pop(name)
+        self._slices[slice_key].discard(name)
+        return slice_key
 
-    def _fill(self, wanted: Consumers, names: Iterable[str]) -> set[tuple[Consumers, int]]:
-        """Into the fullest slices of the group that have room, then new ones."""
-        touched = set()
+    def _fill(self, group: Consumers, names: Iterable[str]) -> set[tuple[Consumers, int]]:
+        """Fill the fullest slices of the group that have room, then new ones."""
+        changed = set()
         for name in names:
-            room = [at for at, held in self._slices.items() if at[0] == wanted and len(held) < SLICE_CAPACITY]
+            room = [
+                slice_key
+                for slice_key, members in self._slices.items()
+                if slice_key[0] == group and len(members) < SLICE_CAPACITY
+            ]
             if not room:
                 self._numbers += 1
-            place = max(room, key=lambda at: len(self._slices[at]), default=(wanted, self._numbers))
-            self._slices.setdefault(place, set()).add(name)
-            self._place[name] = place
-            touched.add(place)
-        return touched
+            slice_key = max(room, key=lambda slice_key: len(self._slices[slice_key]), default=(group, self._numbers))
+            self._slices.setdefault(slice_key, set()).add(name)
+            self._slice_of[name] = slice_key
+            changed.add(slice_key)
+        return changed

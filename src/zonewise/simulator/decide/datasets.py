@@ -1,7 +1,8 @@
-"""The inputs that algorithms are judged on: described, counted and cut into chunks, never stored.
+"""Data sets of the simulator: generated and split into chunks, never stored.
 
-An input is nodes and endpoints in three zones. In the published sets the i-th smallest number of endpoints always meets
-the i-th smallest number of nodes, which flatters every algorithm; `all-pairings` has every order.
+An input is the numbers of nodes and endpoints in three zones. In the published sets the i-th smallest number of
+endpoints is always in the zone with the i-th smallest number of nodes, which favours every algorithm; `all-pairings`
+has every order.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class DatasetPart:
-    """All these nodes against all triples of these numbers of endpoints, ascending or in every order."""
+    """All `nodes` combined with all triples of endpoint numbers in `values`, ascending or in every order."""
 
     nodes: tuple[Triple, ...]
     values: range
     ordered: bool = True
 
     def inputs_from(self, first: int, last: int) -> int:
-        """How many endpoint triples have their first number at a position in [first, last), the empty one left out."""
+        """The number of endpoint triples whose first number is at [first, last) of `values`, without (0, 0, 0)."""
         count = len(self.values)
         if self.ordered:
-            held = sum(comb(count - at + 1, 2) for at in range(first, last))
+            triples = sum(comb(count - position + 1, 2) for position in range(first, last))
         else:
-            held = (last - first) * count**2
-        return held - (first == 0 < last and self.values[0] == 0)
+            triples = (last - first) * count**2
+        return triples - (first == 0 < last and self.values[0] == 0)
 
     @property
     def inputs(self) -> int:
@@ -56,9 +57,9 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Nodes against endpoint triples whose first number stands at [first, last); it counts `times` over.
+    """Nodes with the endpoint triples whose first number is at [first, last); counted `times` times.
 
-    Nodes in the same proportion make the same demand, so they are judged once.
+    Nodes in the same proportion have the same demand, so they are computed once.
     """
 
     nodes: Triple
@@ -73,7 +74,7 @@ class Chunk:
 def chunks(dataset: Dataset) -> Iterator[Chunk]:
     for part in dataset.parts:
         for nodes, times in Counter(_in_lowest_terms(nodes) for nodes in part.nodes).items():
-            for first, last in _cuts(part):
+            for first, last in _splits(part):
                 yield Chunk(nodes, times, part.values, part.ordered, first, last, part.inputs_from(first, last))
 
 
@@ -83,7 +84,7 @@ def _in_lowest_terms(nodes: Triple) -> Triple:
     return a // divisor, b // divisor, c // divisor
 
 
-def _cuts(part: DatasetPart) -> Iterator[tuple[int, int]]:
+def _splits(part: DatasetPart) -> Iterator[tuple[int, int]]:
     first = 0
     for last in range(1, len(part.values) + 1):
         if last == len(part.values) or part.inputs_from(first, last + 1) > CHUNK_INPUTS:
@@ -95,17 +96,19 @@ def _node_triples() -> tuple[Triple, ...]:
     return tuple((a, b, c) for a, b, c in combinations_with_replacement(range(1, 11), 3))
 
 
-def _ranged(name: str, to: int, far: range, about: str) -> Dataset:
-    return Dataset(name, about, (DatasetPart(_node_triples(), range(to + 1)), DatasetPart(((30, 30, 30),), far)))
+def _dataset(name: str, most: int, large_values: range, about: str) -> Dataset:
+    return Dataset(
+        name, about, (DatasetPart(_node_triples(), range(most + 1)), DatasetPart(((30, 30, 30),), large_values))
+    )
 
 
-SMALL: Final = _ranged(
+SMALL: Final = _dataset(
     "small", 20, range(100, 199, 7), "1 to 10 nodes and 0 to 20 endpoints a zone; 30 nodes, 100 to 198 endpoints by 7"
 )
-MEDIUM: Final = _ranged(
+MEDIUM: Final = _dataset(
     "medium", 50, range(100, 501, 7), "1 to 10 nodes and 0 to 50 endpoints a zone; 30 nodes, 100 to 500 endpoints by 7"
 )
-LARGE: Final = _ranged(
+LARGE: Final = _dataset(
     "large", 100, range(100, 997, 7), "1 to 10 nodes and 0 to 100 endpoints a zone; 30 nodes, 100 to 996 endpoints by 7"
 )
 ALL_PAIRINGS: Final = Dataset(

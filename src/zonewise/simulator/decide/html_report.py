@@ -1,9 +1,10 @@
-"""The HTML report: one file, no script, nothing fetched; for people who compare algorithms. Pure: results in, text out."""
+"""HTML report of a comparison: one file without scripts or external resources. Pure: results in, text out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import Final
 
 from zonewise.simulator.decide import plots
 from zonewise.simulator.decide.churn import Churn
@@ -20,7 +21,7 @@ def html(results: Results, churn: Sequence[Churn] = ()) -> str:
     )
 
 
-ABOUT = (
+ABOUT: Final = (
     "Scores are from 0 to 100, higher is better: in-zone is the share of traffic that stays in its zone, overload "
     "falls with the worst and the mean deviation from an even load, slices with the EndpointSlices needed."
 )
@@ -82,13 +83,13 @@ def _counts(loss: Loss) -> str:
     return f"{' '.join(map(str, loss.nodes))} / {' '.join(map(str, loss.endpoints))}"
 
 
-def _churn(found: Sequence[Churn]) -> str:
-    if not found:
+def _churn(churns: Sequence[Churn]) -> str:
+    if not churns:
         return ""
     lines = "".join(
         f"<tr><th scope=row>{escape(churn.trace)}</th><td>{churn.algorithm}</td><td>{churn.way}</td><td>{churn.slices_written}</td>"
         f"<td>{churn.endpoints_moved}</td><td>{churn.flips}</td><td>{churn.in_zone:.0%}</td><td>{churn.worst_overload:.0%}</td></tr>"
-        for churn in found
+        for churn in churns
     )
     names = (
         "trace",
@@ -104,7 +105,7 @@ def _churn(found: Sequence[Churn]) -> str:
     return f"<section><h2>Churn</h2><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></section>"
 
 
-STYLE = (
+STYLE: Final = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0}main{max-width:72rem;margin:auto;padding:1.5rem}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{padding:.25rem .75rem;text-align:right;border-bottom:1px solid #8884}"
     "th[scope=row]{text-align:left}.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem}"

@@ -1,6 +1,6 @@
-"""A user's own inputs: a CSV of counts, or a dump of a cluster, as named rows of nodes and endpoints per zone.
+"""A user's own inputs: nodes and endpoints per zone from a CSV file or a cluster dump.
 
-Whatever is wrong is said in one line that names the file and the row, before anything is computed.
+Errors are one line with the file and the row, and are raised before anything is computed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from zonewise.errors import UsageError
 from zonewise.objects import SERVICE_NAME, EndpointSlice, Node
 from zonewise.topology import is_control_plane, is_ready, zone_of
 
-MOST: Final = 1_000_000
+MAX_COUNT: Final = 1_000_000
 _COUNT: Final = re.compile(r"[0-9]+")
 _COLUMNS: Final = "write columns `name` (optional), then nodes.ZONE and endpoints.ZONE for every zone"
 
 
 class InputError(UsageError):
-    """The file can't be read as inputs; the text says where and what to write."""
+    """The file is not valid; the message says where, and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedInput:
-    """One situation to judge; zones are in order of name."""
+    """One input of the simulator; zones are in order of name."""
 
     name: str
     zones: tuple[str, ...]
@@ -38,14 +38,14 @@ class NamedInput:
 
 
 def read(text: str, source: str) -> list[NamedInput]:
-    """CSV or a dump, told apart by what the text looks like; `source` names it in errors."""
+    """CSV or a dump, detected by the text; `source` is its name in errors."""
     looks_like_dump = (
         source.endswith((".yaml", ".yml", ".json")) or text.lstrip()[:1] in {"{", "-"} or "apiVersion:" in text[:4096]
     )
-    found = read_dump(text, source) if looks_like_dump else read_csv(text, source)
-    if not found:
+    inputs = read_dump(text, source) if looks_like_dump else read_csv(text, source)
+    if not inputs:
         raise InputError(f"{source}: no inputs; {_COLUMNS}, or give a dump with nodes and endpointslices")
-    return found
+    return inputs
 
 
 def read_csv(text: str, source: str) -> list[NamedInput]:
@@ -93,15 +93,15 @@ def _input(header: Sequence[str], zones: tuple[str, ...], row: Sequence[str], wh
 
 def _count(text: str, column: str, where: str) -> int:
     if not _COUNT.fullmatch(text):
-        raise InputError(f"{where}: {column} is {text!r}; write a whole number from 0 to {MOST:,}")
-    # Python refuses to read digits by the thousand, and nobody has that many.
-    if len(text.lstrip("0")) > len(str(MOST)) or int(text) > MOST:
-        raise InputError(f"{where}: {column} is {text[:20]}; write a whole number from 0 to {MOST:,}")
+        raise InputError(f"{where}: {column} is {text!r}; write a whole number from 0 to {MAX_COUNT:,}")
+    # int() rejects strings of thousands of digits.
+    if len(text.lstrip("0")) > len(str(MAX_COUNT)) or int(text) > MAX_COUNT:
+        raise InputError(f"{where}: {column} is {text[:20]}; write a whole number from 0 to {MAX_COUNT:,}")
     return int(text)
 
 
 def read_dump(text: str, source: str) -> list[NamedInput]:
-    """What `kubectl get nodes,services,endpointslices -A -o yaml` (or json) prints."""
+    """The output of `kubectl get nodes,services,endpointslices -A -o yaml` (or json)."""
     objects = dump.read(text.encode(), source, {"Node": Node, "EndpointSlice": EndpointSlice})
     nodes, slices = objects["Node"], objects["EndpointSlice"]
     if not nodes:
@@ -111,39 +111,41 @@ def read_dump(text: str, source: str) -> list[NamedInput]:
 
 def from_cluster(nodes: Iterable[Node], slices: Iterable[EndpointSlice]) -> list[NamedInput]:
     """One input per Service and address family with ready endpoints, over the zones of ready workers."""
-    known = list(nodes)
-    zone_by_node = {node.metadata.name: zone_of(node.metadata.labels) for node in known}
-    clients = Counter(zone_by_node[node.metadata.name] for node in known if _sends_traffic(node))
+    all_nodes = list(nodes)
+    zone_by_node = {node.metadata.name: zone_of(node.metadata.labels) for node in all_nodes}
+    clients = Counter(zone_by_node[node.metadata.name] for node in all_nodes if _sends_traffic(node))
     del clients[None]
     by_service: dict[str, Counter[str | None]] = {}
-    for found in slices:
-        counted = by_service.setdefault(_service(found), Counter())
-        counted.update(
+    for endpoint_slice in slices:
+        endpoints = by_service.setdefault(_service(endpoint_slice), Counter())
+        endpoints.update(
             _zone(endpoint.node_name, endpoint.zone, zone_by_node)
-            for endpoint in found.endpoints or ()
+            for endpoint in endpoint_slice.endpoints or ()
             if endpoint.conditions.ready is not False
         )
-    return [made for name, counted in sorted(by_service.items()) if (made := _cluster_input(name, clients, counted))]
+    return [
+        item for name, endpoints in sorted(by_service.items()) if (item := _cluster_input(name, clients, endpoints))
+    ]
 
 
 def _cluster_input(
-    name: str, clients: Mapping[str | None, int], counted: Mapping[str | None, int]
+    name: str, clients: Mapping[str | None, int], endpoints_by_zone: Mapping[str | None, int]
 ) -> NamedInput | None:
-    zones = tuple(sorted({zone for zone in (*clients, *counted) if zone}))
-    endpoints = tuple(counted.get(zone, 0) for zone in zones)
+    zones = tuple(sorted({zone for zone in (*clients, *endpoints_by_zone) if zone}))
+    endpoints = tuple(endpoints_by_zone.get(zone, 0) for zone in zones)
     if not sum(endpoints) or not clients:
         return None
     return NamedInput(name, zones, tuple(clients.get(zone, 0) for zone in zones), endpoints)
 
 
-def _service(found: EndpointSlice) -> str:
-    owner = found.metadata.labels.get(SERVICE_NAME, found.metadata.name)
-    family = "" if found.address_type == "IPv4" else f" ({found.address_type})"
-    return f"{found.metadata.namespace}/{owner}{family}"
+def _service(endpoint_slice: EndpointSlice) -> str:
+    owner = endpoint_slice.metadata.labels.get(SERVICE_NAME, endpoint_slice.metadata.name)
+    family = "" if endpoint_slice.address_type == "IPv4" else f" ({endpoint_slice.address_type})"
+    return f"{endpoint_slice.metadata.namespace}/{owner}{family}"
 
 
-def _zone(node: str | None, said: str | None, zone_by_node: Mapping[str, str | None]) -> str | None:
-    return zone_by_node.get(node or "") or said or None
+def _zone(node: str | None, endpoint_zone: str | None, zone_by_node: Mapping[str, str | None]) -> str | None:
+    return zone_by_node.get(node or "") or endpoint_zone or None
 
 
 def _sends_traffic(node: Node) -> bool:

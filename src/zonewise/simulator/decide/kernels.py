@@ -1,6 +1,6 @@
-"""The inner loops of a sweep: all inputs of a chunk through one algorithm, and what came out compared.
+"""The inner loops of a sweep: all inputs of a chunk through one algorithm, and the comparison of the scores.
 
-Written like the algorithms, on vectors passed in and without allocation, because `compiled` translates them all. The
+Written like the algorithms, on given vectors and without allocation, because `compiled` compiles them all. The
 expected endpoints are computed as the published figures were, `float(E) * (N / sum N)`; the exact quotient the
 controller uses gives slightly different tables.
 """
@@ -18,7 +18,7 @@ from zonewise.routing.algorithms.weighted import local_opt, local_weighted
 from zonewise.routing.algorithms.workspace import Counts, Numbers, Workspace
 
 INVALID = -1e9
-"""Stands for the total of an input that leaves a zone without endpoints."""
+"""The total of an input that leaves a zone without endpoints."""
 
 
 class KernelConfig(NamedTuple):
@@ -27,36 +27,36 @@ class KernelConfig(NamedTuple):
     weights: Weights
 
 
-def judge_balanced(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def run_balanced(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return balanced(e, w)
 
 
-def judge_require(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def run_require(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return require(e, w)
 
 
-def judge_local(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def run_local(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return local(x, r, e, s.threshold, s.start, w)
 
 
-def judge_local_shared(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def run_local_shared(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return local_shared(x, r, e, s.threshold, w)
 
 
-def judge_local_weighted(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def run_local_weighted(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return local_weighted(x, e, w)
 
 
-def judge_local_opt(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
+def run_local_opt(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:  # noqa: ARG001
     return local_opt(x, e, w)
 
 
-def judge_optimal(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:
+def run_optimal(x: Numbers, r: Numbers, e: Counts, s: KernelConfig, q: Search, w: Workspace) -> int:
     return optimal(x, r, e, s.threshold, s.weights, q, w)
 
 
-judge = judge_balanced
-"""What `sweep` calls; `compiled` puts the wanted one in its place."""
+run_algorithm = run_balanced
+"""Called by `sweep`; `compiled` replaces it by the algorithm's function."""
 
 
 def sweep(
@@ -73,7 +73,7 @@ def sweep(
     histogram: Any,
     totals: Any,
 ) -> None:
-    """Endpoints `values[i], values[j], values[k]` for i in [first, last), in ascending order unless all are asked for."""
+    """Endpoints `values[i], values[j], values[k]` for i in [first, last), only in ascending order if `ordered`."""
     count = len(values)
     at = 0
     for i in range(first, last):
@@ -84,42 +84,43 @@ def sweep(
                 if total == 0:
                     continue
                 x = (float(total) * ratio[0], float(total) * ratio[1], float(total) * ratio[2])
-                groups = judge(x, ratio, e, settings, q, w)
-                found = measure(max(groups, 1), total, ratio, traffic, w)
-                if found.unreached > 0:
+                groups = run_algorithm(x, ratio, e, settings, q, w)
+                measured = measure(max(groups, 1), total, ratio, traffic, w)
+                if measured.unreached > 0:
                     sums[4] += 1
                     totals[at] = INVALID
                 else:
-                    reached = total_score(found, total, settings.weights)
-                    sums[0] += reached
-                    sums[1] += 100 * found.in_zone
-                    sums[2] += 100 - 50 * found.highest - 50 * found.mean
-                    sums[3] += 100 * slices_of(total) / found.slices
-                    histogram[min(max(int(reached), 0), 100)] += 1
-                    totals[at] = reached
+                    score = total_score(measured, total, settings.weights)
+                    sums[0] += score
+                    sums[1] += 100 * measured.in_zone
+                    sums[2] += 100 - 50 * measured.highest - 50 * measured.mean
+                    sums[3] += 100 * slices_of(total) / measured.slices
+                    histogram[min(max(int(score), 0), 100)] += 1
+                    totals[at] = score
                 at += 1
 
 
-def ceiling(ratio: Numbers, e: Counts, even: float, weights: Weights) -> float:
-    """No assignment of any kind scores higher: all that endpoints can keep home at even load, in as few as two groups.
+def upper_bound(ratio: Numbers, e: Counts, even: float, weights: Weights) -> float:
+    """An upper bound of the score: all traffic that can stay in its zone at even load, in as few as two groups.
 
-    More can be kept home only by overload, which costs more than it brings at the standard weights.
+    More can stay only with overload, which costs more than it gains at the standard weights.
     """
     total = e[0] + e[1] + e[2]
-    home = 0.0
+    in_zone = 0.0
     for zone in range(3):
-        home += min(ratio[zone], e[zone] / total)
+        in_zone += min(ratio[zone], e[zone] / total)
     slices = slices_of(total)
-    split = weights.in_zone * home + weights.highest + weights.mean + weights.slices * slices / max(slices, 2)
+    split = weights.in_zone * in_zone + weights.highest + weights.mean + weights.slices * slices / max(slices, 2)
     return max(even, split)
 
 
 def compare(
     ratio: Any, values: Any, first: int, last: int, ordered: bool, weights: Weights, totals: Any, worst: Any, bound: Any
 ) -> None:
-    """Per algorithm the input where it falls farthest behind the best of all; the sum of the ceilings in `bound`.
+    """Per algorithm the input with the largest distance to the best algorithm; `bound` gets the sum of upper bounds.
 
-    A row of `totals` per algorithm; a row of `worst` per algorithm: how far behind, total, best, whose, and endpoints.
+    `totals` and `worst` have a row per algorithm. A row of `worst`: distance, total, best total, index of the best
+    algorithm, and the endpoints.
     """
     algorithms = len(totals)
     count = len(values)
@@ -144,7 +145,7 @@ def compare(
                         worst[a, 3] = best
                         for zone in range(3):
                             worst[a, 4 + zone] = e[zone]
-                home = (ratio[0] * e[0] + ratio[1] * e[1] + ratio[2] * e[2]) / total
-                even = weights.in_zone * home + weights.highest + weights.mean + weights.slices
-                bound[0] += ceiling(ratio, e, even, weights)
+                in_zone = (ratio[0] * e[0] + ratio[1] * e[1] + ratio[2] * e[2]) / total
+                even = weights.in_zone * in_zone + weights.highest + weights.mean + weights.slices
+                bound[0] += upper_bound(ratio, e, even, weights)
                 at += 1

@@ -1,4 +1,4 @@
-"""Plots as SVG text, drawn by hand: no library, no script, readable in light and dark. Pure: numbers in, text out."""
+"""SVG plots without a library or script, for light and dark mode. Pure: numbers in, text out."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from zonewise.simulator.decide.results import AlgorithmResult
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 14, 40
-# Okabe and Ito's palette, told apart by colour-blind people; the dashes tell lines apart without colour.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7f7f7f")
-DASHES = ("", "6 3", "2 2", "8 3 2 3", "12 4", "1 3", "4 4")
+# Okabe and Ito's palette for colour-blind readers; dashes distinguish lines without colour.
+COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7f7f7f")
+DASHES: Final = ("", "6 3", "2 2", "8 3 2 3", "12 4", "1 3", "4 4")
 
 
 def score_distribution(rows: Sequence[AlgorithmResult]) -> str:
-    """How the total score is distributed over the inputs: one line per algorithm."""
-    drawn = [row for row in rows if row.histogram]
-    first = min((next((at for at, count in enumerate(row.histogram) if count), 100) for row in drawn), default=0)
+    """The distribution of the total score over the inputs, one line per algorithm."""
+    plotted = [row for row in rows if row.histogram]
+    first = min((next((at for at, count in enumerate(row.histogram) if count), 100) for row in plotted), default=0)
     low = max(0, first // 10 * 10)
-    highest = max((max(_shares(row.histogram)) for row in drawn), default=0.01)
+    highest = max((max(_shares(row.histogram)) for row in plotted), default=0.01)
     frame = _Frame(low, 100, 0, highest, "total score", "share of inputs")
     lines = [
         _line([frame.at(low + score, share) for score, share in enumerate(_shares(row.histogram)[low:])], number)
-        for number, row in enumerate(drawn)
+        for number, row in enumerate(plotted)
     ]
-    return frame.drawn(
-        [*lines, *_legend([row.algorithm for row in drawn])], "Distribution of total scores", percent=True
+    return frame.draw(
+        [*lines, *_legend([row.algorithm for row in plotted])], "Distribution of total scores", percent=True
     )
 
 
@@ -43,11 +43,11 @@ def in_zone_against_overload(rows: Sequence[AlgorithmResult]) -> str:
         points.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="{_colour(number)}"><title>{escape(row.algorithm)}: {row.in_zone:.2f} in zone, {row.overload:.2f} overload</title></circle>'
         )
-    return frame.drawn([*points, *_legend([row.algorithm for row in rows])], "In-zone score against overload score")
+    return frame.draw([*points, *_legend([row.algorithm for row in rows])], "In-zone score against overload score")
 
 
 def totals(rows: Sequence[AlgorithmResult]) -> str:
-    """Mean totals as bars, with what each part contributes."""
+    """Mean totals as bars."""
     frame = _Frame(0, 100, 0, max(len(rows), 1), "mean total score", "")
     bars = []
     for number, row in enumerate(rows):
@@ -58,19 +58,19 @@ def totals(rows: Sequence[AlgorithmResult]) -> str:
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{right - x:.1f}" height="{height:.1f}" fill="{_colour(number)}"/>'
             f'<text x="{right + 6:.1f}" y="{y + height / 2 + 4:.1f}">{escape(row.algorithm)} {row.total:.2f}</text>'
         )
-    return frame.drawn(bars, "Mean total scores", ticks_y=False)
+    return frame.draw(bars, "Mean total scores", ticks_y=False)
 
 
 def worst_losses(rows: Sequence[AlgorithmResult]) -> str:
-    """How far each algorithm falls behind the best of the others at its worst input, and which input that is."""
+    """The largest distance of each algorithm to the best one, and the input where it occurs."""
     losing = [(number, row) for number, row in enumerate(rows) if row.losses]
     most = max((row.losses[0].best - row.losses[0].total for _, row in losing), default=1.0)
     room_for_names = ceil(most * 1.6 / 5) * 5
     frame = _Frame(0, room_for_names, 0, max(len(losing), 1), "points behind the best, at the worst input", "")
     bars = []
-    for place, (number, row) in enumerate(losing):
+    for position, (number, row) in enumerate(losing):
         worst = row.losses[0]
-        x, y = frame.at(0, len(losing) - place - 0.15)
+        x, y = frame.at(0, len(losing) - position - 0.15)
         right, _ = frame.at(worst.best - worst.total, 0)
         height = (HEIGHT - TOP - BOTTOM) / len(losing) * 0.7
         where = f"{' '.join(map(str, worst.nodes))} nodes, {' '.join(map(str, worst.endpoints))} endpoints"
@@ -78,7 +78,7 @@ def worst_losses(rows: Sequence[AlgorithmResult]) -> str:
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{right - x:.1f}" height="{height:.1f}" fill="{_colour(number)}"/>'
             f'<text x="{right + 6:.1f}" y="{y + height / 2 + 4:.1f}">{escape(row.algorithm)}: {where}</text>'
         )
-    return frame.drawn(bars, "Where each algorithm loses most", ticks_y=False)
+    return frame.draw(bars, "Where each algorithm loses most", ticks_y=False)
 
 
 PLOTS: Final[Mapping[str, Callable[[Sequence[AlgorithmResult]], str]]] = {
@@ -87,7 +87,7 @@ PLOTS: Final[Mapping[str, Callable[[Sequence[AlgorithmResult]], str]]] = {
     "distribution": score_distribution,
     "losses": worst_losses,
 }
-"""By the name of the file that keeps it."""
+"""Plots by file name."""
 
 
 class _Frame:
@@ -100,7 +100,7 @@ class _Frame:
         up = (y - self.y[0]) / (self.y[1] - self.y[0])
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
-    def drawn(self, content: Sequence[str], title: str, *, percent: bool = False, ticks_y: bool = True) -> str:
+    def draw(self, content: Sequence[str], title: str, *, percent: bool = False, ticks_y: bool = True) -> str:
         parts = [*self._ticks_x(), *(self._ticks_y(percent=percent) if ticks_y else []), *content]
         return (
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" xmlns="http://www.w3.org/2000/svg" class="plot">'
@@ -136,7 +136,7 @@ class _Frame:
         ]
 
 
-STYLE = (
+STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#333}.middle{text-anchor:middle}.end{text-anchor:end}"
     ".grid{stroke:#8884;fill:none}.line{fill:none;stroke-width:2}@media(prefers-color-scheme:dark){text{fill:#ddd}}"
 )
@@ -157,8 +157,8 @@ def _legend(names: Sequence[str]) -> list[str]:
 
 
 def _shares(histogram: Sequence[int]) -> list[float]:
-    whole = sum(histogram) or 1
-    return [count / whole for count in histogram]
+    total = sum(histogram) or 1
+    return [count / total for count in histogram]
 
 
 def _colour(number: int) -> str:

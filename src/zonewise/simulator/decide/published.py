@@ -1,7 +1,7 @@
-"""The two published tables, and the sweeps that make them again.
+"""The two published tables, and the sweeps that reproduce them.
 
-They come from the proposal for topology aware routing (KEP-2004): 39 million inputs through five algorithms, and the
-starting threshold of `local` on the small set. Published figures stand here as printed.
+They are from the proposal for topology aware routing (KEP-2004): 39 million inputs with five algorithms, and the
+starting threshold of `local` on the small set. The figures are as printed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ class Publication:
     published: Mapping[str, Figures]
 
 
-def _plain(*algorithms: Algorithm) -> tuple[Contestant, ...]:
+def _contestants(*algorithms: Algorithm) -> tuple[Contestant, ...]:
     return tuple(Contestant(algorithm.value, algorithm) for algorithm in algorithms)
 
 
-def _started(times: int) -> Contestant:
+def _local_starting_at(times: int) -> Contestant:
     return Contestant(f"local-{times}x", Algorithm.LOCAL, StartingPoint(times, per_domain=True))
 
 
-_OTHERS: Final = _plain(Algorithm.LOCAL_SHARED, Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT, Algorithm.OPTIMAL)
+_OTHER_ALGORITHMS: Final = _contestants(
+    Algorithm.LOCAL_SHARED, Algorithm.LOCAL_WEIGHTED, Algorithm.LOCAL_OPT, Algorithm.OPTIMAL
+)
 
 ALGORITHMS: Final = Publication(
     LARGE,
-    Rules((*_plain(Algorithm.BALANCED, Algorithm.LOCAL), *_OTHERS)),
+    Rules((*_contestants(Algorithm.BALANCED, Algorithm.LOCAL), *_OTHER_ALGORITHMS)),
     {
         "balanced": Figures(72.48, 38.84, 100.0, 100.0),
         "local": Figures(86.69, 84.27, 98.26, 63.1),
@@ -49,7 +51,7 @@ ALGORITHMS: Final = Publication(
 )
 STARTING_THRESHOLDS: Final = Publication(
     SMALL,
-    Rules((*_plain(Algorithm.BALANCED), *map(_started, range(1, 6)), *_OTHERS)),
+    Rules((*_contestants(Algorithm.BALANCED), *map(_local_starting_at, range(1, 6)), *_OTHER_ALGORITHMS)),
     {
         "balanced": Figures(72.55),
         "local-1x": Figures(80.07),
@@ -63,16 +65,16 @@ PUBLICATIONS: Final = {"large": ALGORITHMS, "small": STARTING_THRESHOLDS}
 
 
 def agrees(row: AlgorithmResult, column: str) -> bool | None:
-    """At two decimals, as printed; None where nothing was published."""
+    """Compared at two decimals, as printed; None if nothing was published."""
     printed: float | None = getattr(row.published, column, None)
     obtained: float = getattr(row, column)
     return None if printed is None else f"{obtained:.2f}" == f"{printed:.2f}"
 
 
 def verdict(table: ResultTable) -> str:
-    """One sentence on how far obtained and published figures agree; empty where nothing was published."""
-    found = [agrees(row, column) for row in table.rows for column in COLUMNS]
-    same, differ = found.count(True), found.count(False)
+    """One sentence on the agreement with the published figures; empty if there are none."""
+    comparisons = [agrees(row, column) for row in table.rows for column in COLUMNS]
+    same, differ = comparisons.count(True), comparisons.count(False)
     if not same + differ:
         return ""
     if not differ:

@@ -1,13 +1,15 @@
-"""What a sweep found: means, distributions and losses per algorithm. Made by sweeps, shown by tables and reports."""
+"""Results of a sweep: means, distributions and losses per algorithm, as shown by tables and reports."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
 from zonewise.simulator.decide.churn import Churn
 
-SCORE_BINS = 101
-"""One bin for each whole point from 0 to 100; what is below 0 counts as 0."""
+SCORE_BINS: Final = 101
+"""One bin per point from 0 to 100; scores below 0 count as 0."""
 
 
 class Figures(msgspec.Struct, frozen=True, rename="camel"):
@@ -18,7 +20,7 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Loss(msgspec.Struct, frozen=True, rename="camel"):
-    """An input on which an algorithm falls far behind the best of the others."""
+    """An input on which an algorithm is far behind the best one."""
 
     nodes: tuple[int, ...]
     endpoints: tuple[int, ...]
@@ -28,7 +30,7 @@ class Loss(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AlgorithmResult(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Mean scores of one algorithm over a data set; `invalid` inputs left a zone without endpoints and are not in the means."""
+    """Mean scores of one algorithm; `invalid` inputs leave a zone without endpoints and are not in the means."""
 
     algorithm: str
     total: float
@@ -43,7 +45,7 @@ class AlgorithmResult(msgspec.Struct, frozen=True, omit_defaults=True, rename="c
 
 
 class JudgedInput(msgspec.Struct, frozen=True, rename="camel"):
-    """One input of the user's own, and the total of each algorithm on it; none where a zone is left without endpoints."""
+    """One input of the user's own, with the total of each algorithm; None if a zone is left without endpoints."""
 
     name: str
     zones: tuple[str, ...]
@@ -53,7 +55,7 @@ class JudgedInput(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ResultTable(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """`upper_bound` is a mean total that no assignment of any kind exceeds."""
+    """`upper_bound` is a mean total that no assignment exceeds."""
 
     dataset: str
     inputs: int
@@ -64,7 +66,7 @@ class ResultTable(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
 
 
 class Results(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The JSON of `zonewise simulate -o json`; `churn` is there where traces were replayed."""
+    """The JSON of `zonewise simulate -o json`; `churn` has the replayed traces."""
 
     tables: tuple[ResultTable, ...]
     churn: tuple[Churn, ...] = ()

@@ -1,4 +1,4 @@
-"""Results as text for people, CSV for spreadsheets and JSON for programs. Pure: results in, text out."""
+"""Results as text tables, CSV and JSON. Pure: results in, text out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zonewise.simulator.decide.churn import Churn
 from zonewise.simulator.decide.published import COLUMNS, agrees, verdict
 from zonewise.simulator.decide.results import AlgorithmResult, JudgedInput, Results, ResultTable
 
-MOST_JUDGED: Final = 40
+MAX_JUDGED_ROWS: Final = 40
 TITLES: Final = {"total": "total", "in_zone": "in-zone", "overload": "overload", "slices": "slices"}
 
 
@@ -25,8 +25,8 @@ def _section(table: ResultTable) -> str:
     lines = [f"{table.dataset}: {table.inputs:,} inputs. {table.about}".rstrip(" .") + ".", "", *_scores(table)]
     if table.upper_bound is not None:
         lines.append(f"{'upper bound':<16}{table.upper_bound:8.2f}   no assignment of any kind exceeds it")
-    if said := verdict(table):
-        lines += ["", said]
+    if sentence := verdict(table):
+        lines += ["", sentence]
     if table.judged:
         lines += ["", *_judged(table.judged)]
     return "\n".join(lines)
@@ -56,12 +56,12 @@ def _line(row: AlgorithmResult, published: Sequence[str], *, invalid: bool) -> l
 def _judged(judged: Sequence[JudgedInput]) -> list[str]:
     names = list(judged[0].totals)
     rows = [["input", "nodes", "endpoints", *names, "best"]]
-    for one in judged[:MOST_JUDGED]:
-        valid = {name: total for name, total in one.totals.items() if total is not None}
+    for item in judged[:MAX_JUDGED_ROWS]:
+        valid = {name: total for name, total in item.totals.items() if total is not None}
         totals = [f"{valid[name]:.2f}" if name in valid else "-" for name in names]
         best = max(valid, key=valid.__getitem__, default="-")
-        rows.append([one.name, _counts(one.nodes), _counts(one.endpoints), *totals, best])
-    more = len(judged) - MOST_JUDGED
+        rows.append([item.name, _counts(item.nodes), _counts(item.endpoints), *totals, best])
+    more = len(judged) - MAX_JUDGED_ROWS
     return aligned(rows) + ([f"and {more:,} more; -o json and -o csv have them all"] if more > 0 else [])
 
 
@@ -70,7 +70,7 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """First column to the left, the others to the right."""
+    """Align the first column left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -80,20 +80,20 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def churn_text(found: Sequence[Churn]) -> str:
+def churn_text(churns: Sequence[Churn]) -> str:
     head = ["trace", "algorithm", "rebalance", "slices written", "moved", "flips", "in zone", "worst overload"]
     rows = [
         [
-            one.trace,
-            one.algorithm.value,
-            one.way.value,
-            str(one.slices_written),
-            str(one.endpoints_moved),
-            str(one.flips),
-            f"{one.in_zone:.1%}",
-            f"{one.worst_overload:.1%}",
+            churn.trace,
+            churn.algorithm.value,
+            churn.way.value,
+            str(churn.slices_written),
+            str(churn.endpoints_moved),
+            str(churn.flips),
+            f"{churn.in_zone:.1%}",
+            f"{churn.worst_overload:.1%}",
         ]
-        for one in found
+        for churn in churns
     ]
     return "\n".join(aligned([head, *rows])) + "\n"
 
@@ -103,14 +103,14 @@ def as_json(results: Results) -> str:
 
 
 def as_csv(results: Results) -> str:
-    """One line per algorithm and data set; a line per input and algorithm where the inputs are the user's own."""
+    """One line per algorithm and data set; one per input and algorithm for a user's own inputs."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
     if any(table.judged for table in results.tables):
         write(["input", "nodes", "endpoints", "algorithm", "total"])
-        for one in (judged for table in results.tables for judged in table.judged):
-            for name, total in one.totals.items():
-                write([one.name, _counts(one.nodes), _counts(one.endpoints), name, "" if total is None else total])
+        for item in (judged for table in results.tables for judged in table.judged):
+            for name, total in item.totals.items():
+                write([item.name, _counts(item.nodes), _counts(item.endpoints), name, "" if total is None else total])
         return out.getvalue()
     write(
         [
@@ -131,9 +131,9 @@ def as_csv(results: Results) -> str:
     return out.getvalue()
 
 
-def churn_csv(found: Sequence[Churn]) -> str:
+def churn_csv(churns: Sequence[Churn]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(Churn.__struct_fields__)
-    writer.writerows(map(msgspec.structs.astuple, found))
+    writer.writerows(map(msgspec.structs.astuple, churns))
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Partials to tables: sums in task order, so that the result does not depend on who did which task when."""
+"""Result tables from partial results, summed in task order, so that the result does not depend on scheduling."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def tally(dataset: str, about: str, rules: Rules, partials: Iterable[Partial]) -
         _row(contestant.name, inputs, [partial.sums[contestant.name] for partial in in_order])
         for contestant in rules.contestants
     )
-    judged = tuple(judged for partial in in_order for judged in partial.judged)
-    return ResultTable(dataset, inputs, rows, about, _bound(in_order, rules, inputs), judged)
+    judged_inputs = tuple(item for partial in in_order for item in partial.judged)
+    return ResultTable(dataset, inputs, rows, about, _bound(in_order, rules, inputs), judged_inputs)
 
 
 def with_published(table: ResultTable, published: Mapping[str, Figures]) -> ResultTable:
@@ -31,24 +31,24 @@ def with_published(table: ResultTable, published: Mapping[str, Figures]) -> Resu
 
 
 def _row(name: str, inputs: int, sums: Sequence[Sums]) -> AlgorithmResult:
-    invalid = sum(found.invalid for found in sums)
+    invalid = sum(part.invalid for part in sums)
     valid = (inputs - invalid) or 1
-    losses = sorted((found.loss for found in sums if found.loss), key=lambda loss: (loss.total - loss.best, loss.nodes))
+    losses = sorted((part.loss for part in sums if part.loss), key=lambda loss: (loss.total - loss.best, loss.nodes))
     return AlgorithmResult(
         algorithm=name,
-        total=fsum(found.total for found in sums) / valid,
-        in_zone=fsum(found.in_zone for found in sums) / valid,
-        overload=fsum(found.overload for found in sums) / valid,
-        slices=fsum(found.slices for found in sums) / valid,
-        cpu_seconds=fsum(found.cpu_seconds for found in sums),
+        total=fsum(part.total for part in sums) / valid,
+        in_zone=fsum(part.in_zone for part in sums) / valid,
+        overload=fsum(part.overload for part in sums) / valid,
+        slices=fsum(part.slices for part in sums) / valid,
+        cpu_seconds=fsum(part.cpu_seconds for part in sums),
         invalid=invalid,
-        histogram=tuple(map(sum, zip(*(found.histogram for found in sums), strict=True))),
+        histogram=tuple(map(sum, zip(*(part.histogram for part in sums), strict=True))),
         losses=tuple(losses[:LOSSES_SHOWN]),
     )
 
 
 def _bound(partials: Sequence[Partial], rules: Rules, inputs: int) -> float | None:
-    """Holds only while overload costs more than it brings home."""
+    """None if the bound does not hold: overload must cost more than it gains."""
     weights = rules.weights
     if weights.in_zone > 2 * weights.mean + weights.highest or any(partial.bound is None for partial in partials):
         return None

@@ -1,7 +1,7 @@
-"""What a sweep is made of: rules, tasks that can be done in any order and any place, and the sums each of them gives.
+"""Tasks of a sweep: rules, tasks that can run in any order and process, and their partial results.
 
-A task is a chunk of a data set, or some of a user's own inputs. All of these are plain values that travel to other
-processes and into a file.
+A task is a chunk of a data set, or some of a user's own inputs. All of these are plain values that are sent to other
+processes and written to a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INPUTS_PER_TASK: Final = 200
 
 
 class Contestant(msgspec.Struct, frozen=True):
-    """An algorithm under a name of its own, so that it can stand in a table twice."""
+    """An algorithm with a name of its own, so that a table can have it twice."""
 
     name: str
     algorithm: Algorithm
@@ -46,7 +46,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """One contestant's sums over a task's inputs; the inputs that it made invalid are only counted."""
+    """One contestant's sums over a task's inputs; invalid inputs are only counted."""
 
     total: float
     in_zone: float
@@ -59,7 +59,7 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 class Partial(msgspec.Struct, frozen=True):
-    """`bound` sums the ceilings that no assignment exceeds."""
+    """`bound` is the sum of the upper bounds of all inputs."""
 
     number: int
     inputs: int
@@ -73,5 +73,5 @@ def dataset_tasks(dataset: Dataset, rules: Rules) -> list[Task]:
 
 
 def own_tasks(inputs: Sequence[NamedInput], rules: Rules) -> list[Task]:
-    cuts = enumerate(range(0, len(inputs), INPUTS_PER_TASK))
-    return [Task(number, rules, own=tuple(inputs[at : at + INPUTS_PER_TASK])) for number, at in cuts]
+    starts = enumerate(range(0, len(inputs), INPUTS_PER_TASK))
+    return [Task(number, rules, own=tuple(inputs[start : start + INPUTS_PER_TASK])) for number, start in starts]

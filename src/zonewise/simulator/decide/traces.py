@@ -1,7 +1,7 @@
-"""What happens to a Service over time: traces of nodes and endpoints that come and go, built in or from a file.
+"""Traces of a Service over time, built in or from a file: nodes and endpoints that are added and removed.
 
-A trace is a list of situations, one for each time a controller would look. Endpoints have names that last, so that a
-replay can tell which of them changed hands.
+A trace is a list of states, one per reconcile of the controller. Endpoints keep their names, so that a replay can tell
+which of them moved.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class TraceState:
     """Nodes per zone, and the zone of every endpoint by name."""
 
     nodes: Mapping[str, int]
-    homes: Mapping[str, str]
+    zone_of: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     name: str
     about: str
-    situations: tuple[TraceState, ...]
+    states: tuple[TraceState, ...]
 
 
 class TraceStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One look: endpoints added and removed per zone, oldest first, and new numbers of nodes."""
+    """One step: endpoints added and removed per zone, oldest first, and new numbers of nodes."""
 
     add: dict[str, int] = {}
     remove: dict[str, int] = {}
@@ -51,12 +51,12 @@ class TraceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class _Recorder:
-    """Plays steps and remembers every situation; endpoints are named in the order they came."""
+    """Plays steps and records every state; endpoints are numbered in order of creation."""
 
     nodes: dict[str, int]
-    homes: dict[str, str] = field(default_factory=dict)
-    situations: list[TraceState] = field(default_factory=list)
-    made: int = 0
+    zone_of: dict[str, str] = field(default_factory=dict)
+    states: list[TraceState] = field(default_factory=list)
+    created: int = 0
 
     def play(self, step: TraceStep) -> None:
         for zone, count in step.remove.items():
@@ -64,19 +64,19 @@ class _Recorder:
         for zone, count in step.add.items():
             self._add(zone, count)
         self.nodes = {zone: count for zone, count in {**self.nodes, **step.nodes}.items() if count}
-        self.situations.append(TraceState(dict(self.nodes), dict(self.homes)))
+        self.states.append(TraceState(dict(self.nodes), dict(self.zone_of)))
 
     def _add(self, zone: str, count: int) -> None:
         for _ in range(count):
-            self.made += 1
-            self.homes[f"endpoint-{self.made:05d}"] = zone
+            self.created += 1
+            self.zone_of[f"endpoint-{self.created:05d}"] = zone
 
     def _remove(self, zone: str, count: int) -> None:
-        oldest = [name for name, home in self.homes.items() if home == zone][:count]
+        oldest = [name for name, endpoint_zone in self.zone_of.items() if endpoint_zone == zone][:count]
         if len(oldest) < count:
             raise ValueError(f"removes {count} endpoints of {zone}, which has {len(oldest)}")
         for name in oldest:
-            del self.homes[name]
+            del self.zone_of[name]
 
 
 def _recorded(
@@ -86,7 +86,7 @@ def _recorded(
     recorder.play(TraceStep(add=dict(endpoints)))
     for step in steps:
         recorder.play(step)
-    return tuple(recorder.situations)
+    return tuple(recorder.states)
 
 
 def _even(count: int) -> dict[str, int]:
@@ -94,14 +94,14 @@ def _even(count: int) -> dict[str, int]:
 
 
 def _rolling_update() -> Iterator[TraceStep]:
-    """One more, one fewer, for each of 30 endpoints: surge comes before the old one goes."""
+    """Each of 30 endpoints is replaced; the new one is added before the old one is removed."""
     for turn in range(30):
         yield TraceStep(add={ZONES[turn % 3]: 1})
         yield TraceStep(remove={ZONES[turn % 3]: 1})
 
 
 def _autoscaling() -> Iterator[TraceStep]:
-    """From 6 to 30 and back, by two, as a scheduler spreads them."""
+    """From 6 to 30 endpoints and back, by two, spread over the zones."""
     for turn in range(12):
         yield TraceStep(add={ZONES[turn * 2 % 3]: 1, ZONES[(turn * 2 + 1) % 3]: 1})
     for turn in reversed(range(12)):
@@ -109,7 +109,7 @@ def _autoscaling() -> Iterator[TraceStep]:
 
 
 def _zone_loss() -> Iterator[TraceStep]:
-    """A zone goes with its nodes and endpoints; the others take replacements; it comes back empty and fills again."""
+    """A zone is lost; the others get replacements; it returns empty and fills again."""
     yield TraceStep(remove={ZONES[2]: 10}, nodes={ZONES[2]: 0})
     for turn in range(10):
         yield TraceStep(add={ZONES[turn % 2]: 1})
@@ -119,7 +119,7 @@ def _zone_loss() -> Iterator[TraceStep]:
 
 
 def _new_zone() -> Iterator[TraceStep]:
-    """Node by node a fourth zone appears, then endpoints move into it."""
+    """A fourth zone gets nodes one by one, then endpoints."""
     for count in range(1, 11):
         yield TraceStep(nodes={"zone-d": count})
     for turn in range(8):
@@ -127,7 +127,7 @@ def _new_zone() -> Iterator[TraceStep]:
 
 
 def _node_churn() -> Iterator[TraceStep]:
-    """Nodes come and go everywhere, as spot instances do; no endpoint changes."""
+    """Nodes change in every zone, as spot instances do; endpoints stay."""
     for turn in range(40):
         yield TraceStep(nodes={ZONES[turn % 3]: 10 - (turn * 7 % 5)})
 
@@ -147,9 +147,9 @@ def built_in(name: str) -> Trace:
 
 
 def read(text: str, source: str) -> Trace:
-    """A trace of the user's own: YAML or JSON with `nodes`, `endpoints` and `steps`."""
+    """A user's trace: YAML or JSON with `nodes`, `endpoints` and `steps`."""
     try:
-        written = msgspec.convert(yaml.safe_load(text), TraceFile)
+        file = msgspec.convert(yaml.safe_load(text), TraceFile)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise InputError(
@@ -159,9 +159,9 @@ def read(text: str, source: str) -> Trace:
         raise InputError(
             f"{source}: {error}; write nodes and endpoints per zone, and steps with add, remove, nodes"
         ) from error
-    _check(written, source)
+    _check(file, source)
     try:
-        return Trace(source, written.about, _recorded(written.nodes, written.endpoints, _repeated(written.steps)))
+        return Trace(source, file.about, _recorded(file.nodes, file.endpoints, _repeated(file.steps)))
     except ValueError as error:
         raise InputError(f"{source}: a step {error}") from error
 
@@ -172,9 +172,9 @@ def _repeated(steps: Sequence[TraceStep]) -> Iterator[TraceStep]:
             yield step
 
 
-def _check(written: TraceFile, source: str) -> None:
-    counts: list[tuple[str, Any]] = [("nodes", written.nodes), ("endpoints", written.endpoints)]
-    for number, step in enumerate(written.steps, 1):
+def _check(file: TraceFile, source: str) -> None:
+    counts: list[tuple[str, Any]] = [("nodes", file.nodes), ("endpoints", file.endpoints)]
+    for number, step in enumerate(file.steps, 1):
         counts += [(f"step {number}: {name}", getattr(step, name)) for name in ("add", "remove", "nodes")]
         if not 0 <= step.repeat <= 10_000:
             raise InputError(f"{source}: step {number}: repeat is {step.repeat}; write 0 to 10000")

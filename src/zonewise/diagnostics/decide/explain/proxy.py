@@ -12,7 +12,7 @@ from zonewise.proxy.decide.service_rules import explain
 from zonewise.proxy.decide.targets import EndpointTarget, NodePlace, PortTargets
 from zonewise.proxy.wire.elements import ElementWriter, PortElements
 from zonewise.proxy.wire.family import Family
-from zonewise.proxy.wire.layout import LayoutOptions, place_key
+from zonewise.proxy.wire.layout import LayoutOptions, frontend_key
 from zonewise.routing import read_policy
 
 
@@ -77,7 +77,7 @@ def _share_lines(word: str, slots: tuple[EndpointTarget, ...]) -> Iterator[str]:
 def _table_lines(family: Family, rules: PortRules) -> Iterator[str]:
     fragment = PortElements()
     ElementWriter(family, LayoutOptions()).write(rules, fragment)
-    key = place_key(family.pack(rules.cluster_ip), rules.protocol, rules.port)
+    key = frontend_key(family.pack(rules.cluster_ip), rules.protocol, rules.port)
     for name, elements in fragment.elements.items():
         if elements:
             found = elements.get(key)

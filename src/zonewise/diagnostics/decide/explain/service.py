@@ -24,7 +24,7 @@ from zonewise.objects import Endpoint, EndpointHints, EndpointSlice, Namespace, 
 from zonewise.planning.data_plane import STOCK, DataPlane, DataPlanes
 from zonewise.planning.forecast import RUN_DNS, routed
 from zonewise.planning.snapshot import Snapshot, served_by
-from zonewise.proxy.decide.targets import offered
+from zonewise.proxy.decide.targets import port_numbers
 from zonewise.routing import EVERYONE, Decision, HintsForm, RoutingCode, RoutingNodes, RoutingReason, report
 from zonewise.routing.endpoints import is_draining, is_ready
 from zonewise.routing.policy import read_policy, value_of
@@ -134,7 +134,7 @@ def _offering(slices: Iterable[EndpointSlice], front: ServiceFrontend, carrier: 
     found = {
         endpoint.addresses[0]: endpoint
         for each in slices
-        if each.address_type == front.family and (carrier.is_dns or any(offered(each, front.port)))
+        if each.address_type == front.family and (carrier.is_dns or any(port_numbers(each, front.port)))
         for endpoint in each.endpoints or ()
         if endpoint.addresses
     }

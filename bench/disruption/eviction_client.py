@@ -1,7 +1,4 @@
-"""A client that does nothing but evict, over as many connections as are needed at once: it costs the measured machine little.
-
-Requests are bytes made beforehand, and of the answers only their codes are read.
-"""
+"""A minimal eviction client with little CPU use: prepared request bytes, and only status codes are read."""
 
 from __future__ import annotations
 
@@ -29,21 +26,21 @@ class Evictor:
             connection.close()
 
     async def connect(self, connections: int) -> None:
-        """So many beforehand: handshakes are no part of an eviction."""
+        """Open connections in advance, so that handshakes are not measured."""
         for _ in range(connections):
-            self._idle.append(await self._connected())
+            self._idle.append(await self._open())
 
     async def evict(self, name: str, namespace: str) -> int:
-        """The code that it was answered with."""
-        connection = self._idle.pop() if self._idle else await self._connected()
-        code = await connection.ask(_request(name, namespace))
+        """Returns the status code."""
+        connection = self._idle.pop() if self._idle else await self._open()
+        code = await connection.send(_request(name, namespace))
         self._idle.append(connection)
         return code
 
-    async def _connected(self) -> _Connection:
+    async def _open(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(_Connection, "127.0.0.1", self._port, ssl=self._context)
-        return made
+        _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._port, ssl=self._context)
+        return connection
 
 
 def _request(name: str, namespace: str) -> bytes:
@@ -59,37 +56,37 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._received = b""
-        self._answer: asyncio.Future[int] | None = None
+        self._reply: asyncio.Future[int] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error or ConnectionResetError("the server hung up"))
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(error or ConnectionResetError("the server closed the connection"))
 
-    async def ask(self, request: bytes) -> int:
+    async def send(self, request: bytes) -> int:
         assert self._transport is not None
         if self._transport.is_closing():
-            raise ConnectionResetError("the server hung up while nobody asked")
+            raise ConnectionResetError("the server closed an idle connection")
         self._received = b""
-        self._answer = asyncio.get_running_loop().create_future()
+        self._reply = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return await self._answer
+        return await self._reply
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        if self._answer is not None and not self._answer.done() and _is_whole(self._received):
-            self._answer.set_result(int(self._received[9:12]))
+        if self._reply is not None and not self._reply.done() and _is_complete(self._received):
+            self._reply.set_result(int(self._received[9:12]))
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
 
-def _is_whole(answer: bytes) -> bool:
-    head, end, body = answer.partition(b"\r\n\r\n")
+def _is_complete(reply: bytes) -> bool:
+    head, end, body = reply.partition(b"\r\n\r\n")
     if not end:
         return False
-    _, found, rest = head.lower().partition(b"\r\ncontent-length:")
-    return len(body) >= int(rest.split(b"\r\n")[0]) if found else body.endswith(b"0\r\n\r\n")
+    _, has_length, rest = head.lower().partition(b"\r\ncontent-length:")
+    return len(body) >= int(rest.split(b"\r\n")[0]) if has_length else body.endswith(b"0\r\n\r\n")
