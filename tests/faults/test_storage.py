@@ -101,14 +101,14 @@ def _id_in_journal(admin: CephCluster, thing: ObjectType, name: str) -> str:
 
 
 def _content(admin: CephCluster, volume_id: str) -> bytes:
-    which = ids.parse(volume_id)
+    which = ids.parse_volume_id(volume_id)
     assert which is not None
     with rbd.Image(admin.ioctx(admin.pool_name(which.pool_id)), which.image, read_only=True) as image:
         return bytes(image.read(0, 5))
 
 
 def _write(admin: CephCluster, volume_id: str) -> None:
-    which = ids.parse(volume_id)
+    which = ids.parse_volume_id(volume_id)
     assert which is not None
     with rbd.Image(admin.ioctx(admin.pool_name(which.pool_id)), which.image) as image:
         image.write(b"first", 0)
@@ -238,7 +238,7 @@ async def test_half_an_image_is_made_again(
     """librbd makes an image in steps of its own: what a death between them leaves has a name and can't be opened."""
     name = f"half-{len(lacking)}"
     killed(CrashPoint.CREATE_MADE, lambda driver: driver.create(name, preferred=["zone-a"], requisite=ZONES))
-    which = ids.parse(_id_in_journal(admin, ObjectType.VOLUME, name))
+    which = ids.parse_volume_id(_id_in_journal(admin, ObjectType.VOLUME, name))
     assert which is not None
     pool = admin.ioctx("rbd-zone-a")
     with rbd.Image(pool, which.image, read_only=True) as image:

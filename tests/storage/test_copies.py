@@ -25,7 +25,7 @@ CROSS = {"cloneDomain": "requested"}
 
 
 def image_of(cluster: CephCluster, something: Any) -> Any:
-    which = ids.parse(getattr(something, "volume_id", "") or something.snapshot_id)
+    which = ids.parse_volume_id(getattr(something, "volume_id", "") or something.snapshot_id)
     assert which is not None
     return rbd.Image(cluster.ioctx(cluster.pool_name(which.pool_id)), which.image)
 
@@ -166,7 +166,7 @@ def test_whatever_goes_first_nothing_is_left_in_the_end(driver: Driver, ceph_adm
     driver.delete_snapshot(snapshot.snapshot_id)
     driver.delete(restored.volume_id)
     assert content(ceph_admin, clone) == b"first"
-    tokens = [ids.parse(each).token for each in (volume.volume_id, snapshot.snapshot_id, restored.volume_id)]  # type: ignore[union-attr]
+    tokens = [ids.parse_volume_id(each).token for each in (volume.volume_id, snapshot.snapshot_id, restored.volume_id)]  # type: ignore[union-attr]
     driver.delete(clone.volume_id)
     there = [image for found in csi_driver.images(driver.ceph, ceph_admin).values() for image in found]
     assert not [image for image in there if any(token in image for token in tokens)]
@@ -274,7 +274,7 @@ def test_what_two_copies_came_from_is_removed_by_one_call(
 
 
 def place(something: Any) -> VolumeLocation:
-    which = ids.parse(getattr(something, "volume_id", "") or something.snapshot_id)
+    which = ids.parse_volume_id(getattr(something, "volume_id", "") or something.snapshot_id)
     assert which is not None
     return VolumeLocation("", which.pool_id, which.image)
 

@@ -90,7 +90,7 @@ def left(cluster: CephCluster, *identities: str) -> list[str]:
 
 
 def _is_of(image: str, identities: Sequence[str]) -> bool:
-    named = ids.named(image.rpartition("/")[2])
+    named = ids.parse_image_name(image.rpartition("/")[2])
     return named is not None and any(each.endswith(named[1]) for each in identities)
 
 

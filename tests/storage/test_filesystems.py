@@ -27,7 +27,7 @@ def device(file: Path) -> str:
 def test_zeros_are_blank(file: Path) -> None:
     with file.open("r+b") as image:
         image.truncate(SIZE)
-    assert filesystems.found(device(file)) == ""
+    assert filesystems.detect(device(file)) == ""
 
 
 @pytest.mark.parametrize("where", [0, SIZE - 512])
@@ -36,7 +36,7 @@ def test_what_nobody_can_name_is_not(file: Path, where: int) -> None:
         image.truncate(SIZE)
         image.seek(where)
         image.write(b"somebody's data")
-    assert filesystems.found(device(file)) == "unknown"
+    assert filesystems.detect(device(file)) == "unknown"
 
 
 def test_what_can_not_be_read_is_not(file: Path) -> None:
@@ -48,4 +48,4 @@ def test_what_can_not_be_read_is_not(file: Path) -> None:
     with file.open("r+b") as image:
         image.truncate(0)
     with pytest.raises(OSError, match="Input/output"):
-        filesystems.found(lost)
+        filesystems.detect(lost)

@@ -98,7 +98,7 @@ async def test_a_zone_that_is_down_gets_no_volumes_and_its_own_come_back(
     assert may_have in printed.stderr
     assert name("there") in printed.stdout
     assert moved.volume_context["pool"] == "rbd-zone-c"
-    which = ids.parse(copy.volume_id)
+    which = ids.parse_volume_id(copy.volume_id)
     assert which is not None
     with rbd.Image(admin.ioctx("rbd-zone-b"), which.image) as image:
         assert image.size() == 64 * MIB  # depends on nothing in the dead zone
@@ -309,7 +309,7 @@ async def test_the_doctor_looks_at_the_other_pools_while_a_zone_is_away(
 ) -> None:
     """What it can't see is neither lost nor a reason to remove anything."""
     hidden, lost = (patient.create(name(zone), preferred=[zone], requisite=ZONES) for zone in ("zone-a", "zone-b"))
-    which = ids.parse(lost.volume_id)
+    which = ids.parse_volume_id(lost.volume_id)
     assert which is not None
     rbd.RBD().remove(admin.ioctx("rbd-zone-b"), which.image)
     orphan = f"csi-vol-{ids.token_of(name('nobody'), b'1234')}"
@@ -362,7 +362,7 @@ def test_the_doctor_finds_and_removes_what_nobody_has(breakable_ceph: LabCeph, t
         clean = CliRunner().invoke(csi_doctor.doctor, look)
         assert (clean.exit_code, clean.output.strip()) == (0, "nothing is wrong")
         assert rbd.RBD().list(cluster.ioctx("rbd-zone-b")) == ["csi-vol-0c8a5a6e-of-another-driver"]
-        which = ids.parse(volume.volume_id)
+        which = ids.parse_volume_id(volume.volume_id)
         assert which is not None
         rbd.RBD().remove(cluster.ioctx("rbd-zone-a"), which.image)
         lost = CliRunner().invoke(csi_doctor.doctor, [*look, "--repair", "-o", "json"])

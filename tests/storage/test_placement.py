@@ -95,7 +95,7 @@ def test_a_data_pool_that_is_missing(driver: Driver, name: Name) -> None:
 
 def test_an_id_of_another_ceph_is_refused(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     volume = driver.create(name("v"))
-    which = ids.parse(volume.volume_id)
+    which = ids.parse_volume_id(volume.volume_id)
     assert which is not None
     assert which.fsid == ceph_admin.fsid.replace("-", "")[:8]
     other = volume.volume_id.replace(f".{which.fsid}.", ".00000000.")
@@ -125,7 +125,7 @@ def test_an_entry_that_another_version_wrote_is_changed_like_our_own(
 def test_what_a_person_put_into_the_trash_is_left_there(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     source = driver.create(name("source"), preferred=["zone-a"], requisite=["zone-a"])
     copy = driver.create(name("copy"), volume=source.volume_id)
-    which = ids.parse(source.volume_id)
+    which = ids.parse_volume_id(source.volume_id)
     assert which is not None
     io = ceph_admin.ioctx(which.pool_id)
     rbd.RBD().trash_move(io, which.image, 0)
@@ -174,6 +174,6 @@ def test_a_journal_in_a_pool_with_a_word_of_its_own_is_found(ceph_admin: CephClu
     handle.wait_for_latest_osdmap()
     try:
         ceph_admin.ioctx(name("notes"), journal.NAMESPACE).write_full("journal", b"")
-        assert name("notes") in journal_pools.look(ceph_admin).found
+        assert name("notes") in journal_pools.find_journal_pools(ceph_admin).found
     finally:
         handle.delete_pool(name("notes"))

@@ -8,7 +8,7 @@ import rados
 import rbd
 
 from zonewise.ceph.backend.cluster import CephCluster
-from zonewise.ceph.backend.rbd_fast_create import FastImageCreator, calls
+from zonewise.ceph.backend.rbd_fast_create import FastImageCreator, class_calls
 
 Name = Callable[[str], str]
 ALL = 61  # layering, exclusive-lock, object-map, fast-diff, deep-flatten
@@ -114,7 +114,7 @@ def test_a_name_that_is_taken_is_left_as_it_is(ceph_admin: CephCluster, pool: An
 
 def test_the_header_is_made_last() -> None:
     """With it an image can be opened, and others take it for whole."""
-    made = [call.target.partition(".")[0] for call in calls("ours", "0a", MIB, 22, ALL)]
+    made = [call.target.partition(".")[0] for call in class_calls("ours", "0a", MIB, 22, ALL)]
     assert made == ["rbd_directory", "rbd_id", "rbd_object_map", "rbd_header"]
 
 

@@ -22,7 +22,7 @@ Name = Callable[[str], str]
 
 def pool_of(cluster: CephCluster, volume: Any) -> str:
     """As Ceph has it: the image must be there."""
-    which = ids.parse(volume.volume_id)
+    which = ids.parse_volume_id(volume.volume_id)
     assert which is not None
     pool = cluster.pool_name(which.pool_id)
     assert which.image in rbd.RBD().list(cluster.ioctx(pool))
@@ -69,7 +69,7 @@ def test_first_preferred_domain_is_the_one_and_the_only_topology(
 
 def test_data_lies_in_the_pool_of_the_domain(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     volume = driver.create(name("v"), preferred=["zone-b"], requisite=ZONES)
-    which = ids.parse(volume.volume_id)
+    which = ids.parse_volume_id(volume.volume_id)
     assert which is not None
     with rbd.Image(ceph_admin.ioctx("rbd-zone-b"), which.image) as image:
         image.write(b"here" * MIB, 0)
@@ -84,7 +84,7 @@ def test_data_lies_in_the_pool_of_the_domain(driver: Driver, ceph_admin: CephClu
 
 def test_the_journal_is_in_one_pool_wherever_volumes_are(driver: Driver, ceph_admin: CephCluster, name: Name) -> None:
     made = [driver.create(name(zone), preferred=[zone], requisite=ZONES) for zone in ZONES]
-    journals = {ids.parse(volume.volume_id).journal_pool_id for volume in made}  # type: ignore[union-attr]
+    journals = {ids.parse_volume_id(volume.volume_id).journal_pool_id for volume in made}  # type: ignore[union-attr]
     assert journals == {ceph_admin.pool_id(JOURNAL_POOL)}
     for volume in made:
         driver.delete(volume.volume_id)
@@ -285,7 +285,7 @@ def test_the_retry_of_a_pod_that_was_scheduled_elsewhere_finds_its_volume(
     with pytest.raises(Refused, match=r"ALREADY_EXISTS: .*not in the domains that are required"):
         driver.create(name("v"), preferred=["zone-b"], requisite=["zone-b"])
     everywhere = Counter(image for found in csi_driver.images(driver.ceph, ceph_admin).values() for image in found)
-    which = ids.parse(first.volume_id)
+    which = ids.parse_volume_id(first.volume_id)
     assert which is not None
     assert everywhere[which.image] == 1
     driver.delete(first.volume_id)

@@ -12,7 +12,7 @@ from support.ceph.cluster import CONFIG, Bed
 from support.waiting import eventually
 from zonewise.ceph.controller.auto_takeover import AutoTakeover, AutoTakeoverConfig
 from zonewise.ceph.decide.outage import OutageTiming
-from zonewise.ceph.decide.takeover_edit import AUTOMATIC
+from zonewise.ceph.decide.takeover import AUTOMATIC
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.recorder import Recorder
 from zonewise.kube.watch.informers import Caches

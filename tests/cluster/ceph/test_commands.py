@@ -9,7 +9,7 @@ import pytest
 
 from support.ceph.cluster import CONFIG, volume_body
 from support.cli.output import described
-from zonewise.ceph.decide.domains import accessible
+from zonewise.ceph.decide.domains import accessible_topology
 from zonewise.cli.main import main
 from zonewise.lab.controlplane.controlplane import ControlPlane
 
@@ -91,7 +91,9 @@ def test_claims_with_and_without_a_volume_are_explained(commands: Commands, clus
     name = f"{commands.run_name}-rbd"
     waits = {"provisioner": "ceph.zonewise.dev", "volumeBindingMode": "WaitForFirstConsumer"}
     cluster.request("POST", CLASSES, {"metadata": {"name": name}, "parameters": {"type": "rbd"}, **waits})
-    volume = volume_body(f"{commands.run_name}-v", accessible((("zone", "zone-a"),)), commands.namespace, "bound")
+    volume = volume_body(
+        f"{commands.run_name}-v", accessible_topology((("zone", "zone-a"),)), commands.namespace, "bound"
+    )
     volume["spec"]["csi"]["volumeAttributes"] = {"pool": "rbd-a", "reason": "PreferredDomain"}
     cluster.request("POST", VOLUMES, volume)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from support.waiting import eventually
 from zonewise.api.names import CSI_DRIVER
-from zonewise.ceph.decide.domains import DomainLabels, accessible
+from zonewise.ceph.decide.domains import DomainLabels, accessible_topology
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import JsonPatch, MergePatch
@@ -78,8 +78,8 @@ class Bed:
             await self.client.create(CONFIG_MAPS, body, self.namespace)
 
     async def volume(self, name: str, segments: tuple[tuple[str, str], ...]) -> None:
-        """A volume that is bound to a claim of the same name, reached as `accessible` says."""
-        await self.bind(name, accessible(segments))
+        """A volume that is bound to a claim of the same name, reached as `accessible_topology` says."""
+        await self.bind(name, accessible_topology(segments))
 
     async def bind(self, name: str, topologies: Sequence[Mapping[str, str]], **source: Any) -> None:
         """`source`: the volume's handle and attributes, as a driver gave them."""

@@ -16,7 +16,7 @@ from zonewise.ceph.controller.service import ControllerService
 from zonewise.ceph.decide.ids import VolumeKind
 from zonewise.ceph.grpc_server import GrpcServer
 from zonewise.ceph.identity import IdentityService
-from zonewise.ceph.node import capabilities
+from zonewise.ceph.node.service import build_node_service
 
 
 def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Path) -> None:
@@ -36,7 +36,7 @@ def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Pa
             "Controller": ControllerService(
                 clusters, {VolumeKind.RBD: RbdBackend(), VolumeKind.CEPHFS: CephFsBackend()}, abandoned_after_seconds=0
             ),  # the only one
-            "Node": capabilities.make(clusters, node, lambda: topology, state_directory=state),
+            "Node": build_node_service(clusters, node, lambda: topology, state_directory=state),
         },
     )
     server.start()
