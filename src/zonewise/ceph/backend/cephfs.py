@@ -80,9 +80,7 @@ class CephFsBackend:
         """Also removes temporary snapshots of unfinished copies: its own, and that of its origin."""
         if location.parent:
             with _ignore_not_found():
-                _volumes_command(
-                    cluster, "subvolume snapshot rm", location, sub_name=location.parent, snap_name=location.image
-                )
+                _fs(cluster, "subvolume snapshot rm", location, sub_name=location.parent, snap_name=location.image)
         with _ignore_not_found():
             self._remove_own_temporaries(cluster, location)
             self._remove_subvolume(cluster, location)
@@ -101,14 +99,12 @@ class CephFsBackend:
             raise CsiError(GrpcCode.NOT_FOUND, f"subvolume {location.image} does not exist")
         if now >= size_bytes:
             return now
-        _volumes_command(
-            cluster, "subvolume resize", location, sub_name=location.image, new_size=str(size_bytes), no_shrink=True
-        )
+        _fs(cluster, "subvolume resize", location, sub_name=location.image, new_size=str(size_bytes), no_shrink=True)
         crash_points.crash_if_armed(CrashPoint.EXPAND_GROWN)
         return size_bytes
 
     def volume_context(self, cluster: CephCluster, location: VolumeLocation) -> Mapping[str, str]:
-        path = str(_volumes_command(cluster, "subvolume getpath", location, sub_name=location.image)).strip()
+        path = str(_fs(cluster, "subvolume getpath", location, sub_name=location.image)).strip()
         context = {"fsName": location.filesystem, "subvolumeName": location.image, "subvolumePath": path}
         return context | ({"pool": location.pool} if location.pool else {})
 
@@ -122,9 +118,7 @@ class CephFsBackend:
 
     def remove_leftover(self, cluster: CephCluster, image: Discovered, leftover: str) -> None:
         with _ignore_not_found():
-            _volumes_command(
-                cluster, "subvolume snapshot rm", image.location, sub_name=image.location.image, snap_name=leftover
-            )
+            _fs(cluster, "subvolume snapshot rm", image.location, sub_name=image.location.image, snap_name=leftover)
 
     def is_open(self, cluster: CephCluster, location: VolumeLocation) -> bool:  # noqa: ARG002 - repeated requests to the manager are harmless
         return False
@@ -146,13 +140,13 @@ class CephFsBackend:
     def _ensure_group(self, cluster: CephCluster, location: VolumeLocation) -> None:
         key = (cluster.name, location.filesystem, location.group)
         if key not in self._groups:
-            _volumes_command(cluster, "subvolumegroup create", location)
+            _fs(cluster, "subvolumegroup create", location)
             self._groups.add(key)
 
     def _create(self, cluster: CephCluster, spec: CreateSpec) -> int:
         """A repeated request to the manager is harmless."""
         location = spec.location
-        _volumes_command(
+        _fs(
             cluster,
             "subvolume create",
             location,
@@ -194,7 +188,7 @@ class CephFsBackend:
             self._take_snapshot(cluster, source.location, source.location.image, temporary)
             crash_points.crash_if_armed(CrashPoint.COPY_SNAPPED)
         try:
-            _volumes_command(
+            _fs(
                 cluster,
                 "subvolume snapshot clone",
                 source.location,
@@ -225,9 +219,7 @@ class CephFsBackend:
         while True:
             try:
                 with _ignore_not_found():
-                    _volumes_command(
-                        cluster, "subvolume snapshot rm", location, sub_name=location.image, snap_name=temporary
-                    )
+                    _fs(cluster, "subvolume snapshot rm", location, sub_name=location.image, snap_name=temporary)
             except CsiError as error:
                 if error.code is not GrpcCode.UNAVAILABLE or time.monotonic() > deadline:
                     raise
@@ -240,16 +232,14 @@ class CephFsBackend:
         for snapshot in _temporary_snapshots(cluster, location):
             try:
                 with _ignore_not_found():
-                    _volumes_command(
-                        cluster, "subvolume snapshot rm", location, sub_name=location.image, snap_name=snapshot
-                    )
+                    _fs(cluster, "subvolume snapshot rm", location, sub_name=location.image, snap_name=snapshot)
             except CsiError as error:
                 if error.code is not GrpcCode.UNAVAILABLE:
                     raise
 
     def _take_snapshot(self, cluster: CephCluster, location: VolumeLocation, subvolume: str, name: str) -> None:
         try:
-            _volumes_command(cluster, "subvolume snapshot create", location, sub_name=subvolume, snap_name=name)
+            _fs(cluster, "subvolume snapshot create", location, sub_name=subvolume, snap_name=name)
         except CsiError as error:
             if error.code is not GrpcCode.ALREADY_EXISTS:
                 raise
@@ -270,15 +260,15 @@ class CephFsBackend:
         force = _clone_state(cluster, location) in {"failed", "canceled"}
         options = {"force": True} if force else {"retain_snapshots": True}
         try:
-            _volumes_command(cluster, "subvolume rm", location, sub_name=location.image, **options)
+            _fs(cluster, "subvolume rm", location, sub_name=location.image, **options)
         except CsiError as error:
             if error.code is not GrpcCode.INVALID_ARGUMENT:
                 raise
             # A subvolume that a dead manager left half created can't retain snapshots, and has none.
-            _volumes_command(cluster, "subvolume rm", location, sub_name=location.image)
+            _fs(cluster, "subvolume rm", location, sub_name=location.image)
 
 
-def _volumes_command(cluster: CephCluster, command: str, location: VolumeLocation, **arguments: Any) -> Any:
+def _fs(cluster: CephCluster, command: str, location: VolumeLocation, **arguments: Any) -> Any:
     """A command of the `volumes` module, in the location's file system and group."""
     return cluster.mgr(f"fs {command}", vol_name=location.filesystem, group_name=location.group, **arguments)
 
@@ -288,20 +278,20 @@ def _filesystems(cluster: CephCluster) -> list[dict[str, Any]]:
 
 
 def _filesystem(cluster: CephCluster, name: str) -> dict[str, Any]:
-    known = {entry["name"]: entry for entry in _filesystems(cluster)}
-    if name not in known:
-        present = ", ".join(sorted(known)) or "none"
+    filesystems = {entry["name"]: entry for entry in _filesystems(cluster)}
+    if name not in filesystems:
+        present = ", ".join(sorted(filesystems)) or "none"
         raise CsiError(
             GrpcCode.INVALID_ARGUMENT,
             f"parameter fsName: cluster {cluster.name} has no file system {name!r}, only {present}",
         )
-    return known[name]
+    return filesystems[name]
 
 
 def _info(cluster: CephCluster, location: VolumeLocation) -> dict[str, Any] | None:
     """None if the subvolume does not exist, or is incomplete."""
     try:
-        return dict(_volumes_command(cluster, "subvolume info", location, sub_name=location.image))
+        return dict(_fs(cluster, "subvolume info", location, sub_name=location.image))
     except CsiError as error:
         if error.code is GrpcCode.NOT_FOUND:
             return None
@@ -322,9 +312,7 @@ def _snapshot(cluster: CephCluster, location: VolumeLocation) -> dict[str, Any] 
         return None
     try:
         return dict(
-            _volumes_command(
-                cluster, "subvolume snapshot info", location, sub_name=location.parent, snap_name=location.image
-            )
+            _fs(cluster, "subvolume snapshot info", location, sub_name=location.parent, snap_name=location.image)
         )
     except CsiError as error:
         if error.code is GrpcCode.NOT_FOUND:
@@ -335,7 +323,7 @@ def _snapshot(cluster: CephCluster, location: VolumeLocation) -> dict[str, Any] 
 def _temporary_snapshots(cluster: CephCluster, location: VolumeLocation) -> list[str]:
     """Temporary snapshots of a subvolume; none if the manager can't open it, for example half created."""
     try:
-        listed = _volumes_command(cluster, "subvolume snapshot ls", location, sub_name=location.image)
+        listed = _fs(cluster, "subvolume snapshot ls", location, sub_name=location.image)
     except CsiError as error:
         if error.code not in {GrpcCode.NOT_FOUND, GrpcCode.UNAVAILABLE, GrpcCode.INVALID_ARGUMENT}:
             raise
@@ -363,7 +351,7 @@ def _clone_state(cluster: CephCluster, location: VolumeLocation) -> str:
 def _discover_in(cluster: CephCluster, group: VolumeLocation, *, is_first: bool) -> Iterator[Discovered]:
     """`group`: a location without an image. `is_first`: also yield subvolumes for which the manager reports no pool."""
     try:
-        listed = _volumes_command(cluster, "subvolume ls", group)
+        listed = _fs(cluster, "subvolume ls", group)
     except CsiError as error:
         if error.code is GrpcCode.NOT_FOUND:
             return
@@ -381,8 +369,7 @@ def _discover_in(cluster: CephCluster, group: VolumeLocation, *, is_first: bool)
         if facts.get("data_pool", group.pool) != group.pool:
             continue
         snapshots = [
-            snapshot["name"]
-            for snapshot in _volumes_command(cluster, "subvolume snapshot ls", location, sub_name=location.image)
+            snapshot["name"] for snapshot in _fs(cluster, "subvolume snapshot ls", location, sub_name=location.image)
         ]
         leftovers = tuple(name for name in snapshots if name.startswith(COPY_PREFIX))
         is_deleted = facts.get("state", "complete") == "snapshot-retained"

@@ -17,14 +17,7 @@ from zonewise import log
 from zonewise.ceph.decide import takeover
 from zonewise.ceph.decide.domains import DomainLabels
 from zonewise.ceph.decide.outage import Outages, OutageTiming, OutageVerdict, TakeoverAction, count_nodes
-from zonewise.ceph.decide.takeover import (
-    AUTOMATIC,
-    TakeoverDomain,
-    TakeoverError,
-    TakeoverMap,
-    automatic_entries,
-    edit_config_map,
-)
+from zonewise.ceph.decide.takeover import TakeoverDomain, TakeoverError, TakeoverMap
 from zonewise.kube.client.client import Client
 from zonewise.kube.controller.controller import Controller
 from zonewise.kube.controller.elector import boot_seconds
@@ -70,10 +63,8 @@ class AutoTakeover:
         self._settings = settings
         self._clock = clock
         self._nodes: Cache[Node] = caches.of(NODES)
-        config_map = settings.config_map
-        self._config: Cache[ConfigMap] = caches.of(
-            CONFIG_MAPS, config_map.namespace, fields=f"metadata.name={config_map.name}"
-        )
+        key = settings.config_map
+        self._config: Cache[ConfigMap] = caches.of(CONFIG_MAPS, key.namespace, fields=f"metadata.name={key.name}")
         self._outages = Outages(settings.watched, settings.timing)
         self._reported: set[tuple[TakeoverAction, TakeoverDomain]] = set()
         self._map_problem = ""
@@ -125,10 +116,8 @@ class AutoTakeover:
     def _report_unknown_domains(self, takeovers: TakeoverMap) -> None:
         """A domain without nodes may be misspelt, or have lost its last node."""
         present = [self._settings.labels.segments(node.metadata.labels) for node in self._nodes]
-        named = {domain for source, targets in takeovers.entries.items() for domain in (source, *targets)}
-        unknown = frozenset(
-            str(domain) for domain in named if not any(domain.matches(segments) for segments in present)
-        )
+        domains = {domain for source, targets in takeovers.entries.items() for domain in (source, *targets)}
+        unknown = frozenset(str(domain) for domain in domains if not any(map(domain.matches, present)))
         for name in sorted(unknown - self._unknown):
             _log.warning("takeover map names a domain without nodes", domain=name)
             note = f"no node is in {name}, which {takeover.MAP} names: compare its spelling with the nodes' labels"
@@ -138,10 +127,12 @@ class AutoTakeover:
     async def _act(self, takeovers: TakeoverMap, verdicts: list[OutageVerdict]) -> None:
         """An automatic entry that was removed by hand while the domain is down is not written again before it was back."""
         config_map = self._config.get(self._settings.config_map)
-        ours = automatic_entries(config_map.metadata.annotations) if config_map else frozenset[str]()
-        done = [verdict for verdict in verdicts if self._may_write(verdict, ours)]
-        kept = ours & ({str(source) for source in takeovers.entries} | {str(domain) for domain in self._outages.down()})
-        if done or kept != ours:
+        automatic = takeover.automatic_entries(config_map.metadata.annotations) if config_map else frozenset[str]()
+        done = [verdict for verdict in verdicts if self._may_write(verdict, automatic)]
+        kept = automatic & (
+            {str(source) for source in takeovers.entries} | {str(domain) for domain in self._outages.down()}
+        )
+        if done or kept != automatic:
             await self._write(config_map, done, kept)
         current = {(verdict.action, verdict.domain) for verdict in verdicts}
         for verdict in verdicts:
@@ -149,32 +140,32 @@ class AutoTakeover:
                 self._propose(verdict)
         self._reported = current
 
-    def _may_write(self, verdict: OutageVerdict, ours: frozenset[str]) -> bool:
+    def _may_write(self, verdict: OutageVerdict, automatic: frozenset[str]) -> bool:
         match verdict.action:
             case TakeoverAction.TAKE_OVER:
-                return self._settings.writes and str(verdict.domain) not in ours
+                return self._settings.writes and str(verdict.domain) not in automatic
             case TakeoverAction.GIVE_BACK:
-                return self._settings.writes and str(verdict.domain) in ours
+                return self._settings.writes and str(verdict.domain) in automatic
             case TakeoverAction.HOLD:
                 return False
 
-    async def _write(self, existing: ConfigMap | None, done: list[OutageVerdict], ours: frozenset[str]) -> None:
+    async def _write(self, existing: ConfigMap | None, done: list[OutageVerdict], automatic: frozenset[str]) -> None:
         takeovers = {
             str(verdict.domain): verdict.targets for verdict in done if verdict.action is TakeoverAction.TAKE_OVER
         }
         givebacks = {str(verdict.domain) for verdict in done if verdict.action is TakeoverAction.GIVE_BACK}
-        config_map = self._settings.config_map
+        key = self._settings.config_map
         metadata: dict[str, Any] = {
-            "annotations": {AUTOMATIC: json.dumps(sorted((ours - givebacks) | takeovers.keys()))}
+            "annotations": {takeover.AUTOMATIC: json.dumps(sorted((automatic - givebacks) | takeovers.keys()))}
         }
-        data = edit_config_map(existing.data if existing else {}, takeovers, givebacks)
+        data = takeover.edit_config_map(existing.data if existing else {}, takeovers, givebacks)
         if existing is None:
-            body = {"metadata": metadata | {"name": config_map.name}, "data": data}
-            await self._client.create(CONFIG_MAPS, body, config_map.namespace)
+            body = {"metadata": metadata | {"name": key.name}, "data": data}
+            await self._client.create(CONFIG_MAPS, body, key.namespace)
         else:
             guarded = metadata | {"resourceVersion": existing.metadata.resource_version}
             await self._client.patch(
-                CONFIG_MAPS, config_map.name, MergePatch({"metadata": guarded, "data": data}), config_map.namespace
+                CONFIG_MAPS, key.name, MergePatch({"metadata": guarded, "data": data}), key.namespace
             )
         for verdict in done:
             TAKEOVERS.labels(str(verdict.action)).inc()
@@ -196,10 +187,8 @@ class AutoTakeover:
                 self._record(Severity.WARNING, "TakeoverHeld", str(verdict.reason))
 
     def _record(self, severity: Severity, reason: str, note: str) -> None:
-        config_map = self._settings.config_map
-        about = ObjectReference(
-            api_version="v1", kind="ConfigMap", namespace=config_map.namespace, name=config_map.name
-        )
+        key = self._settings.config_map
+        about = ObjectReference(api_version="v1", kind="ConfigMap", namespace=key.namespace, name=key.name)
         self._recorder.record(about, severity, reason, note)
 
 

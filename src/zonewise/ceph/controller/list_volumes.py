@@ -65,9 +65,9 @@ class VolumeLister:
         """
         key = (cluster.name, cluster.user)
         with self._lock:
-            known = dict(self._has_journal.get(key, {}))
-        current = journal_pools.find_journal_pools(cluster, {pool for pool, has in known.items() if has})
-        unreadable = [(pool, why) for pool, why in sorted(current.unavailable.items()) if known.get(pool, True)]
+            cached = dict(self._has_journal.get(key, {}))
+        current = journal_pools.find_journal_pools(cluster, {pool for pool, has in cached.items() if has})
+        unreadable = [(pool, why) for pool, why in sorted(current.unavailable.items()) if cached.get(pool, True)]
         if unreadable:
             raise CsiError(
                 GrpcCode.UNAVAILABLE,

@@ -60,7 +60,7 @@ class Provisioner:
                 source = self._source(cluster, request)
                 size = size_of(request, source[1] if source is not None else None, self.backend)
             except CsiError as error:
-                raise self._roll_back_without_source(cluster, journal, request, error) from error
+                raise self._roll_back_copy(cluster, journal, request, error) from error
             choice = self._choice(cluster, journal, request, source, size)
             planned = None if choice is None else self._plan(cluster, request, choice, source, size)
             existing = (
@@ -85,7 +85,7 @@ class Provisioner:
         check_compatible(existing, request, self.backend)
         return existing
 
-    def _roll_back_without_source(
+    def _roll_back_copy(
         self, cluster: CephCluster, journal: Journal, request: VolumeRequest, error: CsiError
     ) -> CsiError:
         """The error to raise if the source can't be copied; a copy that was begun is rolled back."""

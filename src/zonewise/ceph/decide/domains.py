@@ -46,17 +46,19 @@ class DomainLabels:
         keys = tuple(canonical_key(part.strip()) for part in text.split(";") if part.strip())
         if not keys:
             raise UsageError(f"--domain-labels {text!r} names no label: list label keys, separated by ';'")
-        seen: dict[str, str] = {}
+        keys_by_name: dict[str, str] = {}
         for key in keys:
             if problem := key_problem(key):
                 raise UsageError(f"--domain-labels: {problem}")
             short = short_name(key)
-            if short in seen:
-                clash = "twice" if seen[short] == key else f"and {seen[short]}, which both end in {short!r}"
+            if short in keys_by_name:
+                clash = (
+                    "twice" if keys_by_name[short] == key else f"and {keys_by_name[short]}, which both end in {short!r}"
+                )
                 raise UsageError(f"--domain-labels names {key} {clash}: the part after the slash must be unique")
             if f"{CSI_TOPOLOGY_PREFIX}{short}" == UNLABELLED:
                 raise UsageError(f"--domain-labels: {key} ends in a name that the driver reserves")
-            seen[short] = key
+            keys_by_name[short] = key
         return cls(keys)
 
     @property

@@ -187,9 +187,9 @@ def conflicting_clients(
     return watchers & lockers if access.is_read_only else watchers
 
 
-def in_use_message(stage: StageRecord, others: AbstractSet[str]) -> str:
+def in_use_message(stage: StageRecord, clients: AbstractSet[str]) -> str:
     return (
-        f"volume {stage.volume} is open on another node ({', '.join(sorted(others))}), which {stage.access.mode} forbids: "
+        f"volume {stage.volume} is open on another node ({', '.join(sorted(clients))}), which {stage.access.mode} forbids: "
         "unstage it there first, or fence that node with `ceph osd blocklist add` if it is lost"
     )
 
