@@ -1,7 +1,7 @@
 """deploy/csi.yaml on a real API server and a real Ceph cluster: the driver under its service accounts, and a zone that fails.
 
-The test acts as kubelet, which calls NodeGetInfo and writes the topology, and as csi-provisioner, which calls CreateVolume for a pod's
-node and writes the PersistentVolume.
+The test acts as kubelet, which calls NodeGetInfo and writes the topology, and as csi-provisioner, which calls
+CreateVolume for a pod's node and writes the PersistentVolume.
 """
 
 import asyncio

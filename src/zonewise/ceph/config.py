@@ -1,12 +1,13 @@
-"""Driver configuration: the Ceph clusters, from a file that a config map is mounted as. Pure except for `CsiConfigFile`.
+"""Driver configuration: the Ceph clusters, from a mounted config map. Pure except for `CsiConfigFile`.
 
     {"version": 2, "topology-takeover": {...},
      "clusters": [{"clusterID": "one", "monitors": ["10.0.0.1:6789"], "userID": "csi", "keyFile": "/etc/ceph/csi.key",
                    "rbd": {"pool": "csi-journal", "topologyConstrainedPools": [...]},
                    "cephFS": {"fsName": "csifs", "subvolumeGroup": "csi", "topologyConstrainedPools": [...]}}]}
 
-Pools in the configuration serve every StorageClass that names none: a class is immutable, so a new domain is added here. ListVolumes and
-GetCapacity carry no secrets, so they use `userID` and `keyFile`. A plain list of clusters, as in version 1, is accepted, too.
+Pools in the configuration serve every StorageClass that names none: a class is immutable, so a new domain is added
+here. ListVolumes and GetCapacity carry no secrets, so they use `userID` and `keyFile`. A plain list of clusters, as in
+version 1, is accepted, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Crash points: named steps of storage operations, at which tests kill the process as with SIGKILL.
 
-`ZONEWISE_CSI_CRASH=create.reserved` kills the process at that step; `create.reserved:3` the third time. Without the variable
-`crash_if_armed` does nothing. After a crash at any step a retry of the same call must finish the work, with nothing left over.
+`ZONEWISE_CSI_CRASH=create.reserved` kills the process at that step; `create.reserved:3` the third time. Without the
+variable `crash_if_armed` does nothing. After a crash at any step a retry of the same call must finish the work, with
+nothing left over.
 """
 
 import os

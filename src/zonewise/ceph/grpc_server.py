@@ -1,7 +1,7 @@
 """gRPC server on a unix socket. Services are plain objects with a method per RPC in snake case, from request to response.
 
-Every call is logged without its secrets, and exceptions become gRPC statuses. Ceph's libraries block and release the GIL, so each call
-runs in a thread.
+Every call is logged without its secrets, and exceptions become gRPC statuses. Ceph's libraries block and release the
+GIL, so each call runs in a thread.
 """
 
 import os
@@ -35,7 +35,7 @@ _QUIET: Final = frozenset(
         "GetCapacity",
     }
 )
-"""Frequent calls without effect, logged at debug: csi-provisioner reads the capacity of each class in each domain every minute."""
+"""Frequent calls without effect: csi-provisioner reads the capacity of each class in each domain every minute."""
 _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 

@@ -1,7 +1,8 @@
 """Provisioner for labs, where csi-provisioner can't run: `python -m zonewise.ceph.lab_provisioner SOCKET`.
 
-Once the scheduler has chosen a node for a claim, it creates a volume in that node's domain and writes the PersistentVolume; when that is
-released, it deletes the volume. No capacity, copies or snapshots. Several may run: the second CreateVolume returns the same volume.
+Once the scheduler has chosen a node for a claim, it creates a volume in that node's domain and writes the
+PersistentVolume; when that is released, it deletes the volume. No capacity, copies or snapshots. Several may run: the
+second CreateVolume returns the same volume.
 """
 
 from __future__ import annotations

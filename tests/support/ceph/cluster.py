@@ -1,7 +1,8 @@
 """Nodes, volumes and claims for tests of the driver with Kubernetes, on an API server that other tests may share.
 
-Nodes are simulated by kwok, with names and domain labels of their own per test, so that several tests can have a zone-a. Volumes are
-as csi-provisioner creates them from a CreateVolume response: one node selector term for each accessible topology.
+Nodes are simulated by kwok, with names and domain labels of their own per test, so that several tests can have a
+zone-a. Volumes are as csi-provisioner creates them from a CreateVolume response: one node selector term for each
+accessible topology.
 """
 
 import json

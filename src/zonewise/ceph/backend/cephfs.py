@@ -1,8 +1,8 @@
 """CephFS volumes: subvolumes of one file system, with their file data in the pool of their domain.
 
-Everything is done by the manager's `volumes` module. A volume is the subvolume `csi-vol-...`. A snapshot is the snapshot `csi-snap-...`
-of its source's subvolume and outlives it; only in another pool is it a copy. The manager copies in the background: a call waits for
-some time, and a later call finds the copy where it is.
+Everything is done by the manager's `volumes` module. A volume is the subvolume `csi-vol-...`. A snapshot is the
+snapshot `csi-snap-...` of its source's subvolume and outlives it; only in another pool is it a copy. The manager copies
+in the background: a call waits for some time, and a later call finds the copy where it is.
 """
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ class CephFsBackend:
         with _ignore_not_found():
             _fs(cluster, "subvolume snapshot rm", image.location, sub_name=image.location.image, snap_name=leftover)
 
-    def is_open(self, cluster: CephCluster, location: VolumeLocation) -> bool:  # noqa: ARG002 - repeated requests to the manager are harmless
+    def is_open(self, cluster: CephCluster, location: VolumeLocation) -> bool:  # noqa: ARG002 - for RBD
         return False
 
     def is_being_created(self, cluster: CephCluster, location: VolumeLocation) -> bool:
         """The manager continues a copy on its own, also after its restart; a copy that it gave up has another state."""
         return _clone_state(cluster, location) in _IN_PROGRESS
 
-    def unused_trash(self, cluster: CephCluster, pool: str) -> list[str]:  # noqa: ARG002 - the manager removes them itself
+    def unused_trash(self, cluster: CephCluster, pool: str) -> list[str]:  # noqa: ARG002 - for RBD
         return []
 
     def purge(self, cluster: CephCluster, pool: str, name: str) -> None:
@@ -214,7 +214,7 @@ class CephFsBackend:
             time.sleep(_POLL_SECONDS)
 
     def _remove_temporary(self, cluster: CephCluster, location: VolumeLocation, temporary: str) -> None:
-        """The manager reports a copy as complete shortly before it releases the snapshot, and answers EAGAIN meanwhile."""
+        """The manager answers EAGAIN for a moment after it has reported a copy as complete."""
         deadline = time.monotonic() + self._copy_timeout_seconds
         while True:
             try:
@@ -228,7 +228,7 @@ class CephFsBackend:
                 return
 
     def _remove_own_temporaries(self, cluster: CephCluster, location: VolumeLocation) -> None:
-        """Otherwise they would be retained with the subvolume. For a copy in progress the manager answers EAGAIN; its end removes them."""
+        """They would be retained with the subvolume. EAGAIN: the manager removes them at the end of the copy."""
         for snapshot in _temporary_snapshots(cluster, location):
             try:
                 with _ignore_not_found():

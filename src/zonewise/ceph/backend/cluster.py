@@ -1,7 +1,8 @@
 """Connections to Ceph clusters with librados, and the state of their pools.
 
-Every call has a timeout, since without one a call into a dead zone never returns. Connections are shared by all threads; one that is
-blocklisted by Ceph is replaced at the next use. Keys are never logged, and leave this module only through `key`, for the mappers on nodes.
+Every call has a timeout, since without one a call into a dead zone never returns. Connections are shared by all
+threads; one that is blocklisted by Ceph is replaced at the next use. Keys are never logged, and leave this module only
+through `key`, for the mappers on nodes.
 """
 
 from __future__ import annotations

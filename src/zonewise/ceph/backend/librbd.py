@@ -63,7 +63,7 @@ def metadata_of(image: rbd.Image, key: str) -> str | None:
 
 
 def feature_bits(cluster: CephCluster, io: Any, features: tuple[str, ...]) -> int:
-    """Of the StorageClass, or else the default of pool or cluster with `exclusive-lock`, by which Ceph fences disconnected nodes."""
+    """Of the StorageClass, or the default of pool or cluster with the required features."""
     rbd = library()
     if features:
         return sum(getattr(rbd, f"RBD_FEATURE_{name.upper().replace('-', '_')}") for name in set(features))

@@ -1,8 +1,8 @@
 """Commands of the Ceph manager, with a timeout of our own.
 
-librados has a timeout, but a reply after it is written into freed memory (seen in 16.2, where it aborts the process). So commands are
-sent through a connection without timeouts, in a thread that is left behind when it takes too long. The number of such threads is
-limited: beyond it calls fail at once.
+librados has a timeout, but a reply after it is written into freed memory (seen in 16.2, where it aborts the process).
+So commands are sent through a connection without timeouts, in a thread that is left behind when it takes too long. The
+number of such threads is limited: beyond it calls fail at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """RBD volumes and snapshots, each an RBD image.
 
-A snapshot is an image of its own, cloned from its volume, so it outlives it. A volume from a snapshot and a volume from a volume are
-then the same: a copy of an image. A copy shares its source's data until it is flattened. In another domain it is flattened before it is
-ready, since a clone can't even be opened while the zone of its parent is unavailable.
+A snapshot is an image of its own, cloned from its volume, so it outlives it. A volume from a snapshot and a volume from
+a volume are then the same: a copy of an image. A copy shares its source's data until it is flattened. In another domain
+it is flattened before it is ready, since a clone can't even be opened while the zone of its parent is unavailable.
 
 An image with clones can't be removed. It is moved to RBD's trash, and removed from there with the last of its clones.
 """
@@ -43,7 +43,7 @@ class RbdBackend:
     kind = VolumeKind.RBD
 
     def __init__(self, patience_seconds: float = 3 * OP_TIMEOUT_SECONDS) -> None:
-        """`patience_seconds`: how long a half-created image is left to its creator; by default the three calls of creating one."""
+        """`patience_seconds`: how long a half-created image is left to its creator; by default three timeouts."""
         self._unfinished = Unfinished(patience_seconds)
         self._trash = RbdTrash(patience_seconds)
         self._fast = FastImageCreator()

@@ -1,13 +1,15 @@
 """Fast creation of plain RBD images, with the methods of the OSDs' `rbd` object class: one operation per object.
 
-librbd creates the same objects with the same calls, but looks up much more: it copies its whole configuration for each image, and
-queries pool settings that rarely change, which costs more than creating the image. Here these are read every few seconds per pool. Images
-that are not plain (other features, a data pool, settings of the pool, a pool that was never used for RBD) are left to librbd.
+librbd creates the same objects with the same calls, but looks up much more: it copies its whole configuration for each
+image, and queries pool settings that rarely change, which costs more than creating the image. Here these are read every
+few seconds per pool. Images that are not plain (other features, a data pool, settings of the pool, a pool that was
+never used for RBD) are left to librbd.
 
     rbd_directory - rbd_id.NAME - rbd_object_map.ID - rbd_header.ID
 
-The first object decides which process creates an image: a name can be added once. With the last one the image can be opened, and another
-controller may use it from then on. librbd creates the object map last: a crash before that leaves an image without one.
+The first object decides which process creates an image: a name can be added once. With the last one the image can be
+opened, and another controller may use it from then on. librbd creates the object map last: a crash before that leaves
+an image without one.
 """
 
 from __future__ import annotations
@@ -143,7 +145,8 @@ def _perform(io: Any, calls: list[ClassCall]) -> None:
 def _undo(io: Any, begun: list[ClassCall], error: Any) -> None:
     """Sent also after a timeout, without waiting: an OSD that recovers processes requests in order.
 
-    It may arrive late, when the image was created again: objects with the image's name are only removed if they contain our id.
+    It may arrive late, when the image was created again: objects with the image's name are only removed if they contain
+    our id.
     """
     import rados  # noqa: PLC0415
 

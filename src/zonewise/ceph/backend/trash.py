@@ -1,7 +1,8 @@
 """RBD trash: deleted images that still have clones. They are removed with the last clone.
 
-Two processes that remove one image at the same time can hang in librbd 16, see `controller.locks`. Two clones have journal entries of
-their own, so their common parent needs a lock, too: an owner id in the parent's header, set by compare-and-set and removed with it.
+Two processes that remove one image at the same time can hang in librbd 16, see `controller.locks`. Two clones have
+journal entries of their own, so their common parent needs a lock, too: an owner id in the parent's header, set by
+compare-and-set and removed with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Automatic takeovers: the leader watches the nodes of every domain and proposes or writes entries of the takeover map.
 
-`decide.outage` decides when. A proposal is an event on the config map with the command that carries it out. Entries written here are
-listed in an annotation, and only these are removed automatically; entries written by hand are left alone.
+`decide.outage` decides when. A proposal is an event on the config map with the command that carries it out. Entries
+written here are listed in an annotation, and only these are removed automatically; entries written by hand are left
+alone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _log = log.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoTakeoverConfig:
-    """`watched` is the short name of the label whose domains are watched; without `writes` takeovers are only proposed."""
+    """`watched` is the short name of the watched label; without `writes` takeovers are only proposed."""
 
     config_map: Key
     labels: DomainLabels
@@ -125,7 +126,7 @@ class AutoTakeover:
         self._unknown = unknown
 
     async def _act(self, takeovers: TakeoverMap, verdicts: list[OutageVerdict]) -> None:
-        """An automatic entry that was removed by hand while the domain is down is not written again before it was back."""
+        """An automatic entry that was removed by hand is not written again before the domain was back."""
         config_map = self._config.get(self._settings.config_map)
         automatic = takeover.automatic_entries(config_map.metadata.annotations) if config_map else frozenset[str]()
         done = [verdict for verdict in verdicts if self._may_write(verdict, automatic)]

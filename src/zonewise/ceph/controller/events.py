@@ -1,7 +1,7 @@
 """Events on PersistentVolumeClaims, recorded from gRPC threads.
 
-`announce` returns at once; the claim is read and the event recorded on the event loop. Requests name their claim only if
-csi-provisioner runs with `--extra-create-metadata`; otherwise there is only a log line.
+`announce` returns at once; the claim is read and the event recorded on the event loop. Requests name their claim only
+if csi-provisioner runs with `--extra-create-metadata`; otherwise there is only a log line.
 """
 
 from __future__ import annotations

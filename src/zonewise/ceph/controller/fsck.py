@@ -1,10 +1,11 @@
 """Consistency check: the journals of a cluster against its images and subvolumes (`zonewise csi doctor`).
 
-A killed call leaves its journal entry, and a retry finishes it, so an unfinished entry is only reported after a while. Images are read
-before journals: what is created meanwhile is in a journal first, and what is deleted meanwhile is checked again before it is reported.
+A killed call leaves its journal entry, and a retry finishes it, so an unfinished entry is only reported after a while.
+Images are read before journals: what is created meanwhile is in a journal first, and what is deleted meanwhile is
+checked again before it is reported.
 
-A pool that is unavailable hides its images and its journal. The other pools are checked, and nothing is removed that an unreadable
-journal may list.
+A pool that is unavailable hides its images and its journal. The other pools are checked, and nothing is removed that an
+unreadable journal may list.
 """
 
 from __future__ import annotations

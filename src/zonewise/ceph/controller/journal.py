@@ -1,8 +1,8 @@
 """Journal: names and ids of volumes and snapshots, in RADOS omap. One key per name, in one pool for all domains.
 
-A key is a hash of the CSI name, and an id's token begins with it, so the same key is used for a name and for an id. Every change is a
-compare-and-set on the OSD: it only succeeds if the value is still the one that was read. That alone decides between controllers that
-race; there are no locks that a dead process could hold.
+A key is a hash of the CSI name, and an id's token begins with it, so the same key is used for a name and for an id.
+Every change is a compare-and-set on the OSD: it only succeeds if the value is still the one that was read. That alone
+decides between controllers that race; there are no locks that a dead process could hold.
 
     (absent) --reserve--> reserved --record--> ready --mark--> deleting --forget--> (absent)
 
@@ -191,7 +191,7 @@ class Journal:
         return entry
 
     def _expected(self, key: str, before: JournalEntry | None) -> str:
-        """The bytes to compare with: exactly those that were read, since another version may encode the entry differently."""
+        """The value to compare with: the bytes that were read, since another version may encode differently."""
         if before is None:
             return ""
         entry, raw = self._raw.get(key, (None, b""))

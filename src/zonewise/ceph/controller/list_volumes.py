@@ -1,4 +1,4 @@
-"""ListVolumes and ListSnapshots: all journals, page by page. The token has the cluster, journal pool and key where a page ended."""
+"""ListVolumes and ListSnapshots over all journals. The token has cluster, journal pool and key of the last entry."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class VolumeLister:
                     yield f"{name}/{pool}/{key}", journal, entry
 
     def pools(self, cluster: CephCluster) -> set[str]:
-        """Pools with a journal. Raises UNAVAILABLE while a pool that may have one can't be read: the list would be incomplete.
+        """Pools with a journal. Raises UNAVAILABLE if one can't be read: the list would be incomplete.
 
         An unavailable pool without a journal at its last check is skipped: pools of a zone seldom have one.
         """

@@ -1,8 +1,8 @@
 """Locks on volumes: one call at a time per volume in this process, and one process at a time for deletions.
 
-Creating an image twice at the same time is harmless: the second call finds the first's image, or waits for it. Removing one twice is
-not: librbd 16 can wait for ever for the lock of an image that another process has removed. So a process that deletes writes its owner
-id into the journal entry, and others leave the entry to it until it must be dead.
+Creating an image twice at the same time is harmless: the second call finds the first's image, or waits for it. Removing
+one twice is not: librbd 16 can wait for ever for the lock of an image that another process has removed. So a process
+that deletes writes its owner id into the journal entry, and others leave the entry to it until it must be dead.
 """
 
 from __future__ import annotations

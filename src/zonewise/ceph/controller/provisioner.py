@@ -3,8 +3,8 @@
     create: choose a pool - reserve the name - create the image - record that it is ready
     delete: mark the entry - remove the image - forget the name
 
-The call that reserves a name decides its location, whatever later calls prefer. A call that finds a name reserved but not ready
-continues from there, at the location in the journal.
+The call that reserves a name decides its location, whatever later calls prefer. A call that finds a name reserved but
+not ready continues from there, at the location in the journal.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Provisioner:
     def _roll_back(
         self, cluster: CephCluster, journal: Journal, entry: JournalEntry, error: CsiError, *, is_new: bool = False
     ) -> CsiError:
-        """Remove what was created after a final error, so that a retry may choose another pool. Returns the error to raise."""
+        """After a final error, so that a retry may choose another pool. Returns the error to raise."""
         if error.code is GrpcCode.UNAVAILABLE:
             state = _state(cluster, entry)
             if state is not None and state.is_full:

@@ -1,6 +1,7 @@
 """CSI controller service: validates requests, converts them to plain values for `provisioner`, and builds the responses.
 
-Checks follow the order of errors in the CSI specification. `decide.pool_choice` chooses the pool, `journal` stores the result.
+Checks follow the order of errors in the CSI specification. `decide.pool_choice` chooses the pool, `journal` stores the
+result.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ class ControllerService:
         if source.kind is not storage_class.kind or source.cluster != storage_class.cluster:
             raise CsiError(
                 GrpcCode.INVALID_ARGUMENT,
-                "the content source is of another kind or Ceph cluster than the StorageClass: use a class of its kind and cluster",
+                "the content source is of another kind or Ceph cluster than the StorageClass: use a matching class",
             )
         return source
 

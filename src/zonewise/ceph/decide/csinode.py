@@ -1,11 +1,12 @@
 """Topology keys in the driver's CSINode entry, kept in line with the node's labels. Pure.
 
-kubelet writes the entry once, when the driver registers. If a node gains or loses a domain label later, the entry must follow, or
-provisioning fails because a label is missing. The API server rejects changes to an entry; it can only be removed and added again,
-which takes two writes. The first write stores the entry in an annotation, so a crash between the two loses nothing.
+kubelet writes the entry once, when the driver registers. If a node gains or loses a domain label later, the entry must
+follow, or provisioning fails because a label is missing. The API server rejects changes to an entry; it can only be
+removed and added again, which takes two writes. The first write stores the entry in an annotation, so a crash between
+the two loses nothing.
 
-Takeover labels are not listed here: provisioning requires every key of an entry from all nodes, and a key that only some nodes have
-would exclude the others.
+Takeover labels are not listed here: provisioning requires every key of an entry from all nodes, and a key that only
+some nodes have would exclude the others.
 """
 
 from __future__ import annotations

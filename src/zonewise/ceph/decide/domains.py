@@ -1,13 +1,13 @@
 """CSI topology: what a node advertises, what a request requires, and from where a volume is accessible. Pure.
 
 A node's domains are its Kubernetes labels, read by `zonewise.topology`. CSI calls them segments:
-`topology.ceph.zonewise.dev/zone: zone-a`. Inside the driver they are pairs of a short name and a value, widest domain first, so
-`(("region", "eu"), ("zone", "eu-1"))` is within `(("region", "eu"),)`.
+`topology.ceph.zonewise.dev/zone: zone-a`. Inside the driver they are pairs of a short name and a value, widest domain
+first, so `(("region", "eu"), ("zone", "eu-1"))` is within `(("region", "eu"),)`.
 
-Kubernetes stores a volume's accessible topology in its PersistentVolume, which is immutable, and a node has one value per label. So
-that nodes of another domain can take over a failed one, a volume gets two topologies when it is created: its own domain, or any node
-with the takeover label of that domain. No node has that label until a takeover is requested; `zonewise.ceph.decide.takeover` decides
-which nodes get it.
+Kubernetes stores a volume's accessible topology in its PersistentVolume, which is immutable, and a node has one value
+per label. So that nodes of another domain can take over a failed one, a volume gets two topologies when it is created:
+its own domain, or any node with the takeover label of that domain. No node has that label until a takeover is
+requested; `zonewise.ceph.decide.takeover` decides which nodes get it.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def topology_of(segments: Segments) -> dict[str, str]:
 def segments_of(topology: Mapping[str, str], names: Collection[str] = ()) -> Segments:
     """From a topology term of a request, in any order, since CSI uses a map. Keys of other drivers are ignored.
 
-    A class's `allowedTopologies` are passed on unchanged and may use the nodes' own labels: with the `names` of the domain labels,
-    `topology.kubernetes.io/zone` is accepted as well.
+    A class's `allowedTopologies` are passed on unchanged and may use the nodes' own labels: with the `names` of the
+    domain labels, `topology.kubernetes.io/zone` is accepted as well.
     """
     node_labels = {short_name(key): value for key, value in topology.items() if "/" in key and short_name(key) in names}
     driver_labels = {
@@ -100,7 +100,7 @@ def segments_of(topology: Mapping[str, str], names: Collection[str] = ()) -> Seg
 
 
 def unknown_key(topology: Mapping[str, str], names: Collection[str]) -> str:
-    """The first key of a topology term that is no domain of this driver, so the term can't be satisfied; "" if there is none."""
+    """The first key of a topology term that is no domain of this driver; "" if there is none."""
     for key in topology:
         if not key.startswith((CSI_TOPOLOGY_PREFIX, CSI_TAKEOVER_PREFIX)) and not (
             "/" in key and short_name(key) in names

@@ -2,10 +2,11 @@
 
     zw1.rbd.vol.<cluster>.<journal pool>.<pool>.<fsid>.<token>
 
-Pools are Ceph's pool ids in hexadecimal, since pools can be renamed. The first 24 digits of the token are a hash of the CSI name, so
-one journal key finds a volume by name and by id. The last 8 are random, so the id of a deleted volume never refers to a later volume
-of the same name. The fsid is cut to 8 digits; it keeps an id from being used with another Ceph cluster that was given the same name.
-An id without it is accepted as well. For CephFS the journal is in the file system's metadata pool, and the pool is its data pool.
+Pools are Ceph's pool ids in hexadecimal, since pools can be renamed. The first 24 digits of the token are a hash of the
+CSI name, so one journal key finds a volume by name and by id. The last 8 are random, so the id of a deleted volume
+never refers to a later volume of the same name. The fsid is cut to 8 digits; it keeps an id from being used with
+another Ceph cluster that was given the same name. An id without it is accepted as well. For CephFS the journal is in
+the file system's metadata pool, and the pool is its data pool.
 """
 
 import hashlib
@@ -90,7 +91,7 @@ def name_hash(name: str) -> str:
 
 
 def check_name(name: str, what: str) -> str:
-    """Returns the CSI name or raises INVALID_ARGUMENT. The name is hashed and stored in the journal, never used as a path."""
+    """Returns the CSI name or raises INVALID_ARGUMENT. The name is hashed, never used as a path."""
     if not name:
         raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{what} has no name")
     size = len(name.encode(errors="replace"))

@@ -1,8 +1,8 @@
 """Failed domains: when a domain counts as failed or as recovered, for automatic takeovers. Pure; times are arguments.
 
-A domain has failed when none of its nodes was ready for `takeover_after_seconds`. It has recovered when enough of its nodes were ready
-for the longer `giveback_after_seconds`, so a domain that flaps moves nothing. If more domains seem to have failed than are left, the
-control plane is more likely to be cut off: then nothing is taken over automatically.
+A domain has failed when none of its nodes was ready for `takeover_after_seconds`. It has recovered when enough of its
+nodes were ready for the longer `giveback_after_seconds`, so a domain that flaps moves nothing. If more domains seem to
+have failed than are left, the control plane is more likely to be cut off: then nothing is taken over automatically.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Outages:
         if len(failed) > len(left):
             sentence = (
                 f"{named} seems to have failed, but so have {len(failed)} of {len(failed) + len(left)} domains: the control"
-                " plane is more likely cut off. Nothing is taken over automatically; use `zonewise csi takeover` if it is an outage"
+                " plane is more likely cut off. Nothing is taken over automatically; use `zonewise csi takeover` if it failed"
             )
             return OutageVerdict(TakeoverAction.HOLD, named, Reason("MostDomainsFailed", sentence, facts))
         neighbours = tuple(domain_name for domain_name in left if self._counts[domain_name].parent == count.parent)

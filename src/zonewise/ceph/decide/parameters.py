@@ -1,6 +1,7 @@
 """StorageClass parameters, parsed strictly: an unknown parameter is rejected with the closest known one. Pure.
 
-Common to CSI drivers for Ceph are `clusterID`, `pool`, `dataPool`, `topologyConstrainedPools`, `imageFeatures` and `fsName`. Our own are:
+Common to CSI drivers for Ceph are `clusterID`, `pool`, `dataPool`, `topologyConstrainedPools`, `imageFeatures` and
+`fsName`. Our own are:
 
 - `balance`: how a pool is chosen when no domain is preferred: `random` (uniform), `space` (weighted by free space) or `count`
   (weighted towards fewer volumes).

@@ -1,9 +1,9 @@
 """Pool choice: which pool a new volume goes to, and why. Pure: pool states and the random draw are arguments.
 
-CSI does not pass the binding mode. A request with a preferred topology has a pod that waits for a node: only the first preferred
-domain is right for it, and if no pool there has room the answer is RESOURCE_EXHAUSTED, so that the pod is scheduled elsewhere.
-A request without a preference, or of a class with `volumeBindingMode: Immediate`, may get any domain, and the volume is accessible from
-every node, as Ceph's pools are. The same holds for a domain that has no pool.
+CSI does not pass the binding mode. A request with a preferred topology has a pod that waits for a node: only the first
+preferred domain is right for it, and if no pool there has room the answer is RESOURCE_EXHAUSTED, so that the pod is
+scheduled elsewhere. A request without a preference, or of a class with `volumeBindingMode: Immediate`, may get any
+domain, and the volume is accessible from every node, as Ceph's pools are. The same holds for a domain that has no pool.
 
 A pool of a wider domain serves the narrower ones in it. Among pools that fit, those of the narrowest domain win.
 """
@@ -134,7 +134,7 @@ def narrowest_rules(storage_class: StorageClassParameters, term: Segments) -> tu
 
 
 def _depth(rule: PoolRule, hierarchy: Sequence[str]) -> tuple[int, int]:
-    """How narrow a domain is: by its narrowest label, then by the number of labels. Labels outside the hierarchy are the narrowest."""
+    """By its narrowest label, then by the number of labels. Labels outside the hierarchy are the narrowest."""
     ranks = [hierarchy.index(name) if name in hierarchy else len(hierarchy) for name, _ in rule.segments]
     return max(ranks), len(ranks)
 

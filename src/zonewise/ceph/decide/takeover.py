@@ -2,8 +2,9 @@
 
     {"version": 2, "topology-takeover": {"zone-a": ["zone-b", "zone-c"], "zone=zone-d": ["all"]}, "clusters": [...]}
 
-A domain is written as its value, or as `label=value` where two labels may have the same value. The map is parsed strictly and as a
-whole: after an error the previous map stays in force, because half a map would give back domains by mistake.
+A domain is written as its value, or as `label=value` where two labels may have the same value. The map is parsed
+strictly and as a whole: after an error the previous map stays in force, because half a map would give back domains by
+mistake.
 """
 
 from __future__ import annotations
@@ -182,8 +183,8 @@ def label_changes(
 ) -> dict[str, str | None]:
     """Changes to a node's labels; None removes one. `taken_over` is None while the map is invalid.
 
-    Only labels with the driver's two prefixes are touched. Topology labels that are no longer advertised are removed, because
-    kubelet refuses to register a driver whose topology differs from the labels.
+    Only labels with the driver's two prefixes are touched. Topology labels that are no longer advertised are removed,
+    because kubelet refuses to register a driver whose topology differs from the labels.
     """
     target = dict(advertised)
     prefixes: tuple[str, ...] = (CSI_TOPOLOGY_PREFIX,)

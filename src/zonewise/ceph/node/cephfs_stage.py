@@ -1,7 +1,7 @@
 """Staging of CephFS volumes: the subvolume is mounted at the staging path, with the kernel client or ceph-fuse.
 
-ceph-fuse is a process that must outlive the driver, see `daemons`; it exits when it is unmounted. Both clients read the key from a file
-that is removed once they are connected.
+ceph-fuse is a process that must outlive the driver, see `daemons`; it exits when it is unmounted. Both clients read the
+key from a file that is removed once they are connected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Daemons that serve a mounted volume and must outlive the driver: storage daemons of images, ceph-fuse.
 
-Each has a directory with a lock file that it inherits and holds as long as it lives. Later processes, also a restarted node plugin, know
-by the lock whether it runs, without trusting a pid. The pid file is valid while the lock is held. A container runtime kills everything
-in a container's cgroup, so a daemon can be moved to another one.
+Each has a directory with a lock file that it inherits and holds as long as it lives. Later processes, also a restarted
+node plugin, know by the lock whether it runs, without trusting a pid. The pid file is valid while the lock is held. A
+container runtime kills everything in a container's cgroup, so a daemon can be moved to another one.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def grow_mounted(device: str, point: str, kind: str) -> None:
 
 
 def mount_options(kind: str, *, read_only: bool) -> list[str]:
-    """nouuid: a clone has the UUID of its source. Read-only mounts must not replay the journal, since others may read, too."""
+    """nouuid: a clone has the UUID of its source. Read-only mounts must not replay the journal."""
     options = ["nouuid"] if kind == "xfs" else []
     if read_only:
         options += ["ro", "norecovery" if kind == "xfs" else "noload"]

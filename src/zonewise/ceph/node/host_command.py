@@ -1,7 +1,8 @@
 """Host programs (mount, mkfs, rbd, ...): run with an argument list and a timeout, errors with their output.
 
-Arguments are visible to every user of the machine, so secrets are passed in files that only root can read. A program that hangs in the
-kernel, for example an unmount while the cluster is unreachable, can't be killed; it is left behind so that the call can return.
+Arguments are visible to every user of the machine, so secrets are passed in files that only root can read. A program
+that hangs in the kernel, for example an unmount while the cluster is unreachable, can't be killed; it is left behind so
+that the call can return.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mounts: read from the kernel's mount table, changed with mount(8) and umount(8).
 
-The table is the truth about a volume, since it outlives the process. Paths are compared without touching what is mounted there, which may
-hang while the cluster is unreachable.
+The table is the truth about a volume, since it outlives the process. Paths are compared without touching what is
+mounted there, which may hang while the cluster is unreachable.
 """
 
 from __future__ import annotations

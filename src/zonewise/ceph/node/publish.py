@@ -27,7 +27,7 @@ class PublishTargets:
         if other_targets and (access.is_single_target or stage.access.is_single_target):
             raise CsiError(
                 GrpcCode.FAILED_PRECONDITION,
-                f"volume {stage.volume} is published at {next(iter(other_targets))}, and its access mode allows one path only: unpublish it first",
+                f"volume {stage.volume} is published at {next(iter(other_targets))}, and may be at one path only: unpublish it",
             )
         source = self._source(stage)
         if self._is_published(stage, source, path, read_only=read_only):

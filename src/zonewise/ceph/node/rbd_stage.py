@@ -179,8 +179,8 @@ def conflicting_clients(
 ) -> AbstractSet[str]:
     """Clients that conflict with the access: for a writer all clients, for a reader only writers.
 
-    Every client with the image open watches it, also a reader whose mapper opens it for writing. A writer holds its lock as well;
-    the lock of a client without a watch is that of a dead client.
+    Every client with the image open watches it, also a reader whose mapper opens it for writing. A writer holds its
+    lock as well; the lock of a client without a watch is that of a dead client.
     """
     if not access.is_single_node:
         return frozenset()

@@ -1,8 +1,8 @@
 """CSI node service: stage, publish, expand, measure and unstage volumes on this node.
 
-Every call compares the request with the kernel's state and does what is missing. The intent is in `stage_records`, so the process may be
-killed at any time: volumes stay mounted, and its successor continues. Two calls for one volume never run at the same time: the second
-gets ABORTED, as the CSI specification requires.
+Every call compares the request with the kernel's state and does what is missing. The intent is in `stage_records`, so
+the process may be killed at any time: volumes stay mounted, and its successor continues. Two calls for one volume never
+run at the same time: the second gets ABORTED, as the CSI specification requires.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class NodeService:
     def headers(self, method: str) -> tuple[tuple[str, str], ...]:
         """Sends RBD mapper and CephFS client with NodeGetInfo.
 
-        They are no topology segments: kubelet turns these into node labels and rejects the driver when a value changes later.
+        They are no topology segments: kubelet turns these into node labels and rejects the driver when a value changes
+        later.
         """
         if method != "NodeGetInfo":
             return ()
@@ -225,7 +226,7 @@ class NodeService:
         self._stages.drop(stage.volume)
 
     def _discard_stage(self, stage: StageRecord) -> None:
-        """Unstage a failed stage with other arguments: the orchestrator does not have to. Raises ALREADY_EXISTS if it is in use."""
+        """Unstage a failed stage with other arguments. Raises ALREADY_EXISTS if the volume is in use."""
         mounted = any(mounts.at(path) is not None for path in (stage.path, *stage.targets))
         if mounted or (
             stage.access.is_block and self._rbd.device(stage, self._stages.directory(stage.volume)) is not None

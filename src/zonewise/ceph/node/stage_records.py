@@ -1,6 +1,7 @@
-"""Stage records: a directory per staged volume, with a record written before the volume is touched and removed after it is unstaged.
+"""Stage records: a directory per volume, written before it is staged and removed after it is unstaged.
 
-A node plugin that was killed at any point finds what it has to undo. The record has the intent; the kernel has the actual state.
+A node plugin that was killed at any point finds what it has to undo. The record has the intent; the kernel has the
+actual state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Topology of the node: kept up to date in NodeGetInfo, in the Node's labels and in its CSINode.
 
-kubelet calls NodeGetInfo once, when the driver registers. The scheduler reads the labels of Nodes, and csi-provisioner also the keys in
-CSINodes, at any time. So the plugin watches its own Node, its CSINode and the config map with the takeover map, and writes changes:
-`domains`, `takeover` and `csinode` in `decide` decide what to write.
+kubelet calls NodeGetInfo once, when the driver registers. The scheduler reads the labels of Nodes, and csi-provisioner
+also the keys in CSINodes, at any time. So the plugin watches its own Node, its CSINode and the config map with the
+takeover map, and writes changes: `domains`, `takeover` and `csinode` in `decide` decide what to write.
 """
 
 from __future__ import annotations

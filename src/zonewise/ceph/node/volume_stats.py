@@ -1,7 +1,7 @@
 """Volume statistics with statvfs(2), in a thread with a timeout, one at a time per path.
 
-A file system whose cluster is unreachable blocks every call without end. A blocked thread is left behind; until it returns, other callers
-wait for its result, up to the timeout.
+A file system whose cluster is unreachable blocks every call without end. A blocked thread is left behind; until it
+returns, other callers wait for its result, up to the timeout.
 """
 
 from __future__ import annotations

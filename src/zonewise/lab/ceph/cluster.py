@@ -1,7 +1,7 @@
 """Ceph cluster for labs and tests on this machine, one OSD per zone: start, attach, stop zones, remove.
 
-Pools: for each zone `rbd-<zone>` and `fs-<zone>` with one copy in that zone alone, and across the zones `csi-journal`, `fs-meta` and
-`fs-data`. The file system is `csifs`. Everything is below one directory, with records of the processes.
+Pools: for each zone `rbd-<zone>` and `fs-<zone>` with one copy in that zone alone, and across the zones `csi-journal`,
+`fs-meta` and `fs-data`. The file system is `csifs`. Everything is below one directory, with records of the processes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ceph CSI driver in a lab with a Ceph cluster: the manifests of `zonewise install --only csi`, run as processes.
 
-Nodes of a lab have neither the driver's image nor its sidecars. Only the provisioner is needed, and `lab_provisioner` replaces it. Nothing
-is mounted: pods are only scheduled where their volume is accessible.
+Nodes of a lab have neither the driver's image nor its sidecars. Only the provisioner is needed, and `lab_provisioner`
+replaces it. Nothing is mounted: pods are only scheduled where their volume is accessible.
 """
 
 from __future__ import annotations

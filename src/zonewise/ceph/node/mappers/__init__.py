@@ -1,7 +1,7 @@
 """RBD mappers: ways to make a block device of an RBD image, and which of them this node supports.
 
-krbd is the first choice; rbd-nbd needs the kernel's nbd. Without either, a storage daemon in user space exports the image as a file, and
-the kernel's loop driver makes a device of it.
+krbd is the first choice; rbd-nbd needs the kernel's nbd. Without either, a storage daemon in user space exports the
+image as a file, and the kernel's loop driver makes a device of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """RBD mapper with the kernel client (krbd): the fastest, with no process in user space.
 
-Mappings are read from sysfs, so those of earlier processes are known. The kernel notices by itself when an image has grown.
+Mappings are read from sysfs, so those of earlier processes are known. The kernel notices by itself when an image has
+grown.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def refresh(device: str, size: int) -> None:
 
 
 def detach(file: Path) -> None:
-    """Waits until the kernel has detached the device, which it does when the last user closes it: no write may come late."""
+    """Waits until the last user has closed the device and the kernel has detached it: no write may come late."""
     device = find(file)
     if device is None:
         return

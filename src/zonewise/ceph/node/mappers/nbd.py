@@ -1,7 +1,7 @@
 """RBD mapper with rbd-nbd: librbd in user space behind the kernel's network block device.
 
-Mappings are listed by rbd-nbd, from running processes, so those of earlier processes are known. It notices by itself when an image has
-grown.
+Mappings are listed by rbd-nbd, from running processes, so those of earlier processes are known. It notices by itself
+when an image has grown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """RBD mapper without kernel support: qemu-storage-daemon exports the image as a file, and a loop device uses the file.
 
-One daemon per image, in the image's directory: `image` is the file, `control` its socket. The key is in a file that is removed once the
-daemon has read it. Writes and discards go straight to the OSDs, without a cache.
+One daemon per image, in the image's directory: `image` is the file, `control` its socket. The key is in a file that is
+removed once the daemon has read it. Writes and discards go straight to the OSDs, without a cache.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class StorageDaemon:
     def refresh(self, device: str, directory: Path) -> None:
         """Opens the image a second time to get its size, then resizes the export to it.
 
-        QMP has no command to refresh the size, only one to set it, which would also shrink the image: so the size is read from the
-        image right before, never taken from a request.
+        QMP has no command to refresh the size, only one to set it, which would also shrink the image: so the size is
+        read from the image right before, never taken from a request.
         """
         with QmpConnection(directory / _CONTROL) as qmp:
             nodes = {node["node-name"]: node for node in qmp.execute("query-named-block-nodes")}
