@@ -1,1 +1,1 @@
-"""The CSI controller beside bare librbd and the rbd command line, on one real Ceph."""
+"""Benchmark of the CSI controller against librbd and the rbd command, on one real Ceph cluster."""

@@ -1,6 +1,6 @@
-"""`make bench-ceph`: volumes made and removed beside bare librbd and `rbd`; journal operations, a long list, memory.
+"""`make bench-ceph`: creation and deletion of volumes against librbd and `rbd`; journal operations, listing, memory.
 
-`python -m bench.ceph 20` is a trial with so many calls per batch, whose figures are only shown.
+`python -m bench.ceph 20` is a trial run with 20 calls per batch, which is only printed.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ Listing asks for all pages over the socket; its volumes are entries that were wr
 Figures = dict[tuple[str, str, int], list[Timed]]
 
 
-def batches(contestants: list[Contestant], zones: tuple[str, ...], calls: int, parallel: int, found: Figures) -> None:
-    """Each makes and removes its images, in turn."""
-    for each in contestants:
-        count = min(calls, CALLS_OF_CLI) if each.name == CLI else max(8, calls if parallel > 1 else calls // 4)
+def batches(contestants: list[Contestant], zones: tuple[str, ...], calls: int, parallel: int, figures: Figures) -> None:
+    """Each contestant creates and deletes its images, in turn."""
+    for contestant in contestants:
+        count = min(calls, CALLS_OF_CLI) if contestant.name == CLI else max(8, calls if parallel > 1 else calls // 4)
         names = [(f"b-{uuid.uuid4().hex}", zones[number % len(zones)]) for number in range(count)]
-        made_in, made = timed([partial(each.create, *one) for one in names], parallel)
-        ids = zip(made, (zone for _, zone in names), strict=True)
-        removed_in, _ = timed([partial(each.delete, *one) for one in ids], parallel)
-        found.setdefault((each.name, "create", parallel), []).append(made_in)
-        found.setdefault((each.name, "delete", parallel), []).append(removed_in)
+        create_times, created = timed([partial(contestant.create, *one) for one in names], parallel)
+        ids = zip(created, (zone for _, zone in names), strict=True)
+        delete_times, _ = timed([partial(contestant.delete, *one) for one in ids], parallel)
+        figures.setdefault((contestant.name, "create", parallel), []).append(create_times)
+        figures.setdefault((contestant.name, "delete", parallel), []).append(delete_times)
 
 
-def call_rows(found: Figures) -> list[Row]:
+def call_rows(figures: Figures) -> list[Row]:
     rows = []
     for act, call in (("create", "CreateVolume"), ("delete", "DeleteVolume")):
         for parallel in PARALLEL:
-            mine = found[OURS, act, parallel]
+            mine = figures[OURS, act, parallel]
             for peer in (LIBRBD, CLI):
-                theirs = found[peer, act, parallel]
+                theirs = figures[peer, act, parallel]
                 runs = [{OURS: a.each_ms, peer: b.each_ms} for a, b in zip(mine, theirs, strict=True)]
                 goal = GOAL.get(parallel) if peer == LIBRBD else None
                 what = f"{call}, {parallel} at once"
                 rows.append(Row(what, "ms each", _each(mine), _each(theirs), peer, goal, runs))
-            theirs = found[LIBRBD, act, parallel]
+            theirs = figures[LIBRBD, act, parallel]
             p99 = median(run.p99_ms for run in mine)
             rows.append(
                 Row(f"{call}, {parallel} at once: p99", "ms", p99, median(run.p99_ms for run in theirs), LIBRBD, None)
@@ -72,7 +72,7 @@ def _each(runs: list[Timed]) -> float:
 
 
 def journal_rows(config: Path, cluster: LabCeph) -> list[Row]:
-    """In this process, so that the journal's own count can be read."""
+    """In this process, to read the counters of the journal."""
     from zonewise.ceph.backend.cluster import CephClusters
     from zonewise.ceph.backend.rbd import RbdBackend
     from zonewise.ceph.config import CsiConfigFile
@@ -85,11 +85,11 @@ def journal_rows(config: Path, cluster: LabCeph) -> list[Row]:
 
     class Counted(journal.Journal):
         def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)  # type: ignore[arg-type] # whatever its own are
+            super().__init__(*arguments)  # type: ignore[arg-type] # passed on unchanged
             used.append(self)
 
     def operations() -> int:
-        total = sum(each.operations for each in used)
+        total = sum(entry.operations for entry in used)
         used.clear()
         return total
 
@@ -104,11 +104,11 @@ def journal_rows(config: Path, cluster: LabCeph) -> list[Row]:
             request = csi.CreateVolumeRequest(
                 name=f"j-{uuid.uuid4().hex}", secrets=cluster.secrets, volume_capabilities=[capability]
             )
-            made = controller.create_volume(request).volume
+            volume = controller.create_volume(request).volume
             counts["create"].append(operations())
             controller.create_volume(request)
             counts["again"].append(operations())
-            controller.delete_volume(csi.DeleteVolumeRequest(volume_id=made.volume_id, secrets=cluster.secrets))
+            controller.delete_volume(csi.DeleteVolumeRequest(volume_id=volume.volume_id, secrets=cluster.secrets))
             counts["delete"].append(operations())
     finally:
         provisioner.Journal = before  # type: ignore[misc]
@@ -116,8 +116,8 @@ def journal_rows(config: Path, cluster: LabCeph) -> list[Row]:
     goals = {"create": 2, "again": 2, "delete": 3}
     what = {"create": "a new volume", "again": "CreateVolume once more", "delete": "DeleteVolume"}
     return [
-        Row(f"journal operations of {what[act]}", "operations", median(seen), None, "", goals[act])
-        for act, seen in counts.items()
+        Row(f"journal operations of {what[act]}", "operations", median(numbers), None, "", goals[act])
+        for act, numbers in counts.items()
     ]
 
 
@@ -131,13 +131,13 @@ def list_rows(contestant: Ours, config: Path, count: int) -> list[Row]:
     cluster = clusters.own("lab")
     pool = cluster.config.rbd["topologyConstrainedPools"][0]["poolName"]
     number = cluster.require_pool(pool, "pool")
-    written = journal.Journal(cluster, JOURNAL_POOL)
+    lister_journal = journal.Journal(cluster, JOURNAL_POOL)
     entries = [
         journal.JournalEntry(
             name=name,
             token=ids.token_of(name, uuid.uuid4().bytes[:4]),
             kind=ids.VolumeKind.RBD,
-            thing=ids.ObjectType.VOLUME,
+            object_type=ids.ObjectType.VOLUME,
             state=journal.JournalState.READY,
             pool=pool,
             pool_id=number,
@@ -147,7 +147,7 @@ def list_rows(contestant: Ours, config: Path, count: int) -> list[Row]:
         )
         for name in (f"listed-{index}-{uuid.uuid4().hex}" for index in range(count))
     ]
-    timed([partial(written.reserve, each) for each in entries], 32)
+    timed([partial(lister_journal.reserve, entry) for entry in entries], 32)
     before = contestant.resident_mib()
     worked = contestant.cpu_seconds()
     seconds = []
@@ -157,10 +157,10 @@ def list_rows(contestant: Ours, config: Path, count: int) -> list[Row]:
         seconds.append(time.perf_counter() - began)
     after = contestant.resident_mib()
     worked = (contestant.cpu_seconds() - worked) / len(seconds)
-    timed([partial(written.forget, each) for each in entries], 32)
+    timed([partial(lister_journal.forget, entry) for entry in entries], 32)
     clusters.close()
     return [
-        Row(f"{count:,} volumes listed", "s", median(seconds), None, "", 2.0, [{"ours": each} for each in seconds]),
+        Row(f"{count:,} volumes listed", "s", median(seconds), None, "", 2.0, [{"ours": run} for run in seconds]),
         Row(f"{count:,} volumes listed: CPU of the controller", "s", worked, None, "", None),
         Row("memory of the controller after all calls", "MiB", before, None, "", None),
         Row(f"memory of the controller after listing {count:,}", "MiB", after, None, "", None),
@@ -177,15 +177,15 @@ def main(trial: int | None = None) -> None:
             config.write_text(json.dumps(cluster.csi_config()))
             floor = Librbd(cluster, config)
             with ours(cluster, folder, config) as mine:
-                found: Figures = {}
+                figures: Figures = {}
                 contestants: list[Contestant] = [mine, floor, CommandLine(cluster)]
-                batches(contestants, cluster.zones, 8, 8, {})  # everything connected and loaded
+                batches(contestants, cluster.zones, 8, 8, {})  # warm up
                 for number in range(rounds):
                     for parallel in PARALLEL:
-                        batches(contestants, cluster.zones, calls, parallel, found)
-                    contestants.append(contestants.pop(0))  # nobody is always first
+                        batches(contestants, cluster.zones, calls, parallel, figures)
+                    contestants.append(contestants.pop(0))  # rotate the order
                     print(f"round {number + 1} of {rounds}", file=sys.stderr)
-                rows = [*call_rows(found), *list_rows(mine, config, listed), *journal_rows(config, cluster)]
+                rows = [*call_rows(figures), *list_rows(mine, config, listed), *journal_rows(config, cluster)]
             floor.close()
         finally:
             ceph.remove(folder / "ceph")

@@ -1,4 +1,4 @@
-"""Three ways to make and remove an image in a zone's pool: our controller over its socket, librbd in one process, `rbd`."""
+"""Three ways to create and delete an image in a zone's pool: the controller over its socket, librbd in one process, the rbd command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _START_SECONDS = 120.0
 
 
 class Contestant(Protocol):
-    """`create` gives back what `delete` takes."""
+    """`create` returns what `delete` needs."""
 
     name: str
 
@@ -42,8 +42,8 @@ class Ours:
     name: str = OURS
 
     def create(self, name: str, zone: str) -> str:
-        zones = [zone, *(each for each in self.ceph.zones if each != zone)]
-        terms = [csi.Topology(segments={ZONE_KEY: each}) for each in zones]
+        zones = [zone, *(other for other in self.ceph.zones if other != zone)]
+        terms = [csi.Topology(segments={ZONE_KEY: name}) for name in zones]
         request = csi.CreateVolumeRequest(
             name=name,
             secrets=self.ceph.secrets,
@@ -54,20 +54,20 @@ class Ours:
         )
         return str(self._call("CreateVolume", request, csi.CreateVolumeResponse).volume.volume_id)
 
-    def delete(self, made: str, zone: str) -> None:  # noqa: ARG002 - the id says where it is
+    def delete(self, made: str, zone: str) -> None:  # noqa: ARG002 - the id has the pool
         request = csi.DeleteVolumeRequest(volume_id=made, secrets=self.ceph.secrets)
         self._call("DeleteVolume", request, csi.DeleteVolumeResponse)
 
     def listed(self) -> int:
-        """How many volumes all pages of ListVolumes have."""
-        found, token = 0, ""
+        """Number of volumes in all pages of ListVolumes."""
+        count, token = 0, ""
         while True:
             request = csi.ListVolumesRequest(starting_token=token)
             page = self._call("ListVolumes", request, csi.ListVolumesResponse)
-            found += len(page.entries)
+            count += len(page.entries)
             token = page.next_token
             if not token:
-                return found
+                return count
 
     def resident_mib(self) -> float:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
@@ -79,16 +79,16 @@ class Ours:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _call(self, name: str, request: Any, answer: Any) -> Any:
+    def _call(self, name: str, request: Any, response: Any) -> Any:
         send = self.channel.unary_unary(
-            f"/csi.v1.Controller/{name}", lambda message: message.SerializeToString(), answer.FromString
+            f"/csi.v1.Controller/{name}", lambda message: message.SerializeToString(), response.FromString
         )
         return send(request, timeout=120, wait_for_ready=True)
 
 
 @contextmanager
 def ours(ceph: LabCeph, folder: Path, config: Path) -> Iterator[Ours]:
-    """The controller as it is deployed, without Kubernetes beside it."""
+    """The deployed controller, without Kubernetes."""
     socket = folder / "csi.sock"
     command = [str(Path(sys.executable).with_name("zonewise")), "csi", "controller", "--orchestrator", "none"]
     more = ["--config", str(config), "--endpoint", f"unix://{socket}", "--health-port", "0", "--log-level", "error"]
@@ -96,7 +96,7 @@ def ours(ceph: LabCeph, folder: Path, config: Path) -> Iterator[Ours]:
     try:
         deadline = time.monotonic() + _START_SECONDS
         while not socket.exists():
-            assert process.poll() is None, "the controller ended"
+            assert process.poll() is None, "the controller exited"
             assert time.monotonic() < deadline, "the controller does not start"
             time.sleep(0.05)
         with grpc.insecure_channel(f"unix:{socket}") as channel:
@@ -108,7 +108,7 @@ def ours(ceph: LabCeph, folder: Path, config: Path) -> Iterator[Ours]:
 
 @dataclass
 class Librbd:
-    """The floor: what the library takes, with all that is open kept open, and a connection with the driver's own options."""
+    """The lower bound: librbd with open connections and the driver's own options."""
 
     ceph: LabCeph
     config: Path
@@ -158,7 +158,7 @@ class CommandLine:
 
 @dataclass(frozen=True)
 class Timed:
-    """Of one batch of calls: milliseconds of wall per call over all, and of the slowest hundredth."""
+    """One batch of calls: wall milliseconds per call, and the 99th percentile of calls."""
 
     each_ms: float
     p99_ms: float

@@ -1,4 +1,4 @@
-"""The storage controller killed between any two steps, and two of them at once: one volume per name, and nothing left over."""
+"""The controller killed at its crash points, and two controllers racing: one volume per name, and nothing left over."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ import rbd
 from click.testing import CliRunner
 
 from support.ceph import driver as csi_driver
-from support.ceph.driver import MIB, Driver, Process, Refused
+from support.ceph.driver import MIB, Driver, Process, RpcFailed
 from support.waiting import eventually
 from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.controller.journal import Journal
@@ -55,7 +55,7 @@ def admin(config: Path) -> Iterator[CephCluster]:
 
 @pytest.fixture(scope="module")
 def survivor(breakable_ceph: LabCeph, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """Another controller, that retries what the killed one began."""
+    """Another controller, which retries what the killed one began."""
     with csi_driver.serving(tmp_path_factory.mktemp("sockets"), config, breakable_ceph) as running:
         yield running
 
@@ -64,14 +64,14 @@ def survivor(breakable_ceph: LabCeph, config: Path, tmp_path_factory: pytest.Tem
 def killed(
     breakable_ceph: LabCeph, config: Path, tmp_path: Path
 ) -> Callable[[CrashPoint, Callable[[Driver], Any]], None]:
-    """Do something with a controller that dies at a step of it."""
+    """Makes a call to a controller that crashes at a step of it."""
 
     def run(step: CrashPoint, call: Callable[[Driver], Any]) -> None:
         process = Process(tmp_path, config, breakable_ceph, crash=step)
         try:
-            with pytest.raises(Refused):
+            with pytest.raises(RpcFailed):
                 call(process.driver)
-            assert process.died(), process.said()
+            assert process.died(), process.output()
         finally:
             process.stop()
 
@@ -82,41 +82,41 @@ async def _retried(call: Callable[[], Any]) -> Any:
     def attempt() -> tuple[Any] | None:
         try:
             return (call(),)
-        except Refused as refused:
-            if refused.code not in {
+        except RpcFailed as error:
+            if error.code not in {
                 "UNAVAILABLE",
                 "ABORTED",
                 "FAILED_PRECONDITION",
-            }:  # a dead client's watch lasts 30 s
+            }:  # the watch of a dead client lasts 30 s
                 raise
             return None
 
     return (await eventually(attempt, "a retry succeeds"))[0]
 
 
-def _id_in_journal(admin: CephCluster, thing: ObjectType, name: str) -> str:
+def _id_in_journal(admin: CephCluster, object_type: ObjectType, name: str) -> str:
     journal = Journal(admin, JOURNAL_POOL)
-    entry = journal.by_name(thing, name)
+    entry = journal.by_name(object_type, name)
     return journal.id_of(entry) if entry is not None else ""
 
 
 def _content(admin: CephCluster, volume_id: str) -> bytes:
-    which = ids.parse(volume_id)
-    assert which is not None
-    with rbd.Image(admin.ioctx(admin.pool_name(which.pool_id)), which.image, read_only=True) as image:
+    parsed = ids.parse_volume_id(volume_id)
+    assert parsed is not None
+    with rbd.Image(admin.ioctx(admin.pool_name(parsed.pool_id)), parsed.image, read_only=True) as image:
         return bytes(image.read(0, 5))
 
 
 def _write(admin: CephCluster, volume_id: str) -> None:
-    which = ids.parse(volume_id)
-    assert which is not None
-    with rbd.Image(admin.ioctx(admin.pool_name(which.pool_id)), which.image) as image:
+    parsed = ids.parse_volume_id(volume_id)
+    assert parsed is not None
+    with rbd.Image(admin.ioctx(admin.pool_name(parsed.pool_id)), parsed.image) as image:
         image.write(b"first", 0)
 
 
 @pytest.mark.parametrize("step", CREATE)
 async def test_killed_while_creating(killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint) -> None:
-    """The retry prefers another zone, as after a pod was scheduled again: the volume stays where it was begun."""
+    """The retry prefers another zone, as for a rescheduled pod: the volume stays in its pool."""
     name = f"create-{step}"
     killed(step, lambda driver: driver.create(name, preferred=["zone-a"], requisite=ZONES))
     begun = _id_in_journal(admin, ObjectType.VOLUME, name)
@@ -133,23 +133,23 @@ async def test_killed_while_creating(killed: Any, survivor: Driver, admin: CephC
 async def test_killed_while_cloning(
     killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint, *, across: bool
 ) -> None:
-    """Of a volume that goes on being written: a clone is of one moment, however often it is begun again."""
+    """A clone has the content of one moment, however often it is retried."""
     name = f"clone-{step}-{across}"
     source = survivor.create(f"{name}-source", preferred=["zone-a"], requisite=ZONES)
     _write(admin, source.volume_id)
-    asked: dict[str, Any] = {"volume": source.volume_id, "size": 128 * MIB}
+    request: dict[str, Any] = {"volume": source.volume_id, "size": 128 * MIB}
     if across:
-        asked |= {"preferred": ["zone-b"], "requisite": ZONES, "parameters": {"cloneDomain": "requested"}}
-    killed(step, lambda driver: driver.create(name, **asked))
+        request |= {"preferred": ["zone-b"], "requisite": ZONES, "parameters": {"cloneDomain": "requested"}}
+    killed(step, lambda driver: driver.create(name, **request))
     begun = _id_in_journal(admin, ObjectType.VOLUME, name)
-    clone = await _retried(lambda: survivor.create(name, **asked))
+    clone = await _retried(lambda: survivor.create(name, **request))
     assert clone.volume_id == begun
     assert clone.capacity_bytes == 128 * MIB
     assert clone.volume_context["pool"] == ("rbd-zone-b" if across else "rbd-zone-a")
     assert _content(admin, clone.volume_id) == b"first"
     assert csi_driver.findings(admin) == []
-    for each in (source, clone):
-        await _retried(functools.partial(survivor.delete, each.volume_id))
+    for created in (source, clone):
+        await _retried(functools.partial(survivor.delete, created.volume_id))
     assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
@@ -172,12 +172,12 @@ async def test_killed_while_snapshotting(killed: Any, survivor: Driver, admin: C
 
 @pytest.mark.parametrize("step", DELETE)
 async def test_killed_while_deleting(killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint) -> None:
-    """One that a snapshot depends on, so that it can't simply be removed."""
+    """A volume with a snapshot, which can't simply be removed."""
     source = survivor.create(f"delete-{step}", preferred=["zone-b"], requisite=ZONES)
     snapshot = survivor.snapshot(f"delete-{step}", source.volume_id)
     killed(step, lambda driver: driver.delete(source.volume_id))
     if step is not CrashPoint.DELETE_FORGOTTEN:
-        with pytest.raises(Refused, match=r"ABORTED: .*is being deleted"):
+        with pytest.raises(RpcFailed, match=r"ABORTED: .*is being deleted"):
             survivor.create(f"delete-{step}", preferred=["zone-b"], requisite=ZONES)
     await _retried(lambda: survivor.delete(source.volume_id))
     assert not _id_in_journal(admin, ObjectType.VOLUME, f"delete-{step}")
@@ -187,10 +187,10 @@ async def test_killed_while_deleting(killed: Any, survivor: Driver, admin: CephC
 
 
 @pytest.mark.parametrize("step", PURGE)
-async def test_killed_while_removing_what_was_kept(
+async def test_killed_while_purging_the_trash(
     killed: Any, survivor: Driver, admin: CephCluster, step: CrashPoint
 ) -> None:
-    """A volume that was deleted before its snapshot goes with it."""
+    """A volume that was deleted before its snapshot is removed with it."""
     source = survivor.create(f"kept-{step}", preferred=["zone-b"], requisite=ZONES)
     snapshot = survivor.snapshot(f"kept-{step}", source.volume_id)
     survivor.delete(source.volume_id)
@@ -211,42 +211,42 @@ async def test_killed_while_expanding(killed: Any, survivor: Driver, admin: Ceph
     await _retried(lambda: survivor.delete(volume.volume_id))
 
 
-def test_what_nobody_retries_is_found_and_cleaned(
+def test_abandoned_operations_are_found_and_repaired(
     killed: Any, survivor: Driver, config: Path, admin: CephCluster
 ) -> None:
     volume, source = survivor.create("given-up"), survivor.create("source")
     killed(CrashPoint.CREATE_RESERVED, lambda driver: driver.create("never"))
     killed(CrashPoint.COPY_SNAPPED, lambda driver: driver.create("no-copy", volume=source.volume_id))
     killed(CrashPoint.DELETE_MARKED, lambda driver: driver.delete(volume.volume_id))
-    look = ["--config", str(config), "--older-than", "0"]
-    seen = CliRunner().invoke(csi_doctor.doctor, look)
-    assert seen.exit_code == 1
-    codes = sorted(line.split()[1] for line in seen.output.splitlines()[:-1])
+    arguments = ["--config", str(config), "--older-than", "0"]
+    result = CliRunner().invoke(csi_doctor.doctor, arguments)
+    assert result.exit_code == 1
+    codes = sorted(line.split()[1] for line in result.output.splitlines()[:-1])
     assert codes == ["UnfinishedCreate", "UnfinishedCreate", "UnfinishedDelete"]
     young = CliRunner().invoke(csi_doctor.doctor, ["--config", str(config)])
-    assert young.output.strip() == "nothing is wrong"  # their controllers may still be at it
-    assert CliRunner().invoke(csi_doctor.doctor, [*look, "--repair"]).exit_code == 0
-    assert csi_driver.findings(admin) == []  # the source has no snapshot left of the copy, either
+    assert young.output.strip() == "nothing is wrong"  # their controllers may still run
+    assert CliRunner().invoke(csi_doctor.doctor, [*arguments, "--repair"]).exit_code == 0
+    assert csi_driver.findings(admin) == []  # the temporary snapshot of the source is removed, too
     survivor.delete(source.volume_id)
     assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
 
 
-@pytest.mark.parametrize("lacking", [["rbd_header"], ["rbd_header", "rbd_id"]], ids=["header", "header and id"])
-async def test_half_an_image_is_made_again(
-    survivor: Driver, admin: CephCluster, killed: Any, lacking: list[str]
+@pytest.mark.parametrize("missing", [["rbd_header"], ["rbd_header", "rbd_id"]], ids=["header", "header and id"])
+async def test_half_created_image_is_created_again(
+    survivor: Driver, admin: CephCluster, killed: Any, missing: list[str]
 ) -> None:
-    """librbd makes an image in steps of its own: what a death between them leaves has a name and can't be opened."""
-    name = f"half-{len(lacking)}"
+    """librbd creates an image in steps: a crash between them leaves a name that can't be opened."""
+    name = f"half-{len(missing)}"
     killed(CrashPoint.CREATE_MADE, lambda driver: driver.create(name, preferred=["zone-a"], requisite=ZONES))
-    which = ids.parse(_id_in_journal(admin, ObjectType.VOLUME, name))
-    assert which is not None
+    parsed = ids.parse_volume_id(_id_in_journal(admin, ObjectType.VOLUME, name))
+    assert parsed is not None
     pool = admin.ioctx("rbd-zone-a")
-    with rbd.Image(pool, which.image, read_only=True) as image:
-        number = image.id()
-    for each in lacking:
-        pool.remove_object(f"{each}.{which.image if each == 'rbd_id' else number}")
+    with rbd.Image(pool, parsed.image, read_only=True) as image:
+        image_id = image.id()
+    for prefix in missing:
+        pool.remove_object(f"{prefix}.{parsed.image if prefix == 'rbd_id' else image_id}")
     volume = await _retried(lambda: survivor.create(name, preferred=["zone-a"], requisite=ZONES))
-    assert volume.volume_id == str(which)
+    assert volume.volume_id == str(parsed)
     assert volume.capacity_bytes == 64 * MIB
     await _retried(lambda: survivor.delete(volume.volume_id))
     assert csi_driver.images(survivor.ceph, admin) == {zone: [] for zone in ZONES}
@@ -255,26 +255,26 @@ async def test_half_an_image_is_made_again(
 async def test_two_controllers_race_for_every_name(
     breakable_ceph: LabCeph, config: Path, tmp_path: Path, admin: CephCluster
 ) -> None:
-    """Both are asked for each name at once, with another zone each time; then both delete."""
+    """Both get concurrent calls for each name, with random zones; then both delete."""
     controllers = [Process(tmp_path, config, breakable_ceph) for _ in range(2)]
-    luck = random.Random(7)
+    generator = random.Random(7)
     calls = [(driver.driver, f"race-{number}") for number in range(NAMES) for driver in controllers * 2]
-    luck.shuffle(calls)
+    generator.shuffle(calls)
 
     def until_done(call: Callable[[], Any]) -> Any:
         while True:
             try:
                 return call()
-            except Refused as refused:
-                if refused.code != "ABORTED":
+            except RpcFailed as error:
+                if error.code != "ABORTED":
                     raise
-                time.sleep(0.05)  # as provisioners wait before they try again
+                time.sleep(0.05)  # as provisioners wait before a retry
 
-    def create(asked: tuple[Driver, str]) -> tuple[str, str]:
-        driver, name = asked
-        zone = luck.choice(ZONES)
-        made = until_done(lambda: driver.create(name, preferred=[zone], requisite=ZONES, size=MIB))
-        return name, made.volume_id
+    def create(target: tuple[Driver, str]) -> tuple[str, str]:
+        driver, name = target
+        zone = generator.choice(ZONES)
+        volume = until_done(lambda: driver.create(name, preferred=[zone], requisite=ZONES, size=MIB))
+        return name, volume.volume_id
 
     try:
         with ThreadPoolExecutor(8) as pool:
@@ -284,12 +284,12 @@ async def test_two_controllers_race_for_every_name(
             assert all(by_name[name] == volume_id for name, volume_id in answers)
             assert sum(map(len, csi_driver.images(breakable_ceph, admin).values())) == NAMES
             assert csi_driver.findings(admin) == []
-            doomed = [(driver.driver, volume_id) for volume_id in by_name.values() for driver in controllers]
-            list(pool.map(lambda each: until_done(lambda: each[0].delete(each[1])), doomed))
+            deletions = [(driver.driver, volume_id) for volume_id in by_name.values() for driver in controllers]
+            list(pool.map(lambda pair: until_done(lambda: pair[0].delete(pair[1])), deletions))
     finally:
-        for each in controllers:
-            each.stop()
+        for controller in controllers:
+            controller.stop()
     assert csi_driver.images(breakable_ceph, admin) == {zone: [] for zone in ZONES}
     assert csi_driver.findings(admin) == []
-    left = {each.key for zone in ZONES for each in admin.ioctx(f"rbd-{zone}").list_objects()}
-    assert left <= {"rbd_directory", "rbd_info", "rbd_trash", "rbd_children"}  # RBD's own, of a pool
+    left = {item.key for zone in ZONES for item in admin.ioctx(f"rbd-{zone}").list_objects()}
+    assert left <= {"rbd_directory", "rbd_info", "rbd_trash", "rbd_children"}  # objects of the pool itself

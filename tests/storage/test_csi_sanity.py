@@ -1,4 +1,4 @@
-"""csi-sanity, the conformance test of CSI drivers, against the whole driver on a real Ceph. What it skips is listed with the reason."""
+"""csi-sanity, the conformance test of CSI drivers, against the whole driver on a real Ceph cluster. Skipped specs are listed with a reason."""
 
 import json
 import os
@@ -14,29 +14,29 @@ from support.ceph.node import NodeProcess, running
 from zonewise.lab.build import csi_sanity
 from zonewise.lab.ceph.cluster import LabCeph
 
-# Its own Ceph, since it counts all volumes of a cluster; one worker, so that both kinds share that.
+# A cluster of its own, since it counts all volumes; one worker, so that both kinds share the cluster.
 pytestmark = [pytest.mark.xdist_group("csi-sanity"), pytest.mark.timeout(900)]
 
 SPECS_RUN = 73
 SKIPPED = {
-    "ControllerModifyVolume not supported": "no parameter of a volume can be changed later",
+    "ControllerModifyVolume not supported": "parameters of a volume can't be changed",
     "Modify volume not supported": "the same, when it is created",
     "Modify Volume not supported": "the same, when it is created",
-    "ControllerPublishVolume not supported": "nodes attach volumes by themselves: the controller has no part in it",
-    "ControllerUnpublishVolume not supported": "the same, when it is taken away",
-    "Controller Publish, UnpublishVolume not supported": "the same, all of it in a row",
-    "GroupControllerService not supported": "snapshots of several volumes at once are not offered",
-    "ControllerGetVolumeHealth not supported": "alpha; nodes report a volume's health, which they see",
+    "ControllerPublishVolume not supported": "nodes attach volumes by themselves",
+    "ControllerUnpublishVolume not supported": "the same, for unpublish",
+    "Controller Publish, UnpublishVolume not supported": "the same, as a sequence",
+    "GroupControllerService not supported": "group snapshots are not supported",
+    "ControllerGetVolumeHealth not supported": "alpha; nodes report the health of volumes",
     "ControllerListVolumeHealth not supported": "alpha, the same",
-    "NodeGetStorageHealth not supported": "alpha; Ceph's own health is not a node's to tell",
+    "NodeGetStorageHealth not supported": "alpha; Ceph reports its own health",
     "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": "alpha; a snapshot stays in the domain of its volume",
-    "pending": "switched off in csi-sanity itself",
+    "pending": "disabled in csi-sanity",
 }
 SECRETS = (
     *("CreateVolume", "DeleteVolume", "ControllerValidateVolumeCapabilities", "NodeStageVolume", "NodePublishVolume"),
     *("CreateSnapshot", "DeleteSnapshot", "ControllerExpandVolume", "ListSnapshots", "GetSnapshot"),
 )
-# Raw block volumes take the way of mounted ones but for the last step, which has tests of its own.
+# Block volumes differ from mounted ones in the last step only, which has its own tests.
 KINDS = [("rbd", "mount"), ("cephfs", "mount")]
 if os.environ.get("ZONEWISE_FAULTS") == "long":
     KINDS.append(("rbd", "block"))
@@ -44,7 +44,7 @@ if os.environ.get("ZONEWISE_FAULTS") == "long":
 
 @pytest.fixture
 def node(breakable_ceph: LabCeph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """One for each kind: csi-sanity waits for ever for a driver that died with the kind before."""
+    """One for each kind: csi-sanity waits for ever for a driver that died."""
     directory = tmp_path_factory.mktemp("sanity")
     config = driver.config_file(directory, breakable_ceph)
     with running(NodeProcess(directory, config, breakable_ceph)) as process:
@@ -52,11 +52,11 @@ def node(breakable_ceph: LabCeph, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.parametrize(("kind", "access"), KINDS)
-def test_the_driver_conforms(node: NodeProcess, tmp_path: Path, kind: str, access: str) -> None:
+def test_driver_passes_csi_sanity(node: NodeProcess, tmp_path: Path, kind: str, access: str) -> None:
     secrets, parameters, report = tmp_path / "secrets", tmp_path / "parameters", tmp_path / "report.xml"
-    secrets.write_text(json.dumps({f"{each}Secret": node.secrets for each in SECRETS}))
+    secrets.write_text(json.dumps({f"{rpc}Secret": node.secrets for rpc in SECRETS}))
     parameters.write_text(json.dumps({"type": kind, "clusterID": "lab"}))
-    ran = subprocess.run(
+    result = subprocess.run(
         [
             csi_sanity.ensure(),
             f"--csi.endpoint=unix://{node.socket}",
@@ -72,7 +72,7 @@ def test_the_driver_conforms(node: NodeProcess, tmp_path: Path, kind: str, acces
         text=True,
         check=False,
     )
-    assert ran.returncode == 0, ran.stdout[-6000:]
+    assert result.returncode == 0, result.stdout[-6000:]
     cases = list(ET.parse(report).getroot().iter("testcase"))
     skipped = {case.get("name"): case.find("skipped") for case in cases if case.find("skipped") is not None}
     reasons = {

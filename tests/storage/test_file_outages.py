@@ -1,4 +1,4 @@
-"""What CephFS volumes are answered with while the daemons behind a file system hang, and that retries succeed afterwards."""
+"""CephFS volumes while the manager or metadata server hangs, and retries afterwards."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.ceph import driver as csi_driver
-from support.ceph.driver import MIB, Client, Driver, Refused
+from support.ceph.driver import MIB, Client, Driver, RpcFailed
 from support.waiting import eventually
 from zonewise.ceph.backend.cephfs import CephFsBackend
 from zonewise.ceph.backend.cluster import CephClusters
@@ -54,13 +54,13 @@ def serving(
 
 
 async def retried(call: Callable[[], Any]) -> Any:
-    """As an orchestrator does it."""
+    """As an orchestrator does."""
 
     def attempt() -> tuple[Any] | None:
         try:
             return (call(),)
-        except Refused as refused:
-            if refused.code not in {"UNAVAILABLE", "ABORTED"}:
+        except RpcFailed as error:
+            if error.code not in {"UNAVAILABLE", "ABORTED"}:
                 raise
             return None
 
@@ -68,48 +68,48 @@ async def retried(call: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("process", ["mgr", "mds"])
-async def test_a_daemon_of_the_file_system_that_hangs(
+async def test_hanging_manager_or_mds_is_unavailable(
     breakable_ceph: LabCeph, tmp_path: Path, name: Callable[[str], str], process: str
 ) -> None:
     with serving(tmp_path, breakable_ceph, 3) as impatient, serving(tmp_path, breakable_ceph, 60) as patient:
-        there, kept = (patient.create(name(word), parameters=FILES, **WHERE) for word in ("there", "kept"))
+        existing, kept = (patient.create(name(word), parameters=FILES, **WHERE) for word in ("there", "kept"))
         breakable_ceph.stop_process(process, signal.SIGSTOP)
         try:
-            with pytest.raises(Refused, match="UNAVAILABLE"):
+            with pytest.raises(RpcFailed, match="UNAVAILABLE"):
                 impatient.create(name("new"), parameters=FILES, **WHERE)
-            with pytest.raises(Refused, match="UNAVAILABLE"):
-                impatient.delete(there.volume_id)
-            with pytest.raises(Refused, match="UNAVAILABLE"):
+            with pytest.raises(RpcFailed, match="UNAVAILABLE"):
+                impatient.delete(existing.volume_id)
+            with pytest.raises(RpcFailed, match="UNAVAILABLE"):
                 impatient.expand(kept.volume_id, 128 * MIB)
         finally:
             breakable_ceph.process(process).signal(signal.SIGCONT)
-        made = await retried(functools.partial(patient.create, name("new"), parameters=FILES, **WHERE))
-        assert made.volume_context["pool"] == breakable_ceph.data_pool("zone-b")
+        created = await retried(functools.partial(patient.create, name("new"), parameters=FILES, **WHERE))
+        assert created.volume_context["pool"] == breakable_ceph.data_pool("zone-b")
         again = await retried(functools.partial(patient.create, name("new"), parameters=FILES, **WHERE))
-        assert again.volume_id == made.volume_id
-        for volume in (made, there, kept):
+        assert again.volume_id == created.volume_id
+        for volume in (created, existing, kept):
             await retried(functools.partial(patient.delete, volume.volume_id))
 
 
-def test_what_a_manager_that_died_left_of_a_copy_is_no_copy(
+def test_half_created_copy_of_a_dead_manager_is_restarted(
     breakable_ceph: LabCeph, tmp_path: Path, name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It makes a directory first and its notes afterwards: without notes, its successor sees an empty volume that is complete."""
+    """The manager creates the directory before its metadata: without metadata its successor sees an empty, complete subvolume."""
     with serving(tmp_path, breakable_ceph, 60) as driver:
         source = driver.create(name("v"), parameters=FILES, **WHERE)
         group = str(Path(source.volume_context["subvolumePath"]).parent.parent)
         with _mounted(breakable_ceph) as files:
             files.close(files.open(f"{source.volume_context['subvolumePath']}/data", "w"))
 
-            def dies(step: CrashPoint) -> None:
+            def leave_directory(step: CrashPoint) -> None:
                 if step is CrashPoint.COPY_SNAPPED:
-                    journaled = Journal(driver_cluster, "fs-meta").by_name(ObjectType.VOLUME, name("c"))
-                    assert journaled is not None
-                    files.mkdirs(f"{group}/{journaled.place.image}/half", 0o755)
+                    entry = Journal(driver_cluster, "fs-meta").by_name(ObjectType.VOLUME, name("c"))
+                    assert entry is not None
+                    files.mkdirs(f"{group}/{entry.location.image}/half", 0o755)
 
             driver_cluster = csi_driver.own_cluster(tmp_path / "config.json")
-            monkeypatch.setattr("zonewise.ceph.backend.cephfs.steps.reach", dies)
-            with suppress(Refused):  # it is there already, for all that the manager knows
+            monkeypatch.setattr("zonewise.ceph.backend.cephfs.crash_points.crash_if_armed", leave_directory)
+            with suppress(RpcFailed):  # the manager reports that it exists
                 driver.create(name("c"), volume=source.volume_id, parameters=FILES, **WHERE)
             monkeypatch.undo()
             copy = driver.create(name("c"), volume=source.volume_id, parameters=FILES, **WHERE)
@@ -119,51 +119,51 @@ def test_what_a_manager_that_died_left_of_a_copy_is_no_copy(
             driver.delete(volume.volume_id)
 
 
-async def test_the_doctor_leaves_a_copy_alone_that_the_manager_is_at(
+async def test_doctor_leaves_copies_in_progress_alone(
     breakable_ceph: LabCeph, tmp_path: Path, name: Callable[[str], str]
 ) -> None:
-    """However long ago it was begun: the manager goes on without the call that began it."""
+    """Whatever its age: the manager continues a copy without the call that started it."""
     config = csi_driver.config_file(tmp_path, breakable_ceph)
     admin, numbers = csi_driver.own_cluster(config), itertools.count()
-    written = Journal(admin, "fs-meta")
-    threads = {"who": "mgr", "name": "mgr/volumes/max_concurrent_clones"}
-    with serving(tmp_path, breakable_ceph, 60, CephFsBackend(copied_within_seconds=0)) as driver:
+    journal = Journal(admin, "fs-meta")
+    option = {"who": "mgr", "name": "mgr/volumes/max_concurrent_clones"}
+    with serving(tmp_path, breakable_ceph, 60, CephFsBackend(copy_timeout_seconds=0)) as driver:
         source = driver.create(name("v"), parameters=FILES, **WHERE)
-        admin.mon("config set", **threads, value="0")
+        admin.mon("config set", **option, value="0")
 
         def copy(word: str) -> Volume:
             return driver.create(word, volume=source.volume_id, parameters=FILES, **WHERE)
 
-        def looked() -> tuple[list[FsckFinding], bool] | None:
-            """Once the manager has heard that it may copy nothing: a copy that it is at before and after the looks."""
+        def check() -> tuple[list[FsckFinding], bool] | None:
+            """Findings and repair for a copy that is in progress before and after; None if the manager finished it."""
             word = name(f"c{next(numbers)}")
-            with suppress(Refused):
+            with suppress(RpcFailed):
                 copy(word)
-            entry = written.by_name(ObjectType.VOLUME, word)
+            entry = journal.by_name(ObjectType.VOLUME, word)
             assert entry is not None
-            doctor = Fsck(admin, {VolumeKind.CEPHFS: CephFsBackend()}, {"fs-meta"})
-            with suppress(CsiError):  # the manager asks for patience while it finishes one
-                found = [each for each in doctor.examine(time.time() + 1, 0) if each.entry == entry]
-                if CephFsBackend().is_being_made(admin, entry.place) and not doctor.away:
-                    is_cleared = Provisioner(CephFsBackend(), 0).clear_away(admin, written, entry)
-                    return (found, is_cleared) if CephFsBackend().is_being_made(admin, entry.place) else None
+            checker = Fsck(admin, {VolumeKind.CEPHFS: CephFsBackend()}, {"fs-meta"})
+            with suppress(CsiError):  # EAGAIN while the manager finishes a copy
+                findings = [finding for finding in checker.examine(time.time() + 1, 0) if finding.entry == entry]
+                if CephFsBackend().is_being_created(admin, entry.location) and not checker.unavailable:
+                    is_cleared = Provisioner(CephFsBackend(), 0).remove_abandoned(admin, journal, entry)
+                    return (findings, is_cleared) if CephFsBackend().is_being_created(admin, entry.location) else None
             return None
 
         try:
-            found, is_cleared = await eventually(looked, "a copy that is not finished")
+            findings, is_cleared = await eventually(check, "a copy in progress")
         finally:
-            admin.mon("config set", **threads, value="4")  # of a removal the manager would not hear
-        assert (found, is_cleared) == ([], False)
+            admin.mon("config set", **option, value="4")  # the manager does not notice the removal of an option
+        assert (findings, is_cleared) == ([], False)
         for number in range(next(numbers)):
-            made = await retried(functools.partial(copy, name(f"c{number}")))
-            await retried(functools.partial(driver.delete, made.volume_id))
+            created = await retried(functools.partial(copy, name(f"c{number}")))
+            await retried(functools.partial(driver.delete, created.volume_id))
         await retried(functools.partial(driver.delete, source.volume_id))
     admin.close()
 
 
 @contextmanager
 def _mounted(ceph: LabCeph) -> Iterator[Any]:
-    import cephfs  # noqa: PLC0415 - a binding of the system's
+    import cephfs  # noqa: PLC0415 - a system package
 
     files = cephfs.LibCephFS(conffile=str(ceph.conf))
     files.mount(filesystem_name=FILESYSTEM.encode())

@@ -1,4 +1,4 @@
-"""What is on a device is looked at before a file system is made there: what can't be read, or not be named, is not blank."""
+"""Detection of file systems: a device that is unreadable or has unknown content is not blank."""
 
 import subprocess
 from collections.abc import Iterator
@@ -24,23 +24,23 @@ def device(file: Path) -> str:
     return loop_devices.attach(file, read_only=True)
 
 
-def test_zeros_are_blank(file: Path) -> None:
+def test_device_of_zeros_is_blank(file: Path) -> None:
     with file.open("r+b") as image:
         image.truncate(SIZE)
-    assert filesystems.found(device(file)) == ""
+    assert filesystems.detect(device(file)) == ""
 
 
-@pytest.mark.parametrize("where", [0, SIZE - 512])
-def test_what_nobody_can_name_is_not(file: Path, where: int) -> None:
+@pytest.mark.parametrize("offset", [0, SIZE - 512])
+def test_unknown_content_is_not_blank(file: Path, offset: int) -> None:
     with file.open("r+b") as image:
         image.truncate(SIZE)
-        image.seek(where)
-        image.write(b"somebody's data")
-    assert filesystems.found(device(file)) == "unknown"
+        image.seek(offset)
+        image.write(b"unknown data")
+    assert filesystems.detect(device(file)) == "unknown"
 
 
-def test_what_can_not_be_read_is_not(file: Path) -> None:
-    """blkid says of a device whose every read fails what it says of a blank one."""
+def test_unreadable_device_is_not_blank(file: Path) -> None:
+    """blkid reports the same for a device with read errors as for a blank one."""
     with file.open("r+b") as image:
         image.truncate(SIZE)
     subprocess.run(["mkfs.ext4", "-q", "-F", file], check=True)
@@ -48,4 +48,4 @@ def test_what_can_not_be_read_is_not(file: Path) -> None:
     with file.open("r+b") as image:
         image.truncate(0)
     with pytest.raises(OSError, match="Input/output"):
-        filesystems.found(lost)
+        filesystems.detect(lost)

@@ -1,4 +1,4 @@
-"""`zonewise lab up --ceph`: a Ceph with the lab's zones, found by its configuration, gone with the lab."""
+"""`zonewise lab up --ceph`: a Ceph cluster with the zones of the lab, removed with the lab."""
 
 import json
 import subprocess
@@ -19,19 +19,19 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     machine.assert_untouched()
 
 
-def test_a_lab_with_ceph(machine: Machine) -> None:
+def test_lab_with_ceph_starts_and_is_removed(machine: Machine) -> None:
     arguments = ("up", "--zones", "2", "--nodes", "0", "--no-scheduler", "--ceph", "-o", "json")
-    shown = json.loads(machine.run(*arguments))
-    assert {"mon", "mgr", "mds", "osd0", "osd1"} <= {process["name"] for process in shown["processes"]}
-    cluster = ceph.attach(Path(shown["directory"]) / "ceph")
+    lab = json.loads(machine.run(*arguments))
+    assert {"mon", "mgr", "mds", "osd0", "osd1"} <= {process["name"] for process in lab["processes"]}
+    cluster = ceph.attach(Path(lab["directory"]) / "ceph")
     assert cluster.zones == ("zone-a", "zone-b")
-    empty = subprocess.run(
+    result = subprocess.run(
         [ZONEWISE, "csi", "doctor", "--config", cluster.csi_file],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert empty.stdout == "nothing is wrong\n"
+    assert result.stdout == "nothing is wrong\n"
     assert "--ceph on, not off" in machine.run(*arguments[:-3], "-o", "json", code=1)
     machine.run("down")
     machine.assert_untouched()

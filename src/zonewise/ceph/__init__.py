@@ -1,1 +1,1 @@
-"""The Ceph CSI driver: pools chosen by domain, one journal, RBD images and CephFS subvolumes, takeover of failed domains."""
+"""Ceph CSI driver: pools chosen by domain, one journal, RBD and CephFS volumes, takeover of failed domains."""

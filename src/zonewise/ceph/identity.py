@@ -1,14 +1,15 @@
-"""The identity service: who this plugin is, what it can, and whether it is ready."""
+"""CSI identity service: name, capabilities and readiness of the plugin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from zonewise import __version__
 from zonewise.api.names import CSI_DRIVER
 from zonewise.ceph.spec import csi_pb2 as csi
 
-_SERVICES = (
+_SERVICES: Final = (
     csi.PluginCapability.Service.CONTROLLER_SERVICE,
     csi.PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS,
 )
@@ -24,9 +25,9 @@ class IdentityService:
 
     def get_plugin_capabilities(self, _request: csi.GetPluginCapabilitiesRequest) -> csi.GetPluginCapabilitiesResponse:
         service, expansion = csi.PluginCapability.Service, csi.PluginCapability.VolumeExpansion
-        said = [csi.PluginCapability(service=service(type=each)) for each in _SERVICES]
-        said.append(csi.PluginCapability(volume_expansion=expansion(type=expansion.ONLINE)))
-        return csi.GetPluginCapabilitiesResponse(capabilities=said)
+        capabilities = [csi.PluginCapability(service=service(type=name)) for name in _SERVICES]
+        capabilities.append(csi.PluginCapability(volume_expansion=expansion(type=expansion.ONLINE)))
+        return csi.GetPluginCapabilitiesResponse(capabilities=capabilities)
 
     def probe(self, _request: csi.ProbeRequest) -> csi.ProbeResponse:
         response = csi.ProbeResponse()

@@ -1,8 +1,8 @@
-"""A provisioner for labs, where no csi-provisioner can run: `python -m zonewise.ceph.lab_provisioner SOCKET`.
+"""Provisioner for labs, where csi-provisioner can't run: `python -m zonewise.ceph.lab_provisioner SOCKET`.
 
-It does for a claim what that one does, and no more: once the scheduler has chosen a node it asks the driver for a volume in that
-node's domain and writes the PersistentVolume; when that is released it has the volume deleted. No capacity, copies or snapshots.
-Any number may run: whoever asks second gets the same volume.
+Once the scheduler has chosen a node for a claim, it creates a volume in that node's domain and writes the
+PersistentVolume; when that is released, it deletes the volume. No capacity, copies or snapshots. Several may run: the
+second CreateVolume returns the same volume.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -26,12 +26,12 @@ from zonewise.objects import NODES, Resource
 from zonewise.objects.storage import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PersistentVolume
 from zonewise.topology import milli_value
 
-_SELECTED_NODE = "volume.kubernetes.io/selected-node"
-_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
-_OF_SIDECARS = "csi.storage.k8s.io/"
-_LOOK_EVERY_SECONDS = 0.5
-_DEADLINE_SECONDS = 60.0
-_CLASSES: Resource[dict[str, Any]] = Resource(
+_SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+_PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"
+_SIDECAR_PREFIX: Final = "csi.storage.k8s.io/"
+_POLL_SECONDS: Final = 0.5
+_TIMEOUT_SECONDS: Final = 60.0
+_STORAGE_CLASSES: Resource[dict[str, Any]] = Resource(
     dict[str, Any], "StorageClass", "storageclasses", "storage.k8s.io", namespaced=False
 )
 _log = log.get_logger(__name__)
@@ -39,15 +39,15 @@ Json = dict[str, Any]
 
 
 def request_for(claim: Json, parameters: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> Any:
-    """What to ask the driver for; None while nobody waits for the claim, or the node that was chosen has no domains yet."""
+    """The CreateVolumeRequest; None if the claim is not ours or is bound, or its selected node has no topology yet."""
     metadata, spec = claim["metadata"], claim["spec"]
-    said = metadata.get("annotations", {})
-    mine = segments(nodes.get(said.get(_SELECTED_NODE, ""), {}))
-    if spec.get("volumeName") or said.get(_PROVISIONER) != CSI_DRIVER or not mine:
+    annotations = metadata.get("annotations", {})
+    selected = segments(nodes.get(annotations.get(_SELECTED_NODE, ""), {}))
+    if spec.get("volumeName") or annotations.get(_PROVISIONER) != CSI_DRIVER or not selected:
         return None
-    others = [found for labels in nodes.values() if (found := segments(labels)) and found != mine]
-    topologies = [csi.Topology(segments=each) for each in (mine, *others)]
-    own = {name: value for name, value in parameters.items() if not name.startswith(_OF_SIDECARS)}
+    others = [topology for labels in nodes.values() if (topology := segments(labels)) and topology != selected]
+    topologies = [csi.Topology(segments=topology) for topology in (selected, *others)]
+    own = {name: value for name, value in parameters.items() if not name.startswith(_SIDECAR_PREFIX)}
     return csi.CreateVolumeRequest(
         name=f"pvc-{metadata['uid']}",
         parameters=own | {CLAIM: metadata["name"], CLAIM_NAMESPACE: metadata["namespace"]},
@@ -63,19 +63,21 @@ def segments(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in labels.items() if name.startswith(CSI_TOPOLOGY_PREFIX)}
 
 
-def volume_for(claim: Json, made: Any) -> Json:
-    """The PersistentVolume, tied to the claim and to where the driver says that the volume can be reached."""
+def volume_for(claim: Json, volume: Any) -> Json:
+    """The PersistentVolume, bound to the claim, with the accessible topology of the volume."""
     metadata, spec = claim["metadata"], claim["spec"]
     terms = [
         {
             "matchExpressions": [
-                {"key": key, "operator": "In", "values": [value]} for key, value in each.segments.items()
+                {"key": key, "operator": "In", "values": [value]} for key, value in topology.segments.items()
             ]
         }
-        for each in made.accessible_topology
+        for topology in volume.accessible_topology
     ]
     reference = {name: metadata[name] for name in ("namespace", "name", "uid")}
-    reached = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if terms else {}  # else from everywhere
+    node_affinity = (
+        {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if terms else {}
+    )  # without terms from every node
     return {
         "metadata": {
             "name": f"pvc-{metadata['uid']}",
@@ -89,10 +91,10 @@ def volume_for(claim: Json, made: Any) -> Json:
             "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **reference},
             "csi": {
                 "driver": CSI_DRIVER,
-                "volumeHandle": made.volume_id,
-                "volumeAttributes": dict(made.volume_context),
+                "volumeHandle": volume.volume_id,
+                "volumeAttributes": dict(volume.volume_context),
             },
-            **reached,
+            **node_affinity,
         },
     }
 
@@ -103,29 +105,31 @@ class LabProvisioner:
         self._channel = channel
 
     async def run(self) -> None:
-        """Looks often rather than watches: a lab has a handful of claims."""
+        """Polls instead of watching: a lab has a handful of claims."""
         while True:
-            with _tried_again("claims"):
+            with _retried("claims"):
                 await self._provision()
-            with _tried_again("released volumes"):
+            with _retried("released volumes"):
                 await self._delete()
-            await asyncio.sleep(_LOOK_EVERY_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _provision(self) -> None:
-        claims = [each for each in (await self._client.list(PERSISTENT_VOLUME_CLAIMS.whole())).items if _waits(each)]
+        claims = [
+            claim for claim in (await self._client.list(PERSISTENT_VOLUME_CLAIMS.whole())).items if _is_pending(claim)
+        ]
         if not claims:
             return
-        nodes = {each.metadata.name: each.metadata.labels for each in (await self._client.list(NODES)).items}
+        nodes = {node.metadata.name: node.metadata.labels for node in (await self._client.list(NODES)).items}
         for claim in claims:
-            with _tried_again(claim["metadata"]["name"]):
+            with _retried(claim["metadata"]["name"]):
                 await self._provision_for(claim, nodes)
 
     async def _provision_for(self, claim: Json, nodes: Mapping[str, Mapping[str, str]]) -> None:
-        storage_class = await self._client.get(_CLASSES, claim["spec"]["storageClassName"])
-        asked = request_for(claim, storage_class.get("parameters", {}), nodes)
-        if asked is not None:
-            made = (await self._call("CreateVolume", asked, csi.CreateVolumeResponse)).volume
-            await self._write(volume_for(claim, made))
+        storage_class = await self._client.get(_STORAGE_CLASSES, claim["spec"]["storageClassName"])
+        request = request_for(claim, storage_class.get("parameters", {}), nodes)
+        if request is not None:
+            volume = (await self._call("CreateVolume", request, csi.CreateVolumeResponse)).volume
+            await self._write(volume_for(claim, volume))
 
     async def _write(self, volume: Json) -> None:
         try:
@@ -133,26 +137,26 @@ class LabProvisioner:
         except Conflict:
             return
         pool = volume["spec"]["csi"]["volumeAttributes"].get("pool", "")
-        _log.info("provisioned", volume=volume["metadata"]["name"], pool=pool)
+        _log.info("volume provisioned", volume=volume["metadata"]["name"], pool=pool)
 
     async def _delete(self) -> None:
         for volume in (await self._client.list(PERSISTENT_VOLUMES)).items:
-            if handle := done_with(volume):
-                with _tried_again(volume.metadata.name), suppress(NotFound):
+            if handle := released_handle(volume):
+                with _retried(volume.metadata.name), suppress(NotFound):
                     await self._call(
                         "DeleteVolume", csi.DeleteVolumeRequest(volume_id=handle), csi.DeleteVolumeResponse
                     )
                     await self._client.delete(PERSISTENT_VOLUMES, volume.metadata.name)
 
-    async def _call(self, name: str, request: Any, answer: Any) -> Any:
+    async def _call(self, name: str, request: Any, response: Any) -> Any:
         send: Any = self._channel.unary_unary(
-            f"/csi.v1.Controller/{name}", lambda message: message.SerializeToString(), answer.FromString
+            f"/csi.v1.Controller/{name}", lambda message: message.SerializeToString(), response.FromString
         )
-        return await send(request, timeout=_DEADLINE_SECONDS, wait_for_ready=True)
+        return await send(request, timeout=_TIMEOUT_SECONDS, wait_for_ready=True)
 
 
-def done_with(volume: PersistentVolume) -> str:
-    """The handle of a volume of ours whose claim is gone, and whose data may go, too; else empty."""
+def released_handle(volume: PersistentVolume) -> str:
+    """The handle of a released volume of this driver with reclaim policy Delete; else empty."""
     source, policy = volume.spec.csi, volume.spec.persistent_volume_reclaim_policy
     if source is None or source.driver != CSI_DRIVER or policy != "Delete" or volume.status.phase != "Released":
         return ""
@@ -160,20 +164,20 @@ def done_with(volume: PersistentVolume) -> str:
 
 
 @contextmanager
-def _tried_again(what: str) -> Iterator[None]:
-    """At the next look: others must not wait for one that can't be had now."""
+def _retried(what: str) -> Iterator[None]:
+    """Log the error; the next poll retries. One failing claim does not delay others."""
     try:
         yield
     except (ApiError, grpc.RpcError) as error:
-        _log.warning("tried again", what=what, error=str(error))
+        _log.warning("failed, retrying", object=what, error=str(error))
 
 
-def _waits(claim: Json) -> bool:
+def _is_pending(claim: Json) -> bool:
     return not claim["spec"].get("volumeName") and _SELECTED_NODE in claim["metadata"].get("annotations", {})
 
 
 async def serve(socket: str) -> None:
-    """Until killed."""
+    """Runs until killed."""
     async with Client(kubeconfig.default()) as client, grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         await LabProvisioner(client, channel).run()
 

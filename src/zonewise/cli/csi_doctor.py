@@ -51,9 +51,12 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
     rows = []
     away = False
     for cluster in clusters(config, only):
-        journals = journal_pools.look(cluster)
+        journals = journal_pools.find_journal_pools(cluster)
         seen = Fsck(
-            cluster, {VolumeKind.RBD: RbdBackend(), VolumeKind.CEPHFS: CephFsBackend()}, journals.found, journals.unseen
+            cluster,
+            {VolumeKind.RBD: RbdBackend(), VolumeKind.CEPHFS: CephFsBackend()},
+            journals.with_journal,
+            journals.unreadable,
         )
         for finding in list(seen.examine(time.time(), older_than)):
             became = FsckRepair()
@@ -68,9 +71,9 @@ def doctor(ctx: click.Context, config: Path, only: str, repair: bool, older_than
             click.echo(
                 f"{what} in {pool} of cluster {cluster.name} were not looked at: the user may not list them", err=True
             )
-        for pool, why in sorted(seen.away.items()):
+        for pool, why in sorted(seen.unavailable.items()):
             click.echo(f"pool {pool} of cluster {cluster.name} could not be looked at in full: {why}", err=True)
-        away = away or bool(seen.away)
+        away = away or bool(seen.unavailable)
     if output == "json":
         printing.echo_data(rows, "json")
     else:

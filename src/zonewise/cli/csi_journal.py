@@ -54,19 +54,21 @@ def journal(
     found: list[tuple[Journal, JournalEntry]] = []
     away: list[str] = []
     for cluster in clusters(config, only):
-        seen = journal_pools.look(cluster)
-        away += [journal_pools.missing(cluster, each, why) for each, why in sorted(seen.away.items())]
+        seen = journal_pools.find_journal_pools(cluster)
+        away += [journal_pools.unreadable_message(cluster, each, why) for each, why in sorted(seen.unavailable.items())]
         found += [
             (written, entry)
-            for written, entry in entries(cluster, seen.found)
+            for written, entry in entries(cluster, seen.with_journal)
             if (not pool or entry.pool == pool)
             and (state is None or entry.state == state)
             and _asked(written, entry, words)
         ]
     if output == "json":
-        from zonewise.ceph.decide.journal_report import of_entry
+        from zonewise.ceph.decide.journal_report import entry_report
 
-        printing.echo_data([of_entry(entry, written.pool, written.id_of(entry)) for written, entry in found], "json")
+        printing.echo_data(
+            [entry_report(entry, written.pool, written.id_of(entry)) for written, entry in found], "json"
+        )
     else:
         click.echo("\n".join(_table(found)))
     known = {entry.name for _, entry in found} | {written.id_of(entry) for written, entry in found}
@@ -99,8 +101,8 @@ def entries(cluster: CephCluster, pools: Iterable[str]) -> Iterator[tuple[Journa
 
     for pool in sorted(pools):
         written = Journal(cluster, pool)
-        for thing in ObjectType:
-            for _, entry in written.entries(thing):
+        for object_type in ObjectType:
+            for _, entry in written.entries(object_type):
                 yield written, entry
 
 
@@ -113,7 +115,7 @@ def _table(found: Iterable[tuple[Journal, JournalEntry]]) -> Iterator[str]:
     for written, entry in found:
         domain = ",".join(f"{key}={value}" for key, value in entry.domain) or "any"
         origin = entry.origin.image if entry.origin is not None else "-"
-        what = "volume" if entry.thing == "vol" else "snapshot"
+        what = "volume" if entry.object_type == "vol" else "snapshot"
         size = f"{entry.size_bytes / (1 << 30):.4g}Gi"
         rows.append((entry.name, what, entry.state, entry.pool, domain, size, origin, written.id_of(entry)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -177,7 +177,7 @@ def _takeover_settings(options: dict[str, Any]) -> AutoTakeoverConfig:
         config_map=config_map_key(options["config_map"]),
         labels=labels,
         watched=_watched(labels, options["takeover_domain"]),
-        patience=OutageTiming(options["takeover_after"], options["giveback_after"], options["giveback_share"]),
+        timing=OutageTiming(options["takeover_after"], options["giveback_after"], options["giveback_share"]),
         writes=options["auto_takeover"],
     )
 
@@ -302,12 +302,12 @@ def _node_services(options: dict[str, Any], name: str) -> Callable[[Any], dict[s
     from zonewise.ceph.backend.cluster import CephClusters
     from zonewise.ceph.config import CsiConfigFile
     from zonewise.ceph.identity import IdentityService
-    from zonewise.ceph.node import capabilities
+    from zonewise.ceph.node.service import build_node_service
 
     clusters = CephClusters(CsiConfigFile(options["config"]))
     return lambda segments: {
         "Identity": IdentityService(),
-        "Node": capabilities.make(
+        "Node": build_node_service(
             clusters,
             name,
             segments,

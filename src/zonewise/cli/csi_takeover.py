@@ -67,16 +67,16 @@ def _change(options: dict[str, Any], added: Mapping[str, Sequence[str]], removed
     place = config_map_key(options["config_map"])
     said = asyncio.run(_write(access, place, names, added, removed, dry_run=options["dry_run"]))
     click.echo(f"{place}{' would say' if options['dry_run'] else ' says'}:" if said else f"{place}: no takeover")
-    for source, targets in said.written().items():
+    for source, targets in said.to_json().items():
         click.echo(f"  {source} is taken over by {', '.join(targets)}")
 
 
 def _check(added: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
     """What can't be said in any map is the caller's mistake, whatever the cluster's map says."""
-    from zonewise.ceph.decide.takeover import MAP, TakeoverError, read
+    from zonewise.ceph.decide.takeover import MAP, TakeoverError, parse_takeover_map
 
     try:
-        read({MAP: json.dumps({source: list(targets) for source, targets in added.items()})}, names)
+        parse_takeover_map({MAP: json.dumps({source: list(targets) for source, targets in added.items()})}, names)
     except TakeoverError as error:
         raise UsageError(str(error)) from None
 
@@ -91,8 +91,7 @@ async def _write(
     dry_run: bool,
 ) -> TakeoverMap:
     """What is there must be readable, and what comes of it too; somebody else's write in between is a conflict."""
-    from zonewise.ceph.decide.takeover import read
-    from zonewise.ceph.decide.takeover_edit import edited
+    from zonewise.ceph.decide.takeover import edit_config_map, parse_takeover_map
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.errors import NotFound
     from zonewise.kube.wire.patch import MergePatch
@@ -104,10 +103,12 @@ async def _write(
         except NotFound:
             found = None
         data = found.data if found else {}
-        before = read(data, names)
+        before = parse_takeover_map(data, names)
         gone = [_entry(before, source, names) for source in removed]
-        changes = edited(data, {_spelled(before, source, names): targets for source, targets in added.items()}, gone)
-        said = read({**data, **changes}, names)
+        changes = edit_config_map(
+            data, {_spelled(before, source, names): targets for source, targets in added.items()}, gone
+        )
+        said = parse_takeover_map({**data, **changes}, names)
         if found is None:
             body = {"metadata": {"name": place.name}, "data": changes}
             await client.create(CONFIG_MAPS, body, place.namespace, dry_run=dry_run)
@@ -122,7 +123,7 @@ def _entry(said: TakeoverMap, written: str, names: Sequence[str]) -> str:
     """As the map has it, where there is one that can be meant."""
     found = _meant(said, written, names)
     if len(found) != 1:
-        known = ", ".join(said.written()) or "none"
+        known = ", ".join(said.to_json()) or "none"
         raise ZonewiseError(f"{written!r} is not the name of one takeover; there are: {known}")
     return found[0]
 

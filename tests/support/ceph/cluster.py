@@ -1,7 +1,8 @@
-"""Nodes, volumes and claims for tests of the driver's Kubernetes side, on an API server that others may share.
+"""Nodes, volumes and claims for tests of the driver with Kubernetes, on an API server that other tests may share.
 
-Nodes are kwok's, under a run's own names and domain labels, so that several tests can have a zone-a at once. Volumes
-are as an external provisioner makes them of a CreateVolume response: one node selector term for each accessible topology.
+Nodes are simulated by kwok, with names and domain labels of their own per test, so that several tests can have a
+zone-a. Volumes are as csi-provisioner creates them from a CreateVolume response: one node selector term for each
+accessible topology.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any
 
 from support.waiting import eventually
 from zonewise.api.names import CSI_DRIVER
-from zonewise.ceph.decide.domains import DomainLabels, accessible
+from zonewise.ceph.decide.domains import DomainLabels, accessible_topology
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import NotFound
 from zonewise.kube.wire.patch import JsonPatch, MergePatch
@@ -24,8 +25,8 @@ CONFIG = "csi-config"
 CLASS = "none"
 
 
-class Bed:
-    """With a `label_prefix` of "" its domain labels are the run's own."""
+class CsiCluster:
+    """Without a `label_prefix` its domain labels are unique."""
 
     def __init__(self, client: Client, namespace: str, label_prefix: str = "") -> None:
         self.client = client
@@ -39,11 +40,14 @@ class Bed:
         self._volumes: list[str] = []
 
     async def node(self, zone: str, number: int = 1, region: str = "eu") -> str:
-        """A zone of "" makes a node without domain labels."""
+        """Without a zone the node has no domain labels."""
         manifest = kwok.manifest(0, zone or "nowhere", 0, tainted=False)
         name = f"{self.run}-{zone or 'nowhere'}-{number}"
-        where = {self.region_label: region, self.zone_label: zone} if zone else {}
-        manifest["metadata"] |= {"name": name, "labels": {"kubernetes.io/hostname": name, "bed": self.run, **where}}
+        domains = {self.region_label: region, self.zone_label: zone} if zone else {}
+        manifest["metadata"] |= {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "test-run": self.run, **domains},
+        }
         await self.client.create(NODES, manifest)
         self._nodes.append(name)
         return name
@@ -55,22 +59,22 @@ class Bed:
         return (await self.client.get(NODES, node)).metadata.labels
 
     async def until_labelled(self, node: str, labels: Mapping[str, str | None]) -> None:
-        """None for a label that must be gone."""
+        """None for a label that must not exist."""
 
-        async def is_so() -> bool:
-            found = await self.labels_of(node)
-            return all(found.get(key) == value for key, value in labels.items())
+        async def is_labelled() -> bool:
+            current = await self.labels_of(node)
+            return all(current.get(key) == value for key, value in labels.items())
 
-        await eventually(is_so, f"{node} has {labels}")
+        await eventually(is_labelled, f"{node} has {labels}")
 
     async def register(self, node: str, keys: Sequence[str]) -> None:
-        """As a kubelet does after NodeGetInfo."""
+        """As kubelet does after NodeGetInfo."""
         entry = {"name": CSI_DRIVER, "nodeID": node, "topologyKeys": sorted(keys), "allocatable": {"count": 30}}
         await self.client.create(CSI_NODES, {"metadata": {"name": node}, "spec": {"drivers": [entry]}})
 
-    async def take_over(self, said: Mapping[str, Sequence[str]] | str) -> None:
-        """Writes the map; text as it is."""
-        text = said if isinstance(said, str) else json.dumps({"version": 2, "topology-takeover": said})
+    async def take_over(self, takeovers: Mapping[str, Sequence[str]] | str) -> None:
+        """Write the takeover map; a string is written as it is."""
+        text = takeovers if isinstance(takeovers, str) else json.dumps({"version": 2, "topology-takeover": takeovers})
         body = {"metadata": {"name": CONFIG}, "data": {"config.json": text}}
         try:
             await self.client.patch(CONFIG_MAPS, CONFIG, MergePatch({"data": body["data"]}), self.namespace)
@@ -78,11 +82,11 @@ class Bed:
             await self.client.create(CONFIG_MAPS, body, self.namespace)
 
     async def volume(self, name: str, segments: tuple[tuple[str, str], ...]) -> None:
-        """A volume that is bound to a claim of the same name, reached as `accessible` says."""
-        await self.bind(name, accessible(segments))
+        """A volume of these domains, bound to a claim of the same name."""
+        await self.bind(name, accessible_topology(segments))
 
     async def bind(self, name: str, topologies: Sequence[Mapping[str, str]], **source: Any) -> None:
-        """`source`: the volume's handle and attributes, as a driver gave them."""
+        """`source`: the volume's handle and attributes, from the driver."""
         volume = f"{self.run}-{name}"
         body = volume_body(volume, topologies, self.namespace, name)
         body["spec"]["csi"] |= source
@@ -100,8 +104,8 @@ class Bed:
         await self.client.create(PERSISTENT_VOLUME_CLAIMS, claim, self.namespace)
 
         async def bound() -> bool:
-            found = await self.client.get(PERSISTENT_VOLUME_CLAIMS, name, self.namespace)
-            return found.status.phase == "Bound"
+            current = await self.client.get(PERSISTENT_VOLUME_CLAIMS, name, self.namespace)
+            return current.status.phase == "Bound"
 
         await eventually(bound, f"{name} is bound")
 
@@ -109,7 +113,7 @@ class Bed:
         body = {
             "metadata": {"name": name},
             "spec": {
-                "nodeSelector": {"bed": self.run},
+                "nodeSelector": {"test-run": self.run},
                 "terminationGracePeriodSeconds": 0,
                 "containers": [{"name": "c", "image": "none", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
                 "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}],
@@ -118,20 +122,20 @@ class Bed:
         await self.client.create(PODS, body, self.namespace)
 
     async def until_scheduled(self, name: str) -> str:
-        async def where() -> str:
+        async def node_name() -> str:
             return (await self.client.get(PODS, name, self.namespace)).spec.node_name
 
-        return await eventually(where, f"{name} is scheduled")
+        return await eventually(node_name, f"{name} is scheduled")
 
     async def until_unschedulable(self, name: str) -> None:
-        async def refused() -> bool:
-            found = (await self.client.get(PODS, name, self.namespace)).status.conditions
-            return any(condition.type == "PodScheduled" and condition.status == "False" for condition in found)
+        async def is_unschedulable() -> bool:
+            conditions = (await self.client.get(PODS, name, self.namespace)).status.conditions
+            return any(condition.type == "PodScheduled" and condition.status == "False" for condition in conditions)
 
-        await eventually(refused, f"{name} is refused")
+        await eventually(is_unschedulable, f"{name} is unschedulable")
 
     async def remove_pod(self, name: str) -> None:
-        """Its successor needs another name: kwok ends pods by their names, and may do so once more."""
+        """The next pod needs another name: kwok ends pods by name, and may do so again."""
         await self.client.delete(PODS, name, self.namespace, grace_seconds=0)
 
         async def gone() -> bool:
@@ -144,7 +148,7 @@ class Bed:
         await eventually(gone, f"{name} is gone")
 
     async def fail(self, node: str) -> None:
-        """Its kubelet falls silent: kwok lets go of it, and it is not ready."""
+        """Its kubelet stops: kwok no longer manages it, and it is not ready."""
         await self.client.patch(NODES, node, MergePatch({"metadata": {"annotations": {KWOK_ANNOTATION: None}}}))
         await self.set_ready(node, ready=False)
 

@@ -1,4 +1,4 @@
-"""The driver under test as its orchestrator sees it: a socket, requests, answers and status codes."""
+"""The driver under test as an orchestrator sees it: a socket, requests, responses and status codes."""
 
 import functools
 import json
@@ -29,10 +29,10 @@ from zonewise.lab.ceph.cluster import LabCeph
 
 PREFIX = "topology.ceph.zonewise.dev/"
 GIB, MIB = 1 << 30, 1 << 20
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
-class Refused(Exception):  # noqa: N818 - what the driver answered, not a fault
+class RpcFailed(Exception):  # noqa: N818 - an expected response, not a fault of the test
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
@@ -40,7 +40,7 @@ class Refused(Exception):  # noqa: N818 - what the driver answered, not a fault
 
 
 class Client:
-    """Calls by the names of the specification: `client.CreateVolume(name=...)`."""
+    """RPCs by their names in the CSI specification: `client.CreateVolume(name=...)`."""
 
     def __init__(self, socket: Path) -> None:
         self.channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.enable_retries", 0)])
@@ -50,15 +50,15 @@ class Client:
             for method in service.methods
         }
 
-    def call(self, name: str, request: Any, timeout: float = PATIENCE_SECONDS) -> Any:
-        service, _, answer = self._services[name]
+    def call(self, name: str, request: Any, timeout: float = TIMEOUT_SECONDS) -> Any:
+        service, _, response = self._services[name]
         send = self.channel.unary_unary(
-            f"/csi.v1.{service}/{name}", lambda message: message.SerializeToString(), answer.FromString
+            f"/csi.v1.{service}/{name}", lambda message: message.SerializeToString(), response.FromString
         )
         try:
             return send(request, timeout=timeout, wait_for_ready=True)
         except grpc.RpcError as error:
-            raise Refused(error.code().name, error.details()) from None
+            raise RpcFailed(error.code().name, error.details()) from None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._services:
@@ -67,7 +67,7 @@ class Client:
 
 
 class Driver:
-    """Requests with the secrets and parameters of a test's cluster, and what they mean filled in."""
+    """Requests with the secrets and parameters of the test's cluster."""
 
     def __init__(self, client: Client, ceph: LabCeph) -> None:
         self.client = client
@@ -95,12 +95,12 @@ class Driver:
         if size or limit:
             request.capacity_range.required_bytes = size
             request.capacity_range.limit_bytes = limit
-        for terms, where in (
+        for terms, field in (
             (preferred, request.accessibility_requirements.preferred),
             (requisite, request.accessibility_requirements.requisite),
         ):
             for term in terms:
-                where.add().segments.update(topology(term))
+                field.add().segments.update(topology(term))
         if not preferred and not requisite:
             request.ClearField("accessibility_requirements")
         if snapshot:
@@ -135,9 +135,9 @@ BLOCK = csi.VolumeCapability(block={}, access_mode={"mode": "SINGLE_NODE_WRITER"
 
 
 def topology(term: str | Mapping[str, str]) -> dict[str, str]:
-    """`"zone-a"` for its zone, or short names and values."""
-    named = {"zone": term} if isinstance(term, str) else term
-    return {f"{PREFIX}{name}": value for name, value in named.items()}
+    """`"zone-a"` for a zone, or a mapping of short names to values."""
+    segments = {"zone": term} if isinstance(term, str) else term
+    return {f"{PREFIX}{name}": value for name, value in segments.items()}
 
 
 def config_file(directory: Path, ceph: LabCeph, **changes: Any) -> Path:
@@ -156,7 +156,7 @@ def backends() -> dict[VolumeKind, VolumeBackend]:
 def serving(
     directory: Path, config: Path, ceph: LabCeph, *, timeout_seconds: float = 60, **more: Any
 ) -> Iterator[Driver]:
-    """A driver in this process."""
+    """A controller in this process."""
     clusters = CephClusters(CsiConfigFile(config), timeout_seconds)
     socket = directory / f"{uuid.uuid4().hex[:8]}.sock"
     server = GrpcServer(
@@ -177,13 +177,13 @@ def serving(
 
 
 class Process:
-    """A controller in a process of its own, that may die at a step."""
+    """A controller in a process of its own, which may crash at a crash point."""
 
     def __init__(self, directory: Path, config: Path, ceph: LabCeph, crash: str = "") -> None:
         self.socket = directory / f"{uuid.uuid4().hex[:8]}.sock"
-        self._said = directory / f"{self.socket.stem}.log"
-        self._process = _forks().Process(
-            target=csi_controller.run, args=(self.socket, config, crash, self._said), daemon=True
+        self._log = directory / f"{self.socket.stem}.log"
+        self._process = _fork_server().Process(
+            target=csi_controller.run, args=(self.socket, config, crash, self._log), daemon=True
         )
         self._process.start()
         self._wait_serving()
@@ -191,35 +191,35 @@ class Process:
         self.driver = Driver(self.client, ceph)
 
     def _wait_serving(self) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self.socket.exists():
-            assert self._process.is_alive(), self.said()
+            assert self._process.is_alive(), self.output()
             assert time.monotonic() < deadline, "the controller does not start"
             time.sleep(0.02)
 
     def died(self) -> bool:
-        """Whether it ended by SIGKILL; waits for it."""
-        self._process.join(PATIENCE_SECONDS)
+        """Waits for its exit; whether it was by SIGKILL."""
+        self._process.join(TIMEOUT_SECONDS)
         return self._process.exitcode == -signal.SIGKILL
 
-    def said(self) -> str:
-        return self._said.read_text() if self._said.exists() else ""
+    def output(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
 
     def stop(self) -> None:
         self.client.channel.close()
         if self._process.is_alive():
             self._process.terminate()
-        self._process.join(PATIENCE_SECONDS)
+        self._process.join(TIMEOUT_SECONDS)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-            raise AssertionError(f"the controller does not end: {self.said()[-2000:]}")
+            raise AssertionError(f"the controller does not exit: {self.output()[-2000:]}")
         self._process.close()
 
 
 @functools.cache
-def _forks() -> ForkServerContext:
-    """Processes come from one that has loaded what they need: starting each from nothing would take a second of a core."""
+def _fork_server() -> ForkServerContext:
+    """A fork server with all modules loaded: importing them takes a second of CPU per process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([csi_controller.__name__])
     return context
@@ -230,17 +230,17 @@ def own_cluster(config: Path) -> CephCluster:
 
 
 def findings(cluster: CephCluster, older_than_seconds: float = 0) -> list[str]:
-    """What the doctor says, for anything that is there now."""
-    seen = fsck.Fsck(cluster, backends(), {pool for pool in cluster.pools() if journal.exists(cluster, pool)})
-    return [f"{each.code} {each.what}" for each in seen.examine(time.time() + 1, older_than_seconds)]
+    """Findings of fsck, without a minimum age."""
+    checker = fsck.Fsck(cluster, backends(), {pool for pool in cluster.pools() if journal.exists(cluster, pool)})
+    return [f"{finding.code} {finding.what}" for finding in checker.examine(time.time() + 1, older_than_seconds)]
 
 
 def images(ceph: LabCeph, cluster: CephCluster) -> dict[str, list[str]]:
-    """Of each zone's pool, what is there with a name, and what is in the trash."""
-    import rbd  # noqa: PLC0415 - a binding of the system's
+    """By zone: the images of its pool, and those in the trash."""
+    import rbd  # noqa: PLC0415 - a system package
 
     return {
         zone: sorted(rbd.RBD().list(cluster.ioctx(ceph.pool(zone))))
-        + sorted(f"trash:{each['name']}" for each in rbd.RBD().trash_list(cluster.ioctx(ceph.pool(zone))))
+        + sorted(f"trash:{image['name']}" for image in rbd.RBD().trash_list(cluster.ioctx(ceph.pool(zone))))
         for zone in ceph.zones
     }

@@ -1,4 +1,4 @@
-"""A driver with its node service in a process that may be killed, volumes as a pod sees them, and what is left of them."""
+"""A driver with its node service in a process that may be killed, its volumes, and what they leave on the node."""
 
 import functools
 import multiprocessing
@@ -7,13 +7,13 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from support.ceph.driver import PATIENCE_SECONDS, PREFIX, Client, Driver
+from support.ceph.driver import PREFIX, TIMEOUT_SECONDS, Client, Driver
 from support.programs import csi_controller, csi_driver
 from zonewise.ceph.node import mounts
 from zonewise.ceph.spec import csi_pb2 as csi
@@ -23,7 +23,7 @@ Mode = csi.VolumeCapability.AccessMode
 
 
 class NodeProcess:
-    """On a node of its own: another one beside it is another node, as far as Ceph and the volumes are concerned."""
+    """Each process is a separate node, as far as Ceph and the volumes are concerned."""
 
     def __init__(self, directory: Path, config: Path, ceph: LabCeph, node: str = "node-1") -> None:
         self.node = f"{node}-{uuid.uuid4().hex[:6]}"
@@ -39,38 +39,38 @@ class NodeProcess:
     def _start(self, crash: str) -> None:
         self.socket.unlink(missing_ok=True)
         arguments = (self.socket, self._config, self.state, self.node, crash, self.log)
-        self._process = _forks().Process(target=csi_driver.run, args=arguments, daemon=True)
+        self._process = _fork_server().Process(target=csi_driver.run, args=arguments, daemon=True)
         self._process.start()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self.socket.exists():
             assert self._process.is_alive(), self.log.read_text()[-3000:]
             assert time.monotonic() < deadline, "the driver does not start"
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """As by the kernel when memory is short: nothing is cleaned up."""
+        """With SIGKILL, as by the OOM killer: nothing is cleaned up."""
         self._process.kill()
         self._process.join()
 
-    def again(self, crash: str = "") -> None:
+    def restart(self, crash: str = "") -> None:
         self.kill()
         self._start(crash)
 
-    def died(self, patience_seconds: float = PATIENCE_SECONDS) -> bool:
-        """Whether it ended by SIGKILL; waits for it."""
-        self._process.join(patience_seconds)
+    def died(self, timeout_seconds: float = TIMEOUT_SECONDS) -> bool:
+        """Waits for its exit; whether it was by SIGKILL."""
+        self._process.join(timeout_seconds)
         return self._process.exitcode == -signal.SIGKILL
 
     def stop(self) -> None:
         self.client.channel.close()
         self._process.terminate()
-        self._process.join(PATIENCE_SECONDS)
+        self._process.join(TIMEOUT_SECONDS)
         self.kill()
 
 
 @functools.cache
-def _forks() -> ForkServerContext:
-    """Processes come from one that has loaded what they need: starting each from nothing would take a second of a core."""
+def _fork_server() -> ForkServerContext:
+    """A fork server with all modules loaded: importing them takes a second of CPU per process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([csi_driver.__name__, csi_controller.__name__])  # one server for both
     return context
@@ -78,7 +78,7 @@ def _forks() -> ForkServerContext:
 
 @contextmanager
 def running(process: NodeProcess) -> Iterator[NodeProcess]:
-    """Nothing may be left on its node at the end."""
+    """Asserts at the end that nothing is left on its node."""
     try:
         yield process
     finally:
@@ -88,15 +88,17 @@ def running(process: NodeProcess) -> Iterator[NodeProcess]:
 
 
 class Volume:
-    """One volume on one node: staged and published under a directory of its own."""
+    """A volume on one node, staged and published below a directory of its own."""
 
-    def __init__(self, process: NodeProcess, volume: csi.Volume, directory: Path, how: csi.VolumeCapability) -> None:
+    def __init__(
+        self, process: NodeProcess, volume: csi.Volume, directory: Path, volume_capability: csi.VolumeCapability
+    ) -> None:
         self.process = process
         self.volume = volume
-        self.how = how
-        place = directory / f"{process.node}-{uuid.uuid4().hex[:6]}"
-        place.mkdir()
-        self.staging, self.target = place / "staging", place / "target"
+        self.capability = volume_capability
+        own = directory / f"{process.node}-{uuid.uuid4().hex[:6]}"
+        own.mkdir()
+        self.staging, self.target = own / "staging", own / "target"
         self.staging.mkdir()
 
     @property
@@ -107,7 +109,7 @@ class Volume:
         self.process.client.NodeStageVolume(
             volume_id=self.id,
             staging_target_path=str(self.staging),
-            volume_capability=self.how,
+            volume_capability=self.capability,
             secrets=self.process.secrets,
             volume_context=self.volume.volume_context,
         )
@@ -117,7 +119,7 @@ class Volume:
             volume_id=self.id,
             staging_target_path=str(self.staging),
             target_path=str(target or self.target),
-            volume_capability=self.how,
+            volume_capability=self.capability,
             readonly=readonly,
         )
 
@@ -127,12 +129,12 @@ class Volume:
     def unstage(self) -> None:
         self.process.client.NodeUnstageVolume(volume_id=self.id, staging_target_path=str(self.staging))
 
-    def bring(self) -> "Volume":
+    def stage_and_publish(self) -> "Volume":
         self.stage()
         self.publish()
         return self
 
-    def take(self) -> None:
+    def unpublish_and_unstage(self) -> None:
         self.unpublish()
         self.unstage()
 
@@ -143,21 +145,25 @@ class Volume:
         ).capacity_bytes
 
     def stats(self) -> dict[str, csi.VolumeUsage]:
-        answer = self.process.client.NodeGetVolumeStats(volume_id=self.id, volume_path=str(self.target))
-        return {csi.VolumeUsage.Unit.Name(each.unit): each for each in answer.usage}
+        response = self.process.client.NodeGetVolumeStats(volume_id=self.id, volume_path=str(self.target))
+        return {csi.VolumeUsage.Unit.Name(usage.unit): usage for usage in response.usage}
 
     def health(self) -> list[str]:
-        answer = self.process.client.NodeGetVolumeHealth(volume_id=self.id)
-        return [each.reason for each in answer.volume_health.health_statuses]
+        response = self.process.client.NodeGetVolumeHealth(volume_id=self.id)
+        return [status.reason for status in response.volume_health.health_statuses]
+
+
+MakeVolume = Callable[..., Volume]
+"""Creates a volume for a test, with the arguments of the fixture `make_volume`."""
 
 
 def capability(*, block: bool = False, filesystem: str = "", mode: str = "SINGLE_NODE_WRITER") -> csi.VolumeCapability:
-    how: dict[str, Any] = {"block": {}} if block else {"mount": {"fs_type": filesystem}}
-    return csi.VolumeCapability(access_mode={"mode": mode}, **how)
+    access_type: dict[str, Any] = {"block": {}} if block else {"mount": {"fs_type": filesystem}}
+    return csi.VolumeCapability(access_mode={"mode": mode}, **access_type)
 
 
 def leftovers(process: NodeProcess) -> list[str]:
-    """What a node should have none of when every volume is unstaged. It is taken away, so that a failure spoils nothing else."""
+    """Mounts, daemons, devices and records that remain with no volume staged. They are removed, so that other tests do not fail."""
     mounted = [mount.point for mount in mounts.table() if f"/{process.node}" in mount.point]
     daemons = [int(file.parts[2]) for file in Path("/proc").glob("[0-9]*/cwd") if process.node in _link(file)]
     devices = [file for file in Path("/sys/block").glob("loop*/loop/backing_file") if process.node in _read(file)]
@@ -193,17 +199,28 @@ def command_lines() -> str:
     return "\n".join(_read(file) for file in Path("/proc").glob("[0-9]*/cmdline"))
 
 
-def objects(cluster: Any, pools: Mapping[str, str], beginning: str) -> dict[str, int]:
-    """How many objects whose name begins so lie in each pool, in any namespace: by zone."""
-    import rados  # noqa: PLC0415 - a binding of the system's
+def objects(cluster: Any, pools: Mapping[str, str], prefix: str) -> dict[str, int]:
+    """By zone: the number of objects with this prefix in its pool, in all namespaces."""
+    import rados  # noqa: PLC0415 - a system package
 
     counts = {}
     for zone, pool in pools.items():
         io = cluster.rados.open_ioctx(pool)
         io.set_namespace(rados.LIBRADOS_ALL_NSPACES)
-        counts[zone] = sum(each.key.startswith(beginning) for each in io.list_objects())
+        counts[zone] = sum(item.key.startswith(prefix) for item in io.list_objects())
         io.close()
     return counts
 
 
-__all__ = ["PREFIX", "Mode", "NodeProcess", "Volume", "capability", "command_lines", "leftovers", "objects", "running"]
+__all__ = [
+    "PREFIX",
+    "MakeVolume",
+    "Mode",
+    "NodeProcess",
+    "Volume",
+    "capability",
+    "command_lines",
+    "leftovers",
+    "objects",
+    "running",
+]

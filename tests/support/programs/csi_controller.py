@@ -1,4 +1,4 @@
-"""A controller in a process of its own, forked from one that has everything loaded: it dies at a step, if told which."""
+"""A controller in a process of its own, from a fork server; may crash at a crash point."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ from zonewise.ceph.grpc_server import GrpcServer
 from zonewise.ceph.identity import IdentityService
 
 
-def run(socket: Path, config: Path, crash: str, said: Path) -> None:
-    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def run(socket: Path, config: Path, crash: str, log_file: Path) -> None:
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     log.configure()
@@ -25,7 +25,7 @@ def run(socket: Path, config: Path, crash: str, said: Path) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
     clusters = CephClusters(CsiConfigFile(config), 60)
-    # Nobody may be taken for dead on a busy machine.
+    # Long timeouts, so that a slow process on a busy machine does not count as dead.
     rbd = {VolumeKind.RBD: RbdBackend(patience_seconds=60)}
     controller = ControllerService(clusters, rbd, abandoned_after_seconds=600)
     server = GrpcServer(f"unix://{socket}", {"Identity": IdentityService(), "Controller": controller})

@@ -1,4 +1,4 @@
-"""The whole driver in a process of its own, forked from one that has everything loaded: it dies at a step, if told which."""
+"""The whole driver in a process of its own, from a fork server; may crash at a crash point."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ from zonewise.ceph.controller.service import ControllerService
 from zonewise.ceph.decide.ids import VolumeKind
 from zonewise.ceph.grpc_server import GrpcServer
 from zonewise.ceph.identity import IdentityService
-from zonewise.ceph.node import capabilities
+from zonewise.ceph.node.service import build_node_service
 
 
-def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Path) -> None:
-    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def run(socket: Path, config: Path, state: Path, node: str, crash: str, log_file: Path) -> None:
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     log.configure("json", "debug")
@@ -35,11 +35,11 @@ def run(socket: Path, config: Path, state: Path, node: str, crash: str, said: Pa
             "Identity": IdentityService(),
             "Controller": ControllerService(
                 clusters, {VolumeKind.RBD: RbdBackend(), VolumeKind.CEPHFS: CephFsBackend()}, abandoned_after_seconds=0
-            ),  # the only one
-            "Node": capabilities.make(clusters, node, lambda: topology, state_directory=state),
+            ),  # there is no other controller
+            "Node": build_node_service(clusters, node, lambda: topology, state_directory=state),
         },
     )
     server.start()
     stopping.wait()
     server.stop(5)
-    os._exit(0)  # threads of Ceph's libraries may still be at work
+    os._exit(0)  # threads of Ceph's libraries may still run

@@ -1,4 +1,4 @@
-"""Who may use which kind of volume how."""
+"""Volume access: which access mode each kind of volume supports."""
 
 import pytest
 
@@ -6,27 +6,27 @@ from zonewise.ceph.decide import access
 from zonewise.ceph.decide.access import AccessMode, VolumeAccess
 from zonewise.ceph.decide.errors import CsiError
 from zonewise.ceph.decide.ids import VolumeKind
-from zonewise.ceph.node.rbd_stage import strangers
+from zonewise.ceph.node.rbd_stage import conflicting_clients
 from zonewise.ceph.spec import csi_pb2 as csi
 
-WRITERS_ON_NODES = {AccessMode.MULTI_NODE_SINGLE_WRITER, AccessMode.MULTI_NODE_MULTI_WRITER}
+MULTI_NODE_WRITERS = {AccessMode.MULTI_NODE_SINGLE_WRITER, AccessMode.MULTI_NODE_MULTI_WRITER}
 
 
-def test_our_modes_are_those_of_the_specification() -> None:
+def test_access_modes_match_the_csi_specification() -> None:
     assert [mode.value for mode in AccessMode] == list(csi.VolumeCapability.AccessMode.Mode.keys())
 
 
 @pytest.mark.parametrize("mode", [mode for mode in AccessMode if mode is not AccessMode.UNKNOWN])
-def test_every_kind_and_mode(mode: AccessMode) -> None:
-    assert bool(access.refusal(VolumeKind.RBD, VolumeAccess(mode))) == (mode in WRITERS_ON_NODES)
+def test_access_modes_supported_by_each_kind(mode: AccessMode) -> None:
+    assert bool(access.refusal(VolumeKind.RBD, VolumeAccess(mode))) == (mode in MULTI_NODE_WRITERS)
     assert not access.refusal(VolumeKind.RBD, VolumeAccess(mode, is_block=True))
     assert not access.refusal(VolumeKind.CEPHFS, VolumeAccess(mode))
     assert access.refusal(VolumeKind.CEPHFS, VolumeAccess(mode, is_block=True))
 
 
-def test_only_file_systems_that_we_can_make() -> None:
+def test_unsupported_file_systems_are_rejected() -> None:
     assert not access.refusal(VolumeKind.RBD, VolumeAccess(AccessMode.SINGLE_NODE_WRITER, filesystem="xfs"))
-    assert "none of ext4, xfs" in access.refusal(
+    assert "use ext4 or xfs" in access.refusal(
         VolumeKind.RBD, VolumeAccess(AccessMode.SINGLE_NODE_WRITER, filesystem="ntfs")
     )
 
@@ -40,10 +40,10 @@ def test_only_file_systems_that_we_can_make() -> None:
         csi.VolumeCapability(mount={"mount_flags": ["a\nb"]}, access_mode={"mode": "SINGLE_NODE_WRITER"}),
     ],
 )
-def test_what_says_too_little_or_too_much_is_refused(capability: csi.VolumeCapability) -> None:
-    with pytest.raises(CsiError) as refused:
-        access.read(capability)
-    assert refused.value.code == "INVALID_ARGUMENT"
+def test_incomplete_capabilities_are_rejected(capability: csi.VolumeCapability) -> None:
+    with pytest.raises(CsiError) as error:
+        access.parse_capability(capability)
+    assert error.value.code == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,7 @@ def test_what_says_too_little_or_too_much_is_refused(capability: csi.VolumeCapab
         (AccessMode.MULTI_NODE_MULTI_WRITER, {"a", "b"}, {"a"}, set()),
     ],
 )
-def test_who_is_in_the_way(mode: AccessMode, watchers: set[str], lockers: set[str], expected: set[str]) -> None:
-    assert strangers(VolumeAccess(mode), watchers, lockers) == expected
+def test_clients_that_conflict_with_an_access_mode(
+    mode: AccessMode, watchers: set[str], lockers: set[str], expected: set[str]
+) -> None:
+    assert conflicting_clients(VolumeAccess(mode), watchers, lockers) == expected

@@ -1,4 +1,4 @@
-"""The driver's entry in a CSINode: removed and made anew in two writes that may be far apart."""
+"""The driver's entry in a CSINode: removed and added again in two writes, which may be far apart."""
 
 from typing import Any
 
@@ -17,19 +17,19 @@ def entry(*keys: str) -> dict[str, Any]:
     return {"name": CSI_DRIVER, "nodeID": "n-1", "topologyKeys": list(keys), "allocatable": {"count": 40}}
 
 
-def test_an_entry_that_is_right_or_that_nobody_made_is_left_alone() -> None:
+def test_correct_or_missing_entry_needs_no_change() -> None:
     assert next_change(csi_node(OTHER, entry("b", "a")), ["a", "b"]) is None
     assert next_change(csi_node(OTHER), ["a"]) is None
     assert next_change({"metadata": {"name": "n"}, "spec": {}}, ["a"]) is None
 
 
-def test_an_entry_follows_in_two_writes() -> None:
-    found = csi_node(OTHER, entry("a"))
-    leave = next_change(found, ["b", "a"])
+def test_changed_keys_need_two_writes() -> None:
+    before = csi_node(OTHER, entry("a"))
+    leave = next_change(before, ["b", "a"])
     assert leave is not None
     assert leave.step is CsiNodeStep.LEAVE
     assert leave.body["spec"]["drivers"] == [OTHER]
-    assert found == csi_node(OTHER, entry("a")), "what was read stays as it was"
+    assert before == csi_node(OTHER, entry("a")), "the argument is not changed"
     join = next_change(leave.body, ["b", "a"])
     assert join is not None
     assert join.step is CsiNodeStep.JOIN
@@ -37,7 +37,7 @@ def test_an_entry_follows_in_two_writes() -> None:
     assert next_change(join.body, ["a", "b"]) is None
 
 
-def test_what_the_kubelet_did_in_between_counts() -> None:
+def test_entry_added_by_kubelet_in_between_is_kept() -> None:
     leave = next_change(csi_node(entry("a")), ["b"])
     assert leave is not None
     leave.body["spec"]["drivers"] = [entry("b")]
@@ -47,9 +47,9 @@ def test_what_the_kubelet_did_in_between_counts() -> None:
     assert clear.body == csi_node(entry("b")) | {"metadata": {"name": "n", "annotations": {}}}
 
 
-def test_a_spoiled_note_is_removed() -> None:
-    for spoiled in ("{", "[]", "7"):
-        clear = next_change(csi_node(OTHER, **{REJOINING: spoiled}), ["b"])
+def test_invalid_annotation_is_removed() -> None:
+    for invalid in ("{", "[]", "7"):
+        clear = next_change(csi_node(OTHER, **{REJOINING: invalid}), ["b"])
         assert clear is not None
         assert clear.step is CsiNodeStep.CLEAR
         assert clear.body["metadata"]["annotations"] == {}

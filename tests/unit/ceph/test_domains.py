@@ -1,4 +1,4 @@
-"""Domains as CSI speaks of them: labels to segments, requests to segments, and from where a volume can be reached."""
+"""CSI topology: labels and requests to segments, and the accessible topology of volumes."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ SEED = (
 values = st.from_regex(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", fullmatch=True)
 
 
-def test_the_labels_of_the_design_are_read_in_their_order_and_in_todays_spelling() -> None:
+def test_labels_keep_their_order_and_get_current_keys() -> None:
     labels = DomainLabels.parse(SEED)
     assert labels.keys == (
         "topology.kubernetes.io/region",
@@ -44,7 +44,7 @@ def test_segments_of_nodes(node: dict[str, str], segments: domains.Segments) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "names no label"),
         (" ; ", "names no label"),
@@ -52,26 +52,26 @@ def test_segments_of_nodes(node: dict[str, str], segments: domains.Segments) -> 
         ("zone;zone", "twice"),
         ("topology.kubernetes.io/zone;failure-domain.beta.kubernetes.io/zone", "twice"),
         ("example.com/zone;topology.kubernetes.io/zone", "both end in 'zone'"),
-        ("example.com/unlabelled", "uses itself"),
+        ("example.com/unlabelled", "the driver reserves"),
     ],
 )
-def test_labels_that_make_no_domains_are_one_line(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as error:
+def test_invalid_domain_labels_are_rejected_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
         DomainLabels.parse(text)
     assert "\n" not in str(error.value)
 
 
-def test_a_zone_lies_in_its_region() -> None:
+def test_zone_is_within_its_region() -> None:
     zone = (("region", "eu"), ("zone", "eu-1"))
-    assert domains.lies_in(zone, (("region", "eu"),))
-    assert domains.lies_in(zone, zone)
-    assert not domains.lies_in((("region", "eu"),), zone)
-    assert not domains.lies_in(zone, (("region", "us"),))
+    assert domains.is_within(zone, (("region", "eu"),))
+    assert domains.is_within(zone, zone)
+    assert not domains.is_within((("region", "eu"),), zone)
+    assert not domains.is_within(zone, (("region", "us"),))
 
 
-def test_a_volume_is_reached_from_its_domain_and_from_who_takes_it_over() -> None:
-    assert domains.accessible(()) == []
-    assert domains.accessible((("region", "eu"), ("zone", "eu-1"))) == [
+def test_volume_accessible_from_domain_and_takeover_labels() -> None:
+    assert domains.accessible_topology(()) == []
+    assert domains.accessible_topology((("region", "eu"), ("zone", "eu-1"))) == [
         {f"{CSI_TOPOLOGY_PREFIX}region": "eu", f"{CSI_TOPOLOGY_PREFIX}zone": "eu-1"},
         {f"{CSI_TAKEOVER_PREFIX}zone.eu-1": ACTIVE},
         {f"{CSI_TAKEOVER_PREFIX}region.eu": ACTIVE},
@@ -79,31 +79,31 @@ def test_a_volume_is_reached_from_its_domain_and_from_who_takes_it_over() -> Non
 
 
 @given(name=values, value=values)
-def test_every_takeover_has_a_label_that_the_server_takes(name: str, value: str) -> None:
+def test_every_takeover_key_is_a_valid_label(name: str, value: str) -> None:
     assert key_problem(domains.takeover_key(name, value)) is None
 
 
-def test_long_names_stay_apart() -> None:
+def test_long_takeover_keys_stay_distinct() -> None:
     one, two = (domains.takeover_key("zone", "z" * 62 + last) for last in "ab")
     assert one != two
 
 
-def test_what_is_not_ours_in_a_request_is_not_read() -> None:
-    asked = {
+def test_foreign_keys_of_a_request_are_ignored() -> None:
+    topology = {
         f"{CSI_TOPOLOGY_PREFIX}zone": "a",
         f"{CSI_TAKEOVER_PREFIX}zone.b": ACTIVE,
         UNLABELLED: "true",
         "other.io/zone": "c",
     }
-    assert domains.segments_of(asked) == (("zone", "a"),)
+    assert domains.segments_of(topology) == (("zone", "a"),)
 
 
-def test_allowed_topologies_may_say_the_labels_of_nodes() -> None:
+def test_allowed_topologies_may_use_node_labels() -> None:
     names = ("region", "zone")
     assert domains.segments_of({"topology.kubernetes.io/zone": "a"}, names) == (("zone", "a"),)
     assert domains.segments_of({"failure-domain.beta.kubernetes.io/zone": "a"}, names) == (("zone", "a"),)
-    assert domains.unreadable({"topology.kubernetes.io/zone": "a", f"{CSI_TOPOLOGY_PREFIX}rack": "r"}, names) == ""
+    assert domains.unknown_key({"topology.kubernetes.io/zone": "a", f"{CSI_TOPOLOGY_PREFIX}rack": "r"}, names) == ""
     assert (
-        domains.unreadable({f"{CSI_TOPOLOGY_PREFIX}zone": "a", "kubernetes.io/hostname": "n"}, names)
+        domains.unknown_key({f"{CSI_TOPOLOGY_PREFIX}zone": "a", "kubernetes.io/hostname": "n"}, names)
         == "kubernetes.io/hostname"
     )

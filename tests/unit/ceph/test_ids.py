@@ -1,4 +1,4 @@
-"""Ids say where a volume is; whatever else is sent as one is none."""
+"""Volume ids: round trips, and rejection of anything else."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType, VolumeId, VolumeKind
 
 numbers = st.integers(0, 0xFFFFFFFF)
-made = st.builds(
+volume_ids = st.builds(
     VolumeId,
     st.sampled_from(VolumeKind),
     st.sampled_from(ObjectType),
@@ -21,41 +21,41 @@ made = st.builds(
 )
 
 
-@given(made)
-def test_an_id_is_read_as_it_was_written(which: VolumeId) -> None:
-    assert ids.parse(str(which)) == which
-    assert len(str(which)) <= ids.LONGEST
-    assert str(which).isprintable()
+@given(volume_ids)
+def test_ids_survive_a_round_trip(volume_id: VolumeId) -> None:
+    assert ids.parse_volume_id(str(volume_id)) == volume_id
+    assert len(str(volume_id)) <= ids.LONGEST
+    assert str(volume_id).isprintable()
 
 
 @given(st.text())
-def test_anything_else_is_none(text: str) -> None:
-    found = ids.parse(text)
-    assert found is None or str(found) == text
+def test_other_text_is_no_id(text: str) -> None:
+    parsed = ids.parse_volume_id(text)
+    assert parsed is None or str(parsed) == text
 
 
 @given(st.text(), st.binary(min_size=4, max_size=4), st.binary(min_size=4, max_size=4))
-def test_a_name_has_one_key_and_each_volume_of_it_another_token(name: str, one: bytes, other: bytes) -> None:
-    tokens = [ids.token_of(name, each) for each in (one, other)]
+def test_tokens_of_a_name_share_its_hash(name: str, one: bytes, other: bytes) -> None:
+    tokens = [ids.token_of(name, randomness) for randomness in (one, other)]
     assert {token[: ids.HASH_DIGITS] for token in tokens} == {ids.name_hash(name)}
     assert (tokens[0] == tokens[1]) == (one == other)
 
 
 @pytest.mark.parametrize("name", ["", "n" * 129, "ü" * 65, "a\nb", "a\0b", "\u202e", "\ud800"])
-def test_names_that_are_none(name: str) -> None:
-    with pytest.raises(CsiError) as refused:
+def test_invalid_names_are_rejected(name: str) -> None:
+    with pytest.raises(CsiError) as error:
         ids.check_name(name, "the volume")
-    assert refused.value.code is GrpcCode.INVALID_ARGUMENT
-    assert len(str(refused.value)) < 300
+    assert error.value.code is GrpcCode.INVALID_ARGUMENT
+    assert len(str(error.value)) < 300
 
 
 @pytest.mark.parametrize("name", ["pvc-1", "../../etc/passwd", "a b", "n" * 128, "名前"])
-def test_names_only_become_hashes_so_almost_any_will_do(name: str) -> None:
+def test_any_printable_name_is_accepted(name: str) -> None:
     assert ids.check_name(name, "the volume") == name
 
 
 @pytest.mark.parametrize(
-    ("image", "thing"),
+    ("image", "object_type"),
     [
         (f"csi-vol-{'0a' * 16}", "vol"),
         (f"csi-snap-{'0a' * 16}", "snap"),
@@ -65,7 +65,7 @@ def test_names_only_become_hashes_so_almost_any_will_do(name: str) -> None:
         ("data", None),
     ],
 )
-def test_only_what_is_ours_is_taken_for_it(image: str, thing: str | None) -> None:
-    """The doctor removes what no journal knows: it may not take another driver's volume for that."""
-    found = ids.named(image)
-    assert (found[0] if found is not None else None) == thing
+def test_images_of_other_drivers_are_not_recognised(image: str, object_type: str | None) -> None:
+    """`csi doctor` removes images that are in no journal, but never those of another driver."""
+    parsed = ids.parse_image_name(image)
+    assert (parsed[0] if parsed is not None else None) == object_type

@@ -1,11 +1,11 @@
-"""What the lab's provisioner asks the driver for, and the PersistentVolume that it writes of the answer."""
+"""Lab provisioner: the CreateVolumeRequest for a claim, and the PersistentVolume of the response."""
 
 from typing import Any
 
 import pytest
 
 from zonewise.api.names import CSI_DRIVER, CSI_TOPOLOGY_PREFIX
-from zonewise.ceph.lab_provisioner import done_with, request_for, volume_for
+from zonewise.ceph.lab_provisioner import released_handle, request_for, volume_for
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.objects.storage import (
     CSIVolumeSource,
@@ -20,19 +20,19 @@ SIDECARS = "csi.storage.k8s.io/fstype"
 
 
 def claim(node: str = "b-1", volume: str = "", provisioner: str = CSI_DRIVER) -> dict[str, Any]:
-    said = {"volume.kubernetes.io/selected-node": node, "volume.kubernetes.io/storage-provisioner": provisioner}
+    annotations = {"volume.kubernetes.io/selected-node": node, "volume.kubernetes.io/storage-provisioner": provisioner}
     spec = {"volumeName": volume, "accessModes": ["ReadWriteOnce"], "storageClassName": "ceph-rbd"}
-    metadata = {"name": "data", "namespace": "shop", "uid": "u1", "annotations": said}
+    metadata = {"name": "data", "namespace": "shop", "uid": "u1", "annotations": annotations}
     return {"metadata": metadata, "spec": spec | {"resources": {"requests": {"storage": "1Gi"}}}}
 
 
-def test_a_volume_is_asked_for_where_the_pod_will_be() -> None:
-    asked = request_for(claim(), {"type": "rbd", SIDECARS: "ext4"}, NODES)
-    assert asked.name == "pvc-u1"
-    assert asked.capacity_range.required_bytes == 1 << 30
-    assert asked.parameters["type"] == "rbd"
-    assert SIDECARS not in asked.parameters
-    preferred = [dict(each.segments) for each in asked.accessibility_requirements.preferred]
+def test_request_prefers_the_topology_of_the_selected_node() -> None:
+    request = request_for(claim(), {"type": "rbd", SIDECARS: "ext4"}, NODES)
+    assert request.name == "pvc-u1"
+    assert request.capacity_range.required_bytes == 1 << 30
+    assert request.parameters["type"] == "rbd"
+    assert SIDECARS not in request.parameters
+    preferred = [dict(topology.segments) for topology in request.accessibility_requirements.preferred]
     assert preferred[0] == {ZONE: "b"}
     assert {ZONE: "a"} in preferred
 
@@ -40,11 +40,11 @@ def test_a_volume_is_asked_for_where_the_pod_will_be() -> None:
 @pytest.mark.parametrize(
     "unready", [claim("new"), claim("gone"), claim(volume="pvc-u1"), claim(provisioner="other.example")]
 )
-def test_nothing_is_asked_for_before_it_can_be_answered(unready: dict[str, Any]) -> None:
+def test_no_request_for_claims_that_are_not_ready(unready: dict[str, Any]) -> None:
     assert request_for(unready, {}, NODES) is None
 
 
-def test_the_volume_is_reached_as_the_driver_says() -> None:
+def test_node_affinity_is_the_accessible_topology() -> None:
     topologies = [csi.Topology(segments={ZONE: "b"}), csi.Topology(segments={"takeover": "active"})]
     volume = volume_for(
         claim(), csi.Volume(volume_id="id", volume_context={"pool": "p"}, accessible_topology=topologies)
@@ -55,7 +55,7 @@ def test_the_volume_is_reached_as_the_driver_says() -> None:
     assert volume["spec"]["claimRef"]["uid"] == "u1"
 
 
-def test_a_volume_that_is_reached_from_everywhere_is_tied_to_no_node() -> None:
+def test_no_node_affinity_without_accessible_topology() -> None:
     assert "nodeAffinity" not in volume_for(claim(), csi.Volume(volume_id="id"))["spec"]
 
 
@@ -68,10 +68,10 @@ def test_a_volume_that_is_reached_from_everywhere_is_tied_to_no_node() -> None:
         ("other.example", "Delete", "Released", ""),
     ],
 )
-def test_only_what_was_released_and_need_not_be_retained_is_deleted(
+def test_only_released_volumes_with_policy_delete_are_deleted(
     driver: str, policy: str, phase: str, handle: str
 ) -> None:
     spec = PersistentVolumeSpec(
         csi=CSIVolumeSource(driver=driver, volume_handle="id"), persistent_volume_reclaim_policy=policy
     )
-    assert done_with(PersistentVolume(spec=spec, status=PersistentVolumeStatus(phase=phase))) == handle
+    assert released_handle(PersistentVolume(spec=spec, status=PersistentVolumeStatus(phase=phase))) == handle

@@ -1,4 +1,4 @@
-"""Which mapper is taken, and how the ones that this machine has no kernel for read what their kernel says."""
+"""Choice of the RBD mapper, and parsing for mappers whose kernel support may be missing on the test machine."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from zonewise.ceph.node import cephfs_stage, filesystems
-from zonewise.ceph.node.mappers import MappedImage, Mapper, MapperClient, MapperError, choose
+from zonewise.ceph.node.mappers import MappedImage, Mapper, MapperClient, MapperError, choose_mapper
 from zonewise.ceph.node.mappers.krbd import KernelRbd
 from zonewise.ceph.node.mappers.nbd import listed_device
 from zonewise.ceph.node.mappers.storage_daemon import _command
@@ -25,25 +25,25 @@ class Named:
         return self._lacks
 
 
-def mappers(*each: Named) -> list[Mapper]:
-    return cast("list[Mapper]", list(each))
+def mappers(*named: Named) -> list[Mapper]:
+    return cast("list[Mapper]", list(named))
 
 
-def test_the_first_that_works_is_taken_and_the_others_are_told() -> None:
-    choice = choose(mappers(Named("one", "no kernel"), Named("two"), Named("three")))
+def test_first_available_mapper_is_chosen() -> None:
+    choice = choose_mapper(mappers(Named("one", "no kernel"), Named("two"), Named("three")))
     assert choice.mapper.name == "two"
-    assert choice.reason == "two works here; one does not: no kernel"
+    assert choice.reason == "two is available; one is not: no kernel"
 
 
-def test_the_one_that_was_asked_for_or_none() -> None:
-    assert choose(mappers(Named("one"), Named("two")), "two").mapper.name == "two"
-    with pytest.raises(MapperError, match="two does not: no nbd"):
-        choose(mappers(Named("one"), Named("two", "no nbd")), "two")
+def test_requested_mapper_is_chosen_or_rejected() -> None:
+    assert choose_mapper(mappers(Named("one"), Named("two")), "two").mapper.name == "two"
+    with pytest.raises(MapperError, match="two is not: no nbd"):
+        choose_mapper(mappers(Named("one"), Named("two", "no nbd")), "two")
     with pytest.raises(UsageError, match="one of one, two"):
-        choose(mappers(Named("one"), Named("two")), "three")
+        choose_mapper(mappers(Named("one"), Named("two")), "three")
 
 
-def test_the_kernel_s_mapping_is_found_by_cluster_pool_and_name(tmp_path: Path) -> None:
+def test_krbd_device_is_found_by_cluster_pool_and_name(tmp_path: Path) -> None:
     devices = {
         "0": {"pool": "rbd-a", "name": "csi-vol-1", "pool_ns": "", "cluster_fsid": "other", "current_snap": "-"},
         "1": {"pool": "rbd-a", "name": "csi-vol-1", "pool_ns": "", "cluster_fsid": "ours", "current_snap": "snap"},
@@ -62,7 +62,7 @@ def test_the_kernel_s_mapping_is_found_by_cluster_pool_and_name(tmp_path: Path) 
     assert mapper.device(MappedImage("rbd-a", "csi-vol-2"), own) is None
 
 
-def test_rbd_nbd_s_mapping_is_that_of_our_process() -> None:
+def test_nbd_device_is_found_by_process_id() -> None:
     entry: dict[str, Any] = {"pool": "rbd-a", "namespace": "", "image": "csi-vol-1", "snap": "-"}
     listing = json.dumps([entry | {"id": 7, "device": "/dev/nbd0"}, entry | {"id": 8, "device": "/dev/nbd1"}])
     assert listed_device(listing, IMAGE, 8) == "/dev/nbd1"
@@ -70,19 +70,19 @@ def test_rbd_nbd_s_mapping_is_that_of_our_process() -> None:
     assert listed_device("", IMAGE, 8) is None
 
 
-def test_no_key_in_a_command_nor_in_what_is_shown_of_a_client() -> None:
+def test_key_is_in_no_command_and_no_repr() -> None:
     client = MapperClient("[global]\n", "csi", "c2VjcmV0")
     command = _command(client, MappedImage("a,b", "i"), read_only=True)
     assert "c2VjcmV0" not in repr(client) + " ".join(command)
     assert "pool=a,,b" in " ".join(command)
 
 
-def test_which_kernels_know_cephfs() -> None:
+def test_kernel_support_for_cephfs() -> None:
     assert cephfs_stage.kernel_knows_ceph("nodev\tsysfs\n\text4\nnodev\tceph\n")
     assert not cephfs_stage.kernel_knows_ceph("nodev\tfuse\nfuseblk\n\txfs\n")
 
 
-def test_the_size_of_ext4_by_its_superblock() -> None:
+def test_ext4_size_from_its_superblock() -> None:
     block = bytearray(1024)
     block[0x4:0x8] = (5 << 18).to_bytes(4, "little")
     block[0x18:0x1C] = (2).to_bytes(4, "little")  # blocks of 4 KiB

@@ -1,4 +1,4 @@
-"""The kernel's table of mounts, as text."""
+"""The kernel's mount table."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TABLE = (
 )
 
 
-def test_fields_are_read_and_escapes_undone() -> None:
+def test_mountinfo_fields_are_parsed_and_unescaped() -> None:
     first, second, third = mounts.parse(TABLE)
     assert (first.device, first.root, first.point, first.filesystem, first.source) == (
         *("98:0", "/mnt1", "/mnt2", "ext3", "/dev/root"),
@@ -20,7 +20,7 @@ def test_fields_are_read_and_escapes_undone() -> None:
     assert (third.filesystem, third.read_only) == ("fuse.ceph-fuse", False)
 
 
-def test_the_last_of_those_on_one_point_is_on_top() -> None:
+def test_last_mount_on_a_point_is_on_top() -> None:
     table = mounts.parse(TABLE)
     top = mounts.at("/var/lib/a b/", table)
     assert top is not None
@@ -28,12 +28,12 @@ def test_the_last_of_those_on_one_point_is_on_top() -> None:
     assert mounts.at("/nowhere", table) is None
 
 
-def test_a_path_is_followed_but_for_its_last_part(tmp_path: Path) -> None:
+def test_canonical_path_keeps_the_last_component(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "real" / "end").symlink_to("/elsewhere")
-    assert mounts.where(str(tmp_path / "link" / "end")) == str(tmp_path / "real" / "end")
+    assert mounts.canonical_path(str(tmp_path / "link" / "end")) == str(tmp_path / "real" / "end")
 
 
-def test_the_kernel_s_own_table_is_understood() -> None:
+def test_table_of_the_running_kernel_is_parsed() -> None:
     assert any(mount.point == "/proc" for mount in mounts.table())

@@ -1,4 +1,4 @@
-"""Classes and configurations, right and wrong: what is wrong is named, and what was meant is guessed."""
+"""StorageClass parameters and driver configuration, valid and invalid."""
 
 import json
 from pathlib import Path
@@ -22,8 +22,8 @@ TWO = CsiConfig({"one": ONE, "two": ClusterConfig("two", ("10.0.0.2",))})
 ZONES = [{"poolName": "pa", "dataPool": "ec", "domainSegments": [{"domainLabel": "x.io/zone", "value": "a"}]}]
 
 
-def test_what_a_class_can_say() -> None:
-    read = parameters.read(
+def test_all_parameters_are_parsed() -> None:
+    parsed = parameters.parse_parameters(
         {
             "clusterID": "two",
             "pool": "journal",
@@ -39,34 +39,38 @@ def test_what_a_class_can_say() -> None:
         TWO,
         ("region", "zone"),
     )
-    assert (read.kind, read.cluster, read.pool) == (VolumeKind.RBD, "two", "journal")
-    assert read.rules == (PoolRule("pa", "ec", (("zone", "a"),)),)
-    assert (read.balance, read.is_immediate, read.clone_domain) == (PoolBalance.SPACE, True, CloneDomain.REQUESTED)
-    assert (read.overcommit, read.features) == (2.5, ("layering", "exclusive-lock"))
-    assert read.for_node == {"mounter": "krbd"}
+    assert (parsed.kind, parsed.cluster, parsed.pool) == (VolumeKind.RBD, "two", "journal")
+    assert parsed.rules == (PoolRule("pa", "ec", (("zone", "a"),)),)
+    assert (parsed.balance, parsed.is_immediate, parsed.clone_domain) == (
+        PoolBalance.SPACE,
+        True,
+        CloneDomain.REQUESTED,
+    )
+    assert (parsed.overcommit, parsed.features) == (2.5, ("layering", "exclusive-lock"))
+    assert parsed.for_node == {"mounter": "krbd"}
 
 
-def test_what_a_class_leaves_out() -> None:
-    read = parameters.read({"pool": "p", "dataPool": "ec"}, CONFIG)
-    assert (read.cluster, read.rules) == ("one", (PoolRule("p", "ec"),))
-    files = parameters.read({"fsName": "fs"}, CONFIG)
+def test_defaults_of_missing_parameters() -> None:
+    parsed = parameters.parse_parameters({"pool": "p", "dataPool": "ec"}, CONFIG)
+    assert (parsed.cluster, parsed.rules) == ("one", (PoolRule("p", "ec"),))
+    files = parameters.parse_parameters({"fsName": "fs"}, CONFIG)
     assert (files.kind, files.filesystem, files.group, files.rules) == (VolumeKind.CEPHFS, "fs", "csi", (PoolRule(""),))
 
 
-def test_pools_of_the_configuration_serve_classes_without_any() -> None:
+def test_pools_of_the_configuration_are_the_default() -> None:
     both = {"pool": "journal", "topologyConstrainedPools": ZONES}
     settings = CsiConfig({"one": ClusterConfig("one", ("m",), rbd=both)})
-    assert parameters.read({}, settings).rules[0].pool == "pa"
-    own = parameters.read({"topologyConstrainedPools": '[{"poolName": "mine"}]'}, settings)
+    assert parameters.parse_parameters({}, settings).rules[0].pool == "pa"
+    own = parameters.parse_parameters({"topologyConstrainedPools": '[{"poolName": "mine"}]'}, settings)
     assert own.rules == (PoolRule("mine"),)
 
 
-WRONG: dict[str, tuple[dict[str, str], str]] = {
-    "no cluster": ({"pool": "p"}, "parameter clusterID '' is in no configuration; configured: one, two"),
+INVALID: dict[str, tuple[dict[str, str], str]] = {
+    "no cluster": ({"pool": "p"}, "parameter clusterID '' is not in the driver's configuration, which has one, two"),
     "no pool": ({"clusterID": "one"}, "parameter pool is missing"),
     "no file system": ({"clusterID": "one", "type": "cephfs"}, "parameter fsName is missing"),
     "kind": ({"clusterID": "one", "type": "nfs"}, "parameter type is 'nfs'; write rbd or cephfs"),
-    "spelling": ({"clusterID": "one", "Pool": "p"}, "parameter Pool is no parameter.*did you mean 'pool'"),
+    "spelling": ({"clusterID": "one", "Pool": "p"}, "parameter Pool is not a parameter.*did you mean 'pool'"),
     "balance": ({"clusterID": "one", "pool": "p", "balance": "even"}, "write random or space or count"),
     "binding": ({"clusterID": "one", "pool": "p", "volumeBindingMode": "Later"}, "write Immediate or Wait"),
     "overcommit": ({"clusterID": "one", "pool": "p", "overcommit": "-1"}, "parameter overcommit is '-1'"),
@@ -77,18 +81,18 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_classes(said: dict[str, str], message: str) -> None:
-    with pytest.raises(CsiError, match=message) as refused:
-        parameters.read(said, TWO)
-    assert refused.value.code is GrpcCode.INVALID_ARGUMENT
+@pytest.mark.parametrize(("invalid", "message"), INVALID.values(), ids=INVALID)
+def test_invalid_parameters_are_rejected(invalid: dict[str, str], message: str) -> None:
+    with pytest.raises(CsiError, match=message) as error:
+        parameters.parse_parameters(invalid, TWO)
+    assert error.value.code is GrpcCode.INVALID_ARGUMENT
 
 
 POOLS: dict[str, tuple[Any, str]] = {
     "no list": ({}, "must be a list of pools"),
     "no object": (["pa"], "a pool must be an object"),
     "no name": ([{"domainSegments": []}], "a pool without 'poolName'"),
-    "a path": ([{"poolName": "../pa"}], "'../pa' is no name"),
+    "a path": ([{"poolName": "../pa"}], "'../pa' is not a valid name"),
     "misspelt": ([{"poolName": "p", "domainSegment": []}], "did you mean 'domainSegments'"),
     "no value": ([{"poolName": "p", "domainSegments": [{"domainLabel": "zone"}]}], "needs 'domainLabel' and 'value'"),
     "bad value": (
@@ -110,22 +114,22 @@ POOLS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("listed", "message"), POOLS.values(), ids=POOLS)
-def test_wrong_pools(listed: Any, message: str) -> None:
+def test_invalid_topology_constrained_pools_are_rejected(listed: Any, message: str) -> None:
     with pytest.raises(CsiError, match=message):
-        parameters.read({"pool": "j", "topologyConstrainedPools": json.dumps(listed)}, CONFIG)
+        parameters.parse_parameters({"pool": "j", "topologyConstrainedPools": json.dumps(listed)}, CONFIG)
 
 
 @given(st.dictionaries(st.text(max_size=30), st.text(max_size=60), max_size=4), st.text(max_size=200))
-def test_whatever_is_said_is_read_or_refused(said: dict[str, str], pools: str) -> None:
-    refused = None
+def test_any_input_is_parsed_or_rejected(random: dict[str, str], pools: str) -> None:
+    rejection = None
     try:
-        parameters.read({"pool": "p", **said, "topologyConstrainedPools": pools}, CONFIG)
+        parameters.parse_parameters({"pool": "p", **random, "topologyConstrainedPools": pools}, CONFIG)
     except CsiError as error:
-        refused = error
-    assert refused is None or (refused.code is GrpcCode.INVALID_ARGUMENT and len(str(refused)) < 1000)
+        rejection = error
+    assert rejection is None or (rejection.code is GrpcCode.INVALID_ARGUMENT and len(str(rejection)) < 1000)
 
 
-def test_configurations_of_both_versions() -> None:
+def test_both_versions_of_the_configuration_are_parsed() -> None:
     cluster = {"clusterID": "one", "monitors": ["10.0.0.1:6789"], "userID": "csi", "keyFile": "/key"}
     new = config.parse(json.dumps({"version": 2, "topology-takeover": {}, "clusters": [cluster]}))
     assert new == config.parse(json.dumps([cluster]))
@@ -135,22 +139,22 @@ def test_configurations_of_both_versions() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ({"clusters": {}}, "must be a list"),
         ([{"clusterID": "a b", "monitors": ["m"]}], 'every cluster needs a "clusterID"'),
         ([{"clusterID": "one"}], "'one': \"monitors\" must be"),
-        ([{"clusterID": "one", "monitors": ["m"], "monitor": "m"}], "unknown 'monitor'"),
-        ([{"clusterID": "one", "monitors": ["m"], "userID": "csi"}], "go together"),
-        ([{"clusterID": "one", "monitors": ["m"]}] * 2, "names cluster 'one' twice"),
-        ([{"clusterID": "one", "monitors": ["m"], "rbd": {"pools": []}}], "unknown 'pools'"),
+        ([{"clusterID": "one", "monitors": ["m"], "monitor": "m"}], "unknown key 'monitor'"),
+        ([{"clusterID": "one", "monitors": ["m"], "userID": "csi"}], "must be set together"),
+        ([{"clusterID": "one", "monitors": ["m"]}] * 2, "has cluster 'one' twice"),
+        ([{"clusterID": "one", "monitors": ["m"], "rbd": {"pools": []}}], "unknown key 'pools'"),
     ],
 )
-def test_wrong_configurations(document: Any, message: str) -> None:
+def test_invalid_configurations_are_rejected(document: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         config.parse(document if isinstance(document, str) else json.dumps(document))
 
 
-def test_a_configuration_that_is_edited_badly_stays_as_it_was(tmp_path: Path) -> None:
+def test_invalid_edit_keeps_the_last_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('[{"clusterID": "one", "monitors": ["m"]}]')
     settings = CsiConfigFile(path)

@@ -1,4 +1,4 @@
-"""Where a volume goes: a table of named cases, and what holds for every class and request."""
+"""Pool choice: a table of named cases, and properties of every class and request."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ A, B, C = ((("zone", zone),) for zone in "abc")
 WEST, EAST = ((("region", region),) for region in ("west", "east"))
 ZONAL = (PoolRule("pa", segments=A), PoolRule("pb", segments=B), PoolRule("pc", segments=C))
 MIXED = (PoolRule("west", segments=WEST), PoolRule("a", segments=A), PoolRule("all"))
-Said = tuple[str, Segments, str]
+Expected = tuple[str, Segments, str]
 
 
 def storage_class(*rules: PoolRule, **more: object) -> StorageClassParameters:
@@ -29,148 +29,157 @@ def states(**free: int) -> dict[str, PoolState]:
     return {name: PoolState(name, size * GIB) for name, size in free.items()}
 
 
-def asked(*preferred: Segments, requisite: tuple[Segments, ...] = ()) -> TopologyRequirement:
+def prefer(*preferred: Segments, requisite: tuple[Segments, ...] = ()) -> TopologyRequirement:
     return TopologyRequirement(requisite or preferred, preferred)
 
 
-CASES: dict[str, tuple[StorageClassParameters, TopologyRequirement, float, Said]] = {
-    "the first preferred": (storage_class(*ZONAL), asked(B, A), 0.0, ("pb", B, "PreferredDomain")),
-    "the node's rack lies in a zone": (
+CASES: dict[str, tuple[StorageClassParameters, TopologyRequirement, float, Expected]] = {
+    "first preferred domain": (storage_class(*ZONAL), prefer(B, A), 0.0, ("pb", B, "PreferredDomain")),
+    "rack within a zone": (
         storage_class(*ZONAL),
-        asked((("region", "west"), ("zone", "b"), ("rack", "r1"))),
+        prefer((("region", "west"), ("zone", "b"), ("rack", "r1"))),
         0.0,
         ("pb", B, "PreferredDomain"),
     ),
-    "a region's pool serves its zones": (
+    "pool of a region serves its zones": (
         storage_class(*MIXED),
-        asked((("region", "west"), ("zone", "b"))),
+        prefer((("region", "west"), ("zone", "b"))),
         0.0,
         ("west", WEST, "PreferredDomain"),
     ),
-    "the narrowest wins": (
+    "narrowest domain wins": (
         storage_class(*MIXED),
-        asked((("region", "west"), ("zone", "a"))),
+        prefer((("region", "west"), ("zone", "a"))),
         0.0,
         ("a", A, "PreferredDomain"),
     ),
-    "a pool for everywhere comes last": (storage_class(*MIXED), asked(EAST), 0.9, ("all", (), "PreferredDomain")),
-    "a wide wish takes a pool inside it": (
+    "pool without a domain comes last": (storage_class(*MIXED), prefer(EAST), 0.9, ("all", (), "PreferredDomain")),
+    "wide preference, narrower pool": (
         storage_class(PoolRule("p", segments=(*WEST, *A))),
-        asked(WEST),
+        prefer(WEST),
         0.0,
         ("p", (*WEST, *A), "PreferredDomain"),
     ),
-    "nothing asked, by chance": (storage_class(*ZONAL), TopologyRequirement(), 0.5, ("pb", (), "AnyDomain")),
-    "nothing asked, one pool": (storage_class(PoolRule("p")), TopologyRequirement(), 0.5, ("p", (), "OnlyPool")),
-    "no preference, some required": (
+    "no requirement, random": (storage_class(*ZONAL), TopologyRequirement(), 0.5, ("pb", (), "AnyDomain")),
+    "no requirement, one pool": (storage_class(PoolRule("p")), TopologyRequirement(), 0.5, ("p", (), "OnlyPool")),
+    "requisite without preference": (
         storage_class(*ZONAL),
         TopologyRequirement(requisite=(A, C)),
         0.9,
         ("pc", (), "AnyDomain"),
     ),
-    "immediate, whatever is preferred": (
+    "immediate binding ignores preference": (
         storage_class(*ZONAL, is_immediate=True),
-        asked(A, B, C),
+        prefer(A, B, C),
         0.99,
         ("pc", (), "AnyDomain"),
     ),
-    "a domain without a pool": (
+    "preferred domain without a pool": (
         storage_class(*ZONAL),
-        asked((("zone", "new"),), requisite=((("zone", "new"),), B)),
+        prefer((("zone", "new"),), requisite=((("zone", "new"),), B)),
         0.9,
         ("pb", (), "UnknownDomain"),
     ),
-    "only domains without a pool": (storage_class(*ZONAL), asked((("zone", "new"),)), 0.0, ("pa", (), "UnknownDomain")),
-    "a node without domains": (storage_class(*ZONAL), asked(()), 0.0, ("pa", (), "AnyDomain")),
+    "only domains without a pool": (
+        storage_class(*ZONAL),
+        prefer((("zone", "new"),)),
+        0.0,
+        ("pa", (), "UnknownDomain"),
+    ),
+    "node without domains": (storage_class(*ZONAL), prefer(()), 0.0, ("pa", (), "AnyDomain")),
 }
 
 
-@pytest.mark.parametrize(("wanted", "requirement", "draw", "said"), CASES.values(), ids=CASES)
-def test_choice(wanted: StorageClassParameters, requirement: TopologyRequirement, draw: float, said: Said) -> None:
-    chosen = pool_choice.choose(wanted, requirement, {}, GIB, draw)
-    assert (chosen.rule.pool, chosen.domain, chosen.reason.code) == said
+@pytest.mark.parametrize(("storage", "requirement", "draw", "expected"), CASES.values(), ids=CASES)
+def test_chosen_pool_domain_and_reason(
+    storage: StorageClassParameters, requirement: TopologyRequirement, draw: float, expected: Expected
+) -> None:
+    chosen = pool_choice.choose(storage, requirement, {}, GIB, draw)
+    assert (chosen.rule.pool, chosen.domain, chosen.reason.code) == expected
     assert chosen.rule.pool in chosen.reason.sentence
 
 
-def test_pools_that_can_not_take_it_are_left_out_and_named() -> None:
-    known = {
-        "pa": PoolState("pa", GIB, is_serving=False, problem="0 of its 1 OSDs are up, and 1 are needed"),
+def test_unusable_pools_are_skipped_and_named_in_the_error() -> None:
+    pool_states = {
+        "pa": PoolState("pa", GIB, is_serving=False, problem="0 of its 1 OSDs are up, 1 are needed"),
         "pb": PoolState("pb", 9 * GIB, is_full=True, problem="its quota is used up"),
         "pc": PoolState("pc", GIB),
     }
-    wanted = storage_class(*ZONAL, overcommit=2.0)
-    assert pool_choice.choose(wanted, TopologyRequirement(), known, GIB, 0.0).rule.pool == "pc"
-    with pytest.raises(CsiError) as refused:
-        pool_choice.choose(wanted, TopologyRequirement(), known, 3 * GIB, 0.0)
-    assert refused.value.code is GrpcCode.RESOURCE_EXHAUSTED
+    storage = storage_class(*ZONAL, overcommit=2.0)
+    assert pool_choice.choose(storage, TopologyRequirement(), pool_states, GIB, 0.0).rule.pool == "pc"
+    with pytest.raises(CsiError) as error:
+        pool_choice.choose(storage, TopologyRequirement(), pool_states, 3 * GIB, 0.0)
+    assert error.value.code is GrpcCode.RESOURCE_EXHAUSTED
     for word in ("pa is not serving (0 of its 1 OSDs", "pb is full (its quota", "pc has 1073741824 bytes free"):
-        assert word in str(refused.value)
+        assert word in str(error.value)
     with pytest.raises(CsiError, match="no pool of domain zone=a"):
-        pool_choice.choose(wanted, asked(A, C), known, GIB, 0.0)  # a pod waits there, so that no other domain will do
+        pool_choice.choose(storage, prefer(A, C), pool_states, GIB, 0.0)  # a pod waits there: no other domain is tried
 
 
 @pytest.mark.parametrize(
     ("balance", "share"),
     [(PoolBalance.RANDOM, (1, 1, 1)), (PoolBalance.SPACE, (1, 2, 5)), (PoolBalance.COUNT, (4, 2, 1))],
 )
-def test_chances(balance: PoolBalance, share: tuple[int, int, int]) -> None:
-    known = {
+def test_balance_weights(balance: PoolBalance, share: tuple[int, int, int]) -> None:
+    pool_states = {
         "pa": PoolState("pa", 1 * GIB, volumes=0),
         "pb": PoolState("pb", 2 * GIB, volumes=1),
         "pc": PoolState("pc", 5 * GIB, volumes=3),
     }
-    wanted = storage_class(*ZONAL, balance=balance)
+    storage = storage_class(*ZONAL, balance=balance)
     draws = [(number + 0.5) / 840 for number in range(840)]
-    seen = Counter(pool_choice.choose(wanted, TopologyRequirement(), known, 1, draw).rule.pool for draw in draws)
-    assert [seen[name] for name in ("pa", "pb", "pc")] == [840 * part // sum(share) for part in share]
+    counts = Counter(
+        pool_choice.choose(storage, TopologyRequirement(), pool_states, 1, draw).rule.pool for draw in draws
+    )
+    assert [counts[name] for name in ("pa", "pb", "pc")] == [840 * part // sum(share) for part in share]
 
 
-def test_copies_stay_with_their_source_unless_the_class_says_otherwise() -> None:
-    wanted = storage_class(*ZONAL)
-    chosen = pool_choice.choose_for_copy(wanted, asked(B, requisite=(A, B)), PoolRule("pa", segments=A))
+def test_copies_stay_in_the_pool_of_their_source() -> None:
+    storage = storage_class(*ZONAL)
+    chosen = pool_choice.choose_for_copy(storage, prefer(B, requisite=(A, B)), PoolRule("pa", segments=A))
     assert chosen is not None
     assert (chosen.rule.pool, chosen.domain, chosen.reason.code) == ("pa", A, "SourceDomain")
     with pytest.raises(CsiError, match="cloneDomain: requested"):
-        pool_choice.choose_for_copy(wanted, asked(B), PoolRule("pa", segments=A))
-    everywhere = pool_choice.choose_for_copy(wanted, asked(B), PoolRule("pa"))
+        pool_choice.choose_for_copy(storage, prefer(B), PoolRule("pa", segments=A))
+    everywhere = pool_choice.choose_for_copy(storage, prefer(B), PoolRule("pa"))
     assert everywhere is not None
     assert everywhere.domain == ()
     assert (
         pool_choice.choose_for_copy(
-            storage_class(*ZONAL, clone_domain=CloneDomain.REQUESTED), asked(B), PoolRule("pa", segments=A)
+            storage_class(*ZONAL, clone_domain=CloneDomain.REQUESTED), prefer(B), PoolRule("pa", segments=A)
         )
         is None
     )
 
 
 def test_capacity() -> None:
-    wanted = storage_class(*ZONAL, overcommit=3.0)
-    known = states(pa=1, pb=2, pc=4)
-    assert pool_choice.capacity(wanted, A, known) == (GIB, 3 * GIB)
-    assert pool_choice.capacity(wanted, (), known) == (7 * GIB, 12 * GIB)
-    assert pool_choice.capacity(wanted, (("zone", "new"),), known) == (7 * GIB, 12 * GIB)
-    assert pool_choice.capacity(storage_class(*ZONAL, overcommit=0.0), B, known) == (2 * GIB, 0)
-    dead = known | {"pa": PoolState("pa", 9 * GIB, is_serving=False)}
-    assert pool_choice.capacity(wanted, A, dead) == (0, 0)
+    storage = storage_class(*ZONAL, overcommit=3.0)
+    pool_states = states(pa=1, pb=2, pc=4)
+    assert pool_choice.capacity(storage, A, pool_states) == (GIB, 3 * GIB)
+    assert pool_choice.capacity(storage, (), pool_states) == (7 * GIB, 12 * GIB)
+    assert pool_choice.capacity(storage, (("zone", "new"),), pool_states) == (7 * GIB, 12 * GIB)
+    assert pool_choice.capacity(storage_class(*ZONAL, overcommit=0.0), B, pool_states) == (2 * GIB, 0)
+    dead = pool_states | {"pa": PoolState("pa", 9 * GIB, is_serving=False)}
+    assert pool_choice.capacity(storage, A, dead) == (0, 0)
 
 
-def test_where_data_goes_to_another_pool_that_one_counts_too() -> None:
+def test_data_pool_counts_for_state_and_capacity() -> None:
     rule = PoolRule("pa", "ec", A)
-    wanted = storage_class(rule, PoolRule("pb", "ec", B), overcommit=2.0)
-    known = {**states(pa=1, pb=1, ec=4)}
-    assert pool_choice.needed(wanted.rules) == {"pa", "pb", "ec"}
-    assert pool_choice.choose(wanted, asked(A), known, 8 * GIB, 0.0).rule == rule
-    assert pool_choice.capacity(wanted, (), known) == (4 * GIB, 8 * GIB)  # once, though two pools have their data there
-    full = known | {"ec": PoolState("ec", 4 * GIB, is_full=True, problem="its quota is used up")}
+    storage = storage_class(rule, PoolRule("pb", "ec", B), overcommit=2.0)
+    pool_states = {**states(pa=1, pb=1, ec=4)}
+    assert pool_choice.pools_of(storage.rules) == {"pa", "pb", "ec"}
+    assert pool_choice.choose(storage, prefer(A), pool_states, 8 * GIB, 0.0).rule == rule
+    assert pool_choice.capacity(storage, (), pool_states) == (4 * GIB, 8 * GIB)  # the shared data pool counts once
+    full = pool_states | {"ec": PoolState("ec", 4 * GIB, is_full=True, problem="its quota is used up")}
     with pytest.raises(CsiError, match=r"pa is full \(its data pool ec: its quota is used up\)"):
-        pool_choice.choose(wanted, asked(A), full, GIB, 0.0)
-    down = known | {"pa": PoolState("pa", GIB, is_serving=False, problem="0 of its 1 OSDs are up")}
+        pool_choice.choose(storage, prefer(A), full, GIB, 0.0)
+    down = pool_states | {"pa": PoolState("pa", GIB, is_serving=False, problem="0 of its 1 OSDs are up")}
     with pytest.raises(CsiError, match=r"pa is not serving \(0 of its 1 OSDs are up\)"):
-        pool_choice.choose(wanted, asked(A), down, GIB, 0.0)
+        pool_choice.choose(storage, prefer(A), down, GIB, 0.0)
 
 
 segments = st.dictionaries(st.sampled_from(["region", "zone", "rack"]), st.sampled_from("ab"), max_size=3).map(
-    lambda found: tuple(found.items())
+    lambda labels: tuple(labels.items())
 )
 rules = st.lists(st.builds(PoolRule, st.sampled_from(["p0", "p1", "p2", "p3"]), st.just(""), segments), min_size=1)
 requirements = st.builds(
@@ -179,21 +188,21 @@ requirements = st.builds(
 
 
 @given(rules, requirements, st.floats(0, 1, exclude_max=True))
-def test_there_is_always_a_pool_of_the_class_and_an_honest_domain(
+def test_choice_is_a_pool_of_the_class_with_a_matching_domain(
     listed: list[PoolRule], requirement: TopologyRequirement, draw: float
 ) -> None:
     chosen = pool_choice.choose(storage_class(*listed), requirement, {}, GIB, draw)
     assert chosen.rule in listed
     assert chosen.domain in {(), chosen.rule.segments}
-    if chosen.domain:  # then the pod's node is in it, or it lies where the pod may go
+    if chosen.domain:  # it contains the preferred domain, or is within it
         first = set(requirement.preferred[0])
         assert set(chosen.domain) <= first or first <= set(chosen.domain)
 
 
 @given(rules, requirements, st.floats(0, 1, exclude_max=True))
-def test_a_retry_with_the_same_request_would_accept_what_was_chosen(
+def test_retry_of_a_request_accepts_the_chosen_pool(
     listed: list[PoolRule], requirement: TopologyRequirement, draw: float
 ) -> None:
     whole = TopologyRequirement((*requirement.requisite, *requirement.preferred), requirement.preferred)
     chosen = pool_choice.choose(storage_class(*listed), whole, {}, GIB, draw)
-    assert pool_choice.reachable(chosen.domain, whole)
+    assert pool_choice.satisfies(chosen.domain, whole)

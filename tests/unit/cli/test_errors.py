@@ -146,8 +146,8 @@ def test_a_context_that_nobody_knows(name: str, capsys: pytest.CaptureFixture[st
     ("targets", "expected"),
     [
         (["zone-b"], "can't take over itself"),
-        (["all", "zone-a"], "says it alone"),
-        (["rack=r1"], "is no domain label"),
+        (["all", "zone-a"], "must be the only one"),
+        (["rack=r1"], "is not a domain label"),
         (["zone a"], "zone a"),
     ],
 )

@@ -3,8 +3,8 @@
 from typing import Any
 
 from zonewise.api.names import CSI_DRIVER
-from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, accessible, takeover_key
-from zonewise.ceph.decide.takeover import NOTHING, TakeoverDomain, TakeoverMap
+from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, accessible_topology, takeover_key
+from zonewise.ceph.decide.takeover import NO_TAKEOVERS, TakeoverDomain, TakeoverMap
 from zonewise.diagnostics.decide.explain import volume as explain_volume
 from zonewise.diagnostics.decide.explain.volume import VolumeFacts, VolumeReach, VolumeReport
 from zonewise.objects import Condition, Metadata, Node, NodeStatus
@@ -23,7 +23,7 @@ def node(name: str, zone: str = "", *, ready: bool = True, **more: str) -> Node:
 def volume(segments: Segments, **attributes: str) -> dict[str, Any]:
     terms = [
         {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in term.items()]}
-        for term in accessible(segments)
+        for term in accessible_topology(segments)
     ]
     spec: dict[str, Any] = {
         "storageClassName": "ceph-rbd",
@@ -34,7 +34,7 @@ def volume(segments: Segments, **attributes: str) -> dict[str, Any]:
     return {"metadata": {"name": "pv"}, "spec": spec}
 
 
-def told(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NOTHING) -> VolumeReport:
+def told(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NO_TAKEOVERS) -> VolumeReport:
     return explain_volume.account(VolumeFacts("shop/data", body, nodes, LABELS, takeovers))
 
 

@@ -1,1 +1,1 @@
-"""Ceph itself: connections, RBD images, CephFS subvolumes, the manager."""
+"""Ceph access: connections, RBD images, CephFS subvolumes, the manager."""

@@ -1,11 +1,11 @@
-"""The binding of librbd, and the small questions that everything about RBD images asks by it."""
+"""librbd binding: loading it, and small queries on RBD images."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from zonewise.ceph.backend.cluster import CephCluster
-from zonewise.ceph.backend.rbd_fast_create import FENCED, KNOWN, bits_said
+from zonewise.ceph.backend.rbd_fast_create import ALL_FEATURES, REQUIRED_FEATURES, parse_features
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.model import VolumeLocation
 
@@ -16,7 +16,7 @@ _RBD: Any = None
 
 
 def library() -> Any:
-    """The binding of the system's, loaded when a volume is first touched: other commands do without it."""
+    """The `rbd` module, a system package: loaded on first use, since most commands do not need it."""
     global _RBD  # noqa: PLW0603 - a module, loaded once
     if _RBD is None:
         import rbd  # noqa: PLC0415
@@ -25,34 +25,34 @@ def library() -> Any:
     return _RBD
 
 
-def io_of(cluster: CephCluster, place: VolumeLocation) -> Any:
-    """Of the place's pool, whatever it is called now."""
-    return cluster.ioctx(place.pool_id or place.pool)
+def ioctx_of(cluster: CephCluster, location: VolumeLocation) -> Any:
+    """For the location's pool by id, since it may have been renamed."""
+    return cluster.ioctx(location.pool_id or location.pool)
 
 
-def io_if_there(cluster: CephCluster, place: VolumeLocation) -> Any:
-    """None where the pool was removed, with all that was in it."""
+def ioctx_or_none(cluster: CephCluster, location: VolumeLocation) -> Any:
+    """None if the pool does not exist any more."""
     try:
-        return io_of(cluster, place)
+        return ioctx_of(cluster, location)
     except CsiError as error:
         if error.code is not GrpcCode.NOT_FOUND:
             raise
         return None
 
 
-def names(io: Any) -> list[str]:
-    found: list[str] = library().RBD().list(io)
-    return found
+def image_names(io: Any) -> list[str]:
+    names: list[str] = library().RBD().list(io)
+    return names
 
 
 def parent_of(image: rbd.Image) -> tuple[str, str, str] | None:
-    """Pool, id and name of the image that this one shares data with."""
+    """Pool, id and name of a clone's parent image."""
     try:
         spec = image.get_parent_image_spec()
-        number = image.parent_id()
+        image_id = image.parent_id()
     except library().ImageNotFound:
         return None
-    return spec["pool_name"], number, spec["image_name"]
+    return spec["pool_name"], image_id, spec["image_name"]
 
 
 def metadata_of(image: rbd.Image, key: str) -> str | None:
@@ -62,13 +62,13 @@ def metadata_of(image: rbd.Image, key: str) -> str | None:
         return None
 
 
-def feature_bits(cluster: CephCluster, io: Any, said: tuple[str, ...]) -> int:
-    """Of a class; where it says nothing the default of the pool or the cluster, with the lock by which Ceph shuts out who was cut off."""
+def feature_bits(cluster: CephCluster, io: Any, features: tuple[str, ...]) -> int:
+    """Of the StorageClass, or the default of pool or cluster with the required features."""
     rbd = library()
-    if said:
-        return sum(getattr(rbd, f"RBD_FEATURE_{name.upper().replace('-', '_')}") for name in set(said))
+    if features:
+        return sum(getattr(rbd, f"RBD_FEATURE_{name.upper().replace('-', '_')}") for name in set(features))
     try:
         default = rbd.RBD().config_get(io, "rbd_default_features")
     except KeyError:
         default = cluster.option("rbd_default_features")
-    return (bits_said(default) or 0) & KNOWN | FENCED
+    return (parse_features(default) or 0) & ALL_FEATURES | REQUIRED_FEATURES

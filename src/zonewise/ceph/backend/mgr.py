@@ -1,8 +1,8 @@
-"""Commands of Ceph's manager, each with a time limit of our own.
+"""Commands of the Ceph manager, with a timeout of our own.
 
-librados has one, but when it runs out the answer that comes late is written into memory that was given back (seen in 16.2, where
-it aborts the process). So the manager is asked through a connection without limits, in a thread that is left behind when it takes
-too long. While a manager is away only so many may wait: who comes then is told at once.
+librados has a timeout, but a reply after it is written into freed memory (seen in 16.2, where it aborts the process).
+So commands are sent through a connection without timeouts, in a thread that is left behind when it takes too long. The
+number of such threads is limited: beyond it calls fail at once.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 
-MOST_WAITING = 64
+MAX_WAITING: Final = 64
 
-Answer = tuple[int, bytes, str]
+Reply = tuple[int, bytes, str]
 
 
 class CephMgr:
@@ -27,19 +27,20 @@ class CephMgr:
         self._handle: Any = None
         self._waiting = 0
 
-    def command(self, text: str, input_bytes: bytes, *, timeout: int) -> Answer:  # noqa: ARG002 - as librados has it
+    def command(self, text: str, input_bytes: bytes, *, timeout: int) -> Reply:  # noqa: ARG002 - signature of librados
         handle = self._enter()
-        future: Future[Answer] = Future()
-        threading.Thread(target=self._ask, args=(handle, text, input_bytes, future), name="mgr", daemon=True).start()
+        future: Future[Reply] = Future()
+        threading.Thread(target=self._send, args=(handle, text, input_bytes, future), name="mgr", daemon=True).start()
         try:
             return future.result(self._timeout_seconds)
         except TimeoutError:
             raise CsiError(
-                GrpcCode.UNAVAILABLE, f"Ceph's manager did not answer within {self._timeout_seconds:g} s"
+                GrpcCode.UNAVAILABLE,
+                f"the Ceph manager did not answer within {self._timeout_seconds:g} s: check `ceph mgr stat`",
             ) from None
 
     def close(self) -> None:
-        """Unless somebody still waits: what he waits for would be pulled away under him."""
+        """Keeps the connection open while a call is waiting on it."""
         with self._lock:
             if self._handle is not None and not self._waiting:
                 self._handle.shutdown()
@@ -47,22 +48,25 @@ class CephMgr:
 
     def _enter(self) -> Any:
         with self._lock:
-            if self._waiting >= MOST_WAITING:
-                raise CsiError(GrpcCode.UNAVAILABLE, f"{self._waiting} calls wait for Ceph's manager already")
+            if self._waiting >= MAX_WAITING:
+                raise CsiError(
+                    GrpcCode.UNAVAILABLE,
+                    f"{self._waiting} calls are waiting for the Ceph manager already: check `ceph mgr stat`",
+                )
             if self._handle is None:
                 self._handle = self._connect()
             self._waiting += 1
             return self._handle
 
-    def _ask(self, handle: Any, text: str, input_bytes: bytes, future: Future[Answer]) -> None:
+    def _send(self, handle: Any, text: str, input_bytes: bytes, future: Future[Reply]) -> None:
         try:
-            answer = handle.mgr_command(text, input_bytes)
-        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
+            reply = handle.mgr_command(text, input_bytes)
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             self._leave()
             future.set_exception(error)
         else:
             self._leave()
-            future.set_result(answer)
+            future.set_result(reply)
 
     def _leave(self) -> None:
         with self._lock:

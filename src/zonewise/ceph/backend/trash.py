@@ -1,36 +1,36 @@
-"""Images that were deleted while copies depended on them: in RBD's trash they have no name any more, and go with the last of the copies.
+"""RBD trash: deleted images that still have clones. They are removed with the last clone.
 
-Two processes that remove one image at the same time can hang in librbd 16, as `exclusion` tells. The deletions of two copies have entries of
-their own in the journal, so who removes what both came from says so in that image itself: by a compare and set in its header, which
-goes with it.
+Two processes that remove one image at the same time can hang in librbd 16, see `controller.locks`. Two clones have
+journal entries of their own, so their common parent needs a lock, too: an owner id in the parent's header, set by
+compare-and-set and removed with it.
 """
 
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import Any, Final
 
 from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.backend.librbd import library, metadata_of, parent_of
 from zonewise.ceph.controller.locks import OperationPending, VolumeLocks
-from zonewise.ceph.crash_points import CrashPoint, reach
+from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide import ids
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType
 
-_KEPT = "zonewise.kept"  # metadata of an image that we put into the trash: what a person put there is that person's
-_REMOVER = "zonewise.remover"  # metadata of one that is being removed from there: the mark of the process that does it
-_IN_HEADER = "metadata_"  # how RBD's class names metadata in the omap of a header
+_KEPT: Final = "zonewise.kept"  # image metadata: moved to the trash by this driver, not by a user
+_REMOVER: Final = "zonewise.remover"  # image metadata: the owner id of the process that removes it
+_METADATA_PREFIX: Final = "metadata_"  # of image metadata in the omap of a header
 
 
 class RbdTrash:
     def __init__(self, patience_seconds: float) -> None:
-        """`patience_seconds`: for how long a removal that another process has begun is left to it."""
-        self._claims = VolumeLocks(patience_seconds)
-        self._busy = OperationPending()
+        """`patience_seconds`: how long a removal is left to the process that started it."""
+        self._locks = VolumeLocks(patience_seconds)
+        self._pending = OperationPending()
 
-    def keep(self, io: Any, name: str) -> None:
-        """Fine where it is gone meanwhile."""
+    def move_in(self, io: Any, name: str) -> None:
+        """No error if the image does not exist any more."""
         rbd = library()
         try:
             with rbd.Image(io, name) as image:
@@ -39,88 +39,89 @@ class RbdTrash:
         except rbd.ImageNotFound:
             pass
 
-    def purge(self, cluster: CephCluster, pool: str | int, name: str, *, patiently: bool = True) -> None:
-        """Remove an image if it was kept for copies and there are none left; then what it was a copy of.
+    def purge(self, cluster: CephCluster, pool: str | int, name: str, *, wait: bool = True) -> None:
+        """Remove an image if it was kept for its clones and has none left; then its own parent likewise.
 
-        ABORTED while another is at it; who does not wait `patiently` only asks whether anybody has the image open.
+        Raises ABORTED while another process removes it. Without `wait` that only counts while the image is open.
         """
         origin: tuple[str | int, str] | None = (pool, name)
         while origin is not None:
-            origin = self._purged(cluster, *origin, patiently=patiently)
+            origin = self._purge_one(cluster, *origin, wait=wait)
 
-    def unneeded(self, io: Any) -> list[str]:
-        """Names of images of ours that no copy needs any more."""
+    def unused(self, io: Any) -> list[str]:
+        """Names of this driver's images without clones."""
         rbd = library()
-        found = []
-        for each in rbd.RBD().trash_list(io):
-            if ids.named(each["name"]) is None:
+        unused = []
+        for entry in rbd.RBD().trash_list(io):
+            if ids.parse_image_name(entry["name"]) is None:
                 continue
             try:
-                with rbd.Image(io, image_id=each["id"], read_only=True) as image:
-                    if _is_unneeded(image):
-                        found.append(each["name"])
+                with rbd.Image(io, image_id=entry["id"], read_only=True) as image:
+                    if _is_unused(image):
+                        unused.append(entry["name"])
             except rbd.ImageNotFound:
                 continue
-        return found
+        return unused
 
-    def _purged(
-        self, cluster: CephCluster, pool: str | int, name: str, *, patiently: bool
+    def _purge_one(
+        self, cluster: CephCluster, pool: str | int, name: str, *, wait: bool
     ) -> tuple[str | int, str] | None:
-        """What it was a copy of; None where there is no more to do."""
+        """Pool and name of its parent; None if there is nothing more to do."""
         rbd = library()
         io = cluster.ioctx(pool)
-        number = next((each["id"] for each in rbd.RBD().trash_list(io) if each["name"] == name), None)
-        if number is None:
+        image_id = next((entry["id"] for entry in rbd.RBD().trash_list(io) if entry["name"] == name), None)
+        if image_id is None:
             return None
         try:
-            with rbd.Image(io, image_id=number, read_only=True) as image:
-                if not _is_unneeded(image):
+            with rbd.Image(io, image_id=image_id, read_only=True) as image:
+                if not _is_unused(image):
                     return None
-                parent, mark = parent_of(image), metadata_of(image, _REMOVER) or ""
+                parent, owner = parent_of(image), metadata_of(image, _REMOVER) or ""
                 is_open = bool(list(image.watchers_list()))
-            with self._busy.alone(cluster.name, ObjectType.VOLUME, number):
-                if not self._is_free(number, mark, patiently=patiently, is_open=is_open):
-                    raise _being_removed(name)
-                if not _claim(io, number, mark, self._claims.mark):
-                    raise _being_removed(name)
-                reach(CrashPoint.PURGE_CLAIMED)
-                rbd.RBD().trash_remove(io, number)
+            with self._pending.exclusive(cluster.name, ObjectType.VOLUME, image_id):
+                if not self._is_free(image_id, owner, wait=wait, is_open=is_open):
+                    raise _removal_pending(name)
+                if not _claim(io, image_id, owner, self._locks.owner):
+                    raise _removal_pending(name)
+                crash_if_armed(CrashPoint.PURGE_CLAIMED)
+                rbd.RBD().trash_remove(io, image_id)
         except rbd.ImageBusy:
-            raise _being_removed(name) from None
+            raise _removal_pending(name) from None
         except (rbd.ImageHasSnapshots, rbd.ImageNotFound):
             return None
-        self._claims.settled(number)
-        reach(CrashPoint.PURGE_REMOVED)
+        self._locks.forget(image_id)
+        crash_if_armed(CrashPoint.PURGE_REMOVED)
         return None if parent is None else (parent[0], parent[2])
 
-    def _is_free(self, number: str, mark: str, *, patiently: bool, is_open: bool) -> bool:
-        """Whether nobody else is at it: a mark of our own is of a call that did not come to the end."""
-        if mark in {"", self._claims.mark}:
+    def _is_free(self, image_id: str, owner: str, *, wait: bool, is_open: bool) -> bool:
+        """Whether no other process removes it. Our own id is that of an interrupted call."""
+        if owner in {"", self._locks.owner}:
             return True
-        is_left = self._claims.is_abandoned(number, mark) or not patiently
-        return is_left and not is_open
+        is_abandoned = self._locks.is_abandoned(image_id, owner) or not wait
+        return is_abandoned and not is_open
 
 
-def _is_unneeded(image: Any) -> bool:
+def _is_unused(image: Any) -> bool:
     return metadata_of(image, _KEPT) is not None and not list(image.list_snaps())
 
 
-def _being_removed(name: str) -> CsiError:
+def _removal_pending(name: str) -> CsiError:
     return CsiError(
-        GrpcCode.ABORTED, f"{name}, of which this was a copy, is being removed by another call, or one died at it"
+        GrpcCode.ABORTED,
+        f"its source image {name} is being removed by another call, or its removal was interrupted: retry",
     )
 
 
-def _claim(io: Any, number: str, before: str, mark: str) -> bool:
-    """False where somebody else was quicker, or the image is gone."""
-    import rados  # noqa: PLC0415 - a binding of the system's
+def _claim(io: Any, image_id: str, before: str, owner: str) -> bool:
+    """False if another process was first, or the image does not exist."""
+    import rados  # noqa: PLC0415 - a system package
 
-    key = f"{_IN_HEADER}{_REMOVER}"
+    key = f"{_METADATA_PREFIX}{_REMOVER}"
     try:
         with rados.WriteOpCtx() as operation:
             operation.omap_cmp(key, before, rados.LIBRADOS_CMPXATTR_OP_EQ)
-            io.set_omap(operation, (key,), (mark.encode(),))
-            io.operate_write_op(operation, f"rbd_header.{number}")
+            io.set_omap(operation, (key,), (owner.encode(),))
+            io.operate_write_op(operation, f"rbd_header.{image_id}")
     except rados.ObjectNotFound:
         return False
     except rados.OSError as error:

@@ -1,7 +1,7 @@
-"""What the controller tells people about their claims: events on PersistentVolumeClaims, from gRPC's threads.
+"""Events on PersistentVolumeClaims, recorded from gRPC threads.
 
-A call says what happened and goes on; the claim is looked up and the event recorded on the event loop. Requests name
-their claim only if the provisioner was told to say it (`--extra-create-metadata`); else there is a line in the log.
+`announce` returns at once; the claim is read and the event recorded on the event loop. Requests name their claim only
+if csi-provisioner runs with `--extra-create-metadata`; otherwise there is only a log line.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ from zonewise.objects.storage import PERSISTENT_VOLUME_CLAIMS
 
 CLAIM: Final = "csi.storage.k8s.io/pvc/name"
 CLAIM_NAMESPACE: Final = "csi.storage.k8s.io/pvc/namespace"
-_MOST_WAITING: Final = 1000
+_MAX_QUEUED: Final = 1000
 _log = log.get_logger(__name__)
 
-_Said = tuple[str, str, str, str]
+_ClaimEvent = tuple[str, str, str, str]
+"""Namespace and name of the claim, reason, note."""
 
 
 class ClaimEvents:
-    """`announce` may be called from any thread once this is made on the event loop; `run` until cancelled."""
+    """Create it on the event loop. `announce` may be called from any thread; `run` runs until cancelled."""
 
     def __init__(self, client: Client, recorder: Recorder) -> None:
         self._client = client
         self._recorder = recorder
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Queue[_Said] = asyncio.Queue(_MOST_WAITING)
+        self._queue: asyncio.Queue[_ClaimEvent] = asyncio.Queue(_MAX_QUEUED)
 
     def announce(self, parameters: Mapping[str, str], code: str, note: str) -> None:
-        """`code` is the event's reason, `note` its sentence."""
+        """`code` is the event's reason."""
         namespace, name = parameters.get(CLAIM_NAMESPACE, ""), parameters.get(CLAIM, "")
-        _log.warning("told about a claim", claim=f"{namespace}/{name}" if name else "unknown", code=code, note=note)
+        _log.warning("claim event", claim=f"{namespace}/{name}" if name else "unknown", code=code, note=note)
         if name and namespace:
             self._loop.call_soon_threadsafe(self._put, (namespace, name, code, note))
 
-    def _put(self, said: _Said) -> None:
-        """Events are news, not records: those that nobody keeps up with are dropped, the log has them."""
-        if not self._waiting.full():
-            self._waiting.put_nowait(said)
+    def _put(self, event: _ClaimEvent) -> None:
+        """Drops events beyond the queue's limit; they are in the log."""
+        if not self._queue.full():
+            self._queue.put_nowait(event)
 
     async def run(self) -> None:
         while True:
-            namespace, name, code, note = await self._waiting.get()
+            namespace, name, code, note = await self._queue.get()
             try:
                 claim = await self._client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace)
             except ApiError as error:
-                _log.warning("a claim was not told", claim=f"{namespace}/{name}", error=str(error))
+                _log.warning("claim event not recorded", claim=f"{namespace}/{name}", error=str(error))
                 continue
             self._recorder.record(reference_to(PERSISTENT_VOLUME_CLAIMS, claim), Severity.WARNING, code, note)

@@ -1,10 +1,11 @@
-"""What does not fit together: the journals of a cluster against the images and subvolumes that are there.
+"""Consistency check: the journals of a cluster against its images and subvolumes (`zonewise csi doctor`).
 
-Calls that were killed leave their journal entry, and a retry finishes them; nothing is wrong until nobody retries. So what is unfinished is only
-reported when it is older than a while. Images are read before journals: what is made meanwhile is in the journal first, and what is deleted
-meanwhile is looked at once more before anything is said of it.
+A killed call leaves its journal entry, and a retry finishes it, so an unfinished entry is only reported after a while.
+Images are read before journals: what is created meanwhile is in a journal first, and what is deleted meanwhile is
+checked again before it is reported.
 
-A pool that is away hides what is in it and what its journal has: the others are looked at, and nothing is removed that it may know better.
+A pool that is unavailable hides its images and its journal. The other pools are checked, and nothing is removed that an
+unreadable journal may list.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState
 from zonewise.ceph.controller.journal_pools import APPLICATIONS
 from zonewise.ceph.controller.provisioner import Provisioner
-from zonewise.ceph.decide.errors import CsiError
-from zonewise.ceph.decide.errors import GrpcCode as Refusal
+from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType, VolumeId, VolumeKind
 from zonewise.ceph.decide.model import Discovered, VolumeBackend
 
 
 class FsckCode(StrEnum):
-    """Stable: people write alerts on these."""
+    """Stable codes, for scripts and alerts."""
 
     UNFINISHED_CREATE = "UnfinishedCreate"
     UNFINISHED_DELETE = "UnfinishedDelete"
@@ -43,19 +43,19 @@ class FsckFinding:
     kind: VolumeKind
     entry: JournalEntry | None = None
     journal_pool: str = ""
-    found: Discovered | None = None
+    image: Discovered | None = None
     detail: str = ""
-    unseen: str = ""  # pools out of sight that may know better
+    unreadable: str = ""  # pools whose journal may contradict the finding
 
     @property
     def can_be_repaired(self) -> bool:
-        """Not what is lost: only a person knows whether somebody still hopes for it. Nor what a pool out of sight may know."""
-        return self.code is not FsckCode.LOST and not self.unseen
+        """Lost data needs a decision by an operator; and an unreadable pool may contradict the finding."""
+        return self.code is not FsckCode.LOST and not self.unreadable
 
 
 @dataclass(frozen=True, slots=True)
 class FsckRepair:
-    """What was done about a finding; or why it was left alone."""
+    """What was done about a finding, or why it was left alone."""
 
     done: str = ""
     left: str = ""
@@ -67,60 +67,60 @@ class Fsck:
         cluster: CephCluster,
         backends: Mapping[VolumeKind, VolumeBackend],
         journal_pools: set[str],
-        unseen: Mapping[VolumeKind, AbstractSet[str]] | None = None,
+        unreadable: Mapping[VolumeKind, AbstractSet[str]] | None = None,
     ) -> None:
-        """`unseen`: pools that may have a journal of a kind, too, for all that this user can see."""
+        """`unreadable`: pools that may have a journal of a kind, but can't be read."""
         self._cluster = cluster
-        self._unseen = {kind: set((unseen or {}).get(kind, ())) for kind in VolumeKind}
-        self.forbidden: set[tuple[VolumeKind, str]] = set()  # what this user may not list: nothing is said of it
-        self.away: dict[str, str] = {}  # pools that can't be looked at in full now, and why
+        self._unreadable = {kind: set((unreadable or {}).get(kind, ())) for kind in VolumeKind}
+        self.forbidden: set[tuple[VolumeKind, str]] = set()  # the user may not list these pools: they are not checked
+        self.unavailable: dict[str, str] = {}  # pools that could not be checked in full, and why
         self._backends = backends
         self._journals = [Journal(cluster, pool) for pool in sorted(journal_pools)]
 
     def examine(self, now_seconds: float, older_than_seconds: float) -> Iterator[FsckFinding]:
-        self._pass_over_what_does_not_serve()
-        images = [(kind, each) for kind in self._backends for each in self._images(kind)]
-        entries = [(journal, entry) for journal in list(self._journals) for entry in self._all(journal)]
+        self._note_pools_not_serving()
+        images = [(kind, image) for kind in self._backends for image in self._images(kind)]
+        entries = [(journal, entry) for journal in list(self._journals) for entry in self._entries_of(journal)]
         by_token = {entry.token: entry for _, entry in entries}
         for journal, entry in entries:
             if entry.kind in self._backends:
                 try:
                     yield from self._entry(journal, entry, now_seconds - older_than_seconds)
                 except CsiError as error:
-                    self._pass_over(self._pool_of(entry), error)
+                    self._note_unavailable(self._pool_of(entry), error)
         for kind, image in images:
             yield from self._leftovers(kind, image, by_token)
-        unknown = [each for each in images if each[1].token not in by_token and not each[1].is_deleted]
-        yield from self._orphans(unknown)
+        suspects = [(kind, image) for kind, image in images if image.token not in by_token and not image.is_deleted]
+        yield from self._orphans(suspects)
         for kind, backend in self._backends.items():
             for pool in self._pools(kind):
-                if pool in self.away or (kind, pool) in self.forbidden:
+                if pool in self.unavailable or (kind, pool) in self.forbidden:
                     continue
-                for name in self._kept(backend, pool):
-                    sentence = "was deleted and kept for copies of it, which are all gone"
-                    place = f"{pool}/{name}"
-                    yield FsckFinding(FsckCode.KEPT_FOR_NOTHING, place, sentence, kind, journal_pool=pool, detail=name)
+                for name in self._unused_trash(backend, pool):
+                    sentence = "was deleted and kept for its copies, which are all gone"
+                    what = f"{pool}/{name}"
+                    yield FsckFinding(FsckCode.KEPT_FOR_NOTHING, what, sentence, kind, journal_pool=pool, detail=name)
 
     def repair(self, finding: FsckFinding) -> FsckRepair:
         backend = self._backends[finding.kind]
-        provisioner = Provisioner(backend, abandoned_after_seconds=0)  # it was found to be old enough
+        provisioner = Provisioner(backend, abandoned_after_seconds=0)  # `examine` has checked its age
         match finding:
             case FsckFinding(
                 code=FsckCode.UNFINISHED_CREATE | FsckCode.UNFINISHED_DELETE, entry=JournalEntry() as entry
             ):
                 journal = Journal(self._cluster, finding.journal_pool)
-                if not provisioner.clear_away(self._cluster, journal, entry):
-                    return FsckRepair(left="somebody went on with it")
-                return FsckRepair("removed, and its name forgotten")
-            case FsckFinding(code=FsckCode.ORPHAN, found=Discovered() as found):
-                if self._known(found.token):
+                if not provisioner.remove_abandoned(self._cluster, journal, entry):
+                    return FsckRepair(left="another call continued it")
+                return FsckRepair("removed, with its journal entry")
+            case FsckFinding(code=FsckCode.ORPHAN, image=Discovered() as image):
+                if self._is_in_journal(image.token):
                     return FsckRepair(left="the journal has it now")
-                backend.remove(self._cluster, found.place)
+                backend.remove(self._cluster, image.location)
                 return FsckRepair("removed")
-            case FsckFinding(code=FsckCode.LEFTOVER_SNAPSHOT, found=Discovered() as found):
-                if self._unfinished(finding.detail.rpartition("-")[2]):
-                    return FsckRepair(left="its copy is being made")
-                backend.clear(self._cluster, found, finding.detail)
+            case FsckFinding(code=FsckCode.LEFTOVER_SNAPSHOT, image=Discovered() as image):
+                if self._is_reserved(finding.detail.rpartition("-")[2]):
+                    return FsckRepair(left="its copy is being created")
+                backend.remove_leftover(self._cluster, image, finding.detail)
                 return FsckRepair("snapshot removed")
             case FsckFinding(code=FsckCode.KEPT_FOR_NOTHING):
                 backend.purge(self._cluster, finding.journal_pool, finding.detail)
@@ -128,58 +128,58 @@ class Fsck:
             case _:
                 return FsckRepair(left="restore its data, or delete the volume")
 
-    def _pass_over_what_does_not_serve(self) -> None:
-        """Asked, each of its images would take as long as Ceph is given for an answer."""
-        pools = {pool for kind in self._backends for pool in (*self._pools(kind), *self._unseen[kind])}
+    def _note_pools_not_serving(self) -> None:
+        """In a pool that does not serve every image would take a full timeout."""
+        pools = {pool for kind in self._backends for pool in (*self._pools(kind), *self._unreadable[kind])}
         for pool, state in self._cluster.states(pools).items():
             if not state.is_serving:
-                self.away[pool] = state.problem
+                self.unavailable[pool] = state.problem
 
-    def _pass_over(self, pool: str, error: CsiError) -> None:
-        """Raises the error unless it says that the pool is away, or was removed meanwhile."""
-        if error.code is Refusal.UNAVAILABLE:
-            self.away.setdefault(pool, str(error))
-        elif error.code is not Refusal.NOT_FOUND:
+    def _note_unavailable(self, pool: str, error: CsiError) -> None:
+        """Notes that the pool is unavailable; ignores one that was removed meanwhile; raises any other error."""
+        if error.code is GrpcCode.UNAVAILABLE:
+            self.unavailable.setdefault(pool, str(error))
+        elif error.code is not GrpcCode.NOT_FOUND:
             raise error
 
-    def _lose_sight(self, journal: Journal, error: CsiError) -> None:
-        """Of a journal that does not answer while all are read: it may have anything. Raises the error if it says something else."""
-        if error.code is not Refusal.UNAVAILABLE:
+    def _drop_journal(self, journal: Journal, error: CsiError) -> None:
+        """The journal stopped answering and may list anything: treat its pool as unreadable. Raises any other error."""
+        if error.code is not GrpcCode.UNAVAILABLE:
             raise error
-        self._pass_over(journal.pool, error)
-        self._journals = [each for each in self._journals if each is not journal]
-        for pools in self._unseen.values():
+        self._note_unavailable(journal.pool, error)
+        self._journals = [other for other in self._journals if other is not journal]
+        for pools in self._unreadable.values():
             pools.add(journal.pool)
 
-    def _all(self, journal: Journal) -> Iterator[JournalEntry]:
+    def _entries_of(self, journal: Journal) -> Iterator[JournalEntry]:
         try:
-            for thing in ObjectType:
-                for _, entry in journal.entries(thing):
+            for object_type in ObjectType:
+                for _, entry in journal.entries(object_type):
                     yield entry
         except CsiError as error:
-            self._lose_sight(journal, error)
+            self._drop_journal(journal, error)
 
     def _images(self, kind: VolumeKind) -> Iterator[Discovered]:
         for pool in self._pools(kind):
-            if pool in self.away:
+            if pool in self.unavailable:
                 continue
             try:
-                yield from self._backends[kind].found(self._cluster, pool)
+                yield from self._backends[kind].discover(self._cluster, pool)
             except CsiError as error:
-                if error.code is Refusal.PERMISSION_DENIED:
+                if error.code is GrpcCode.PERMISSION_DENIED:
                     self.forbidden.add((kind, pool))
                 else:
-                    self._pass_over(pool, error)
+                    self._note_unavailable(pool, error)
 
-    def _kept(self, backend: VolumeBackend, pool: str) -> list[str]:
+    def _unused_trash(self, backend: VolumeBackend, pool: str) -> list[str]:
         try:
-            return backend.kept(self._cluster, pool)
+            return backend.unused_trash(self._cluster, pool)
         except CsiError as error:
-            self._pass_over(pool, error)
+            self._note_unavailable(pool, error)
             return []
 
     def _pools(self, kind: VolumeKind) -> list[str]:
-        """Those that Ceph says are for this kind; looking into others would take long and find nothing."""
+        """Pools with the application of this kind; checking others would take long and find nothing."""
         application = APPLICATIONS[kind]
         dump = self._cluster.mon("osd dump")
         return sorted(
@@ -187,44 +187,44 @@ class Fsck:
         )
 
     def _pool_of(self, entry: JournalEntry) -> str:
-        """As it is called now."""
+        """The pool's current name."""
         return self._cluster.pool_name(entry.pool_id) or entry.pool
 
     def _entry(self, journal: Journal, entry: JournalEntry, before_seconds: float) -> Iterator[FsckFinding]:
         backend = self._backends[entry.kind]
-        what = f"{entry.pool}/{entry.place.image}"
+        what = f"{entry.pool}/{entry.location.image}"
         pool = self._pool_of(entry)
-        unseen = pool if pool in self.away else ""
+        unreadable = pool if pool in self.unavailable else ""
         if entry.state is not JournalState.READY:
             if max(entry.created_seconds, entry.marked_seconds) > before_seconds:
                 return
             if (
-                not unseen
+                not unreadable
                 and entry.state is JournalState.RESERVED
-                and backend.is_being_made(self._cluster, entry.place)
+                and backend.is_being_created(self._cluster, entry.location)
             ):
                 return
             code = FsckCode.UNFINISHED_CREATE if entry.state is JournalState.RESERVED else FsckCode.UNFINISHED_DELETE
-            did = "created" if entry.state is JournalState.RESERVED else "deleted"
-            sentence = f"{entry.name!r} was never {did} to the end, and nobody tries again"
-            if unseen:
-                sentence += f"; it is left alone while pool {unseen} is away"
-            yield FsckFinding(code, what, sentence, entry.kind, entry, journal.pool, unseen=unseen)
-        elif not unseen and backend.size(self._cluster, entry.place) is None and _again(journal, entry):
-            sentence = f"{entry.name!r} is in the journal, and there is nothing"
+            verb = "created" if entry.state is JournalState.RESERVED else "deleted"
+            sentence = f"{entry.name!r} was not fully {verb}, and no call retries it"
+            if unreadable:
+                sentence += f"; it is left alone while pool {unreadable} is unavailable"
+            yield FsckFinding(code, what, sentence, entry.kind, entry, journal.pool, unreadable=unreadable)
+        elif not unreadable and backend.size(self._cluster, entry.location) is None and _is_unchanged(journal, entry):
+            sentence = f"{entry.name!r} is in the journal, but its image does not exist"
             yield FsckFinding(FsckCode.LOST, what, sentence, entry.kind, entry, journal.pool)
 
     def _orphans(self, suspects: list[tuple[VolumeKind, Discovered]]) -> Iterator[FsckFinding]:
-        """Those that are still there when looked for again, and still in no journal."""
-        there = {(kind, image.place) for kind in {kind for kind, _ in suspects} for image in self._images(kind)}
+        """Images that still exist on a second listing and are still in no journal."""
+        present = {(kind, image.location) for kind in {kind for kind, _ in suspects} for image in self._images(kind)}
         for kind, image in suspects:
-            if (kind, image.place) in there and not self._may_be_known(image.token):
-                what = f"{image.place.pool}/{image.place.image}"
+            if (kind, image.location) in present and not self._may_be_in_journal(image.token):
+                what = f"{image.location.pool}/{image.location.image}"
                 sentence = "is in no journal"
-                unseen = self._out_of_sight(kind)
-                if unseen:
-                    sentence += f" that can be read now, and is left alone: there may be one in {unseen}"
-                yield FsckFinding(FsckCode.ORPHAN, what, sentence, kind, found=image, unseen=unseen)
+                unreadable = self._unreadable_pools(kind)
+                if unreadable:
+                    sentence += f" that can be read, and is left alone: pool {unreadable} may have one"
+                yield FsckFinding(FsckCode.ORPHAN, what, sentence, kind, image=image, unreadable=unreadable)
 
     def _leftovers(
         self, kind: VolumeKind, image: Discovered, by_token: Mapping[str, JournalEntry]
@@ -232,47 +232,53 @@ class Fsck:
         for leftover in image.leftovers:
             copy = by_token.get(leftover.rpartition("-")[2])
             if copy is None or copy.state is JournalState.READY:
-                what = f"{image.place.pool}/{image.place.image}"
-                sentence = f"has the snapshot {leftover}, whose copy is {'made' if copy else 'gone'}"
-                unseen = "" if copy else self._out_of_sight(kind)
-                if unseen:
-                    sentence += f", or in a journal that can't be read now: there may be one in {unseen}"
+                what = f"{image.location.pool}/{image.location.image}"
+                sentence = f"has the snapshot {leftover}, whose copy is {'complete' if copy else 'gone'}"
+                unreadable = "" if copy else self._unreadable_pools(kind)
+                if unreadable:
+                    sentence += f", or in a journal that can't be read: pool {unreadable} may have one"
                 yield FsckFinding(
-                    FsckCode.LEFTOVER_SNAPSHOT, what, sentence, kind, found=image, detail=leftover, unseen=unseen
+                    FsckCode.LEFTOVER_SNAPSHOT,
+                    what,
+                    sentence,
+                    kind,
+                    image=image,
+                    detail=leftover,
+                    unreadable=unreadable,
                 )
 
-    def _out_of_sight(self, kind: VolumeKind) -> str:
-        return ", ".join(sorted(self._unseen[kind]))
+    def _unreadable_pools(self, kind: VolumeKind) -> str:
+        return ", ".join(sorted(self._unreadable[kind]))
 
-    def _may_be_known(self, token: str) -> bool:
-        """Also where a journal stops answering at this moment."""
+    def _may_be_in_journal(self, token: str) -> bool:
+        """Also true if a journal stops answering."""
         try:
-            return self._known(token)
+            return self._is_in_journal(token)
         except CsiError as error:
-            if error.code is not Refusal.UNAVAILABLE:
+            if error.code is not GrpcCode.UNAVAILABLE:
                 raise
             return True
 
-    def _known(self, token: str) -> bool:
-        return any(True for _ in self._entries(token))
+    def _is_in_journal(self, token: str) -> bool:
+        return any(True for _ in self._entries_with(token))
 
-    def _unfinished(self, token: str) -> bool:
-        return any(entry.state is JournalState.RESERVED for entry in self._entries(token))
+    def _is_reserved(self, token: str) -> bool:
+        return any(entry.state is JournalState.RESERVED for entry in self._entries_with(token))
 
-    def _entries(self, token: str) -> Iterator[JournalEntry]:
-        """UNAVAILABLE where a journal can't be asked: what it has is not known."""
+    def _entries_with(self, token: str) -> Iterator[JournalEntry]:
+        """Raises UNAVAILABLE if a journal can't be read."""
         for journal in self._journals:
-            for thing in ObjectType:
+            for object_type in ObjectType:
                 try:
-                    entry = journal.by_id(VolumeId(VolumeKind.RBD, thing, self._cluster.name, 0, 0, token))
+                    entry = journal.by_id(VolumeId(VolumeKind.RBD, object_type, self._cluster.name, 0, 0, token))
                 except CsiError as error:
-                    self._pass_over(journal.pool, error)
+                    self._note_unavailable(journal.pool, error)
                     raise
                 if entry is not None:
                     yield entry
 
 
-def _again(journal: Journal, entry: JournalEntry) -> bool:
-    """Whether the journal still says so: it may have been deleted while we looked."""
-    now = journal.by_name(entry.thing, entry.name)
+def _is_unchanged(journal: Journal, entry: JournalEntry) -> bool:
+    """Whether the entry is unchanged: the volume may have been deleted meanwhile."""
+    now = journal.by_name(entry.object_type, entry.name)
     return now == entry

@@ -1,13 +1,12 @@
-"""The journal: which names were given to which volumes and snapshots. One omap key per name, in one pool for all domains.
+"""Journal: names and ids of volumes and snapshots, in RADOS omap. One key per name, in one pool for all domains.
 
-A key is a hash of the name, and a volume's id begins with it, so that the same key answers for a name and for an id. Every change is a compare
-and set on the OSD: it only happens if the value is still the one that was read. That alone decides between controllers that race;
-there are no locks that a dead process could hold.
+A key is a hash of the CSI name, and an id's token begins with it, so the same key is used for a name and for an id.
+Every change is a compare-and-set on the OSD: it only succeeds if the value is still the one that was read. That alone
+decides between controllers that race; there are no locks that a dead process could hold.
 
     (absent) --reserve--> reserved --record--> ready --mark--> deleting --forget--> (absent)
 
-What is there before `reserve` is nobody's; from `reserve` to `forget` whoever comes by name or id finds where the rest is and can finish
-what another began.
+From `reserve` to `forget` any call with the name or id finds the location and can finish an interrupted operation.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import json
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -28,12 +27,12 @@ from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType, VolumeKind
 from zonewise.ceph.decide.model import VolumeLocation
 
-NAMESPACE = "zonewise-csi"
-SHARDS = 16  # objects; one omap of hundreds of thousands of keys would be slow to recover
-_MARKER = "journal"
-_PAGE = 1000
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
-_LETTER = {ObjectType.VOLUME: "v", ObjectType.SNAPSHOT: "s"}
+NAMESPACE: Final = "zonewise-csi"
+SHARDS: Final = 16  # objects; a single omap with hundreds of thousands of keys is slow to recover
+_MARKER: Final = "journal"
+_BATCH: Final = 1000
+_NON_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_LETTER: Final = {ObjectType.VOLUME: "v", ObjectType.SNAPSHOT: "s"}
 
 
 class JournalState(StrEnum):
@@ -43,22 +42,22 @@ class JournalState(StrEnum):
 
 
 class VolumeOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What something was copied from: its id as CSI says it, and where that was."""
+    """The source of a copy: its CSI id and its location."""
 
     id: str
     pool: str
     image: str
     detached: bool = False
-    pool_id: int = 0  # 0 in entries that were written without it
+    pool_id: int = 0  # 0 in entries of older versions
 
 
 class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the journal knows about one name; people read it, so it is JSON with plain words."""
+    """The journal entry of one name, stored as readable JSON."""
 
     name: str
     token: str
     kind: VolumeKind
-    thing: ObjectType
+    object_type: ObjectType = msgspec.field(name="thing")
     state: JournalState
     pool: str
     pool_id: int
@@ -70,101 +69,105 @@ class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     filesystem: str = ""
     group: str = ""
     origin: VolumeOrigin | None = None
-    owner: str = ""  # while it is deleted: the mark of the process that does it
-    marked_seconds: int = 0  # and when it began to
+    owner: str = ""  # while it is being deleted: the id of the process that deletes it
+    marked_seconds: int = 0  # and when that began
 
     @property
-    def place(self) -> VolumeLocation:
-        image = ids.image_name(self.thing, self.token)
-        parent = self.origin.image if self.thing is ObjectType.SNAPSHOT and self.origin is not None else ""
+    def location(self) -> VolumeLocation:
+        image = ids.image_name(self.object_type, self.token)
+        parent = self.origin.image if self.object_type is ObjectType.SNAPSHOT and self.origin is not None else ""
         return VolumeLocation(self.pool, self.pool_id, image, self.filesystem, self.group, self.data_pool, parent)
 
     @property
-    def origin_place(self) -> VolumeLocation | None:
+    def origin_location(self) -> VolumeLocation | None:
         if self.origin is None:
             return None
         return VolumeLocation(self.origin.pool, self.origin.pool_id, self.origin.image, self.filesystem, self.group)
 
     @property
     def key(self) -> str:
-        return key_of(self.thing, self.token[: ids.HASH_DIGITS])
+        return key_of(self.object_type, self.token[: ids.HASH_DIGITS])
 
 
-def key_of(thing: ObjectType, name_hash: str) -> str:
-    return f"{_LETTER[thing]}.{name_hash}"
+def key_of(object_type: ObjectType, name_hash: str) -> str:
+    return f"{_LETTER[object_type]}.{name_hash}"
 
 
 class Journal:
-    """In one pool of one cluster. `operations` counts what was sent to the OSDs, for the comparison that counts."""
+    """The journal in one pool. `operations` counts requests to the OSDs, for benchmarks."""
 
     def __init__(self, cluster: CephCluster, pool: str) -> None:
         self.cluster = cluster
         self.pool = pool
         self.pool_id = cluster.require_pool(pool, "pool")
         self.operations = 0
-        self._read: dict[str, tuple[JournalEntry, bytes]] = {}
+        self._raw: dict[str, tuple[JournalEntry, bytes]] = {}
 
     def reserve(self, entry: JournalEntry) -> JournalEntry | None:
-        """None when the name is now ours; otherwise the entry that was there first."""
+        """None if the name is reserved now; otherwise the existing entry."""
         while True:
             if self._swap(entry.key, None, entry):
                 return None
-            there = self.by_name(entry.thing, entry.name)
-            if there is not None:
-                return there  # else it was forgotten between the two
+            existing = self.by_name(entry.object_type, entry.name)
+            if existing is not None:
+                return existing  # else it was removed between the two requests
 
-    def by_name(self, thing: ObjectType, name: str) -> JournalEntry | None:
-        found = self._get(key_of(thing, ids.name_hash(name)))
-        if found is not None and found.name != name:
-            raise CsiError(GrpcCode.INTERNAL, f"the journal has {found.name!r} where {name!r} belongs")
-        return found
+    def by_name(self, object_type: ObjectType, name: str) -> JournalEntry | None:
+        entry = self._get(key_of(object_type, ids.name_hash(name)))
+        if entry is not None and entry.name != name:
+            raise CsiError(
+                GrpcCode.INTERNAL, f"journal in pool {self.pool}: the key of {name!r} belongs to {entry.name!r}"
+            )
+        return entry
 
-    def by_id(self, which: ids.VolumeId) -> JournalEntry | None:
-        """None also where the name was given again since: that is another volume."""
-        found = self._get(key_of(which.thing, which.token[: ids.HASH_DIGITS]))
-        return found if found is not None and found.token == which.token else None
+    def by_id(self, volume_id: ids.VolumeId) -> JournalEntry | None:
+        """None also if the name was reused: that is another volume."""
+        entry = self._get(key_of(volume_id.object_type, volume_id.token[: ids.HASH_DIGITS]))
+        return entry if entry is not None and entry.token == volume_id.token else None
 
     def replace(self, before: JournalEntry, after: JournalEntry) -> bool:
-        """False when somebody else changed it meanwhile."""
+        """False if the entry was changed meanwhile."""
         return self._swap(before.key, before, after)
 
     def forget(self, entry: JournalEntry) -> bool:
         return self._swap(entry.key, entry, None)
 
     def id_of(self, entry: JournalEntry) -> str:
-        return str(self.identity_of(entry))
+        return str(self.volume_id_of(entry))
 
-    def identity_of(self, entry: JournalEntry) -> ids.VolumeId:
+    def volume_id_of(self, entry: JournalEntry) -> ids.VolumeId:
         fsid = ids.short_fsid(self.cluster.fsid)
-        return ids.VolumeId(entry.kind, entry.thing, self.cluster.name, self.pool_id, entry.pool_id, entry.token, fsid)
+        return ids.VolumeId(
+            entry.kind, entry.object_type, self.cluster.name, self.pool_id, entry.pool_id, entry.token, fsid
+        )
 
-    def entries(self, thing: ObjectType, start_after: str = "") -> Iterator[tuple[str, JournalEntry]]:
-        """In the order of the keys' shards, each with the token to go on after it."""
+    def entries(self, object_type: ObjectType, start_after: str = "") -> Iterator[tuple[str, JournalEntry]]:
+        """In the order of shards, each with the token to continue after it."""
         shard, _, last = start_after.partition("-")
         first = int(shard, 16) if shard else 0
         for number in range(first, SHARDS):
             after = last if number == first else ""
-            for key, entry in self._shard(number, thing, after):
+            for key, entry in self._shard(number, object_type, after):
                 yield f"{number:x}-{key}", entry
 
-    def _shard(self, number: int, thing: ObjectType, after: str) -> Iterator[tuple[str, JournalEntry]]:
-        import rados  # noqa: PLC0415 - a binding of the system's
+    def _shard(self, number: int, object_type: ObjectType, after: str) -> Iterator[tuple[str, JournalEntry]]:
+        import rados  # noqa: PLC0415 - a system package
 
         while True:
             with self.cluster.doing(f"reading the journal in pool {self.pool}"):
                 try:
                     with rados.ReadOpCtx() as operation:
-                        values, _ = self._io.get_omap_vals(operation, after, f"{_LETTER[thing]}.", _PAGE)
+                        values, _ = self._io.get_omap_vals(operation, after, f"{_LETTER[object_type]}.", _BATCH)
                         self.operations += 1
                         self._io.operate_read_op(operation, _object(number))
-                        page = list(values)
+                        batch = list(values)
                 except rados.ObjectNotFound:
                     return
-            for key, value in page:
+            for key, value in batch:
                 yield key, _decode(key, value)
-            if len(page) < _PAGE:
+            if len(batch) < _BATCH:
                 return
-            after = page[-1][0]
+            after = batch[-1][0]
 
     @property
     def _io(self) -> Any:
@@ -180,22 +183,22 @@ class Journal:
                 self._io.operate_read_op(operation, _object_of(key))
             except rados.ObjectNotFound:
                 return None
-            found = dict(values).get(key)
-        if found is None:
+            raw = dict(values).get(key)
+        if raw is None:
             return None
-        entry = _decode(key, found)
-        self._read[key] = (entry, found)
+        entry = _decode(key, raw)
+        self._raw[key] = (entry, raw)
         return entry
 
     def _expected(self, key: str, before: JournalEntry | None) -> str:
-        """What must stand there: the very bytes that were read, since another version may write the same entry in another way."""
+        """The value to compare with: the bytes that were read, since another version may encode differently."""
         if before is None:
             return ""
-        entry, raw = self._read.get(key, (None, b""))
+        entry, raw = self._raw.get(key, (None, b""))
         return (raw if entry == before else _encode(before)).decode()
 
     def _swap(self, key: str, before: JournalEntry | None, after: JournalEntry | None) -> bool:
-        """Compare and set in one operation; absent compares as empty."""
+        """Compare-and-set in one operation; an absent key compares as empty."""
         import rados  # noqa: PLC0415
 
         expected = self._expected(key, before)
@@ -223,23 +226,23 @@ class Journal:
         return False
 
     def _create(self, name: str) -> None:
-        """The object of a shard; before it the one that says that this pool has a journal."""
+        """The object of a shard; before it the marker of a pool with a journal."""
         import rados  # noqa: PLC0415
 
-        for each in (_MARKER, name):
+        for target in (_MARKER, name):
             with rados.WriteOpCtx() as operation:
                 operation.new(rados.LIBRADOS_CREATE_IDEMPOTENT)
                 self.operations += 1
-                self._io.operate_write_op(operation, each)
+                self._io.operate_write_op(operation, target)
 
 
 def exists(cluster: CephCluster, pool: str) -> bool:
-    """Whether a pool has a journal that this user may look at."""
-    return bool(seen(cluster, pool))
+    """Whether a pool has a journal that this user may read."""
+    return bool(has_journal(cluster, pool))
 
 
-def seen(cluster: CephCluster, pool: str) -> bool | None:
-    """Whether a pool has a journal; None where this user may not look, or the pool was removed or renamed at this moment."""
+def has_journal(cluster: CephCluster, pool: str) -> bool | None:
+    """None if this user may not read the pool, or it was just removed or renamed."""
     import rados  # noqa: PLC0415
 
     with cluster.doing(f"looking for a journal in pool {pool}"):
@@ -265,13 +268,13 @@ def _object_of(key: str) -> str:
 
 
 def _encode(entry: JournalEntry) -> bytes:
-    """In ASCII, other letters escaped: the binding's comparison counts letters where Ceph counts bytes."""
+    """ASCII only: the binding's comparison counts characters, Ceph counts bytes."""
     text = msgspec.json.encode(entry, order="deterministic").decode()
-    return _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text).encode()
+    return _NON_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text).encode()
 
 
 def _decode(key: str, value: bytes) -> JournalEntry:
     try:
         return msgspec.json.decode(value, type=JournalEntry)
     except msgspec.DecodeError as error:
-        raise CsiError(GrpcCode.INTERNAL, f"the journal's key {key} can't be read: {error}") from error
+        raise CsiError(GrpcCode.INTERNAL, f"journal key {key} is invalid: {error}") from error

@@ -1,9 +1,10 @@
-"""Every volume or snapshot in all journals, page by page. The token says where the page ended: cluster, journal pool, key."""
+"""ListVolumes and ListSnapshots over all journals. The token has cluster, journal pool and key of the last entry."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from zonewise.ceph.backend.cluster import CephCluster, CephClusters
 from zonewise.ceph.controller import journal_pools
@@ -11,11 +12,11 @@ from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType
 
-LARGEST_PAGE = 5000  # a message may have 4 MiB
+LARGEST_PAGE: Final = 5000  # a gRPC message is limited to 4 MiB
 
 
 class VolumeLister:
-    """With the driver's own users, as these requests carry no secrets; clusters that have none are left out."""
+    """Uses the driver's own users, as these requests carry no secrets; clusters without one are left out."""
 
     def __init__(self, clusters: CephClusters) -> None:
         self._clusters = clusters
@@ -23,60 +24,67 @@ class VolumeLister:
         self._has_journal: dict[tuple[str, str], dict[str, bool]] = {}
 
     def page(
-        self, thing: ObjectType, most: int, start: str, wanted: Callable[[JournalEntry], bool] = lambda _entry: True
+        self,
+        object_type: ObjectType,
+        max_entries: int,
+        start: str,
+        matches: Callable[[JournalEntry], bool] = lambda _entry: True,
     ) -> tuple[list[tuple[Journal, JournalEntry]], str]:
-        if most < 0:
-            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"max_entries is {most}")
-        size = min(most or LARGEST_PAGE, LARGEST_PAGE)
+        if max_entries < 0:
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"max_entries is {max_entries}: it must not be negative")
+        size = min(max_entries or LARGEST_PAGE, LARGEST_PAGE)
         page: list[tuple[Journal, JournalEntry]] = []
         last = ""
-        for token, written, entry in self._from(thing, start):
-            if not wanted(entry) or entry.state is not JournalState.READY:
+        for token, journal, entry in self._entries_from(object_type, start):
+            if not matches(entry) or entry.state is not JournalState.READY:
                 continue
             if len(page) == size:
                 return page, last
-            page.append((written, entry))
+            page.append((journal, entry))
             last = token
         return page, ""
 
-    def _from(self, thing: ObjectType, start: str) -> Iterator[tuple[str, Journal, JournalEntry]]:
-        first = _parsed(start)
+    def _entries_from(self, object_type: ObjectType, start: str) -> Iterator[tuple[str, Journal, JournalEntry]]:
+        begin = _parse_token(start)
         for name in sorted(self._clusters.config.clusters):
-            if name < first[0] or not self._clusters.config.clusters[name].user:
+            if name < begin[0] or not self._clusters.config.clusters[name].user:
                 continue
             cluster = self._clusters.own(name)
             for pool in sorted(self.pools(cluster)):
-                if (name, pool) < first[:2]:
+                if (name, pool) < begin[:2]:
                     continue
-                written = Journal(cluster, pool)
-                after = first[2] if (name, pool) == first[:2] else ""
-                for key, entry in written.entries(thing, after):
-                    yield f"{name}/{pool}/{key}", written, entry
+                journal = Journal(cluster, pool)
+                after = begin[2] if (name, pool) == begin[:2] else ""
+                for key, entry in journal.entries(object_type, after):
+                    yield f"{name}/{pool}/{key}", journal, entry
 
     def pools(self, cluster: CephCluster) -> set[str]:
-        """Pools with a journal; UNAVAILABLE while one can't be asked that may have one: a list without it would be believed.
+        """Pools with a journal. Raises UNAVAILABLE if one can't be read: the list would be incomplete.
 
-        One that had none when it was asked last is believed to have none while it is away: a zone's pool seldom has a journal.
+        An unavailable pool without a journal at its last check is skipped: pools of a zone seldom have one.
         """
         key = (cluster.name, cluster.user)
         with self._lock:
-            known = dict(self._has_journal.get(key, {}))
-        seen = journal_pools.look(cluster, {pool for pool, has in known.items() if has})
-        missing = [(pool, why) for pool, why in sorted(seen.away.items()) if known.get(pool, True)]
-        if missing:
-            raise CsiError(GrpcCode.UNAVAILABLE, "; ".join(journal_pools.missing(cluster, *each) for each in missing))
+            cached = dict(self._has_journal.get(key, {}))
+        current = journal_pools.find_journal_pools(cluster, {pool for pool, has in cached.items() if has})
+        unreadable = [(pool, why) for pool, why in sorted(current.unavailable.items()) if cached.get(pool, True)]
+        if unreadable:
+            raise CsiError(
+                GrpcCode.UNAVAILABLE,
+                "; ".join(journal_pools.unreadable_message(cluster, pool, why) for pool, why in unreadable),
+            )
         with self._lock:
             self._has_journal.setdefault(key, {}).update(
-                {**dict.fromkeys(seen.none, False), **dict.fromkeys(seen.found, True)}
+                {**dict.fromkeys(current.without_journal, False), **dict.fromkeys(current.with_journal, True)}
             )
-        return seen.found
+        return current.with_journal
 
 
-def _parsed(token: str) -> tuple[str, str, str]:
+def _parse_token(token: str) -> tuple[str, str, str]:
     if not token:
         return ("", "", "")
     parts = token.split("/")
     shard, dash, key = parts[-1].partition("-")
     if len(parts) != 3 or not dash or len(shard) != 1 or shard not in "0123456789abcdef" or not key:
-        raise CsiError(GrpcCode.ABORTED, f"starting_token {token[:80]!r} is none of ours: list from the beginning")
+        raise CsiError(GrpcCode.ABORTED, f"starting_token {token[:80]!r} is invalid: list from the beginning")
     return parts[0], parts[1], parts[2]

@@ -1,10 +1,10 @@
-"""Making and removing volumes and snapshots, step by step, so that every step can be the last before a crash.
+"""Creation and deletion of volumes and snapshots, in steps that can each be the last before a crash.
 
-    create: choose a pool - reserve the name - make the image - record that it is ready
+    create: choose a pool - reserve the name - create the image - record that it is ready
     delete: mark the entry - remove the image - forget the name
 
-Whoever reserved a name first decides where it goes, whatever later calls prefer. A call that finds a name reserved and not ready goes on from
-there, in the place that the journal says.
+The call that reserves a name decides its location, whatever later calls prefer. A call that finds a name reserved but
+not ready continues from there, at the location in the journal.
 """
 
 from __future__ import annotations
@@ -16,352 +16,370 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
 from zonewise.ceph.backend.cluster import CephCluster
 from zonewise.ceph.controller.journal import Journal, JournalEntry, JournalState, VolumeOrigin
 from zonewise.ceph.controller.locks import ABANDONED_AFTER_SECONDS, OperationPending, VolumeLocks
-from zonewise.ceph.crash_points import CrashPoint, reach
+from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide import ids, pool_choice
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import ObjectType, VolumeId
 from zonewise.ceph.decide.model import CloneSource, CreateSpec, PoolState, VolumeBackend
 from zonewise.ceph.decide.parameters import PoolBalance, PoolRule, StorageClassParameters
 from zonewise.ceph.decide.pool_choice import PoolChoice
-from zonewise.ceph.decide.request import VolumeRequest, check_same, difference, size_of
+from zonewise.ceph.decide.request import VolumeRequest, check_compatible, difference, size_of
 from zonewise.log import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
-_COUNTS_SECONDS = 5.0
-_NOT_FINAL = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.ABORTED})
-"""Who is answered so comes again. Whatever else is said may be the last call for a name: then nobody deletes what it has."""
+_COUNTS_SECONDS: Final = 5.0
+_NOT_FINAL: Final = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.ABORTED})
+"""The caller retries after these. Any other error may end the last call for a name: then nothing may be left behind."""
 
 
 class Provisioner:
-    """For one backend. All state is in the journal; what is kept here only keeps calls of this process apart."""
+    """For one backend. All state is in the journal; the locks here only separate calls of this process."""
 
     def __init__(self, backend: VolumeBackend, abandoned_after_seconds: float = ABANDONED_AFTER_SECONDS) -> None:
         self.backend = backend
-        self._busy = OperationPending()
-        self._claims = VolumeLocks(abandoned_after_seconds)
+        self._pending = OperationPending()
+        self._locks = VolumeLocks(abandoned_after_seconds)
         self._counts: dict[tuple[str, str], tuple[float, Counter[str]]] = {}
         self._random = random.SystemRandom()
 
-    def create(self, cluster: CephCluster, order: VolumeRequest) -> tuple[Journal, JournalEntry, PoolChoice | None]:
-        """The entry, ready; and the choice that was made, or None when an earlier call had made it."""
-        with self._busy.alone(cluster.name, order.thing, ids.name_hash(order.name)):
-            journal = Journal(cluster, self.backend.journal_pool(cluster, order.storage_class))
-            if order.source is not None and (done := self._done(journal, order)) is not None:
-                return journal, done, None
+    def create(self, cluster: CephCluster, request: VolumeRequest) -> tuple[Journal, JournalEntry, PoolChoice | None]:
+        """The ready entry, and the pool choice; None if an earlier call made the choice."""
+        with self._pending.exclusive(cluster.name, request.object_type, ids.name_hash(request.name)):
+            journal = Journal(cluster, self.backend.journal_pool(cluster, request.storage_class))
+            if request.source is not None and (ready := self._ready_copy(journal, request)) is not None:
+                return journal, ready, None
             try:
-                source = self._source(cluster, order)
-                size = size_of(order, source[1] if source is not None else None, self.backend)
+                source = self._source(cluster, request)
+                size = size_of(request, source[1] if source is not None else None, self.backend)
             except CsiError as error:
-                raise self._sourceless(cluster, journal, order, error) from error
-            choice = self._choice(cluster, journal, order, source, size)
-            entry = None if choice is None else self._planned(cluster, order, choice, source, size)
-            there = journal.reserve(entry) if entry is not None else journal.by_name(order.thing, order.name)
-            if there is not None:
-                there = self._joined(journal, there, entry, order)
-            elif entry is None:
-                raise CsiError(GrpcCode.ABORTED, f"{order.name!r} was deleted by another call at this moment")
-            reach(CrashPoint.CREATE_RESERVED)
-            if there is not None and there.state is JournalState.READY:
-                return journal, there, None
-            made = self._made(cluster, journal, there or entry_or_bug(entry), order, source, is_new=there is None)
-            return journal, made, choice if there is None else None
+                raise self._roll_back_copy(cluster, journal, request, error) from error
+            choice = self._choice(cluster, journal, request, source, size)
+            planned = None if choice is None else self._plan(cluster, request, choice, source, size)
+            existing = (
+                journal.reserve(planned) if planned is not None else journal.by_name(request.object_type, request.name)
+            )
+            if existing is not None:
+                existing = self._resume(journal, existing, planned, request)
+            entry = existing or planned
+            if entry is None:
+                raise CsiError(GrpcCode.ABORTED, f"{request.name!r} was just deleted by another call: retry")
+            crash_if_armed(CrashPoint.CREATE_RESERVED)
+            if existing is not None and existing.state is JournalState.READY:
+                return journal, existing, None
+            ready = self._create_image(cluster, journal, entry, request, source, is_new=existing is None)
+            return journal, ready, choice if existing is None else None
 
-    def _done(self, journal: Journal, order: VolumeRequest) -> JournalEntry | None:
-        """A copy that is ready: its source may have grown since, or be gone."""
-        there = journal.by_name(order.thing, order.name)
-        if there is None or there.state is not JournalState.READY:
+    def _ready_copy(self, journal: Journal, request: VolumeRequest) -> JournalEntry | None:
+        """A copy that is ready. Checked first, since its source may have grown or been deleted."""
+        existing = journal.by_name(request.object_type, request.name)
+        if existing is None or existing.state is not JournalState.READY:
             return None
-        check_same(there, order, self.backend)
-        return there
+        check_compatible(existing, request, self.backend)
+        return existing
 
-    def _sourceless(self, cluster: CephCluster, journal: Journal, order: VolumeRequest, error: CsiError) -> CsiError:
-        """What to raise where a source can't be copied from; what was begun when it could is given up."""
-        if order.source is None or error.code in _NOT_FINAL:
+    def _roll_back_copy(
+        self, cluster: CephCluster, journal: Journal, request: VolumeRequest, error: CsiError
+    ) -> CsiError:
+        """The error to raise if the source can't be copied; a copy that was begun is rolled back."""
+        if request.source is None or error.code in _NOT_FINAL:
             return error
-        there = journal.by_name(order.thing, order.name)
-        if there is None or there.state is not JournalState.RESERVED or difference(there, order, self.backend):
+        existing = journal.by_name(request.object_type, request.name)
+        if (
+            existing is None
+            or existing.state is not JournalState.RESERVED
+            or difference(existing, request, self.backend)
+        ):
             return error
-        return self._undone(cluster, journal, there, error)
+        return self._roll_back(cluster, journal, existing, error)
 
-    def _source(self, cluster: CephCluster, order: VolumeRequest) -> tuple[Journal, JournalEntry] | None:
-        if order.source is None:
+    def _source(self, cluster: CephCluster, request: VolumeRequest) -> tuple[Journal, JournalEntry] | None:
+        if request.source is None:
             return None
-        found = self.find(cluster, order.source)
-        if found is None or found[1].state is not JournalState.READY:
-            raise CsiError(GrpcCode.NOT_FOUND, f"the source {order.source} does not exist")
-        return found
+        source = self.find(cluster, request.source)
+        if source is None or source[1].state is not JournalState.READY:
+            raise CsiError(GrpcCode.NOT_FOUND, f"the source {request.source} does not exist")
+        return source
 
     def _choice(
         self,
         cluster: CephCluster,
         journal: Journal,
-        order: VolumeRequest,
+        request: VolumeRequest,
         source: tuple[Journal, JournalEntry] | None,
         size: int,
     ) -> PoolChoice | None:
-        """None where no pool can be chosen now but the name was given a place before: that place stays."""
+        """None if no pool can be chosen, but the name is reserved already: its location stays."""
         try:
             if source is not None:
                 entry = source[1]
-                of = PoolRule(_pool_now(cluster, entry), entry.data_pool, entry.domain)
-                copied = pool_choice.choose_for_copy(order.storage_class, order.requirement, of)
-                if copied is not None:
-                    return copied
-            states = self._states(cluster, journal, order.storage_class)
-            return pool_choice.choose(order.storage_class, order.requirement, states, size, self._random.random())
+                source_rule = PoolRule(_pool_now(cluster, entry), entry.data_pool, entry.domain)
+                choice = pool_choice.choose_for_copy(request.storage_class, request.requirement, source_rule)
+                if choice is not None:
+                    return choice
+            states = self._states(cluster, journal, request.storage_class)
+            return pool_choice.choose(request.storage_class, request.requirement, states, size, self._random.random())
         except CsiError as error:
-            if error.code is not GrpcCode.RESOURCE_EXHAUSTED or journal.by_name(order.thing, order.name) is None:
+            if (
+                error.code is not GrpcCode.RESOURCE_EXHAUSTED
+                or journal.by_name(request.object_type, request.name) is None
+            ):
                 raise
             return None
 
-    def _planned(
+    def _plan(
         self,
         cluster: CephCluster,
-        order: VolumeRequest,
+        request: VolumeRequest,
         choice: PoolChoice,
         source: tuple[Journal, JournalEntry] | None,
         size: int,
     ) -> JournalEntry:
-        token = ids.token_of(order.name, secrets.token_bytes(4))
-        image = ids.image_name(order.thing, token)
-        place = self.backend.place(cluster, order.storage_class, choice.rule.pool, choice.rule.data_pool, image)
+        token = ids.token_of(request.name, secrets.token_bytes(4))
+        image = ids.image_name(request.object_type, token)
+        location = self.backend.location(cluster, request.storage_class, choice.rule.pool, choice.rule.data_pool, image)
         origin = None
         if source is not None:
             entry = source[1]
-            elsewhere = (place.pool_id, place.data_pool) != (entry.pool_id, entry.data_pool)
-            origin = VolumeOrigin(str(order.source), entry.pool, entry.place.image, elsewhere, entry.pool_id)
+            is_detached = (location.pool_id, location.data_pool) != (entry.pool_id, entry.data_pool)
+            origin = VolumeOrigin(str(request.source), entry.pool, entry.location.image, is_detached, entry.pool_id)
         return JournalEntry(
-            name=order.name,
+            name=request.name,
             token=token,
             kind=self.backend.kind,
-            thing=order.thing,
+            object_type=request.object_type,
             state=JournalState.RESERVED,
-            pool=place.pool,
-            pool_id=place.pool_id,
+            pool=location.pool,
+            pool_id=location.pool_id,
             size_bytes=size,
             created_seconds=int(time.time()),
             domain=choice.domain,
             reason=choice.reason.code,
-            data_pool=place.data_pool,
-            filesystem=place.filesystem,
-            group=place.group,
+            data_pool=location.data_pool,
+            filesystem=location.filesystem,
+            group=location.group,
             origin=origin,
         )
 
-    def _joined(
-        self, journal: Journal, there: JournalEntry, planned: JournalEntry | None, order: VolumeRequest
+    def _resume(
+        self, journal: Journal, existing: JournalEntry, planned: JournalEntry | None, request: VolumeRequest
     ) -> JournalEntry | None:
-        """The entry to go on with where the name was taken; None when it was handed over to the plan of this call."""
-        if there.state is JournalState.DELETING:
-            if there.kind is self.backend.kind:
-                # Nobody may come again with its id: who wants the name finishes what was left unfinished.
+        """The existing entry to continue with; None if it was replaced by the plan of this call."""
+        if existing.state is JournalState.DELETING:
+            if existing.kind is self.backend.kind:
+                # The delete call may never be retried: a call for the same name finishes it.
                 with suppress(CsiError):
-                    self._finish_delete(journal.cluster, journal, self._marked(journal.cluster, journal, there))
-            raise CsiError(GrpcCode.ABORTED, f"{order.name!r} is being deleted")
-        check_same(there, order, self.backend)
-        if there.state is JournalState.READY or planned is None or there.pool_id == planned.pool_id:
-            return there
-        state = _state(journal.cluster, there)
+                    self._finish_delete(
+                        journal.cluster, journal, self._mark_deleting(journal.cluster, journal, existing)
+                    )
+            raise CsiError(GrpcCode.ABORTED, f"{request.name!r} is being deleted: retry")
+        check_compatible(existing, request, self.backend)
+        if existing.state is JournalState.READY or planned is None or existing.pool_id == planned.pool_id:
+            return existing
+        state = _state(journal.cluster, existing)
         if state is None or (state.is_serving and not state.is_full):
-            return there
-        if not journal.replace(there, planned):
-            raise CsiError(GrpcCode.ABORTED, f"{order.name!r} is being created by another call")
-        log.warning("moved an unfinished volume", name=order.name, before=there.pool, now=planned.pool)
+            return existing
+        if not journal.replace(existing, planned):
+            raise CsiError(GrpcCode.ABORTED, f"{request.name!r} is being created by another call: retry")
+        _log.warning("unfinished volume moved", name=request.name, old_pool=existing.pool, new_pool=planned.pool)
         return None
 
-    def _made(
+    def _create_image(
         self,
         cluster: CephCluster,
         journal: Journal,
         entry: JournalEntry,
-        order: VolumeRequest,
+        request: VolumeRequest,
         source: tuple[Journal, JournalEntry] | None,
         *,
         is_new: bool,
     ) -> JournalEntry:
-        """`is_new`: it was reserved by this call."""
-        wanted = CreateSpec(entry.place, entry.thing, entry.size_bytes, features=order.storage_class.features)
+        """`is_new`: this call reserved the name."""
+        spec = CreateSpec(entry.location, entry.object_type, entry.size_bytes, features=request.storage_class.features)
         if source is not None and entry.origin is not None:
-            of = source[1]
-            wanted = replace(
-                wanted, source=CloneSource(of.place, of.thing, of.token, of.size_bytes, detached=entry.origin.detached)
+            origin = source[1]
+            spec = replace(
+                spec,
+                source=CloneSource(
+                    origin.location, origin.object_type, origin.token, origin.size_bytes, detached=entry.origin.detached
+                ),
             )
         try:
-            size = self.backend.make(cluster, wanted)
+            size = self.backend.create(cluster, spec)
         except CsiError as error:
-            raise self._undone(cluster, journal, entry, error, is_new=is_new) from error
-        reach(CrashPoint.CREATE_MADE)
+            raise self._roll_back(cluster, journal, entry, error, is_new=is_new) from error
+        crash_if_armed(CrashPoint.CREATE_MADE)
         ready = msgspec.structs.replace(entry, state=JournalState.READY, size_bytes=size)
         if not journal.replace(entry, ready):
-            ready = self._overtaken(cluster, journal, entry)
-        reach(CrashPoint.CREATE_RECORDED)
+            ready = self._resolve_conflict(cluster, journal, entry)
+        crash_if_armed(CrashPoint.CREATE_RECORDED)
         return ready
 
-    def _undone(
+    def _roll_back(
         self, cluster: CephCluster, journal: Journal, entry: JournalEntry, error: CsiError, *, is_new: bool = False
     ) -> CsiError:
-        """What can't succeed here leaves nothing behind, so that a retry may choose another pool. Returns what to raise."""
+        """After a final error, so that a retry may choose another pool. Returns the error to raise."""
         if error.code is GrpcCode.UNAVAILABLE:
             state = _state(cluster, entry)
             if state is not None and state.is_full:
                 error = CsiError(GrpcCode.RESOURCE_EXHAUSTED, f"pool {entry.pool} is full: {state.problem}")
         if error.code not in _NOT_FINAL:
-            with suppress(CsiError):  # where even that fails the entry stays, for a retry or the doctor
-                if not self._given_up(cluster, journal, entry, is_new=is_new):
-                    return CsiError(GrpcCode.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
+            with suppress(CsiError):  # then the entry stays, for a retry or `csi doctor`
+                if not self._remove_reserved(cluster, journal, entry, is_new=is_new):
+                    return CsiError(GrpcCode.ABORTED, f"{entry.name!r} was changed by another call: retry")
         return error
 
-    def _given_up(self, cluster: CephCluster, journal: Journal, entry: JournalEntry, *, is_new: bool) -> bool:
-        """Marked before anything is removed: another controller may have finished it meanwhile, and then it is somebody's volume."""
-        marked = self._claimed(entry)
+    def _remove_reserved(self, cluster: CephCluster, journal: Journal, entry: JournalEntry, *, is_new: bool) -> bool:
+        """Mark the entry before removing the image: another controller may have finished it, and then it is in use."""
+        marked = self._as_deleting(entry)
         if not journal.replace(entry, marked):
             return False
         try:
             self._finish_delete(cluster, journal, marked)
         except CsiError as error:
             if is_new and error.code is GrpcCode.PERMISSION_DENIED:
-                return journal.forget(marked)  # who may not remove it could not make it
-            journal.replace(marked, entry)  # a retry goes on from there
+                return journal.forget(marked)  # without permission to remove it, it was not created either
+            journal.replace(marked, entry)  # a retry continues from there
             raise
         return True
 
-    def _claimed(self, entry: JournalEntry) -> JournalEntry:
+    def _as_deleting(self, entry: JournalEntry) -> JournalEntry:
         return msgspec.structs.replace(
-            entry, state=JournalState.DELETING, owner=self._claims.mark, marked_seconds=int(time.time())
+            entry, state=JournalState.DELETING, owner=self._locks.owner, marked_seconds=int(time.time())
         )
 
-    def _overtaken(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> JournalEntry:
-        """Another call changed the entry while we made the image: fine if it is the same volume."""
-        now = journal.by_name(entry.thing, entry.name)
-        if now is not None and now.token == entry.token and now.state is JournalState.READY:
-            return now
-        if now is None or now.token != entry.token:
-            self.backend.remove(cluster, entry.place, entry.origin_place)
-        raise CsiError(GrpcCode.ABORTED, f"{entry.name!r} was changed by another call meanwhile")
+    def _resolve_conflict(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> JournalEntry:
+        """Another call changed the entry during the creation: no error if it is the same volume and ready."""
+        current = journal.by_name(entry.object_type, entry.name)
+        if current is not None and current.token == entry.token and current.state is JournalState.READY:
+            return current
+        if current is None or current.token != entry.token:
+            self.backend.remove(cluster, entry.location, entry.origin_location)
+        raise CsiError(GrpcCode.ABORTED, f"{entry.name!r} was changed by another call: retry")
 
-    def delete(self, cluster: CephCluster, which: VolumeId) -> None:
-        """Fine when it is gone."""
-        with self._busy.alone(cluster.name, which.thing, which.token[: ids.HASH_DIGITS]):
-            found = self.find(cluster, which)
-            if found is None:
+    def delete(self, cluster: CephCluster, volume_id: VolumeId) -> None:
+        """No error if it does not exist."""
+        with self._pending.exclusive(cluster.name, volume_id.object_type, volume_id.token[: ids.HASH_DIGITS]):
+            located = self.find(cluster, volume_id)
+            if located is None:
                 return
-            journal, entry = found
-            marked = self._marked(cluster, journal, entry)
-            reach(CrashPoint.DELETE_MARKED)
+            journal, entry = located
+            marked = self._mark_deleting(cluster, journal, entry)
+            crash_if_armed(CrashPoint.DELETE_MARKED)
             self._finish_delete(cluster, journal, marked)
 
-    def _marked(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> JournalEntry:
-        """The entry, ours to delete; ABORTED while another process is at it."""
+    def _mark_deleting(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> JournalEntry:
+        """The entry, owned by this process for deletion. Raises ABORTED while another process deletes it."""
         is_claimed = entry.state is JournalState.DELETING
-        if is_claimed and entry.owner == self._claims.mark:
-            return entry  # an earlier call of this process did not come to the end
+        if is_claimed and entry.owner == self._locks.owner:
+            return entry  # an earlier call of this process was interrupted
         if is_claimed and (
-            not self._claims.is_abandoned(entry.token, entry.owner) or self.backend.is_open(cluster, entry.place)
+            not self._locks.is_abandoned(entry.token, entry.owner) or self.backend.is_open(cluster, entry.location)
         ):
             raise CsiError(
-                GrpcCode.ABORTED, f"{entry.name!r} is being deleted by another controller, or one died at it"
+                GrpcCode.ABORTED,
+                f"{entry.name!r} is being deleted by another controller, or its deletion was interrupted: retry",
             )
-        ours = self._claimed(entry)
-        if not journal.replace(entry, ours):
-            raise CsiError(GrpcCode.ABORTED, f"{entry.name!r} is being changed by another call")
-        self._claims.settled(entry.token)
-        return ours
+        marked = self._as_deleting(entry)
+        if not journal.replace(entry, marked):
+            raise CsiError(GrpcCode.ABORTED, f"{entry.name!r} is being changed by another call: retry")
+        self._locks.forget(entry.token)
+        return marked
 
     def _finish_delete(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> None:
-        self.backend.remove(cluster, entry.place, entry.origin_place)
-        reach(CrashPoint.DELETE_REMOVED)
+        self.backend.remove(cluster, entry.location, entry.origin_location)
+        crash_if_armed(CrashPoint.DELETE_REMOVED)
         journal.forget(entry)
-        reach(CrashPoint.DELETE_FORGOTTEN)
+        crash_if_armed(CrashPoint.DELETE_FORGOTTEN)
 
-    def expand(self, cluster: CephCluster, which: VolumeId, required_bytes: int, limit_bytes: int) -> int:
-        with self._busy.alone(cluster.name, which.thing, which.token[: ids.HASH_DIGITS]):
-            journal, entry = self.require(cluster, which)
+    def expand(self, cluster: CephCluster, volume_id: VolumeId, required_bytes: int, limit_bytes: int) -> int:
+        with self._pending.exclusive(cluster.name, volume_id.object_type, volume_id.token[: ids.HASH_DIGITS]):
+            journal, entry = self.require(cluster, volume_id)
             if limit_bytes and required_bytes > limit_bytes:
                 raise CsiError(
-                    GrpcCode.OUT_OF_RANGE, f"{required_bytes} bytes are required, and {limit_bytes} the limit"
+                    GrpcCode.OUT_OF_RANGE, f"{required_bytes} bytes are required, more than the limit of {limit_bytes}"
                 )
             if limit_bytes and entry.size_bytes > limit_bytes:
                 raise CsiError(
-                    GrpcCode.OUT_OF_RANGE, f"the volume has {entry.size_bytes} bytes, over the limit already"
+                    GrpcCode.OUT_OF_RANGE,
+                    f"the volume has {entry.size_bytes} bytes already, more than the limit of {limit_bytes}",
                 )
-            if limit_bytes and self.backend.rounded(required_bytes) > limit_bytes:
-                raise CsiError(GrpcCode.OUT_OF_RANGE, f"volumes have whole MiB, and {limit_bytes} bytes are the limit")
-            size = self.backend.grow(cluster, entry.place, required_bytes)
-            reach(CrashPoint.EXPAND_GROWN)
+            if limit_bytes and self.backend.round_size(required_bytes) > limit_bytes:
+                raise CsiError(
+                    GrpcCode.OUT_OF_RANGE,
+                    f"sizes are rounded up to MiB, which exceeds the limit of {limit_bytes} bytes",
+                )
+            size = self.backend.expand(cluster, entry.location, required_bytes)
+            crash_if_armed(CrashPoint.EXPAND_GROWN)
             while size > entry.size_bytes and not journal.replace(
                 entry, msgspec.structs.replace(entry, size_bytes=size)
             ):
-                journal, entry = self.require(cluster, which)
-            reach(CrashPoint.EXPAND_RECORDED)
+                journal, entry = self.require(cluster, volume_id)
+            crash_if_armed(CrashPoint.EXPAND_RECORDED)
             return size
 
-    def clear_away(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> bool:
-        """Remove what nobody finishes; False where it is not as it was seen any more, since then somebody does."""
-        with self._busy.alone(cluster.name, entry.thing, entry.token[: ids.HASH_DIGITS]):
-            now = journal.by_name(entry.thing, entry.name)
-            if now is None or now != entry:
+    def remove_abandoned(self, cluster: CephCluster, journal: Journal, entry: JournalEntry) -> bool:
+        """Remove an unfinished volume; False if its entry has changed since, so another call continues it."""
+        with self._pending.exclusive(cluster.name, entry.object_type, entry.token[: ids.HASH_DIGITS]):
+            current = journal.by_name(entry.object_type, entry.name)
+            if current is None or current != entry:
                 return False
-            if now.state is JournalState.RESERVED and self.backend.is_being_made(cluster, now.place):
+            if current.state is JournalState.RESERVED and self.backend.is_being_created(cluster, current.location):
                 return False
-            self._finish_delete(cluster, journal, self._marked(cluster, journal, now))
+            self._finish_delete(cluster, journal, self._mark_deleting(cluster, journal, current))
             return True
 
-    def find(self, cluster: CephCluster, which: VolumeId) -> tuple[Journal, JournalEntry] | None:
-        cluster.require_own(which)
-        pool = cluster.pool_name(which.journal_pool_id)
+    def find(self, cluster: CephCluster, volume_id: VolumeId) -> tuple[Journal, JournalEntry] | None:
+        cluster.require_own(volume_id)
+        pool = cluster.pool_name(volume_id.journal_pool_id)
         if pool is None:
             raise CsiError(
                 GrpcCode.FAILED_PRECONDITION,
-                f"the journal of {which} was in pool {which.journal_pool_id}, which is gone",
+                f"the journal of {volume_id} was in pool {volume_id.journal_pool_id}, which does not exist any more",
             )
         journal = Journal(cluster, pool)
-        entry = journal.by_id(which)
+        entry = journal.by_id(volume_id)
         return None if entry is None or entry.kind is not self.backend.kind else (journal, entry)
 
-    def require(self, cluster: CephCluster, which: VolumeId) -> tuple[Journal, JournalEntry]:
-        """NOT_FOUND unless it is ready."""
-        found = self.find(cluster, which)
-        if found is None or found[1].state is not JournalState.READY:
-            raise CsiError(GrpcCode.NOT_FOUND, f"there is no {which}")
-        return found
+    def require(self, cluster: CephCluster, volume_id: VolumeId) -> tuple[Journal, JournalEntry]:
+        """Raises NOT_FOUND unless it is ready."""
+        located = self.find(cluster, volume_id)
+        if located is None or located[1].state is not JournalState.READY:
+            raise CsiError(GrpcCode.NOT_FOUND, f"{volume_id} does not exist")
+        return located
 
     def _states(
         self, cluster: CephCluster, journal: Journal, storage_class: StorageClassParameters
     ) -> Mapping[str, PoolState]:
-        states = cluster.states(pool_choice.needed(storage_class.rules))
+        states = cluster.states(pool_choice.pools_of(storage_class.rules))
         if storage_class.balance is not PoolBalance.COUNT:
             return states
-        counts = self._volumes(cluster, journal)
+        counts = self._volume_counts(cluster, journal)
         return {name: replace(state, volumes=counts[name]) for name, state in states.items()}
 
-    def _volumes(self, cluster: CephCluster, journal: Journal) -> Counter[str]:
-        """Volumes by pool, a few seconds old."""
+    def _volume_counts(self, cluster: CephCluster, journal: Journal) -> Counter[str]:
+        """Volumes by pool, up to a few seconds old."""
         key = (cluster.name, journal.pool)
-        taken, counts = self._counts.get(key, (float("-inf"), Counter()))
-        if time.monotonic() - taken > _COUNTS_SECONDS:
+        counted_at, counts = self._counts.get(key, (float("-inf"), Counter()))
+        if time.monotonic() - counted_at > _COUNTS_SECONDS:
             counts = Counter(entry.pool for _, entry in journal.entries(ObjectType.VOLUME))
             self._counts[key] = (time.monotonic(), counts)
         return counts
 
 
 def _pool_now(cluster: CephCluster, entry: JournalEntry) -> str:
-    """What an entry's pool is called now; what it was called if it is gone."""
+    """The current name of an entry's pool; its old name if the pool does not exist."""
     return cluster.pool_name(entry.pool_id) or entry.pool
 
 
 def _state(cluster: CephCluster, entry: JournalEntry) -> PoolState | None:
-    """Of the pool that an entry's image is in, and that its data is in, whatever they are called now."""
+    """The state of an entry's pool and data pool."""
     rule = PoolRule(_pool_now(cluster, entry), entry.data_pool)
-    return pool_choice.state_of(rule, cluster.states(pool_choice.needed([rule])))
-
-
-def entry_or_bug(entry: JournalEntry | None) -> JournalEntry:
-    assert entry is not None, "a name is either taken or planned for"
-    return entry
+    return pool_choice.state_of(rule, cluster.states(pool_choice.pools_of([rule])))

@@ -1,1 +1,1 @@
-"""Pool choice, takeover, ids, parameters and errors of the CSI driver. Pure."""
+"""CSI decisions: pool choice, takeovers, volume ids, StorageClass parameters, gRPC errors. Pure."""

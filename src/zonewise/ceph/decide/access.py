@@ -1,12 +1,12 @@
-"""How a volume is to be used: as file system or block device, by whom, writing or only reading. Pure.
+"""Volume access: CSI's VolumeCapability as a plain value, and which access a volume kind supports. Pure.
 
-Controller and node ask here, so that what one provisions the other can mount.
+Controller and node share these checks, so a volume that is provisioned can also be staged.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,12 +16,12 @@ from zonewise.ceph.decide.ids import VolumeKind
 if TYPE_CHECKING:
     from zonewise.ceph.spec import csi_pb2 as csi
 
-FILESYSTEMS = ("ext4", "xfs")
-"""That we make on RBD images; the first is the default."""
+FILESYSTEMS: Final = ("ext4", "xfs")
+"""File systems for RBD images; the first is the default."""
 
 
 class AccessMode(StrEnum):
-    """The modes of CSI's VolumeCapability.AccessMode, in their order there."""
+    """CSI's VolumeCapability.AccessMode, in the order of its numbers."""
 
     UNKNOWN = "UNKNOWN"
     SINGLE_NODE_WRITER = "SINGLE_NODE_WRITER"
@@ -33,8 +33,8 @@ class AccessMode(StrEnum):
     SINGLE_NODE_MULTI_WRITER = "SINGLE_NODE_MULTI_WRITER"
 
 
-_READERS = frozenset({AccessMode.SINGLE_NODE_READER_ONLY, AccessMode.MULTI_NODE_READER_ONLY})
-_WRITERS_ON_NODES = frozenset({AccessMode.MULTI_NODE_SINGLE_WRITER, AccessMode.MULTI_NODE_MULTI_WRITER})
+_READERS: Final = frozenset({AccessMode.SINGLE_NODE_READER_ONLY, AccessMode.MULTI_NODE_READER_ONLY})
+_MULTI_NODE_WRITERS: Final = frozenset({AccessMode.MULTI_NODE_SINGLE_WRITER, AccessMode.MULTI_NODE_MULTI_WRITER})
 
 
 class VolumeAccess(msgspec.Struct, frozen=True):
@@ -48,44 +48,44 @@ class VolumeAccess(msgspec.Struct, frozen=True):
         return self.mode in _READERS
 
     @property
-    def is_one_node(self) -> bool:
-        """Nobody else may have it open for writing meanwhile. For readers on many nodes that holds, too."""
-        return self.mode not in _WRITERS_ON_NODES
+    def is_single_node(self) -> bool:
+        """No other node may have it open for writing. This includes readers on many nodes."""
+        return self.mode not in _MULTI_NODE_WRITERS
 
     @property
-    def is_one_target(self) -> bool:
+    def is_single_target(self) -> bool:
         return self.mode is AccessMode.SINGLE_NODE_SINGLE_WRITER
 
 
-def read(capability: csi.VolumeCapability) -> VolumeAccess:
-    """Of a request, or INVALID_ARGUMENT."""
+def parse_capability(capability: csi.VolumeCapability) -> VolumeAccess:
+    """Raises INVALID_ARGUMENT for an incomplete capability."""
     kind = capability.WhichOneof("access_type")
     if kind is None:
-        raise CsiError(GrpcCode.INVALID_ARGUMENT, "the volume capability has no access type: it must be mount or block")
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, "the volume capability has no access type: set mount or block")
     modes = list(AccessMode)
     number = capability.access_mode.mode
     mode = modes[number] if 0 <= number < len(modes) else AccessMode.UNKNOWN
     if mode is AccessMode.UNKNOWN:
-        raise CsiError(GrpcCode.INVALID_ARGUMENT, "the volume capability has no access mode that we know")
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, "the volume capability has no supported access mode")
     if kind == "block":
         return VolumeAccess(mode, is_block=True)
     flags = tuple(capability.mount.mount_flags)
     if any("\0" in flag or "\n" in flag for flag in (capability.mount.fs_type, *flags)):
-        raise CsiError(GrpcCode.INVALID_ARGUMENT, "a mount flag or file system has a character that is none of a word")
+        raise CsiError(GrpcCode.INVALID_ARGUMENT, "a mount flag or fs_type contains a NUL or a line break")
     return VolumeAccess(mode, is_block=False, filesystem=capability.mount.fs_type, flags=flags)
 
 
 def refusal(kind: VolumeKind, access: VolumeAccess) -> str:
-    """Why such a volume can't be used like that; empty if it can."""
+    """Why this kind of volume does not support the access; empty if it does."""
     if kind is VolumeKind.CEPHFS:
-        return "a CephFS volume is a directory and can't be a block device" if access.is_block else ""
+        return "a CephFS volume is a directory and can't be a block device: use RBD" if access.is_block else ""
     if access.is_block:
         return ""
-    if access.mode in _WRITERS_ON_NODES:
+    if access.mode in _MULTI_NODE_WRITERS:
         return (
             f"{access.mode} needs a file system that several nodes can mount at once: "
             f"use CephFS, or RBD as a block device"
         )
     if access.filesystem and access.filesystem not in FILESYSTEMS:
-        return f"file system {access.filesystem!r} is none of {', '.join(FILESYSTEMS)}"
+        return f"file system {access.filesystem!r} is not supported: use {' or '.join(FILESYSTEMS)}"
     return ""

@@ -1,12 +1,12 @@
-"""The driver's entry in a node's CSINode: which topology keys provisioning asks this node for. Pure.
+"""Topology keys in the driver's CSINode entry, kept in line with the node's labels. Pure.
 
-A kubelet writes the entry once, when the driver registers. When a node gets or loses a domain label later, the entry
-must follow, or provisioning fails for want of a label. The API server lets nobody change an entry, only remove it and
-make another, so that takes two writes; what is needed for the second is kept in an annotation by the first, so that
-nothing is lost between them.
+kubelet writes the entry once, when the driver registers. If a node gains or loses a domain label later, the entry must
+follow, or provisioning fails because a label is missing. The API server rejects changes to an entry; it can only be
+removed and added again, which takes two writes. The first write stores the entry in an annotation, so a crash between
+the two loses nothing.
 
-Takeovers are not said here: every key of an entry is asked of all nodes when a volume is provisioned, and a key that
-only some nodes have would hide the others.
+Takeover labels are not listed here: provisioning requires every key of an entry from all nodes, and a key that only
+some nodes have would exclude the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from zonewise.api.names import CSI_DRIVER
 
 REJOINING: Final = f"{CSI_DRIVER}/rejoining"
-"""Annotation: the entry that was removed to be made anew."""
+"""Annotation: the removed entry, until it is added again."""
 
 Json = dict[str, Any]
 
@@ -32,33 +32,33 @@ class CsiNodeStep(StrEnum):
 
 
 class CsiNodeChange(NamedTuple):
-    """One write: the whole object as it should be. A `LEAVE` is followed by a `JOIN`."""
+    """One write of the whole object. A `LEAVE` is followed by a `JOIN`."""
 
     step: CsiNodeStep
     body: Json
 
 
-def next_change(found: Json, keys: Iterable[str]) -> CsiNodeChange | None:
-    """What to write so that the entry in `found`, a whole CSINode, has these keys; None when nothing is to be done.
+def next_change(csi_node: Json, keys: Iterable[str]) -> CsiNodeChange | None:
+    """The write that gives the driver's entry these keys; None if it has them. `csi_node` is the whole object.
 
-    Without an entry there is nothing to correct: the kubelet has not registered the driver, or took it off.
+    Without an entry there is nothing to correct: kubelet has not registered the driver, or has unregistered it.
     """
-    body = deepcopy(found)
-    wanted = sorted(keys)
+    body = deepcopy(csi_node)
+    topology_keys = sorted(keys)
     drivers: list[Json] = body.get("spec", {}).get("drivers") or []
     entry = next((driver for driver in drivers if driver.get("name") == CSI_DRIVER), None)
-    kept = body["metadata"].get("annotations", {}).get(REJOINING)
+    saved_entry = body["metadata"].get("annotations", {}).get(REJOINING)
     if entry is not None:
-        if sorted(entry.get("topologyKeys") or []) == wanted:
-            return None if kept is None else _cleared(body)
+        if sorted(entry.get("topologyKeys") or []) == topology_keys:
+            return None if saved_entry is None else _cleared(body)
         body["spec"]["drivers"] = [driver for driver in drivers if driver is not entry]
         body["metadata"].setdefault("annotations", {})[REJOINING] = json.dumps(entry, sort_keys=True)
         return CsiNodeChange(CsiNodeStep.LEAVE, body)
-    if kept is None:
+    if saved_entry is None:
         return None
     try:
-        entry = json.loads(kept)
-        entry["topologyKeys"] = wanted
+        entry = json.loads(saved_entry)
+        entry["topologyKeys"] = topology_keys
     except (ValueError, TypeError):
         return _cleared(body)
     body.setdefault("spec", {})["drivers"] = [*drivers, entry]

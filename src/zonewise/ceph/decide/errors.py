@@ -1,16 +1,17 @@
-"""What an RPC answers when it can't do what was asked: a gRPC code and a sentence, whoever is to blame.
+"""CSI errors: a gRPC status code and a message.
 
-Anything else that comes out of a call is a bug of ours and becomes INTERNAL, with a traceback in the log.
+Any other exception that leaves an RPC is a bug in the driver and becomes INTERNAL, with a traceback in the log.
 """
 
 import errno
 from enum import StrEnum
+from typing import Final
 
 from zonewise.errors import ZonewiseError
 
 
 class GrpcCode(StrEnum):
-    """gRPC status codes that CSI gives a meaning; the names are those of `grpc.StatusCode`."""
+    """The gRPC status codes that CSI defines, by their names in `grpc.StatusCode`."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     NOT_FOUND = "NOT_FOUND"
@@ -32,7 +33,7 @@ class CsiError(ZonewiseError):
         self.code = code
 
 
-_CODES = {
+_CODES: Final = {
     errno.EPERM: GrpcCode.PERMISSION_DENIED,
     errno.EACCES: GrpcCode.PERMISSION_DENIED,
     errno.ENOENT: GrpcCode.NOT_FOUND,
@@ -58,29 +59,29 @@ _CODES = {
 
 
 def code_of(number: int | None) -> GrpcCode:
-    """For an error number of librados, librbd or libcephfs, whichever sign it comes with."""
+    """For an errno of librados, librbd or libcephfs, of either sign."""
     return _CODES.get(abs(number), GrpcCode.INTERNAL) if number else GrpcCode.INTERNAL
 
 
-class Answered(Exception):  # noqa: N818 - for `from_ceph`
-    """A daemon's answer: a number of the system's, and its words."""
+class CephCommandError(Exception):
+    """A monitor or manager rejected a command: errno and message. Only for `from_ceph`."""
 
-    def __init__(self, number: int, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
         self.errno = number
 
 
-def from_ceph(error: Exception, doing: str) -> CsiError:
-    """What Ceph's bindings raised, said with what we were doing. Their errors all carry `errno`."""
+def from_ceph(error: Exception, operation: str) -> CsiError:
+    """An error of Ceph's bindings, which all carry `errno`, with the operation that failed."""
     number = getattr(error, "errno", None)
     code = code_of(number)
     why = {
         GrpcCode.UNAVAILABLE: "Ceph did not answer in time",
-        GrpcCode.PERMISSION_DENIED: "Ceph's user may not do that",
+        GrpcCode.PERMISSION_DENIED: "the Ceph user lacks the capability for this",
     }.get(code, errno.errorcode.get(abs(number), str(number)) if number else type(error).__name__)
-    origin = "" if isinstance(error, Answered) else f"{type(error).__name__}: "
-    return CsiError(code, f"{doing}: {why} ({origin}{_plain(error)})")
+    origin = "" if isinstance(error, CephCommandError) else f"{type(error).__name__}: "
+    return CsiError(code, f"{operation}: {why} ({origin}{_one_line(error)})")
 
 
-def _plain(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]

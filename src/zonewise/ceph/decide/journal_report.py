@@ -1,7 +1,4 @@
-"""What `csi journal -o json` and `csi doctor -o json` print: their fields, which scripts read. Pure.
-
-One is never renamed, only added.
-"""
+"""JSON output of `csi journal` and `csi doctor`. Pure. Fields may be added, never renamed: scripts read them."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from zonewise.ceph.decide.ids import ObjectType, VolumeKind
 
 
 class OriginReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What it was copied from; `id` as CSI says it."""
+    """The source of a copy; `id` is the CSI id."""
 
     id: str
     pool: str
@@ -22,7 +19,7 @@ class OriginReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JournalEntryReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A volume or snapshot, as the journal in pool `journal` has it; `id` as CSI says it, `image` as Ceph does."""
+    """A volume or snapshot in the journal of pool `journal`; `id` is the CSI id, `image` the name in Ceph."""
 
     id: str
     journal: str
@@ -45,7 +42,7 @@ class JournalEntryReport(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 class FsckFindingReport(msgspec.Struct, frozen=True, rename="camel"):
-    """`what` is the image or subvolume, `done` what was repaired, empty where nothing was; `left` why it was then left alone."""
+    """`what` is the image or subvolume, `done` the repair, `left` the reason why it was not repaired."""
 
     code: str
     what: str
@@ -58,16 +55,16 @@ Journals = tuple[JournalEntryReport, ...]
 Findings = tuple[FsckFindingReport, ...]
 
 
-def of_entry(entry: JournalEntry, journal: str, identity: str) -> JournalEntryReport:
+def entry_report(entry: JournalEntry, journal: str, volume_id: str) -> JournalEntryReport:
     origin = entry.origin
     return JournalEntryReport(
-        id=identity,
+        id=volume_id,
         journal=journal,
-        image=entry.place.image,
+        image=entry.location.image,
         name=entry.name,
         token=entry.token,
         kind=entry.kind,
-        thing=entry.thing,
+        thing=entry.object_type,
         state=entry.state,
         pool=entry.pool,
         pool_id=entry.pool_id,

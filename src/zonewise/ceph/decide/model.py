@@ -1,4 +1,4 @@
-"""The values that pass between the controller, the journal and the two backends. No Ceph and no gRPC here."""
+"""Values shared by the controller, the journal and the RBD and CephFS backends. No Ceph and no gRPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeLocation:
-    """Where a volume or snapshot is: an RBD image, or a CephFS subvolume whose file data lies in `pool`."""
+    """An RBD image, or a CephFS subvolume with its file data in `pool`."""
 
     pool: str  # RBD: the image's pool. CephFS: the data pool of the layout
     pool_id: int
@@ -29,10 +29,10 @@ class VolumeLocation:
 
 @dataclass(frozen=True, slots=True)
 class CreateSpec:
-    """What to make at a place."""
+    """An image or subvolume to create."""
 
-    place: VolumeLocation
-    thing: ObjectType
+    location: VolumeLocation
+    object_type: ObjectType
     size_bytes: int
     source: CloneSource | None = None
     features: tuple[str, ...] = ()  # RBD image features; () for the cluster's default
@@ -40,115 +40,112 @@ class CreateSpec:
 
 @dataclass(frozen=True, slots=True)
 class CloneSource:
-    """What a volume's content comes from (a volume or a snapshot), or what a snapshot is of."""
+    """The volume or snapshot to copy, or the volume to snapshot."""
 
-    place: VolumeLocation
-    thing: ObjectType
+    location: VolumeLocation
+    object_type: ObjectType
     token: str
     size_bytes: int
-    detached: bool  # the copy must not depend on the source: another domain, which may be lost alone
+    detached: bool  # the copy must not depend on the source: it is in another domain, which can fail alone
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """One of ours as Ceph has it, whatever the journal says. For the doctor."""
+    """An image or subvolume of this driver in Ceph, whether or not it is in the journal. For fsck."""
 
-    place: VolumeLocation
-    thing: ObjectType
+    location: VolumeLocation
+    object_type: ObjectType
     token: str
-    leftovers: tuple[
-        str, ...
-    ] = ()  # names of internal snapshots and the like that were made for copies and not removed
-    is_deleted: bool = False  # CephFS: only its snapshots are left, of which some are somebody's
+    leftovers: tuple[str, ...] = ()  # internal snapshots that were made for copies and not removed
+    is_deleted: bool = False  # CephFS: only its snapshots are left
 
 
 class VolumeBackend(Protocol):
-    """RBD or CephFS. Every method may be called again after a crash in its middle, by another process too."""
+    """RBD or CephFS. Every method can be repeated after a crash halfway, also by another process."""
 
     kind: VolumeKind
 
-    def place(
+    def location(
         self, cluster: CephCluster, storage_class: StorageClassParameters, pool: str, data_pool: str, image: str
     ) -> VolumeLocation:
-        """The place of a new image in a pool, checked to exist: INVALID_ARGUMENT names the parameter that is wrong."""
+        """The location of a new image. Raises INVALID_ARGUMENT with the parameter if a pool does not exist."""
         ...
 
     def journal_pool(self, cluster: CephCluster, storage_class: StorageClassParameters) -> str:
-        """RBD: the class's `pool`. CephFS: the metadata pool of its `fsName`."""
+        """RBD: `pool` of the class. CephFS: the metadata pool of its `fsName`."""
         ...
 
-    def rounded(self, size_bytes: int) -> int:
-        """The size that a volume gets for which this much is asked."""
+    def round_size(self, size_bytes: int) -> int:
+        """The size of a volume for which this many bytes are required."""
         ...
 
-    def make(self, cluster: CephCluster, wanted: CreateSpec) -> int:
-        """Create it, or finish what an earlier call began; when it returns it is ready for use. Returns its size in bytes."""
+    def create(self, cluster: CephCluster, spec: CreateSpec) -> int:
+        """Create it, or finish an interrupted creation. Returns the size in bytes, once it is ready for use."""
         ...
 
-    def remove(self, cluster: CephCluster, place: VolumeLocation, origin: VolumeLocation | None = None) -> None:
-        """Fine when it is gone already. FAILED_PRECONDITION while somebody uses it.
+    def remove(self, cluster: CephCluster, location: VolumeLocation, origin: VolumeLocation | None = None) -> None:
+        """No error if it does not exist; FAILED_PRECONDITION while it is in use. Removes leftovers of unfinished copies, too.
 
-        `origin` is what it was copied from: if that was deleted before and kept only for this copy, it can go now. What it has of
-        an unfinished copy goes, too.
+        `origin` is the source of the copy: if it was deleted and kept only for this copy, it is removed as well.
         """
         ...
 
-    def is_open(self, cluster: CephCluster, place: VolumeLocation) -> bool:
-        """Whether any process has it open for writing now, so that it can't be taken for abandoned."""
+    def is_open(self, cluster: CephCluster, location: VolumeLocation) -> bool:
+        """Whether any process has it open for writing, so it is not abandoned."""
         ...
 
-    def is_being_made(self, cluster: CephCluster, place: VolumeLocation) -> bool:
-        """Whether somebody is at making it now, though the call that began it may be gone: a large copy takes its time."""
+    def is_being_created(self, cluster: CephCluster, location: VolumeLocation) -> bool:
+        """Whether its creation is in progress, also after the call that started it has ended: a large copy takes long."""
         ...
 
-    def size(self, cluster: CephCluster, place: VolumeLocation) -> int | None:
-        """In bytes; None when there is no such thing."""
+    def size(self, cluster: CephCluster, location: VolumeLocation) -> int | None:
+        """In bytes; None if it does not exist."""
         ...
 
-    def grow(self, cluster: CephCluster, place: VolumeLocation, size_bytes: int) -> int:
-        """Returns the size it now has; never less than before."""
+    def expand(self, cluster: CephCluster, location: VolumeLocation, size_bytes: int) -> int:
+        """Returns the new size. Never shrinks."""
         ...
 
-    def context(self, cluster: CephCluster, place: VolumeLocation) -> Mapping[str, str]:
-        """What the node needs to know besides the id: it becomes the volume_context."""
+    def volume_context(self, cluster: CephCluster, location: VolumeLocation) -> Mapping[str, str]:
+        """The volume_context: what the node needs besides the id."""
         ...
 
-    def found(self, cluster: CephCluster, pool: str) -> Iterator[Discovered]:
-        """Everything of ours in a pool (CephFS: with data in it), also what the journal does not know."""
+    def discover(self, cluster: CephCluster, pool: str) -> Iterator[Discovered]:
+        """All images or subvolumes of this driver with data in a pool, also those that are not in the journal."""
         ...
 
-    def clear(self, cluster: CephCluster, found: Discovered, leftover: str) -> None:
-        """Remove one leftover."""
+    def remove_leftover(self, cluster: CephCluster, image: Discovered, leftover: str) -> None:
+        """Remove one of its `leftovers`."""
         ...
 
-    def kept(self, cluster: CephCluster, pool: str) -> list[str]:
-        """Names of what was deleted, kept for copies of it, and is needed by none any more."""
+    def unused_trash(self, cluster: CephCluster, pool: str) -> list[str]:
+        """Names of deleted images that were kept for their copies and that no copy needs any more."""
         ...
 
     def purge(self, cluster: CephCluster, pool: str, name: str) -> None:
-        """Remove such a one."""
+        """Remove an image of `unused_trash`."""
         ...
 
-    def journal_named(self, cluster: CephCluster, journal_pool_id: int) -> Mapping[str, str]:
-        """The parameter by which a class names the journal in this pool; its value is empty where the pool is gone."""
+    def journal_parameter(self, cluster: CephCluster, journal_pool_id: int) -> Mapping[str, str]:
+        """The class parameter that selects the journal in this pool; its value is empty if the pool does not exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """What is known about a pool at the moment."""
+    """The current state of a pool."""
 
     name: str
     free_bytes: int
     is_serving: bool = True  # enough of its OSDs are up
     is_full: bool = False
     volumes: int = 0
-    problem: str = ""  # why it is not serving or full, in words
+    problem: str = ""  # why it is not serving, or full
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequirement:
-    """A TopologyRequirement in plain values."""
+    """CSI's TopologyRequirement in plain values."""
 
     requisite: tuple[Segments, ...] = ()
     preferred: tuple[Segments, ...] = ()

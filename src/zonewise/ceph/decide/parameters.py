@@ -1,13 +1,15 @@
-"""What a StorageClass says, read strictly: a word we don't know is refused with what was probably meant. Pure.
+"""StorageClass parameters, parsed strictly: an unknown parameter is rejected with the closest known one. Pure.
 
-Known to CSI drivers of Ceph are `clusterID`, `pool`, `dataPool`, `topologyConstrainedPools`, `imageFeatures` and `fsName`. Ours are
+Common to CSI drivers for Ceph are `clusterID`, `pool`, `dataPool`, `topologyConstrainedPools`, `imageFeatures` and
+`fsName`. Our own are:
 
-- `balance`: how a domain is chosen when none is asked for: `random` (all alike), `space` (by free space) or `count` (fewer volumes, likelier).
-- `volumeBindingMode`: `Immediate`, for classes that bind immediately under a provisioner that passes topology all the same:
-  CSI does not say what the class's own field says.
-- `cloneDomain`: `source` keeps copies of volumes and snapshots in the pool of what they are copied from; `requested` puts them where
-  the request asks, independent of their source before they are ready.
-- `overcommit`: how many times its free space a pool may be asked for by one volume; 0 for no limit.
+- `balance`: how a pool is chosen when no domain is preferred: `random` (uniform), `space` (weighted by free space) or `count`
+  (weighted towards fewer volumes).
+- `volumeBindingMode`: `Immediate`, for classes that bind immediately under a provisioner that passes topology all the same: CSI does
+  not pass on the class's own field.
+- `cloneDomain`: `source` keeps copies of volumes and snapshots in the pool of their source; `requested` puts them where the request
+  asks, independent of their source before they are ready.
+- `overcommit`: how many times the free space of a pool one volume may require; 0 for no limit.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -27,22 +29,22 @@ from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import VolumeKind
 from zonewise.topology import canonical_key, value_problem
 
-LONGEST_VALUE = 64 << 10
-DEFAULT_OVERCOMMIT = 10.0
-HIERARCHY = ("region", "zone")
-"""Short names of domain labels, the widest first, where the driver was not told its domain labels."""
-NODE_PARAMETERS = frozenset({"mounter", "mkfsOptions"})
-"""Passed on to the node in the volume context, unread."""
+LONGEST_VALUE: Final = 64 << 10
+DEFAULT_OVERCOMMIT: Final = 10.0
+HIERARCHY: Final = ("region", "zone")
+"""Default short names of domain labels, widest first."""
+NODE_PARAMETERS: Final = frozenset({"mounter", "mkfsOptions"})
+"""Passed on to the node in the volume context."""
 
-FEATURES = frozenset({"layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten", "journaling"})
-_OURS = frozenset(
+FEATURES: Final = frozenset({"layering", "exclusive-lock", "object-map", "fast-diff", "deep-flatten", "journaling"})
+_COMMON: Final = frozenset(
     {"type", "clusterID", "balance", "volumeBindingMode", "cloneDomain", "overcommit", "topologyConstrainedPools"}
 )
-_RBD = frozenset({"pool", "dataPool", "imageFeatures"})
-_CEPHFS = frozenset({"fsName", "pool"})
-_ORCHESTRATOR = ("csi.storage.k8s.io/",)
+_RBD: Final = frozenset({"pool", "dataPool", "imageFeatures"})
+_CEPHFS: Final = frozenset({"fsName", "pool"})
+_ORCHESTRATOR: Final = ("csi.storage.k8s.io/",)
 E = TypeVar("E", bound=StrEnum)
-_POOL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,127}")
+_POOL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,127}")
 
 
 class PoolBalance(StrEnum):
@@ -58,7 +60,7 @@ class CloneDomain(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolRule:
-    """A pool and the domain it has affinity to; without segments it serves every domain."""
+    """A pool and its domain; without segments it serves every domain."""
 
     pool: str
     data_pool: str = ""
@@ -69,7 +71,9 @@ class PoolRule:
 class StorageClassParameters:
     kind: VolumeKind
     cluster: str
-    pool: str = ""  # RBD: of the journal, and of images where no pool has a domain. CephFS: a data pool, likewise
+    pool: str = (
+        ""  # RBD: of the journal, and of images without topologyConstrainedPools. CephFS: the data pool likewise
+    )
     rules: tuple[PoolRule, ...] = ()
     balance: PoolBalance = PoolBalance.RANDOM
     is_immediate: bool = False
@@ -82,85 +86,87 @@ class StorageClassParameters:
     for_node: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
-def read(
+def parse_parameters(
     parameters: Mapping[str, str], config: CsiConfig, hierarchy: tuple[str, ...] = HIERARCHY
 ) -> StorageClassParameters:
-    """The class, or INVALID_ARGUMENT that names the parameter."""
-    said = {key: value for key, value in parameters.items() if not key.startswith(_ORCHESTRATOR)}
-    for key, value in said.items():
+    """Raises INVALID_ARGUMENT with the name of the wrong parameter."""
+    own = {key: value for key, value in parameters.items() if not key.startswith(_ORCHESTRATOR)}
+    for key, value in own.items():
         if len(key) > 256 or len(value) > LONGEST_VALUE:
-            raise _wrong(key, f"has {len(value)} characters, and {LONGEST_VALUE} are allowed")
-    cluster = _cluster(said, config)
-    kind = _kind(said)
-    _check_known(said, kind)
+            raise _wrong(key, f"has {len(value)} characters: the limit is {LONGEST_VALUE}")
+    cluster = _cluster(own, config)
+    kind = _kind(own)
+    _check_known(own, kind)
     section = cluster.rbd if kind is VolumeKind.RBD else cluster.cephfs
-    pool = _pool_name("pool", said.get("pool") or str(section.get("pool", "")))
-    filesystem = said.get("fsName") or str(section.get("fsName", ""))
+    pool = _pool_name("pool", own.get("pool") or str(section.get("pool", "")))
+    filesystem = own.get("fsName") or str(section.get("fsName", ""))
     if kind is VolumeKind.RBD and not pool:
-        raise _wrong("pool", "is missing: it names the pool of the journal")
+        raise _wrong("pool", "is missing: set it to the pool of the journal")
     if kind is VolumeKind.CEPHFS and not filesystem:
-        raise _wrong("fsName", "is missing: it names the file system")
+        raise _wrong("fsName", "is missing: set it to the file system")
     return StorageClassParameters(
         kind=kind,
         cluster=cluster.cluster,
         pool=pool,
-        rules=_rules(said, section, kind, pool),
-        balance=_choice("balance", said, PoolBalance, PoolBalance.RANDOM),
-        is_immediate=_is_immediate(said),
-        clone_domain=_choice("cloneDomain", said, CloneDomain, CloneDomain.SOURCE),
-        overcommit=_overcommit(said),
-        features=_features(said),
+        rules=_rules(own, section, kind, pool),
+        balance=_choice("balance", own, PoolBalance, PoolBalance.RANDOM),
+        is_immediate=_is_immediate(own),
+        clone_domain=_choice("cloneDomain", own, CloneDomain, CloneDomain.SOURCE),
+        overcommit=_overcommit(own),
+        features=_features(own),
         filesystem=_pool_name("fsName", filesystem),
         group=_pool_name("subvolumeGroup", str(section.get("subvolumeGroup", "csi"))),
         hierarchy=hierarchy,
-        for_node={key: value for key, value in said.items() if key in NODE_PARAMETERS},
+        for_node={key: value for key, value in own.items() if key in NODE_PARAMETERS},
     )
 
 
-def _cluster(said: Mapping[str, str], config: CsiConfig) -> ClusterConfig:
-    name = said.get("clusterID", "")
+def _cluster(parameters: Mapping[str, str], config: CsiConfig) -> ClusterConfig:
+    name = parameters.get("clusterID", "")
     if not name and len(config.clusters) == 1:
         return next(iter(config.clusters.values()))
     if name not in config.clusters:
         known = ", ".join(sorted(config.clusters)) or "none"
-        raise _wrong("clusterID", f"{_cut(name)!r} is in no configuration; configured: {known}")
+        raise _wrong("clusterID", f"{_cut(name)!r} is not in the driver's configuration, which has {known}")
     return config.clusters[name]
 
 
-def _kind(said: Mapping[str, str]) -> VolumeKind:
-    word = said.get("type", "cephfs" if "fsName" in said else "rbd")
+def _kind(parameters: Mapping[str, str]) -> VolumeKind:
+    word = parameters.get("type", "cephfs" if "fsName" in parameters else "rbd")
     if word not in {"rbd", "cephfs"}:
         raise _wrong("type", f"is {_cut(word)!r}; write rbd or cephfs")
     return VolumeKind.CEPHFS if word == "cephfs" else VolumeKind.RBD
 
 
-def _check_known(said: Mapping[str, str], kind: VolumeKind) -> None:
-    known = _OURS | NODE_PARAMETERS | (_RBD if kind is VolumeKind.RBD else _CEPHFS)
-    for key in said:
+def _check_known(parameters: Mapping[str, str], kind: VolumeKind) -> None:
+    known = _COMMON | NODE_PARAMETERS | (_RBD if kind is VolumeKind.RBD else _CEPHFS)
+    for key in parameters:
         if key not in known:
             near = difflib.get_close_matches(key, sorted(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
             raise _wrong(
-                _cut(key), f"is no parameter of a class for {'RBD' if kind is VolumeKind.RBD else 'CephFS'}; {hint}"
+                _cut(key), f"is not a parameter for {'RBD' if kind is VolumeKind.RBD else 'CephFS'} classes; {hint}"
             )
 
 
-def _rules(said: Mapping[str, str], section: Mapping[str, Any], kind: VolumeKind, pool: str) -> tuple[PoolRule, ...]:
-    text = said.get("topologyConstrainedPools", "").strip()
+def _rules(
+    parameters: Mapping[str, str], section: Mapping[str, Any], kind: VolumeKind, pool: str
+) -> tuple[PoolRule, ...]:
+    text = parameters.get("topologyConstrainedPools", "").strip()
     listed: Any = section.get("topologyConstrainedPools", [])
     if text:
         try:
             listed = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
-            raise _wrong("topologyConstrainedPools", f"is no JSON: {error}") from error
+            raise _wrong("topologyConstrainedPools", f"is not valid JSON: {error}") from error
     if not isinstance(listed, list):
         raise _wrong("topologyConstrainedPools", "must be a list of pools")
     rules = tuple(_rule(entry, kind) for entry in listed)
     _check_labels(listed)
     if rules:
         return rules
-    data_pool = _pool_name("dataPool", said.get("dataPool", ""))
-    return (PoolRule(pool, data_pool),)  # CephFS: "" is the file system's own choice
+    data_pool = _pool_name("dataPool", parameters.get("dataPool", ""))
+    return (PoolRule(pool, data_pool),)  # CephFS: "" is the default data pool
 
 
 def _rule(entry: Any, kind: VolumeKind) -> PoolRule:
@@ -170,15 +176,18 @@ def _rule(entry: Any, kind: VolumeKind) -> PoolRule:
         raise _wrong("topologyConstrainedPools", f"has a pool without 'poolName': {_cut(str(entry))}")
     data_pool = entry.get("dataPool", "")
     if not isinstance(data_pool, str) or (data_pool and kind is VolumeKind.CEPHFS):
-        raise _wrong("topologyConstrainedPools", f"pool {_cut(name)!r}: 'dataPool' is a pool's name, and for RBD only")
+        raise _wrong(
+            "topologyConstrainedPools",
+            f"pool {_cut(name)!r}: 'dataPool' must be the name of a pool, and is for RBD only",
+        )
     listed = entry.get("domainSegments", [])
     if not isinstance(listed, list):
         raise _wrong("topologyConstrainedPools", f"pool {_cut(name)!r}: 'domainSegments' must be a list")
-    segments = tuple(_segment(each, name) for each in listed)
+    segments = tuple(_segment(segment, name) for segment in listed)
     if len({key for key, _ in segments}) < len(segments):
         raise _wrong("topologyConstrainedPools", f"pool {_cut(name)!r} names one domain label twice")
-    where = "topologyConstrainedPools"
-    return PoolRule(_pool_name(where, name), _pool_name(where, data_pool), segments)
+    parameter = "topologyConstrainedPools"
+    return PoolRule(_pool_name(parameter, name), _pool_name(parameter, data_pool), segments)
 
 
 def _segment(entry: Any, pool: str) -> tuple[str, str]:
@@ -192,14 +201,17 @@ def _segment(entry: Any, pool: str) -> tuple[str, str]:
 
 
 def _check_labels(listed: list[Any]) -> None:
-    """Two labels that only differ before the slash would be taken for one."""
-    seen: dict[str, str] = {}
+    """Labels that differ only in their prefix have the same short name."""
+    labels: dict[str, str] = {}
     for entry in listed:
         for segment in entry.get("domainSegments", []):
             label = segment["domainLabel"]
-            other = seen.setdefault(short_name(label), label)
+            other = labels.setdefault(short_name(label), label)
             if "/" in label and "/" in other and canonical_key(label) != canonical_key(other):
-                raise _wrong("topologyConstrainedPools", f"{_cut(label)} and {_cut(other)} can't be told apart")
+                raise _wrong(
+                    "topologyConstrainedPools",
+                    f"{_cut(label)} and {_cut(other)} can't be told apart: they differ only before the slash",
+                )
 
 
 def _object(entry: Any, known: set[str], what: str) -> None:
@@ -208,19 +220,19 @@ def _object(entry: Any, known: set[str], what: str) -> None:
     for key in entry:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
             raise _wrong("topologyConstrainedPools", f"{what} has the unknown key {_cut(str(key))!r}; {hint}")
 
 
-def _is_immediate(said: Mapping[str, str]) -> bool:
-    word = said.get("volumeBindingMode", "WaitForFirstConsumer")
+def _is_immediate(parameters: Mapping[str, str]) -> bool:
+    word = parameters.get("volumeBindingMode", "WaitForFirstConsumer")
     if word not in {"Immediate", "WaitForFirstConsumer"}:
         raise _wrong("volumeBindingMode", f"is {_cut(word)!r}; write Immediate or WaitForFirstConsumer")
     return word == "Immediate"
 
 
-def _overcommit(said: Mapping[str, str]) -> float:
-    text = said.get("overcommit", str(DEFAULT_OVERCOMMIT))
+def _overcommit(parameters: Mapping[str, str]) -> float:
+    text = parameters.get("overcommit", str(DEFAULT_OVERCOMMIT))
     try:
         ratio = float(text)
     except ValueError:
@@ -230,20 +242,20 @@ def _overcommit(said: Mapping[str, str]) -> float:
     return ratio
 
 
-def _features(said: Mapping[str, str]) -> tuple[str, ...]:
-    features = tuple(word.strip() for word in said.get("imageFeatures", "").split(",") if word.strip())
+def _features(parameters: Mapping[str, str]) -> tuple[str, ...]:
+    features = tuple(word.strip() for word in parameters.get("imageFeatures", "").split(",") if word.strip())
     for word in features:
         if word not in FEATURES:
-            raise _wrong("imageFeatures", f"has {_cut(word)!r}; known are {', '.join(sorted(FEATURES))}")
+            raise _wrong("imageFeatures", f"has {_cut(word)!r}; known: {', '.join(sorted(FEATURES))}")
     if features and "layering" not in features:
-        raise _wrong("imageFeatures", "lacks layering, without which there are no clones")
+        raise _wrong("imageFeatures", "lacks layering, which clones require")
     if features and "exclusive-lock" not in features:
-        raise _wrong("imageFeatures", "lacks exclusive-lock, by which Ceph shuts out a node that was cut off")
+        raise _wrong("imageFeatures", "lacks exclusive-lock, which Ceph needs to fence a disconnected node")
     return features
 
 
-def _choice(key: str, said: Mapping[str, str], choices: type[E], default: E) -> E:
-    text = said.get(key, default)
+def _choice(key: str, parameters: Mapping[str, str], choices: type[E], default: E) -> E:
+    text = parameters.get(key, default)
     if text not in set(choices):
         raise _wrong(key, f"is {_cut(text)!r}; write {' or '.join(choices)}")
     return choices(text)
@@ -251,12 +263,14 @@ def _choice(key: str, said: Mapping[str, str], choices: type[E], default: E) -> 
 
 def _pool_name(key: str, name: str) -> str:
     if name and not _POOL.fullmatch(name):
-        raise _wrong(key, f"{_cut(name)!r} is no name: letters, digits, '.', '_', ':', '+' and '-', up to 128")
+        raise _wrong(
+            key, f"{_cut(name)!r} is not a valid name: use up to 128 letters, digits, '.', '_', ':', '+' and '-'"
+        )
     return name
 
 
-def _wrong(parameter: str, what: str) -> CsiError:
-    return CsiError(GrpcCode.INVALID_ARGUMENT, f"parameter {_cut(parameter)} {what}")
+def _wrong(parameter: str, problem: str) -> CsiError:
+    return CsiError(GrpcCode.INVALID_ARGUMENT, f"parameter {_cut(parameter)} {problem}")
 
 
 def _cut(text: str) -> str:

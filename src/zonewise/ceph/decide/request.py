@@ -1,4 +1,4 @@
-"""What a call asks for: how large that is, and whether what has the name already is that."""
+"""A request to create a volume or snapshot: its size, and whether an existing entry of the same name satisfies it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from zonewise.ceph.decide.parameters import StorageClassParameters
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """What a call asks for. `source` is what the content comes from, or for a snapshot the volume that it is of."""
+    """`source` is the volume or snapshot to copy, or for a snapshot its volume."""
 
     name: str
-    thing: ObjectType
+    object_type: ObjectType
     storage_class: StorageClassParameters
     required_bytes: int
     limit_bytes: int = 0
@@ -25,37 +25,48 @@ class VolumeRequest:
     source: VolumeId | None = None
 
 
-def size_of(order: VolumeRequest, source: JournalEntry | None, backend: VolumeBackend) -> int:
-    """OUT_OF_RANGE where the source is larger than what is asked for, or the limit is smaller."""
-    least = source.size_bytes if source is not None else 0
-    wanted = backend.rounded(max(order.required_bytes, least)) if order.thing is ObjectType.VOLUME else least
-    if order.required_bytes and order.required_bytes < least and order.thing is ObjectType.VOLUME:
-        raise CsiError(GrpcCode.OUT_OF_RANGE, f"{order.required_bytes} bytes are asked for, and the source has {least}")
-    if order.limit_bytes and wanted > order.limit_bytes:
-        raise CsiError(GrpcCode.OUT_OF_RANGE, f"{wanted} bytes are needed, and {order.limit_bytes} the limit")
-    return wanted
+def size_of(request: VolumeRequest, source: JournalEntry | None, backend: VolumeBackend) -> int:
+    """Raises OUT_OF_RANGE if the source is larger than the request, or the limit smaller than what is needed."""
+    source_bytes = source.size_bytes if source is not None else 0
+    size_bytes = (
+        backend.round_size(max(request.required_bytes, source_bytes))
+        if request.object_type is ObjectType.VOLUME
+        else source_bytes
+    )
+    if request.required_bytes and request.required_bytes < source_bytes and request.object_type is ObjectType.VOLUME:
+        raise CsiError(
+            GrpcCode.OUT_OF_RANGE,
+            f"{request.required_bytes} bytes are requested, but the source has {source_bytes}: request at least that",
+        )
+    if request.limit_bytes and size_bytes > request.limit_bytes:
+        raise CsiError(
+            GrpcCode.OUT_OF_RANGE, f"{size_bytes} bytes are needed, more than the limit of {request.limit_bytes}"
+        )
+    return size_bytes
 
 
-def check_same(there: JournalEntry, order: VolumeRequest, backend: VolumeBackend) -> None:
-    """ALREADY_EXISTS where what has the name is not what is asked for."""
-    if found := difference(there, order, backend):
-        raise CsiError(GrpcCode.ALREADY_EXISTS, f"{order.name!r} exists, and {found}")
+def check_compatible(existing: JournalEntry, request: VolumeRequest, backend: VolumeBackend) -> None:
+    """Raises ALREADY_EXISTS if the entry of that name does not satisfy the request."""
+    if problem := difference(existing, request, backend):
+        raise CsiError(
+            GrpcCode.ALREADY_EXISTS, f"{request.name!r} exists and {problem}: delete it, or use another name"
+        )
 
 
-def difference(there: JournalEntry, order: VolumeRequest, backend: VolumeBackend) -> str:
-    """In what an existing entry is not what is asked for; empty when it is."""
-    if there.kind is not backend.kind:
-        return f"is of another kind, {there.kind}"
-    source = there.origin.id if there.origin is not None else ""
-    asked = str(order.source) if order.source is not None else ""
-    if source != asked:
-        return f"comes from {source or 'nothing'}, not from {asked or 'nothing'}"
-    if order.thing is ObjectType.SNAPSHOT:
+def difference(existing: JournalEntry, request: VolumeRequest, backend: VolumeBackend) -> str:
+    """How an existing entry differs from the request; empty if it satisfies it."""
+    if existing.kind is not backend.kind:
+        return f"is of another kind: {existing.kind}"
+    actual_source = existing.origin.id if existing.origin is not None else ""
+    requested_source = str(request.source) if request.source is not None else ""
+    if actual_source != requested_source:
+        return f"comes from {actual_source or 'nothing'}, not from {requested_source or 'nothing'}"
+    if request.object_type is ObjectType.SNAPSHOT:
         return ""
-    if there.size_bytes < order.required_bytes:
-        return f"has {there.size_bytes} bytes, fewer than the {order.required_bytes} required"
-    if order.limit_bytes and there.size_bytes > order.limit_bytes:
-        return f"has {there.size_bytes} bytes, more than the limit of {order.limit_bytes}"
-    if not pool_choice.reachable(there.domain, order.requirement):
-        return "is not in the domains that are required"
+    if existing.size_bytes < request.required_bytes:
+        return f"has {existing.size_bytes} bytes, fewer than the {request.required_bytes} required"
+    if request.limit_bytes and existing.size_bytes > request.limit_bytes:
+        return f"has {existing.size_bytes} bytes, more than the limit of {request.limit_bytes}"
+    if not pool_choice.satisfies(existing.domain, request.requirement):
+        return "is not in the required domains"
     return ""

@@ -1,1 +1,1 @@
-"""CSI node service: stage, publish, grow and measure volumes on one machine."""
+"""CSI node service: stage, publish, expand and measure volumes on one node."""

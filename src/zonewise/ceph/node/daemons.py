@@ -1,8 +1,8 @@
-"""Processes that carry a mounted volume and must outlive us: the storage daemon of an image, the client of a file system.
+"""Daemons that serve a mounted volume and must outlive the driver: storage daemons of images, ceph-fuse.
 
-Each has a directory of its own with a lock that it inherits and holds as long as it lives: whoever comes later, a restarted
-node plugin too, knows by that lock whether it runs, without trusting a pid. The pid beside it is right while the lock is held.
-A container runtime ends everything in a container's cgroup, so a daemon can be put into another one.
+Each has a directory with a lock file that it inherits and holds as long as it lives. Later processes, also a restarted
+node plugin, know by the lock whether it runs, without trusting a pid. The pid file is valid while the lock is held. A
+container runtime kills everything in a container's cgroup, so a daemon can be moved to another one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
-from zonewise.ceph.crash_points import CrashPoint, reach
+from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.node import host_command
 from zonewise.errors import ZonewiseError
 
 _LOCK, _PID, _LOG = "lock", "pid", "log"
-_HELD_AS = 3  # the descriptor under which a daemon has its lock
-# $1 is the cgroup or empty. Without its pid written, nobody could end the daemon: then it does not start.
-_BEGIN = 'echo $$ >pid && { test -z "$1" || echo $$ >"$1/cgroup.procs"; } && shift && exec "$@"'
-_POLL_SECONDS = 0.01
+_LOCK_FD: Final = 3  # the descriptor of a daemon's lock
+# $1 is the cgroup or empty. The daemon does not start if its pid can't be written, since it could not be terminated.
+_SCRIPT: Final = 'echo $$ >pid && { test -z "$1" || echo $$ >"$1/cgroup.procs"; } && shift && exec "$@"'
+_POLL_SECONDS: Final = 0.01
 _children: set[int] = set()
 
 
@@ -40,19 +41,19 @@ def start(
     cgroup: Path | None = None,
     timeout_seconds: float = host_command.TIMEOUT_SECONDS,
 ) -> None:
-    """Have it running and ready; one that runs already is waited for instead."""
+    """Start it unless it runs already, and wait until it is ready."""
     deadline = time.monotonic() + timeout_seconds
     spawned = _spawn(directory, argv, cgroup)
-    reach(CrashPoint.STAGE_SPAWNED)
+    crash_if_armed(CrashPoint.STAGE_SPAWNED)
     while not ready():
         if not running(directory):
-            if not spawned:  # what held the lock was on its way out, or only looked
+            if not spawned:  # the lock was held by an exiting daemon, or by a check
                 spawned = _spawn(directory, argv, cgroup)
                 continue
-            raise DaemonError(f"{argv[0]} ended at once: {_last_words(directory) or 'it said nothing'}")
+            raise DaemonError(f"{argv[0]} exited at once: {_log_tail(directory) or 'no output'}")
         if time.monotonic() > deadline:
             raise DaemonError(
-                f"{argv[0]} was not ready within {timeout_seconds:g} s: is the Ceph cluster reachable from this node?"
+                f"{argv[0]} was not ready within {timeout_seconds:g} s: check that this node reaches the Ceph cluster"
             )
         time.sleep(_POLL_SECONDS)
 
@@ -72,7 +73,7 @@ def running(directory: Path) -> bool:
 
 
 def wait(directory: Path, timeout_seconds: float) -> bool:
-    """Whether it has ended in time."""
+    """Whether it has exited in time."""
     deadline = time.monotonic() + timeout_seconds
     while running(directory):
         if time.monotonic() > deadline:
@@ -82,25 +83,25 @@ def wait(directory: Path, timeout_seconds: float) -> bool:
     return True
 
 
-def end(directory: Path) -> None:
-    """Ask it to, if it runs: it may take its time to put away what it holds."""
+def terminate(directory: Path) -> None:
+    """Send SIGTERM, if it runs: it may take a while to flush its data."""
     _signal(directory, signal.SIGTERM, 0)
 
 
 def kill(directory: Path, timeout_seconds: float = 10.0) -> None:
-    """End it the hard way, if it runs."""
+    """Send SIGKILL, if it runs, and wait."""
     _signal(directory, signal.SIGKILL, timeout_seconds)
     if not wait(directory, timeout_seconds):
-        raise DaemonError(f"the process of {directory} does not end after SIGKILL: look at its state in /proc")
+        raise DaemonError(f"the daemon of {directory} does not exit after SIGKILL: check its state in /proc")
 
 
 def pid(directory: Path) -> int | None:
     """Of the running daemon."""
     try:
-        number = int((directory / _PID).read_text())
+        value = int((directory / _PID).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return number if running(directory) else None
+    return value if running(directory) else None
 
 
 def _signal(directory: Path, number: signal.Signals, wait_seconds: float) -> None:
@@ -119,41 +120,41 @@ def _signal(directory: Path, number: signal.Signals, wait_seconds: float) -> Non
 
 
 def _handle(directory: Path) -> int | None:
-    number = pid(directory)
-    if number is None:
+    process_id = pid(directory)
+    if process_id is None:
         return None
     try:
-        handle = os.pidfd_open(number)
+        handle = os.pidfd_open(process_id)
     except ProcessLookupError:
         return None
-    if running(directory):  # still: so the handle is of the daemon and not of who got its number
+    if running(directory):  # so the pid was not reused before it was opened
         return handle
     os.close(handle)
     return None
 
 
 def _spawn(directory: Path, argv: Sequence[str], cgroup: Path | None) -> bool:
-    """Whether there was anything to start."""
+    """False if it runs already."""
     _reap()
     lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False  # it runs, started by a predecessor of this process perhaps
+            return False  # maybe started by an earlier process
         (directory / _PID).unlink(missing_ok=True)
         if cgroup is not None:
             cgroup.mkdir(parents=True, exist_ok=True)
         _children.add(
             os.posix_spawn(
                 "/bin/sh",
-                ["sh", "-c", f'cd "$0" && {_BEGIN}', str(directory), str(cgroup or ""), *argv],
+                ["sh", "-c", f'cd "$0" && {_SCRIPT}', str(directory), str(cgroup or ""), *argv],
                 host_command.environment(),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, str(directory / _LOG), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
-                    (os.POSIX_SPAWN_DUP2, lock, _HELD_AS),
+                    (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
                 ],
                 setsid=True,
                 setsigmask=[],
@@ -166,7 +167,7 @@ def _spawn(directory: Path, argv: Sequence[str], cgroup: Path | None) -> bool:
 
 
 def _reap() -> None:
-    """Forget those of our children that have ended."""
+    """Reap exited children."""
     for child in list(_children):
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(child, os.WNOHANG) == (0, 0):
@@ -174,7 +175,7 @@ def _reap() -> None:
         _children.discard(child)
 
 
-def _last_words(directory: Path) -> str:
+def _log_tail(directory: Path) -> str:
     try:
         return host_command.shortened((directory / _LOG).read_text(errors="replace"))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""One door for the programs that the node calls: an argument list, a deadline, and what was said when it failed.
+"""Host programs (mount, mkfs, rbd, ...): run with an argument list and a timeout, errors with their output.
 
-Arguments are visible to every user of the machine, so secrets never stand in them: they go through files that only
-root can read. A program that hangs in the kernel, as an unmount of a volume whose cluster is away does, can't be ended;
-it is left behind so that the call that needed it can answer.
+Arguments are visible to every user of the machine, so secrets are passed in files that only root can read. A program
+that hangs in the kernel, for example an unmount while the cluster is unreachable, can't be killed; it is left behind so
+that the call can return.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from zonewise.errors import ZonewiseError
 
-TIMEOUT_SECONDS = 60.0
-_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-_LONGEST_COMPLAINT = 400
+TIMEOUT_SECONDS: Final = 60.0
+_ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_MAX_OUTPUT: Final = 400
 
 
 class CommandError(ZonewiseError):
-    def __init__(self, program: str, code: int, said: str) -> None:
-        super().__init__(f"{program} failed with code {code}: {shortened(said) or 'it said nothing'}")
+    def __init__(self, program: str, code: int, output: str) -> None:
+        super().__init__(f"{program} failed with code {code}: {shortened(output) or 'no output'}")
         self.code = code
-        self.said = said
+        self.output = output
 
 
 class CommandTimeoutError(ZonewiseError):
     def __init__(self, program: str, seconds: float) -> None:
-        super().__init__(f"{program} did not end within {seconds:g} s: is the Ceph cluster reachable from this node?")
+        super().__init__(f"{program} did not exit within {seconds:g} s: check that this node reaches the Ceph cluster")
 
 
 def run(
     *argv: str, accept: Collection[int] = (0,), timeout_seconds: float = TIMEOUT_SECONDS, directory: str | None = None
 ) -> tuple[int, str]:
-    """Its exit code, one of those accepted, and what it wrote."""
+    """Exit code, one of those accepted, and output."""
     process = subprocess.Popen(
         argv,
         cwd=directory,
@@ -55,13 +56,13 @@ def run(
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Ours for programs: where they are found, what language they speak, and nothing else of the caller's."""
+    """Environment of programs: PATH, locale and HOME only."""
     return {**_ENVIRONMENT, **({"HOME": os.environ["HOME"]} if "HOME" in os.environ else {}), **(more or {})}
 
 
 def shortened(text: str) -> str:
-    """The end of a complaint in one line."""
-    return " ".join(text.split())[-_LONGEST_COMPLAINT:]
+    """The end of a program's output, in one line."""
+    return " ".join(text.split())[-_MAX_OUTPUT:]
 
 
 def _abandon(process: subprocess.Popen[str]) -> None:
@@ -71,4 +72,4 @@ def _abandon(process: subprocess.Popen[str]) -> None:
     try:
         process.wait(1.0)
     except subprocess.TimeoutExpired:
-        process.returncode = -9  # in the kernel, where no signal reaches it: nobody can wait for it
+        process.returncode = -9  # it hangs in the kernel: do not wait for it again

@@ -1,4 +1,4 @@
-"""Files with secrets in them: private from the first byte on, and there only while somebody has to read them."""
+"""Key files: private from the first byte, and removed when they are no longer needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def present(path: Path, text: str) -> Iterator[Path]:
+def temporary(path: Path, text: str) -> Iterator[Path]:
     write(path, text)
     try:
         yield path
@@ -18,7 +18,7 @@ def present(path: Path, text: str) -> Iterator[Path]:
 
 
 def write(path: Path, text: str) -> None:
-    """In one step: a daemon that a predecessor of ours started may be reading the one before."""
+    """Atomic: a daemon of an earlier process may be reading the old file."""
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -28,7 +28,7 @@ def write(path: Path, text: str) -> None:
 
 
 def remove(directory: Path, *names: str) -> None:
-    """What a predecessor that was killed may have left."""
+    """Remove files that a killed process may have left."""
     for name in names:
         (directory / name).unlink(missing_ok=True)
         (directory / f"{name}.new").unlink(missing_ok=True)

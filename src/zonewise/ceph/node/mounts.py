@@ -1,7 +1,7 @@
-"""Mounts as the kernel has them: read from its table, made and undone with mount(8).
+"""Mounts: read from the kernel's mount table, changed with mount(8) and umount(8).
 
-The table is what is trusted about a volume: it outlives our process. A path is compared without touching what is mounted
-there, since that may hang while the cluster is away.
+The table is the truth about a volume, since it outlives the process. Paths are compared without touching what is
+mounted there, which may hang while the cluster is unreachable.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from zonewise.ceph.node import host_command
 
-TABLE = Path("/proc/self/mountinfo")
-_ESCAPED = re.compile(r"\\([0-7]{3})")
-_ATTEMPTS = 64  # mounts stacked on one point
+TABLE: Final = Path("/proc/self/mountinfo")
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_MAX_STACKED: Final = 64  # mounts on one mount point
 _BUSY_SECONDS, _POLL_SECONDS = 10.0, 0.1
 
 
@@ -28,7 +29,7 @@ class Mount:
     device: str
     """major:minor of what is mounted."""
     root: str
-    """What of it: "/" or, for a bind mount, a path inside."""
+    """Its mounted part: "/" or, for a bind mount, a path inside."""
     point: str
     options: tuple[str, ...]
     filesystem: str
@@ -49,18 +50,18 @@ def _parse_line(line: str) -> Mount:
     fields, rest = before.split(" "), after.split(" ")
     return Mount(
         device=fields[2],
-        root=_plain(fields[3]),
-        point=_plain(fields[4]),
+        root=_unescape(fields[3]),
+        point=_unescape(fields[4]),
         options=tuple(fields[5].split(",")),
         filesystem=rest[0],
-        source=_plain(rest[1]),
+        source=_unescape(rest[1]),
         filesystem_options=tuple(rest[2].split(",")) if len(rest) > 2 else (),
     )
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     return (
-        _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text).encode("latin-1", "replace").decode("utf-8", "replace")
+        _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text).encode("latin-1", "replace").decode("utf-8", "replace")
     )
 
 
@@ -69,16 +70,16 @@ def table() -> list[Mount]:
 
 
 def at(point: str, mounts: Iterable[Mount] | None = None) -> Mount | None:
-    """What is mounted exactly there, on top."""
-    path = where(point)
-    found = [mount for mount in (table() if mounts is None else mounts) if mount.point == path]
-    return found[-1] if found else None
+    """The topmost mount at exactly this path."""
+    path = canonical_path(point)
+    matching = [mount for mount in (table() if mounts is None else mounts) if mount.point == path]
+    return matching[-1] if matching else None
 
 
-def where(path: str) -> str:
-    """The path as the kernel's table says it; its last part is not followed, nor touched."""
+def canonical_path(path: str) -> str:
+    """The path as in the mount table. The last component is not resolved, so it is not touched."""
     parent, name = os.path.split(path.rstrip("/"))
-    return os.path.join(os.path.realpath(parent), name)  # noqa: PTH118 - of text: Path would touch nothing, too
+    return os.path.join(os.path.realpath(parent), name)  # noqa: PTH118 - no Path: it is only text
 
 
 def mount(source: str, point: str, filesystem: str, options: Sequence[str] = ()) -> None:
@@ -86,34 +87,34 @@ def mount(source: str, point: str, filesystem: str, options: Sequence[str] = ())
 
 
 def bind(source: str, point: str, *, read_only: bool = False) -> None:
-    """Read-only takes a second step, as the kernel ignores the option in the first."""
+    """Read-only needs a remount, as the kernel ignores the option in the first mount."""
     host_command.run("mount", "--bind", "--", source, point)
     if read_only:
         try:
             host_command.run("mount", "-o", "remount,bind,ro", "--", point)
         except Exception:
-            unmount(point)  # writable although it should not be is worse than absent
+            unmount(point)  # no mount is better than a writable one
             raise
 
 
 def unmount(point: str, *, lazily: bool = False) -> None:
-    """All that is mounted there, if anything."""
-    path = where(point)
-    for _ in range(_ATTEMPTS):
+    """Unmount everything at this path, if anything."""
+    path = canonical_path(point)
+    for _ in range(_MAX_STACKED):
         if at(path) is None:
             return
         _unmount_one(path, ["--lazy"] if lazily else [])
-    raise RuntimeError(f"{path} is still mounted after {_ATTEMPTS} unmounts")
+    raise RuntimeError(f"{path} is still mounted after {_MAX_STACKED} unmounts")
 
 
-def _unmount_one(path: str, how: Sequence[str]) -> None:
-    """A mount may be busy for a moment without anybody in it: ceph-fuse calls mount(8) on its own after it has begun."""
+def _unmount_one(path: str, options: Sequence[str]) -> None:
+    """A mount may be busy for a moment without users: ceph-fuse calls mount(8) itself after it has started."""
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
-            host_command.run("umount", *how, "--no-canonicalize", "--", path)
+            host_command.run("umount", *options, "--no-canonicalize", "--", path)
         except host_command.CommandError as error:
-            if "busy" not in error.said or time.monotonic() > deadline:
+            if "busy" not in error.output or time.monotonic() > deadline:
                 raise
             time.sleep(_POLL_SECONDS)
         else:

@@ -1,4 +1,4 @@
-"""Where a staged volume is published: bind mounts into pods, of its file system or of its device's node."""
+"""Publishing of staged volumes: bind mounts into pods, of the file system or of the device node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from zonewise.ceph.crash_points import CrashPoint, reach
+from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide import ids
 from zonewise.ceph.decide.access import VolumeAccess
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
@@ -22,45 +22,45 @@ class PublishTargets:
         self._stages = stages
         self._images = images
 
-    def publish(self, stage: StageRecord, path: str, wanted: VolumeAccess, *, read_only: bool) -> None:
-        others = {other: mode for other, mode in stage.targets.items() if other != path and mounts.at(other)}
-        if others and (wanted.is_one_target or stage.access.is_one_target):
+    def publish(self, stage: StageRecord, path: str, access: VolumeAccess, *, read_only: bool) -> None:
+        other_targets = {target: mode for target, mode in stage.targets.items() if target != path and mounts.at(target)}
+        if other_targets and (access.is_single_target or stage.access.is_single_target):
             raise CsiError(
                 GrpcCode.FAILED_PRECONDITION,
-                f"volume {stage.volume} is published at {next(iter(others))}, and may be at one path only",
+                f"volume {stage.volume} is published at {next(iter(other_targets))}, and may be at one path only: unpublish it",
             )
         source = self._source(stage)
-        if self._is_there(stage, source, path, read_only=read_only):
+        if self._is_published(stage, source, path, read_only=read_only):
             return
         self._stages.put(msgspec.structs.replace(stage, targets={**stage.targets, path: read_only}))
-        reach(CrashPoint.PUBLISH_NOTED)
+        crash_if_armed(CrashPoint.PUBLISH_NOTED)
         if stage.access.is_block:
-            self._protect(stage, source, others, read_only=read_only)
+            self._set_read_only(stage, source, other_targets, read_only=read_only)
             _make_file(path)
         else:
             Path(path).mkdir(parents=True, exist_ok=True)
-        # A bind mount of a node does not keep anybody from writing to the device: `_protect` does.
+        # A read-only bind mount of a device node does not prevent writes to the device: `_set_read_only` does.
         mounts.bind(source, path, read_only=read_only and not stage.access.is_block)
 
     def unpublish(self, volume: str, path: str) -> None:
-        """Fine when nothing of ours is there. What is under the mount is removed if it is as empty as we made it."""
+        """No error if it is not published there. Removes the empty file or directory under the mount."""
         stage = self._stages.get(volume)
-        is_noted = stage is not None and path in stage.targets
-        if not is_noted and not self.has_mount(volume, path):
+        is_recorded = stage is not None and path in stage.targets
+        if not is_recorded and not self.has_mount(volume, path):
             return
         mounts.unmount(path)
-        reach(CrashPoint.UNPUBLISH_UNMOUNTED)
+        crash_if_armed(CrashPoint.UNPUBLISH_UNMOUNTED)
         _remove_empty(path)
-        if stage is not None and is_noted:
-            left = {other: mode for other, mode in stage.targets.items() if other != path}
-            self._stages.put(msgspec.structs.replace(stage, targets=left))
+        if stage is not None and is_recorded:
+            remaining = {target: mode for target, mode in stage.targets.items() if target != path}
+            self._stages.put(msgspec.structs.replace(stage, targets=remaining))
 
     def has_mount(self, volume: str, path: str) -> bool:
-        """Whether a volume is mounted where no record has one. Refuses what is none of ours: it stays."""
+        """Whether a volume of this driver is mounted there. Raises FAILED_PRECONDITION for any other mount."""
         mount = mounts.at(path)
         if mount is None:
             return False
-        if ids.parse(volume) is None or mount_ownership.stranger(path, self._stages.root) is not None:
+        if ids.parse_volume_id(volume) is None or mount_ownership.foreign_mount(path, self._stages.root) is not None:
             raise CsiError(
                 GrpcCode.FAILED_PRECONDITION,
                 f"{mount.source} is mounted at {path}, which is not volume {volume}: it is left alone",
@@ -68,43 +68,57 @@ class PublishTargets:
         return True
 
     def require_none(self, stage: StageRecord) -> None:
-        used = [target for target in stage.targets if mounts.at(target) is not None]
-        if used:
-            raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is still published at {used[0]}")
+        published = [target for target in stage.targets if mounts.at(target) is not None]
+        if published:
+            raise CsiError(
+                GrpcCode.FAILED_PRECONDITION,
+                f"volume {stage.volume} is still published at {published[0]}: unpublish it first",
+            )
 
     def _source(self, stage: StageRecord) -> str:
         if not stage.access.is_block:
             if mounts.at(stage.path) is None:
-                raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is not mounted at {stage.path}")
+                raise CsiError(
+                    GrpcCode.FAILED_PRECONDITION,
+                    f"volume {stage.volume} is not mounted at {stage.path}: stage it again",
+                )
             return stage.path
         device = self._images.device(stage, self._stages.directory(stage.volume))
         if device is None:
-            raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is not mapped on this node")
+            raise CsiError(
+                GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is not mapped on this node: stage it again"
+            )
         return device
 
-    def _is_there(self, stage: StageRecord, source: str, path: str, *, read_only: bool) -> bool:
-        """Whether the volume is published there already. What was there of an earlier staging is taken away."""
+    def _is_published(self, stage: StageRecord, source: str, path: str, *, read_only: bool) -> bool:
+        """Whether the volume is published there already. Unmounts what an earlier staging left."""
         mount = mounts.at(path)
         if mount is None:
             return False
         if _is_same(stage, source, path, mount):
             if stage.targets.get(path, read_only) != read_only:
                 raise CsiError(
-                    GrpcCode.ALREADY_EXISTS, f"volume {stage.volume} is at {path} with another read-only flag"
+                    GrpcCode.ALREADY_EXISTS,
+                    f"volume {stage.volume} is published at {path} with another read-only flag: unpublish it first",
                 )
             return True
         if path not in stage.targets:
-            raise CsiError(GrpcCode.ALREADY_EXISTS, f"something else is mounted at {path}: {mount.source}")
+            raise CsiError(
+                GrpcCode.ALREADY_EXISTS,
+                f"{mount.source} is mounted at {path} already, which is not volume {stage.volume}",
+            )
         mounts.unmount(path, lazily=True)
         return False
 
-    def _protect(self, stage: StageRecord, device: str, others: dict[str, bool], *, read_only: bool) -> None:
+    def _set_read_only(
+        self, stage: StageRecord, device: str, other_targets: dict[str, bool], *, read_only: bool
+    ) -> None:
         if stage.access.is_read_only:
             return
-        if any(mode != read_only for mode in others.values()):
+        if any(mode != read_only for mode in other_targets.values()):
             raise CsiError(
                 GrpcCode.FAILED_PRECONDITION,
-                f"block volume {stage.volume} is published writable and read-only at once: not possible",
+                f"block volume {stage.volume} can't be published writable and read-only at the same time: unpublish it first",
             )
         host_command.run("blockdev", "--setro" if read_only else "--setrw", device)
 
@@ -119,20 +133,20 @@ def _is_same(stage: StageRecord, source: str, path: str, mount: mounts.Mount) ->
 def _remove_empty(path: str) -> None:
     target = Path(path)
     try:
-        found = target.lstat()
+        status = target.lstat()
     except FileNotFoundError:
         return
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         target.rmdir()
-    elif stat.S_ISREG(found.st_mode) and not found.st_size:
+    elif stat.S_ISREG(status.st_mode) and not status.st_size:
         target.unlink()
     else:
-        raise CsiError(GrpcCode.FAILED_PRECONDITION, f"{path} is no empty file or directory: it is left alone")
+        raise CsiError(GrpcCode.FAILED_PRECONDITION, f"{path} is not an empty file or directory: it is left alone")
 
 
 def _make_file(path: str) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_dir() and not target.is_symlink():
-        target.rmdir()  # an orchestrator made it for a mount, and it is empty
+        target.rmdir()  # created empty by the orchestrator, for a mount
     target.touch(mode=0o600)

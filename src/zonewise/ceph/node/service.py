@@ -1,8 +1,8 @@
-"""CSI's Node service: volumes staged, published, grown, measured and taken away on this machine.
+"""CSI node service: stage, publish, expand, measure and unstage volumes on this node.
 
-Every call looks at what the kernel has and does what is missing. What was intended is in `stages`, so the process may be killed at
-any moment: volumes stay mounted, and its successor goes on from there. Two calls for one volume never run at once: the second is told
-to try again, as the specification asks.
+Every call compares the request with the kernel's state and does what is missing. The intent is in `stage_records`, so
+the process may be killed at any time: volumes stay mounted, and its successor continues. Two calls for one volume never
+run at the same time: the second gets ABORTED, as the CSI specification requires.
 """
 
 from __future__ import annotations
@@ -11,32 +11,39 @@ import errno
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from zonewise.ceph.crash_points import CrashPoint, reach
+from zonewise.ceph.crash_points import CrashPoint, crash_if_armed
 from zonewise.ceph.decide import access, ids
 from zonewise.ceph.decide.errors import CsiError, GrpcCode
 from zonewise.ceph.decide.ids import VolumeKind
 from zonewise.ceph.node import filesystems, host_command, mounts
-from zonewise.ceph.node.cephfs_stage import CephFsStager
+from zonewise.ceph.node.cephfs_stage import CephFsStager, choose_client
+from zonewise.ceph.node.mappers import probe
 from zonewise.ceph.node.publish import PublishTargets
 from zonewise.ceph.node.rbd_stage import RbdStager
 from zonewise.ceph.node.stage_records import StageRecord, StageRecords
 from zonewise.ceph.node.volume_stats import VolumeStats
 from zonewise.ceph.spec import csi_pb2 as csi
 from zonewise.errors import ZonewiseError
+from zonewise.log import get_logger
 
 if TYPE_CHECKING:
     from zonewise.ceph.backend.cluster import CephCluster, CephClusters
 
-_CAPABILITIES = (
+_log = get_logger(__name__)
+
+STATE_DIRECTORY: Final = Path("/var/lib/kubelet/plugins/ceph.zonewise.dev/node")
+"""Below kubelet's directory, which is mounted with bidirectional propagation: mounts in it outlive the container."""
+_CAPABILITIES: Final = (
     csi.NodeServiceCapability.RPC.STAGE_UNSTAGE_VOLUME,
     csi.NodeServiceCapability.RPC.GET_VOLUME_STATS,
     csi.NodeServiceCapability.RPC.EXPAND_VOLUME,
     csi.NodeServiceCapability.RPC.SINGLE_NODE_MULTI_WRITER,
     csi.NodeServiceCapability.RPC.GET_VOLUME_HEALTH,
 )
-_LONGEST_TEXT = 4096  # of a path, by the kernel
+_MAX_TEXT: Final = 4096  # PATH_MAX
 
 
 class NodeService:
@@ -45,31 +52,32 @@ class NodeService:
         node_id: str,
         clusters: CephClusters,
         stages: StageRecords,
-        images: RbdStager,
-        files: CephFsStager,
+        rbd: RbdStager,
+        cephfs: CephFsStager,
         topology: Callable[[], Mapping[str, str]],
         max_volumes: int = 0,
     ) -> None:
         self._node_id = node_id
         self._clusters = clusters
         self._stages = stages
-        self._images = images
-        self._files = files
+        self._rbd = rbd
+        self._cephfs = cephfs
         self._topology = topology
         self._max_volumes = max_volumes
-        self._targets = PublishTargets(stages, images)
-        self._looks = VolumeStats()
+        self._targets = PublishTargets(stages, rbd)
+        self._stats = VolumeStats()
         self._busy: set[str] = set()
         self._busy_lock = threading.Lock()
 
     def headers(self, method: str) -> tuple[tuple[str, str], ...]:
-        """How this node reaches volumes, said with NodeGetInfo.
+        """Sends RBD mapper and CephFS client with NodeGetInfo.
 
-        Not as a segment of its topology: kubelet makes a node label of it and refuses the driver when the value changes later.
+        They are no topology segments: kubelet turns these into node labels and rejects the driver when a value changes
+        later.
         """
         if method != "NodeGetInfo":
             return ()
-        return (("zonewise-rbd-mapper", self._images.mapper.name), ("zonewise-cephfs-client", self._files.client.value))
+        return (("zonewise-rbd-mapper", self._rbd.mapper.name), ("zonewise-cephfs-client", self._cephfs.client.value))
 
     def node_get_info(self, _request: csi.NodeGetInfoRequest) -> csi.NodeGetInfoResponse:
         return csi.NodeGetInfoResponse(
@@ -81,34 +89,34 @@ class NodeService:
     def node_get_capabilities(self, _request: csi.NodeGetCapabilitiesRequest) -> csi.NodeGetCapabilitiesResponse:
         return csi.NodeGetCapabilitiesResponse(
             capabilities=[
-                csi.NodeServiceCapability(rpc=csi.NodeServiceCapability.RPC(type=each)) for each in _CAPABILITIES
+                csi.NodeServiceCapability(rpc=csi.NodeServiceCapability.RPC(type=name)) for name in _CAPABILITIES
             ]
         )
 
     def node_stage_volume(self, request: csi.NodeStageVolumeRequest) -> csi.NodeStageVolumeResponse:
         _require(request, "volume_id", "staging_target_path", "volume_capability")
-        wanted = access.read(request.volume_capability)
-        identity = _identity(request.volume_id)
-        if refusal := access.refusal(identity.kind, wanted):
+        requested = access.parse_capability(request.volume_capability)
+        volume_id = _parse_id(request.volume_id)
+        if refusal := access.refusal(volume_id.kind, requested):
             raise CsiError(GrpcCode.INVALID_ARGUMENT, refusal)
-        with self._turn(request.volume_id):
+        with self._exclusive(request.volume_id):
             before = self._stages.get(request.volume_id)
-            if before is not None and (before.path, before.access) != (request.staging_target_path, wanted):
-                self._give_up(before)
+            if before is not None and (before.path, before.access) != (request.staging_target_path, requested):
+                self._discard_stage(before)
                 before = None
-            cluster = self._clusters.connect(identity.cluster, request.secrets)
+            cluster = self._clusters.connect(volume_id.cluster, request.secrets)
             context = dict(request.volume_context)
-            stage = before or self._intend(cluster, identity, request, wanted, context.get("mounter", ""))
+            stage = before or self._new_record(cluster, volume_id, request, requested, context.get("mounter", ""))
             directory = self._stages.put(stage)
-            reach(CrashPoint.STAGE_NOTED)
-            self._volumes(stage).stage(cluster, stage, directory, context)
+            crash_if_armed(CrashPoint.STAGE_NOTED)
+            self._stager(stage).stage(cluster, stage, directory, context)
         return csi.NodeStageVolumeResponse()
 
     def node_unstage_volume(self, request: csi.NodeUnstageVolumeRequest) -> csi.NodeUnstageVolumeResponse:
         _require(request, "volume_id", "staging_target_path")
-        with self._turn(request.volume_id):
+        with self._exclusive(request.volume_id):
             stage = self._stages.get(request.volume_id)
-            if stage is None or mounts.where(stage.path) != mounts.where(request.staging_target_path):
+            if stage is None or mounts.canonical_path(stage.path) != mounts.canonical_path(request.staging_target_path):
                 if self._targets.has_mount(request.volume_id, request.staging_target_path):
                     mounts.unmount(request.staging_target_path)
                 return csi.NodeUnstageVolumeResponse()
@@ -118,57 +126,65 @@ class NodeService:
 
     def node_publish_volume(self, request: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
         _require(request, "volume_id", "target_path", "volume_capability")
-        wanted = access.read(request.volume_capability)
+        requested = access.parse_capability(request.volume_capability)
         if not request.staging_target_path:
-            raise CsiError(GrpcCode.FAILED_PRECONDITION, "staging_target_path is missing: volumes are staged first")
-        with self._turn(request.volume_id):
+            raise CsiError(
+                GrpcCode.FAILED_PRECONDITION, "staging_target_path is missing: the volume has to be staged first"
+            )
+        with self._exclusive(request.volume_id):
             stage = self._staged(request.volume_id)
-            if mounts.where(stage.path) != mounts.where(request.staging_target_path):
-                raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {stage.volume} is staged at {stage.path}")
-            if wanted.is_block != stage.access.is_block:
+            if mounts.canonical_path(stage.path) != mounts.canonical_path(request.staging_target_path):
                 raise CsiError(
-                    GrpcCode.INVALID_ARGUMENT, f"volume {stage.volume} was staged as the other of mount and block"
+                    GrpcCode.FAILED_PRECONDITION,
+                    f"volume {stage.volume} is staged at {stage.path}, not at the given staging_target_path",
                 )
-            self._targets.publish(stage, request.target_path, wanted, read_only=request.readonly or wanted.is_read_only)
+            if requested.is_block != stage.access.is_block:
+                raise CsiError(
+                    GrpcCode.INVALID_ARGUMENT,
+                    f"volume {stage.volume} was staged as {'block' if stage.access.is_block else 'mount'}: unstage it first",
+                )
+            self._targets.publish(
+                stage, request.target_path, requested, read_only=request.readonly or requested.is_read_only
+            )
         return csi.NodePublishVolumeResponse()
 
     def node_unpublish_volume(self, request: csi.NodeUnpublishVolumeRequest) -> csi.NodeUnpublishVolumeResponse:
         _require(request, "volume_id", "target_path")
-        with self._turn(request.volume_id):
+        with self._exclusive(request.volume_id):
             self._targets.unpublish(request.volume_id, request.target_path)
         return csi.NodeUnpublishVolumeResponse()
 
     def node_expand_volume(self, request: csi.NodeExpandVolumeRequest) -> csi.NodeExpandVolumeResponse:
         _require(request, "volume_id", "volume_path")
-        with self._turn(request.volume_id):
-            stage = self._at(request.volume_id, request.volume_path)
-            if stage.kind is VolumeKind.CEPHFS:  # the controller has raised the quota, which is all there is to do
+        with self._exclusive(request.volume_id):
+            stage = self._record_at(request.volume_id, request.volume_path)
+            if stage.kind is VolumeKind.CEPHFS:  # the controller has raised the quota already
                 size = request.capacity_range.required_bytes
             else:
-                size = self._images.expand(stage, self._stages.directory(stage.volume))
+                size = self._rbd.expand(stage, self._stages.directory(stage.volume))
         return csi.NodeExpandVolumeResponse(capacity_bytes=size)
 
     def node_get_volume_stats(self, request: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:
         _require(request, "volume_id", "volume_path")
-        stage = self._at(request.volume_id, request.volume_path)
+        stage = self._record_at(request.volume_id, request.volume_path)
         unit = csi.VolumeUsage.Unit
         if stage.access.is_block:
-            device = self._images.device(stage, self._stages.directory(stage.volume))
+            device = self._rbd.device(stage, self._stages.directory(stage.volume))
             size = filesystems.device_bytes(device) if device is not None else 0
             return csi.NodeGetVolumeStatsResponse(usage=[csi.VolumeUsage(total=size, unit=unit.BYTES)])
-        with _answering():
-            found = self._looks.usage(request.volume_path)
+        with _csi_errors():
+            stats = self._stats.usage(request.volume_path)
         usage = [
             csi.VolumeUsage(
-                total=found.f_blocks * found.f_frsize,
-                available=found.f_bavail * found.f_frsize,
-                used=(found.f_blocks - found.f_bfree) * found.f_frsize,
+                total=stats.f_blocks * stats.f_frsize,
+                available=stats.f_bavail * stats.f_frsize,
+                used=(stats.f_blocks - stats.f_bfree) * stats.f_frsize,
                 unit=unit.BYTES,
             )
         ]
-        if stage.kind is VolumeKind.RBD:  # CephFS has as many inodes as are asked for
-            used = found.f_files - found.f_ffree
-            usage.append(csi.VolumeUsage(total=found.f_files, available=found.f_ffree, used=used, unit=unit.INODES))
+        if stage.kind is VolumeKind.RBD:  # CephFS has no fixed number of inodes
+            used = stats.f_files - stats.f_ffree
+            usage.append(csi.VolumeUsage(total=stats.f_files, available=stats.f_ffree, used=used, unit=unit.INODES))
         return csi.NodeGetVolumeStatsResponse(usage=usage)
 
     def node_get_volume_health(self, request: csi.NodeGetVolumeHealthRequest) -> csi.NodeGetVolumeHealthResponse:
@@ -177,40 +193,43 @@ class NodeService:
         if stage is None:
             raise CsiError(GrpcCode.NOT_FOUND, f"volume {request.volume_id} is not staged on this node")
         health = csi.VolumeHealth(volume_id=stage.volume)
-        for reason, sentence in self._troubles(stage):
+        for reason, sentence in self._health_problems(stage):
             health.health_statuses.add(status=csi.VolumeHealthErrorType.INACCESSIBLE, reason=reason, message=sentence)
         return csi.NodeGetVolumeHealthResponse(volume_health=health)
 
-    def _troubles(self, stage: StageRecord) -> Iterator[tuple[str, str]]:
-        carrier = self._volumes(stage).trouble(stage, self._stages.directory(stage.volume))
-        if carrier:
-            yield "CarrierEnded", carrier
+    def _health_problems(self, stage: StageRecord) -> Iterator[tuple[str, str]]:
+        problem = self._stager(stage).problem(stage, self._stages.directory(stage.volume))
+        if problem:
+            yield "CarrierEnded", problem
             return
         if stage.access.is_block:
             return
         mount = mounts.at(stage.path)
         if mount is None:
-            yield "NotMounted", f"nothing is mounted at {stage.path}"
+            yield "NotMounted", f"nothing is mounted at {stage.path}: unstage the volume and stage it again"
         elif mount.read_only and not stage.access.is_read_only and "ro" not in stage.access.flags:
-            yield "ReadOnly", "its file system became read-only, as it does when writes fail"
+            yield (
+                "ReadOnly",
+                "its file system became read-only after failed writes: unstage the volume and stage it again",
+            )
         else:
             try:
-                self._looks.usage(stage.path)
+                self._stats.usage(stage.path)
             except TimeoutError:
-                yield "NoAnswer", "its file system does not answer: is the Ceph cluster reachable from this node?"
+                yield "NoAnswer", "its file system does not answer: check that this node reaches the Ceph cluster"
             except OSError as error:
-                yield "Broken", f"its file system answers with an error: {error.strerror}"
+                yield "Broken", f"its file system returns an error: {error.strerror}"
 
     def _unstage(self, stage: StageRecord) -> None:
-        self._volumes(stage).unstage(stage, self._stages.directory(stage.volume))
-        reach(CrashPoint.UNSTAGE_UNMAPPED)
+        self._stager(stage).unstage(stage, self._stages.directory(stage.volume))
+        crash_if_armed(CrashPoint.UNSTAGE_UNMAPPED)
         self._stages.drop(stage.volume)
 
-    def _give_up(self, stage: StageRecord) -> None:
-        """A stage that came to nothing must not stand in the way of one that asks otherwise: nobody need unstage it."""
+    def _discard_stage(self, stage: StageRecord) -> None:
+        """Unstage a failed stage with other arguments. Raises ALREADY_EXISTS if the volume is in use."""
         mounted = any(mounts.at(path) is not None for path in (stage.path, *stage.targets))
         if mounted or (
-            stage.access.is_block and self._images.device(stage, self._stages.directory(stage.volume)) is not None
+            stage.access.is_block and self._rbd.device(stage, self._stages.directory(stage.volume)) is not None
         ):
             raise CsiError(
                 GrpcCode.ALREADY_EXISTS,
@@ -218,61 +237,63 @@ class NodeService:
             )
         self._unstage(stage)
 
-    def _intend(
+    def _new_record(
         self,
         cluster: CephCluster,
-        identity: ids.VolumeId,
+        volume_id: ids.VolumeId,
         request: csi.NodeStageVolumeRequest,
-        wanted: access.VolumeAccess,
+        requested: access.VolumeAccess,
         mounter: str,
     ) -> StageRecord:
-        cluster.require_own(identity)
+        cluster.require_own(volume_id)
         pool = ""
-        if identity.kind is VolumeKind.RBD:
-            pool = cluster.pool_name(identity.pool_id) or ""
+        if volume_id.kind is VolumeKind.RBD:
+            pool = cluster.pool_name(volume_id.pool_id) or ""
             if not pool:
-                raise CsiError(GrpcCode.NOT_FOUND, f"the pool of volume {request.volume_id} does not exist any more")
+                raise CsiError(GrpcCode.NOT_FOUND, f"volume {request.volume_id}: its pool does not exist any more")
         return StageRecord(
             volume=request.volume_id,
-            kind=identity.kind,
+            kind=volume_id.kind,
             path=request.staging_target_path,
-            access=wanted,
+            access=requested,
             pool=pool,
-            image=identity.image,
-            mapper=self._images.mapper_named(mounter).name if identity.kind is VolumeKind.RBD else "",
+            image=volume_id.image,
+            mapper=self._rbd.mapper_named(mounter).name if volume_id.kind is VolumeKind.RBD else "",
         )
 
-    def _volumes(self, stage: StageRecord) -> RbdStager | CephFsStager:
-        return self._images if stage.kind is VolumeKind.RBD else self._files
+    def _stager(self, stage: StageRecord) -> RbdStager | CephFsStager:
+        return self._rbd if stage.kind is VolumeKind.RBD else self._cephfs
 
     def _staged(self, volume: str) -> StageRecord:
         stage = self._stages.get(volume)
         if stage is None:
-            if ids.parse(volume) is None:
-                raise CsiError(GrpcCode.NOT_FOUND, f"there is no volume {volume}")
+            if ids.parse_volume_id(volume) is None:
+                raise CsiError(GrpcCode.NOT_FOUND, f"volume {volume} does not exist")
             raise CsiError(GrpcCode.FAILED_PRECONDITION, f"volume {volume} is not staged on this node")
         return stage
 
-    def _at(self, volume: str, path: str) -> StageRecord:
-        """The stage of a volume that is at this path, or NOT_FOUND."""
+    def _record_at(self, volume: str, path: str) -> StageRecord:
+        """The record of a volume that is staged or published at this path. Raises NOT_FOUND."""
         stage = self._stages.get(volume)
         if stage is None:
             raise CsiError(GrpcCode.NOT_FOUND, f"volume {volume} is not staged on this node")
-        ours = {mounts.where(each) for each in (stage.path, *stage.targets)}
-        here = mounts.where(path)
-        is_there = mounts.at(here) is not None or (stage.access.is_block and here == mounts.where(stage.path))
-        if here not in ours or not is_there:
-            raise CsiError(GrpcCode.NOT_FOUND, f"volume {volume} is not at {path}")
+        paths = {mounts.canonical_path(known) for known in (stage.path, *stage.targets)}
+        here = mounts.canonical_path(path)
+        is_mounted = mounts.at(here) is not None or (
+            stage.access.is_block and here == mounts.canonical_path(stage.path)
+        )
+        if here not in paths or not is_mounted:
+            raise CsiError(GrpcCode.NOT_FOUND, f"volume {volume} is not mounted at {path}")
         return stage
 
     @contextmanager
-    def _turn(self, volume: str) -> Iterator[None]:
+    def _exclusive(self, volume: str) -> Iterator[None]:
         with self._busy_lock:
             if volume in self._busy:
-                raise CsiError(GrpcCode.ABORTED, f"another call for volume {volume} is under way: try again")
+                raise CsiError(GrpcCode.ABORTED, f"another call for volume {volume} is in progress: retry")
             self._busy.add(volume)
         try:
-            with _answering():
+            with _csi_errors():
                 yield
         finally:
             with self._busy_lock:
@@ -280,14 +301,17 @@ class NodeService:
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
-    """What programs and the kernel refuse, as an answer."""
+def _csi_errors() -> Iterator[None]:
+    """Turns errors of programs and of the kernel into CsiErrors."""
     try:
         yield
     except CsiError:
         raise
     except (host_command.CommandTimeoutError, TimeoutError) as error:
-        raise CsiError(GrpcCode.UNAVAILABLE, str(error) or "the volume does not answer") from error
+        raise CsiError(
+            GrpcCode.UNAVAILABLE,
+            str(error) or "the volume does not answer: check that this node reaches the Ceph cluster",
+        ) from error
     except filesystems.FilesystemError as error:
         raise CsiError(GrpcCode.FAILED_PRECONDITION, str(error)) from error
     except ZonewiseError as error:
@@ -297,11 +321,11 @@ def _answering() -> Iterator[None]:
         raise CsiError(GrpcCode.UNAVAILABLE if dead else GrpcCode.INTERNAL, str(error)) from error
 
 
-def _identity(volume: str) -> ids.VolumeId:
-    identity = ids.parse(volume)
-    if identity is None:
-        raise CsiError(GrpcCode.NOT_FOUND, f"there is no volume {volume}")
-    return identity
+def _parse_id(volume: str) -> ids.VolumeId:
+    volume_id = ids.parse_volume_id(volume)
+    if volume_id is None:
+        raise CsiError(GrpcCode.NOT_FOUND, f"volume {volume} does not exist")
+    return volume_id
 
 
 def _require(request: Any, *fields: str) -> None:
@@ -313,9 +337,39 @@ def _require(request: Any, *fields: str) -> None:
             continue
         if not value:
             raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} is missing")
-        if "\0" in value or len(value) > _LONGEST_TEXT:
-            raise CsiError(
-                GrpcCode.INVALID_ARGUMENT, f"{field} has a zero in it, or more than {_LONGEST_TEXT} characters"
-            )
+        if "\0" in value or len(value) > _MAX_TEXT:
+            raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} contains a NUL, or more than {_MAX_TEXT} characters")
         if field.endswith("target_path") and (not value.startswith("/") or ".." in value.split("/")):
             raise CsiError(GrpcCode.INVALID_ARGUMENT, f"{field} must be an absolute path without '..'")
+
+
+def build_node_service(
+    clusters: CephClusters,
+    node_id: str,
+    topology: Callable[[], Mapping[str, str]],
+    *,
+    state_directory: Path = STATE_DIRECTORY,
+    mapper: str = "auto",
+    cephfs_client: str = "auto",
+    daemon_cgroup: str = "",
+    max_volumes: int = 0,
+) -> NodeService:
+    """Probes what this node can mount; "auto" takes the best."""
+    cgroup = Path(daemon_cgroup) if daemon_cgroup else None
+    choice = probe.probe_mapper(mapper, cgroup)
+    _log.info("RBD mapper chosen", mapper=choice.mapper.name, reason=choice.reason)
+    client, reason = choose_client(cephfs_client)
+    _log.info("CephFS client chosen", client=client.value, reason=reason)
+    stages = StageRecords(state_directory)
+    staged = sum(1 for _ in stages.all())
+    if staged:
+        _log.info("volumes staged by an earlier process", volumes=staged)
+    return NodeService(
+        node_id,
+        clusters,
+        stages,
+        RbdStager(choice.mapper, probe.all_mappers(cgroup)),
+        CephFsStager(client, cgroup),
+        topology,
+        max_volumes,
+    )

@@ -1,8 +1,7 @@
-"""What this node has staged: a directory per volume, with a record that is written before anything is done to the volume
-and removed after all of it is undone.
+"""Stage records: a directory per volume, written before it is staged and removed after it is unstaged.
 
-So a plugin that was killed anywhere finds what it must undo. The record says what was intended; whether it is so, the
-kernel says.
+A node plugin that was killed at any point finds what it has to undo. The record has the intent; the kernel has the
+actual state.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of an RBD image."""
     image: str = ""
     mapper: str = ""
-    """Who made its device: another may be chosen after an upgrade of the node."""
+    """The mapper of its device: after an upgrade of the node the default may be another."""
     targets: dict[str, bool] = {}
-    """Where it is published, and whether only for reading."""
+    """Target paths, each with its read-only flag."""
 
 
 class StageRecords:
@@ -42,7 +41,7 @@ class StageRecords:
         root.chmod(0o700)
 
     def directory(self, volume: str) -> Path:
-        """Of the volume; its name is short, since a socket in it needs room in an address."""
+        """The volume's directory. Its name is short, since socket paths are limited."""
         return self.root / hashlib.sha256(volume.encode()).hexdigest()[:32]
 
     def get(self, volume: str) -> StageRecord | None:
@@ -52,7 +51,7 @@ class StageRecords:
             return None
 
     def put(self, stage: StageRecord) -> Path:
-        """On disk when this returns."""
+        """Written and synced to disk on return."""
         directory = self.directory(stage.volume)
         directory.mkdir(exist_ok=True, mode=0o700)
         draft = directory / _DRAFT

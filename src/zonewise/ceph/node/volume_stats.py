@@ -1,7 +1,7 @@
-"""Looking at a mount that may hang: in a thread, with a deadline, and never twice at the same time.
+"""Volume statistics with statvfs(2), in a thread with a timeout, one at a time per path.
 
-A file system whose cluster is away blocks whoever touches it, without end. The thread that hangs is left; until it comes back,
-everybody else is told at once.
+A file system whose cluster is unreachable blocks every call without end. A blocked thread is left behind; until it
+returns, other callers wait for its result, up to the timeout.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future
+from typing import Final
 
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS: Final = 5.0
 
 
 class VolumeStats:
     def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
-        self._under_way: dict[str, Future[os.statvfs_result]] = {}
+        self._pending: dict[str, Future[os.statvfs_result]] = {}
 
     def usage(self, path: str) -> os.statvfs_result:
-        """Raises OSError for what is wrong there, TimeoutError when nothing is said in time."""
+        """Raises OSError for a broken file system, TimeoutError for one that does not answer."""
         with self._lock:
-            future = self._under_way.get(path)
+            future = self._pending.get(path)
             if future is None:
-                future = self._under_way[path] = Future()
-                threading.Thread(target=self._look, args=(path, future), name="look", daemon=True).start()
+                future = self._pending[path] = Future()
+                threading.Thread(target=self._statvfs, args=(path, future), name="statvfs", daemon=True).start()
         return future.result(self._timeout_seconds)
 
-    def _look(self, path: str, future: Future[os.statvfs_result]) -> None:
+    def _statvfs(self, path: str, future: Future[os.statvfs_result]) -> None:
         try:
             result = os.statvfs(path)
         except OSError as error:
@@ -40,4 +41,4 @@ class VolumeStats:
 
     def _forget(self, path: str) -> None:
         with self._lock:
-            del self._under_way[path]
+            del self._pending[path]

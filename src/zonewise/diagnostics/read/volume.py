@@ -10,7 +10,7 @@ from zonewise.ceph import config
 from zonewise.ceph.decide import parameters, pool_choice, takeover
 from zonewise.ceph.decide.domains import DomainLabels, describe
 from zonewise.ceph.decide.errors import CsiError
-from zonewise.ceph.decide.takeover import DOCUMENT, NOTHING, TakeoverError, TakeoverMap
+from zonewise.ceph.decide.takeover import DOCUMENT, NO_TAKEOVERS, TakeoverError, TakeoverMap
 from zonewise.diagnostics.decide.explain import volume as explain_volume
 from zonewise.diagnostics.decide.explain.volume import VolumeFacts, VolumeReport
 from zonewise.errors import UsageError, ZonewiseError
@@ -53,9 +53,9 @@ async def _config(client: Client, place: Key) -> tuple[Mapping[str, str], tuple[
 
 def _takeovers(data: Mapping[str, str], labels: DomainLabels) -> tuple[TakeoverMap, tuple[str, ...]]:
     try:
-        return takeover.read(data, labels.names), ()
+        return takeover.parse_takeover_map(data, labels.names), ()
     except TakeoverError as error:
-        return NOTHING, (str(error),)
+        return NO_TAKEOVERS, (str(error),)
 
 
 async def _waiting(
@@ -71,13 +71,15 @@ async def _waiting(
         found = await client.get(STORAGE_CLASSES, name) if name else {}
         if found.get("provisioner") != CSI_DRIVER:
             raise ForeignVolume(f"{claim} is of class {name or 'none'}, which {CSI_DRIVER} does not serve")
-        said = parameters.read(found.get("parameters") or {}, config.parse(data.get(DOCUMENT, "{}")), labels.names)
+        said = parameters.parse_parameters(
+            found.get("parameters") or {}, config.parse(data.get(DOCUMENT, "{}")), labels.names
+        )
     except (CsiError, UsageError, NotFound) as error:
         return explain_volume.waiting(str(claim), name, (), (*problems, f"class {name}: {error}"))
     domains = sorted({labels.segments(node.metadata.labels) for node in nodes})
     chosen = []
     for segments in domains:
-        fitting = pool_choice.narrowest(said, segments) if segments else ()
+        fitting = pool_choice.narrowest_rules(said, segments) if segments else ()
         names = ", ".join(rule.pool for rule in fitting) or "any of its pools: none is for this domain"
         chosen.append((describe(segments), names))
     return explain_volume.waiting(str(claim), name, chosen, problems)

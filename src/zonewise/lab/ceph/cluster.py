@@ -1,7 +1,7 @@
-"""A real Ceph cluster on this machine, one OSD per zone: started, found again, disturbed by zone, and removed.
+"""Ceph cluster for labs and tests on this machine, one OSD per zone: start, attach, stop zones, remove.
 
-Pools: for each zone `rbd-<zone>` and `fs-<zone>` with one copy in that zone alone, and across the zones `csi-journal`, `fs-meta` and
-`fs-data`. The file system is `csifs`. Everything is below one directory; processes are known by their records there.
+Pools: for each zone `rbd-<zone>` and `fs-<zone>` with one copy in that zone alone, and across the zones `csi-journal`,
+`fs-meta` and `fs-data`. The file system is `csifs`. Everything is below one directory, with records of the processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,13 +27,13 @@ from zonewise.lab import processes, records
 from zonewise.lab.decide import ceph_conf
 from zonewise.lab.decide.ceph_conf import Store
 
-FILESYSTEM = "csifs"
-JOURNAL_POOL = "csi-journal"
-CLUSTER_ID = "lab"
-ZONES = ("zone-a", "zone-b", "zone-c")
-_RECORD = "ceph.json"
-_PATIENCE_SECONDS = 180.0
-_COMMANDS = ("ceph-mon", "ceph-osd", "ceph-mgr", "ceph-mds", "monmaptool")
+FILESYSTEM: Final = "csifs"
+JOURNAL_POOL: Final = "csi-journal"
+CLUSTER_ID: Final = "lab"
+ZONES: Final = ("zone-a", "zone-b", "zone-c")
+_RECORD: Final = "ceph.json"
+_TIMEOUT_SECONDS: Final = 180.0
+_COMMANDS: Final = ("ceph-mon", "ceph-osd", "ceph-mgr", "ceph-mds", "monmaptool")
 
 
 class CephError(ZonewiseError):
@@ -41,7 +41,7 @@ class CephError(ZonewiseError):
 
 
 class LabCeph(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster's record, and what can be done with it."""
+    """The record of a cluster, and operations on it."""
 
     directory: Path
     zones: tuple[str, ...]
@@ -65,12 +65,12 @@ class LabCeph(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Of client.admin."""
+        """The key of client.admin."""
         return (self.directory / "admin.key").read_text().strip()
 
     @property
     def secrets(self) -> dict[str, str]:
-        """As a CSI request carries them."""
+        """As in a CSI request."""
         return {"userID": "admin", "userKey": self.key}
 
     def pool(self, zone: str) -> str:
@@ -80,7 +80,7 @@ class LabCeph(msgspec.Struct, frozen=True, kw_only=True):
         return f"fs-{zone}"
 
     def pools_by_domain(self, prefix: str = "rbd", label: str = "topology.kubernetes.io/zone") -> list[dict[str, Any]]:
-        """As a class's topologyConstrainedPools say it."""
+        """The topologyConstrainedPools of a StorageClass."""
         return [
             {"poolName": f"{prefix}-{zone}", "domainSegments": [{"domainLabel": label, "value": zone}]}
             for zone in self.zones
@@ -103,41 +103,41 @@ class LabCeph(msgspec.Struct, frozen=True, kw_only=True):
         return {"version": 2, "topology-takeover": {}, "clusters": [cluster]}
 
     def process(self, name: str) -> processes.Process:
-        """mon, mgr, mds, or osd0, osd1 and so on in the order of the zones."""
-        found = processes.find(self.directory, name)
-        if found is None:
-            raise CephError(f"this cluster has no process {name!r}")
-        return found
+        """mon, mgr, mds, or osd0, osd1, ... in the order of the zones."""
+        process = processes.find(self.directory, name)
+        if process is None:
+            raise CephError(f"the Ceph cluster in {self.directory} has no process {name!r}")
+        return process
 
     def osd(self, zone: str) -> processes.Process:
         return self.process(self._osd_name(zone))
 
     def zone_down(self, zone: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """SIGSTOP freezes its OSD, others end it. A memory store that gets SIGKILL comes back empty."""
+        """SIGSTOP freezes its OSD, other signals end it. A memory store is empty after SIGKILL."""
         process = self.osd(zone)
         process.signal(number)
-        if number is not signal.SIGSTOP and not process.wait(_PATIENCE_SECONDS):
-            raise CephError(f"the OSD of {zone} does not end")
+        if number is not signal.SIGSTOP and not process.wait(_TIMEOUT_SECONDS):
+            raise CephError(f"the OSD of {zone} does not exit; its log is below {self.directory}")
 
     def zone_up(self, zone: str) -> None:
-        self._again(self._osd_name(zone), "ceph-osd", str(self.zones.index(zone)))
+        self._resume(self._osd_name(zone), "ceph-osd", str(self.zones.index(zone)))
 
     def stop_process(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         process = self.process(name)
         process.signal(number)
         if number is not signal.SIGSTOP:
-            process.wait(_PATIENCE_SECONDS)
+            process.wait(_TIMEOUT_SECONDS)
 
     def start_process(self, name: str) -> None:
-        """One of mon, mgr and mds again, frozen or ended before."""
-        self._again(name, f"ceph-{name}", {"mon": "m", "mgr": "x", "mds": "a"}[name])
+        """Resume or restart mon, mgr or mds."""
+        self._resume(name, f"ceph-{name}", {"mon": "m", "mgr": "x", "mds": "a"}[name])
 
     def _osd_name(self, zone: str) -> str:
         if zone not in self.zones:
-            raise CephError(f"there is no {zone!r}: the zones are {', '.join(self.zones)}")
+            raise CephError(f"unknown zone {zone!r}: the zones are {', '.join(self.zones)}")
         return f"osd{self.zones.index(zone)}"
 
-    def _again(self, name: str, program: str, number: str) -> None:
+    def _resume(self, name: str, program: str, number: str) -> None:
         process = self.process(name)
         if process.running:
             process.signal(signal.SIGCONT)
@@ -145,7 +145,7 @@ class LabCeph(msgspec.Struct, frozen=True, kw_only=True):
             _daemon(self.directory, name, program, number)
 
     def connect(self) -> Any:
-        import rados  # noqa: PLC0415 - a binding of the system's
+        import rados  # noqa: PLC0415 - a system package
 
         limits = {"client_mount_timeout": "60", "rados_mon_op_timeout": "60", "rados_osd_op_timeout": "60"}
         handle = rados.Rados(conffile=str(self.conf), conf=limits)
@@ -153,23 +153,23 @@ class LabCeph(msgspec.Struct, frozen=True, kw_only=True):
         return handle
 
     def wait_up(self, osds: int | None = None) -> None:
-        """Until that many OSDs are up and every placement group that can be is active."""
+        """Wait until that many OSDs are up, and with all OSDs up until all placement groups are active."""
         handle = self.connect()
         try:
-            wanted = len(self.zones) if osds is None else osds
-            _wait(lambda: mon(handle, "osd stat")["num_up_osds"] == wanted, f"{wanted} OSDs up")
-            if wanted == len(self.zones):
+            count = len(self.zones) if osds is None else osds
+            _wait(lambda: mon(handle, "osd stat")["num_up_osds"] == count, f"{count} OSDs up")
+            if count == len(self.zones):
                 _wait(lambda: _all_active(handle), "all placement groups active")
         finally:
             handle.shutdown()
 
 
 def mon(handle: Any, prefix: str, stdin: str = "", **arguments: Any) -> Any:
-    """A command to the monitors, its answer decoded."""
+    """A monitor command; returns the decoded reply."""
     text = json.dumps({"prefix": prefix, "format": "json", **arguments})
-    code, output, said = handle.mon_command(text, stdin.encode())
+    code, output, message = handle.mon_command(text, stdin.encode())
     if code:
-        raise CephError(f"{prefix} {arguments}: {os.strerror(-code)}: {said}")
+        raise CephError(f"{prefix} {arguments}: {os.strerror(-code)}: {message}")
     return json.loads(output) if output.strip() else None
 
 
@@ -180,12 +180,12 @@ def start(
     osd_bytes: int = 4 << 30,
     address: str = "127.0.0.1",
 ) -> LabCeph:
-    """A new cluster, serving when this returns. When it fails, only its logs stay."""
+    """A new cluster, which serves on return. After a failure only its logs remain."""
     missing = missing_commands()
     if missing:
-        raise CephError(f"no {', '.join(missing)} here: `zonewise lab setup` installs Ceph, as root")
+        raise CephError(f"{', '.join(missing)} not found: install Ceph with `zonewise lab setup`, as root")
     if directory.exists():
-        raise CephError(f"{directory} is there already")
+        raise CephError(f"{directory} exists already: remove it, or choose another directory")
     cluster = LabCeph(
         directory=directory,
         zones=tuple(zones),
@@ -210,7 +210,7 @@ def missing_commands() -> list[str]:
 
 
 def available() -> bool:
-    """Whether this machine can run one: its programs are there, and the binding is one for this Python."""
+    """Whether Ceph's programs and its Python binding are installed."""
     return not missing_commands() and importlib.util.find_spec("rados") is not None
 
 
@@ -218,14 +218,14 @@ def attach(directory: Path) -> LabCeph:
     try:
         return records.read(directory / _RECORD, LabCeph)
     except FileNotFoundError:
-        raise CephError(f"no Ceph cluster was started in {directory}") from None
+        raise CephError(f"no Ceph cluster in {directory}: start one first") from None
 
 
 def remove(directory: Path, *, keep_logs: bool = False) -> None:
-    """Stop what runs and remove every trace; fine where there is nothing."""
+    """Stop all processes and remove the directory. No error if it does not exist."""
     if not directory.exists():
         return
-    processes.close(directory, 0)  # nobody wants the data: an orderly end would take seconds
+    processes.close(directory, 0)  # without a clean shutdown, which takes seconds: the data is not needed
     if not keep_logs:
         shutil.rmtree(directory)
 
@@ -237,7 +237,7 @@ def _free_port(address: str) -> int:
 
 
 def _make(cluster: LabCeph, osd_bytes: int) -> None:
-    """Everything that needs no running daemon; the stores are made side by side."""
+    """Directories, keys and stores, before any daemon runs. Stores are created in parallel."""
     directory = cluster.directory
     osds = range(len(cluster.zones))
     for name in ("sockets", "csi", "log", "mon", "mgr", "mds", *(f"osd{number}" for number in osds)):
@@ -249,23 +249,23 @@ def _make(cluster: LabCeph, osd_bytes: int) -> None:
     )
     _write(directory / "mon.keyring", ceph_conf.keyring(keys, caps=True))
     _write(directory / "admin.key", keys["client.admin"])
-    places = {"client.admin": "keyring", "mgr.x": "mgr/keyring", "mds.a": "mds/keyring"}
-    for name, place in (places | {f"osd.{number}": f"osd{number}/keyring" for number in osds}).items():
-        _write(directory / place, ceph_conf.keyring({name: keys[name]}, caps=False))
-    marks = {str(number): str(uuid.uuid4()) for number in osds}
-    _write(directory / "osds.json", json.dumps({"uuids": marks, "keys": {str(n): keys[f"osd.{n}"] for n in osds}}))
-    making = [
-        _begin(directory, "ceph-osd", "-i", number, "--mkfs", "--osd-uuid", mark, "--no-mon-config")
-        for number, mark in marks.items()
+    keyrings = {"client.admin": "keyring", "mgr.x": "mgr/keyring", "mds.a": "mds/keyring"}
+    for name, file in (keyrings | {f"osd.{number}": f"osd{number}/keyring" for number in osds}).items():
+        _write(directory / file, ceph_conf.keyring({name: keys[name]}, caps=False))
+    uuids = {str(number): str(uuid.uuid4()) for number in osds}
+    _write(directory / "osds.json", json.dumps({"uuids": uuids, "keys": {str(n): keys[f"osd.{n}"] for n in osds}}))
+    creating = [
+        _begin(directory, "ceph-osd", "-i", number, "--mkfs", "--osd-uuid", osd_uuid, "--no-mon-config")
+        for number, osd_uuid in uuids.items()
     ]
     monmap = str(directory / "monmap")
     address = f"[v2:{cluster.address}:{cluster.port}/0]"
     fsid = ["--fsid", cluster.fsid, "--addv", "m", address, "--set-min-mon-release", "pacific"]
     _run("monmaptool", "--create", "--clobber", *fsid, monmap)
     keyfile = str(directory / "mon.keyring")
-    making.append(_begin(directory, "ceph-mon", "-i", "m", "--mkfs", "--monmap", monmap, "--keyring", keyfile))
-    for process in making:
-        output, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+    creating.append(_begin(directory, "ceph-mon", "-i", "m", "--mkfs", "--monmap", monmap, "--keyring", keyfile))
+    for process in creating:
+        output, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
         if process.returncode:
             raise CephError(f"{process.args!r}: {output.strip()[-400:]}")
 
@@ -283,11 +283,11 @@ def _begin(directory: Path, program: str, *arguments: str) -> subprocess.Popen[s
 
 
 def _run(*argv: str) -> None:
-    done = subprocess.run(
-        argv, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS, check=False
+    result = subprocess.run(
+        argv, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS, check=False
     )
-    if done.returncode:
-        raise CephError(f"{argv[0]}: {(done.stderr or done.stdout).strip()[-400:]}")
+    if result.returncode:
+        raise CephError(f"{argv[0]}: {(result.stderr or result.stdout).strip()[-400:]}")
 
 
 def _daemon(directory: Path, name: str, program: str, number: str) -> None:
@@ -301,16 +301,16 @@ def _bring_up(cluster: LabCeph) -> None:
     try:
         _daemon(directory, "mgr", "ceph-mgr", "x")
         osds = json.loads((directory / "osds.json").read_text())
-        for number, mark in osds["uuids"].items():
+        for number, osd_uuid in osds["uuids"].items():
             secret = json.dumps({"cephx_secret": osds["keys"][number]})
-            mon(handle, "osd new", stdin=secret, uuid=mark, id=int(number))
+            mon(handle, "osd new", stdin=secret, uuid=osd_uuid, id=int(number))
             _daemon(directory, f"osd{number}", "ceph-osd", number)
         _lay_out(handle, cluster)
         _wait(lambda: mon(handle, "osd stat")["num_up_osds"] == len(cluster.zones), "all OSDs up")
         _make_pools(handle, cluster)
         _daemon(directory, "mds", "ceph-mds", "a")
         _wait(lambda: mon(handle, "mgr dump")["available"], "the manager")
-        mon(handle, "health mute", code="MGR_MODULE_ERROR", sticky=True)  # modules are left out on purpose
+        mon(handle, "health mute", code="MGR_MODULE_ERROR", sticky=True)  # some modules are disabled on purpose
         _wait(lambda: _mds_active(handle), "the metadata server")
         _wait(lambda: _all_active(handle), "all placement groups active")
     finally:
@@ -343,8 +343,8 @@ def _make_pools(handle: Any, cluster: LabCeph) -> None:
 
 
 def _mds_active(handle: Any) -> bool:
-    found = mon(handle, "fs dump")["filesystems"][0]["mdsmap"]["info"].values()
-    return any(each["state"] == "up:active" for each in found)
+    daemons = mon(handle, "fs dump")["filesystems"][0]["mdsmap"]["info"].values()
+    return any(daemon["state"] == "up:active" for daemon in daemons)
 
 
 def _all_active(handle: Any) -> bool:
@@ -354,12 +354,12 @@ def _all_active(handle: Any) -> bool:
 
 
 def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise CephError(f"Ceph: {what}: not within {_PATIENCE_SECONDS:g} s; its logs are below its directory")
+            raise CephError(f"Ceph: {what}: not within {_TIMEOUT_SECONDS:g} s; see the logs below its directory")
         time.sleep(0.05)
 
 
 if __name__ == "__main__":
-    print("--ceph" if available() else "")  # noqa: T201 - what `make up` adds to its command line
+    print("--ceph" if available() else "")  # noqa: T201 - `make up` adds it to its command line

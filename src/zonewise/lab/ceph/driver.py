@@ -1,13 +1,13 @@
-"""The Ceph CSI driver in a lab that has a Ceph: the manifests of `zonewise install --only csi`, as processes.
+"""Ceph CSI driver in a lab with a Ceph cluster: the manifests of `zonewise install --only csi`, run as processes.
 
-A lab's nodes have neither the driver's image nor its sidecars. Of these only the provisioner is needed for volumes to be made,
-and a small one of ours stands in for it. Nothing is mounted: a pod is placed where its volume can be reached, and that is all.
+Nodes of a lab have neither the driver's image nor its sidecars. Only the provisioner is needed, and `lab_provisioner`
+replaces it. Nothing is mounted: pods are only scheduled where their volume is accessible.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from zonewise.api.names import SYSTEM_NAMESPACE
 from zonewise.install import components
@@ -18,22 +18,24 @@ from zonewise.lab.ceph import cluster
 from zonewise.lab.state import Lab
 from zonewise.objects import CONFIG_MAPS
 
-_CONFIG_MAP = "zonewise-csi-config"
-_DRIVER = "csi"
-_PROVISIONER = ["python", "-m", "zonewise.ceph.lab_provisioner"]
+_CONFIG_MAP: Final = "zonewise-csi-config"
+_DRIVER: Final = "csi"
+_PROVISIONER: Final = ["python", "-m", "zonewise.ceph.lab_provisioner"]
 
 
 def documents(lab: Lab) -> list[Document]:
-    found = components.documents([InstallComponent.CSI], InstallMode.OVERLAY, components.ManifestValues(image="none"))
-    return [_fitted(document, lab) for document in found]
+    documents = components.documents(
+        [InstallComponent.CSI], InstallMode.OVERLAY, components.ManifestValues(image="none")
+    )
+    return [_fitted(document, lab) for document in documents]
 
 
 async def configure(client: Client, lab: Lab) -> None:
-    """Once: the map of takeovers is in it, which belongs to whoever uses the lab."""
-    said = json.dumps(cluster.attach(lab.ceph).csi_config(), indent=2)
+    """Create the config map unless it exists: it contains the takeover map, which users of the lab change."""
+    config = json.dumps(cluster.attach(lab.ceph).csi_config(), indent=2)
     try:
         await client.create(
-            CONFIG_MAPS, {"metadata": {"name": _CONFIG_MAP}, "data": {"config.json": said}}, SYSTEM_NAMESPACE
+            CONFIG_MAPS, {"metadata": {"name": _CONFIG_MAP}, "data": {"config.json": config}}, SYSTEM_NAMESPACE
         )
     except Conflict:
         return
@@ -42,7 +44,7 @@ async def configure(client: Client, lab: Lab) -> None:
 def _fitted(document: Document, lab: Lab) -> Document:
     match document["kind"]:
         case "CSIDriver":
-            document["spec"]["storageCapacity"] = False  # a sidecar would have to say how much there is
+            document["spec"]["storageCapacity"] = False  # the sidecar that publishes capacity is missing
         case "Deployment":
             _fit(document["spec"]["template"]["spec"], lab, "$(POD_IP)")
             spec = document["spec"]["template"]["spec"]
@@ -55,16 +57,16 @@ def _fitted(document: Document, lab: Lab) -> Document:
     return document
 
 
-def _fit(spec: dict[str, Any], lab: Lab, who: str) -> None:
-    """Only our container, with this machine's paths; a socket's must be short, so it is named by the pod's address or node."""
+def _fit(spec: dict[str, Any], lab: Lab, name: str) -> None:
+    """Only the driver's container, with paths of this machine. Socket paths must be short: `name` is the pod's address or node."""
     (driver,) = (container for container in spec["containers"] if container["name"] == _DRIVER)
-    ours = [word for word in driver["args"] if not word.startswith(("--endpoint", "--daemon-cgroup"))]
-    ours += [f"--config={cluster.attach(lab.ceph).csi_file}", f"--endpoint=unix://{_socket(lab, who)}"]
-    if "node" in ours:
-        ours.append(f"--state-directory={lab.ceph / 'csi' / who}")
-    spec["containers"] = [driver | {"command": ["zonewise"], "args": ours, "volumeMounts": []}]
+    args = [word for word in driver["args"] if not word.startswith(("--endpoint", "--daemon-cgroup"))]
+    args += [f"--config={cluster.attach(lab.ceph).csi_file}", f"--endpoint=unix://{_socket(lab, name)}"]
+    if "node" in args:
+        args.append(f"--state-directory={lab.ceph / 'csi' / name}")
+    spec["containers"] = [driver | {"command": ["zonewise"], "args": args, "volumeMounts": []}]
     spec["volumes"] = []
 
 
-def _socket(lab: Lab, who: str) -> str:
-    return str(lab.ceph / "csi" / f"{who}.sock")
+def _socket(lab: Lab, name: str) -> str:
+    return str(lab.ceph / "csi" / f"{name}.sock")

@@ -1,7 +1,7 @@
-"""Ways to make a block device of an RBD image: what they have in common, and which of them this node has.
+"""RBD mappers: ways to make a block device of an RBD image, and which of them this node supports.
 
-The kernel's own client is the natural one; rbd-nbd needs the kernel's nbd; where neither is there, a storage daemon in user
-space shows the image as a file and the kernel's loop driver makes a device of it. What is chosen is said with the reason.
+krbd is the first choice; rbd-nbd needs the kernel's nbd. Without either, a storage daemon in user space exports the
+image as a file, and the kernel's loop driver makes a device of it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class MapperError(ZonewiseError):
 
 @dataclass(frozen=True, slots=True)
 class MapperClient:
-    """As whom the node speaks to a cluster. The key is never shown, nor given to a command line."""
+    """Ceph credentials of the node. The key is never logged, nor passed on a command line."""
 
     configuration: str
-    """What a ceph.conf of this client says, without keys."""
+    """Content of a ceph.conf for this client, without keys."""
     user: str
     key: str = field(repr=False)
     fsid: str = ""
@@ -48,32 +48,32 @@ class MappedImage:
 
 
 class Mapper(Protocol):
-    """`directory` is the image's own on this node: private, and there as long as the image is mapped.
+    """`directory` belongs to the image on this node; it is private and exists as long as the image is mapped.
 
-    Every method may be called again after a crash at any point of an earlier call.
+    Every method can be repeated after a crash at any point of an earlier call.
     """
 
     @property
     def name(self) -> str: ...
 
     def missing(self) -> str:
-        """What this node lacks for it; empty if nothing."""
+        """What this node lacks for this mapper; empty if nothing."""
 
     def map(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> str:
-        """The device of the image: the one it has already, or a new one."""
+        """The device of the image: its existing one, or a new one."""
 
     def device(self, image: MappedImage, directory: Path) -> str | None: ...
 
-    def holds(self, image: MappedImage, directory: Path) -> bool:
-        """Whether this node has the image open, even if a crash came before its device."""
+    def is_open(self, image: MappedImage, directory: Path) -> bool:
+        """Whether this node has the image open, also without a device after a crash."""
 
     def refresh(self, device: str, directory: Path) -> None:
-        """Let the device have the image's size, which may have grown."""
+        """Adapt the device to the image's size, which may have grown."""
 
     def unmap(self, image: MappedImage, directory: Path) -> None: ...
 
-    def trouble(self, directory: Path) -> str:
-        """What keeps a mapped image from working; empty if nothing."""
+    def problem(self, directory: Path) -> str:
+        """Why a mapped image does not work; empty if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ class MapperChoice:
     reason: str
 
 
-def choose(mappers: Sequence[Mapper], wanted: str = "auto") -> MapperChoice:
-    """The first that this node can do, or the one that was asked for by name."""
-    if wanted not in {"auto", *(mapper.name for mapper in mappers)}:
+def choose_mapper(mappers: Sequence[Mapper], name: str = "auto") -> MapperChoice:
+    """The first mapper that this node supports, or the one of this name."""
+    if name not in {"auto", *(mapper.name for mapper in mappers)}:
         names = ", ".join(mapper.name for mapper in mappers)
-        raise UsageError(f"there is no mapper {wanted!r}: choose auto or one of {names}")
-    lacking: list[str] = []
+        raise UsageError(f"unknown mapper {name!r}: use auto or one of {names}")
+    unavailable: list[str] = []
     for mapper in mappers:
-        if wanted not in {"auto", mapper.name}:
+        if name not in {"auto", mapper.name}:
             continue
         missing = mapper.missing()
         if not missing:
-            return MapperChoice(mapper, "; ".join([f"{mapper.name} works here", *lacking]))
-        lacking.append(f"{mapper.name} does not: {missing}")
-    raise MapperError(f"this node can't map RBD images: {'; '.join(lacking)}")
+            return MapperChoice(mapper, "; ".join([f"{mapper.name} is available", *unavailable]))
+        unavailable.append(f"{mapper.name} is not: {missing}")
+    raise MapperError(f"this node can't map RBD images: {'; '.join(unavailable)}")

@@ -1,19 +1,20 @@
-"""RBD images through the kernel's own client: fastest, and nothing in user space to keep alive.
+"""RBD mapper with the kernel client (krbd): the fastest, with no process in user space.
 
-Mappings are read from sysfs, so those of a predecessor of this process are known. The kernel notices by itself when an image
-has grown.
+Mappings are read from sysfs, so those of earlier processes are known. The kernel notices by itself when an image has
+grown.
 """
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Final
 
 from zonewise.ceph.node import host_command, keyfiles
 from zonewise.ceph.node.mappers import MappedImage, MapperClient, MapperError
 
-_BUS = Path("/sys/bus/rbd")
-_SEARCHED = host_command.environment()["PATH"]
+_BUS: Final = Path("/sys/bus/rbd")
+_PATH: Final = host_command.environment()["PATH"]
 _CONFIGURATION, _KEYRING, _CLUSTER = "ceph.conf", "keyring", "fsid"
 
 
@@ -24,7 +25,7 @@ class KernelRbd:
         self._bus = bus
 
     def missing(self) -> str:
-        if shutil.which("rbd", path=_SEARCHED) is None:
+        if shutil.which("rbd", path=_PATH) is None:
             return "the rbd command is not installed (Debian: ceph-common)"
         if self._bus.exists() or _loads_module("rbd"):
             return ""
@@ -32,18 +33,18 @@ class KernelRbd:
 
     def map(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> str:
         keyfiles.write(directory / _CLUSTER, client.fsid)
-        found = self.device(image, directory)
-        if found is not None:
-            return found
+        existing = self.device(image, directory)
+        if existing is not None:
+            return existing
         configuration = f"{client.configuration}\n[client]\nkeyring = {directory / _KEYRING}\n"
         with (
-            keyfiles.present(directory / _CONFIGURATION, configuration) as conf,
-            keyfiles.present(directory / _KEYRING, keyfiles.keyring(client.user, client.key)),
+            keyfiles.temporary(directory / _CONFIGURATION, configuration) as conf,
+            keyfiles.temporary(directory / _KEYRING, keyfiles.keyring(client.user, client.key)),
         ):
             _, output = host_command.run(*_map_command(client, image, conf, read_only=read_only))
         device = self.device(image, directory)
         if device is None:
-            raise MapperError(f"rbd mapped {image.specification} but the kernel does not list it: {output}")
+            raise MapperError(f"rbd mapped {image.specification}, but the kernel does not list it: {output}")
         return device
 
     def device(self, image: MappedImage, directory: Path) -> str | None:
@@ -53,12 +54,12 @@ class KernelRbd:
             return None
         for entry in sorted((self._bus / "devices").glob("*")):
             facts = {name: _read(entry / name) for name in ("pool", "name", "pool_ns", "cluster_fsid", "current_snap")}
-            wanted = {"pool": image.pool, "name": image.name, "pool_ns": image.namespace, "current_snap": "-"}
-            if facts == {**wanted, "cluster_fsid": cluster}:
+            expected = {"pool": image.pool, "name": image.name, "pool_ns": image.namespace, "current_snap": "-"}
+            if facts == {**expected, "cluster_fsid": cluster}:
                 return f"/dev/rbd{entry.name}"
         return None
 
-    def holds(self, image: MappedImage, directory: Path) -> bool:
+    def is_open(self, image: MappedImage, directory: Path) -> bool:
         return self.device(image, directory) is not None
 
     def refresh(self, device: str, directory: Path) -> None:
@@ -70,7 +71,7 @@ class KernelRbd:
             host_command.run("rbd", "device", "unmap", device)
         (directory / _CLUSTER).unlink(missing_ok=True)
 
-    def trouble(self, directory: Path) -> str:  # noqa: ARG002 - the kernel itself carries the image
+    def problem(self, directory: Path) -> str:  # noqa: ARG002 - there is no daemon
         return ""
 
 
@@ -90,7 +91,7 @@ def _read(path: Path) -> str:
 
 
 def _loads_module(name: str) -> bool:
-    if shutil.which("modprobe", path=_SEARCHED) is None:
+    if shutil.which("modprobe", path=_PATH) is None:
         return False
     code, _ = host_command.run("modprobe", name, accept=range(256))
     return code == 0

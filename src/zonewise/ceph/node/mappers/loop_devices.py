@@ -1,4 +1,4 @@
-"""Loop devices: found by the file behind them, which the kernel tells in sysfs."""
+"""Loop devices: found by their backing file in sysfs, attached, resized and detached."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ import os
 import stat
 import time
 from pathlib import Path
+from typing import Final
 
 from zonewise.ceph.node import host_command
 from zonewise.ceph.node.mappers import MapperError
 
-_DEVICES = Path("/sys/block")
-_DETACHED_WITHIN_SECONDS = 10.0
-_POLL_SECONDS = 0.02
+_DEVICES: Final = Path("/sys/block")
+_TIMEOUT_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.02
 
 
 def find(file: Path) -> str | None:
     """The device of this file, if it has one."""
-    wanted = os.path.realpath(file.parent) + f"/{file.name}"
+    path = os.path.realpath(file.parent) + f"/{file.name}"
     for backing in _DEVICES.glob("loop*/loop/backing_file"):
         try:
-            if backing.read_text().rstrip("\n") == wanted:
+            if backing.read_text().rstrip("\n") == path:
                 return f"/dev/{backing.parts[3]}"
         except OSError:
-            continue  # detached while we looked
+            continue  # just detached
     return None
 
 
 def attach(file: Path, *, read_only: bool) -> str:
-    found = find(file)
-    if found is not None:
-        return found
+    existing = find(file)
+    if existing is not None:
+        return existing
     _, output = host_command.run(
         "losetup", "--find", "--show", "--direct-io=on", *(["--read-only"] if read_only else []), str(file)
     )
@@ -42,30 +43,28 @@ def attach(file: Path, *, read_only: bool) -> str:
 
 
 def refresh(device: str, size: int) -> None:
-    """Let it see that its file has grown. The first look may still see the old size."""
-    deadline = time.monotonic() + _DETACHED_WITHIN_SECONDS
+    """Adapt it to its file, which has grown. The first attempt may still see the old size."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while True:
         host_command.run("losetup", "--set-capacity", device)
         if size_bytes(device) >= size:
             return
         if time.monotonic() > deadline:
-            raise MapperError(f"{device} has {size_bytes(device)} bytes although its image has {size}")
+            raise MapperError(f"{device} has {size_bytes(device)} bytes, but its image has {size}")
         time.sleep(_POLL_SECONDS)
 
 
 def detach(file: Path) -> None:
-    """The kernel detaches a device when its last user closes it: here that is waited for, so that no write comes late."""
+    """Waits until the last user has closed the device and the kernel has detached it: no write may come late."""
     device = find(file)
     if device is None:
         return
     _make_writable(device)
     host_command.run("losetup", "--detach", device)
-    deadline = time.monotonic() + _DETACHED_WITHIN_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while find(file) is not None:
         if time.monotonic() > deadline:
-            raise MapperError(
-                f"{device} is still in use by somebody on this node: end what has it open, then try again"
-            )
+            raise MapperError(f"{device} is still open on this node: stop the process that uses it, then retry")
         time.sleep(_POLL_SECONDS)
 
 
@@ -74,13 +73,13 @@ def size_bytes(device: str) -> int:
 
 
 def _make_writable(device: str) -> None:
-    """The kernel keeps the mark of a device that was set read-only even when its next owner is somebody else."""
+    """The kernel keeps the read-only flag of a loop device for its next use."""
     if (_DEVICES / Path(device).name / "ro").read_text().strip() != "0":
         host_command.run("blockdev", "--setrw", device)
 
 
 def _ensure_node(device: str) -> None:
-    """In a container with a /dev of its own nobody makes nodes for devices that are new."""
+    """A container with a /dev of its own gets no nodes for new devices."""
     path = Path(device)
     if path.exists():
         return

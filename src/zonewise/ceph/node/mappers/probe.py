@@ -1,18 +1,18 @@
-"""All mappers that there are, best first."""
+"""All RBD mappers, best first."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from zonewise.ceph.node.mappers import Mapper, MapperChoice, choose
+from zonewise.ceph.node.mappers import Mapper, MapperChoice, choose_mapper
 from zonewise.ceph.node.mappers.krbd import KernelRbd
 from zonewise.ceph.node.mappers.nbd import Nbd
 from zonewise.ceph.node.mappers.storage_daemon import StorageDaemon
 
 
-def known(cgroup: Path | None = None) -> list[Mapper]:
+def all_mappers(cgroup: Path | None = None) -> list[Mapper]:
     return [KernelRbd(), Nbd(cgroup), StorageDaemon(cgroup)]
 
 
-def probe(wanted: str = "auto", cgroup: Path | None = None) -> MapperChoice:
-    return choose(known(cgroup), wanted)
+def probe_mapper(name: str = "auto", cgroup: Path | None = None) -> MapperChoice:
+    return choose_mapper(all_mappers(cgroup), name)

@@ -1,4 +1,4 @@
-"""The control socket of a storage daemon (QEMU Machine Protocol): one connection per conversation, one line per message."""
+"""QEMU Machine Protocol: the control socket of a storage daemon. One JSON message per line."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from zonewise.ceph.node.mappers import MapperError
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS: Final = 30.0
 
 
 class QmpConnection:
-    """Raises MapperError for what the daemon refuses, OSError when nobody answers."""
+    """Raises MapperError for a rejected command, OSError if the daemon does not answer."""
 
     def __init__(self, path: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -25,7 +25,7 @@ class QmpConnection:
             _connect(self._socket, path)
             self._lines = self._socket.makefile("rwb")
             self._receive()  # the greeting
-            self.ask("qmp_capabilities")
+            self.execute("qmp_capabilities")
         except BaseException:
             self._socket.close()
             raise
@@ -39,32 +39,32 @@ class QmpConnection:
         try:
             self._lines.close()
         except OSError:
-            pass  # it went away in the middle of a sentence
+            pass  # the daemon has closed the connection
         finally:
             self._socket.close()
 
-    def ask(self, command: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    def execute(self, command: str, arguments: Mapping[str, Any] | None = None) -> Any:
         message = {"execute": command, **({"arguments": arguments} if arguments else {})}
         self._lines.write(json.dumps(message).encode() + b"\n")
         self._lines.flush()
         while True:
-            answer = self._receive()
-            if "error" in answer:
-                raise MapperError(f"the storage daemon refused {command}: {answer['error'].get('desc', '')}")
-            if "return" in answer:
-                return answer["return"]
-            # what else comes are events
+            reply = self._receive()
+            if "error" in reply:
+                raise MapperError(f"the storage daemon rejected {command}: {reply['error'].get('desc', '')}")
+            if "return" in reply:
+                return reply["return"]
+            # other messages are events
 
     def _receive(self) -> dict[str, Any]:
         line = self._lines.readline()
         if not line:
             raise ConnectionResetError("the storage daemon closed its control socket")
-        answer = json.loads(line)
-        return answer if isinstance(answer, dict) else {}
+        message = json.loads(line)
+        return message if isinstance(message, dict) else {}
 
 
 def _connect(connection: socket.socket, path: Path) -> None:
-    """Through the directory's descriptor: a socket's address has room for 107 bytes only."""
+    """Through the directory's descriptor, since a socket path is limited to 107 bytes."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         connection.connect(f"/proc/self/fd/{directory}/{path.name}")

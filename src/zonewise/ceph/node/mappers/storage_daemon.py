@@ -1,8 +1,7 @@
-"""RBD images without help of the kernel: qemu-storage-daemon shows the image as a file, a loop device stands on the file.
+"""RBD mapper without kernel support: qemu-storage-daemon exports the image as a file, and a loop device uses the file.
 
-One daemon per image, in the image's directory: `image` is the file, `control` its socket. The key goes in by a file that
-is gone when the daemon has read it; from then on it is only in the daemon's memory. Writes pass through to the OSDs
-(no cache of its own), discards reach them.
+One daemon per image, in the image's directory: `image` is the file, `control` its socket. The key is in a file that is
+removed once the daemon has read it. Writes and discards go straight to the OSDs, without a cache.
 """
 
 from __future__ import annotations
@@ -10,18 +9,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Final
 
 from zonewise.ceph.node import daemons, host_command, keyfiles, mounts
 from zonewise.ceph.node.mappers import MappedImage, MapperClient, MapperError, loop_devices
 from zonewise.ceph.node.mappers.qmp import QmpConnection
 
-PROGRAM = "qemu-storage-daemon"
+PROGRAM: Final = "qemu-storage-daemon"
 _FILE, _CONTROL, _KEY, _CONFIGURATION = "image", "control", "key", "ceph.conf"
 _NODE, _PROBE = "image", "probe"
-_ENDED_WITHIN_SECONDS = 30.0
-_SEARCHED = host_command.environment()["PATH"]
-# Debian and Fedora ship QEMU's rbd driver as a module of its own.
-_DRIVERS = (
+_EXIT_SECONDS: Final = 30.0
+_PATH: Final = host_command.environment()["PATH"]
+# Debian and Fedora ship QEMU's rbd driver as a separate module.
+_DRIVERS: Final = (
     "/usr/lib/x86_64-linux-gnu/qemu/block-rbd.so",
     "/usr/lib/aarch64-linux-gnu/qemu/block-rbd.so",
     "/usr/lib64/qemu-kvm/block-rbd.so",
@@ -36,7 +36,7 @@ class StorageDaemon:
         self._cgroup = cgroup
 
     def missing(self) -> str:
-        if shutil.which(PROGRAM, path=_SEARCHED) is None:
+        if shutil.which(PROGRAM, path=_PATH) is None:
             return f"{PROGRAM} is not installed (Debian: qemu-system-common)"
         if not any(Path(driver).exists() for driver in _DRIVERS):
             return "QEMU's rbd driver is not installed (Debian: qemu-block-extra)"
@@ -44,10 +44,10 @@ class StorageDaemon:
         return f"this kernel has no {' and no '.join(absent)}" if absent else ""
 
     def map(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> str:
-        found = self.device(image, directory)
-        if found is not None and _answers(directory):
+        existing = self.device(image, directory)
+        if existing is not None and _answers(directory):
             keyfiles.remove(directory, _KEY)
-            return found
+            return existing
         if not daemons.running(directory):
             self._remove_leftovers(directory)
         self._start(client, image, directory, read_only=read_only)
@@ -56,40 +56,40 @@ class StorageDaemon:
     def device(self, image: MappedImage, directory: Path) -> str | None:  # noqa: ARG002 - the directory is the image's
         return loop_devices.find(directory / _FILE)
 
-    def holds(self, image: MappedImage, directory: Path) -> bool:  # noqa: ARG002 - the directory is the image's
+    def is_open(self, image: MappedImage, directory: Path) -> bool:  # noqa: ARG002 - the directory is the image's
         return daemons.running(directory)
 
     def refresh(self, device: str, directory: Path) -> None:
-        """The daemon learns the image's size by opening it a second time, and is told it.
+        """Opens the image a second time to get its size, then resizes the export to it.
 
-        It has no word for "look again", only for "have this size", which would also shrink: so the size is the image's own,
-        asked a moment before, never one from a request.
+        QMP has no command to refresh the size, only one to set it, which would also shrink the image: so the size is
+        read from the image right before, never taken from a request.
         """
-        with QmpConnection(directory / _CONTROL) as talk:
-            nodes = {node["node-name"]: node for node in talk.ask("query-named-block-nodes")}
-            if _PROBE in nodes:  # of a plugin that was killed here
-                talk.ask("blockdev-del", {"node-name": _PROBE})
-            opened = _options_of(nodes[_NODE]["file"])
-            talk.ask("blockdev-add", {**opened, "node-name": _PROBE, "read-only": True, "key-secret": _KEY})
+        with QmpConnection(directory / _CONTROL) as qmp:
+            nodes = {node["node-name"]: node for node in qmp.execute("query-named-block-nodes")}
+            if _PROBE in nodes:  # left by a killed plugin
+                qmp.execute("blockdev-del", {"node-name": _PROBE})
+            options = _options_of(nodes[_NODE]["file"])
+            qmp.execute("blockdev-add", {**options, "node-name": _PROBE, "read-only": True, "key-secret": _KEY})
             try:
                 sizes = {
                     node["node-name"]: int(node["image"]["virtual-size"])
-                    for node in talk.ask("query-named-block-nodes")
+                    for node in qmp.execute("query-named-block-nodes")
                 }
                 if sizes[_PROBE] > sizes[_NODE]:
-                    talk.ask("block_resize", {"node-name": _NODE, "size": sizes[_PROBE]})
+                    qmp.execute("block_resize", {"node-name": _NODE, "size": sizes[_PROBE]})
             finally:
-                talk.ask("blockdev-del", {"node-name": _PROBE})
+                qmp.execute("blockdev-del", {"node-name": _PROBE})
         loop_devices.refresh(device, sizes[_PROBE])
 
     def unmap(self, image: MappedImage, directory: Path) -> None:  # noqa: ARG002 - the directory is the image's
         loop_devices.detach(directory / _FILE)
-        self._end(directory)
+        self._stop(directory)
         self._remove_leftovers(directory)
 
-    def trouble(self, directory: Path) -> str:
+    def problem(self, directory: Path) -> str:
         if not daemons.running(directory):
-            return "its storage daemon has ended: reads and writes fail until the volume is unstaged and staged again"
+            return "its storage daemon has exited: reads and writes fail until the volume is unstaged and staged again"
         return "" if _answers(directory) else "its storage daemon runs but does not answer"
 
     def _start(self, client: MapperClient, image: MappedImage, directory: Path, *, read_only: bool) -> None:
@@ -98,31 +98,31 @@ class StorageDaemon:
         keyfiles.write(directory / _CONFIGURATION, client.configuration)
         command = _command(client, image, read_only=read_only)
         try:
-            with keyfiles.present(directory / _KEY, client.key):
+            with keyfiles.temporary(directory / _KEY, client.key):
                 daemons.start(directory, command, lambda: _answers(directory), cgroup=self._cgroup)
         except daemons.DaemonError as error:
-            self._end(directory)
-            raise MapperError(f"image {image.specification} could not be opened: {error}") from error
+            self._stop(directory)
+            raise MapperError(f"opening image {image.specification} failed: {error}") from error
 
-    def _end(self, directory: Path) -> None:
+    def _stop(self, directory: Path) -> None:
         if daemons.running(directory):
             try:
-                with QmpConnection(directory / _CONTROL) as talk:
-                    talk.ask("quit")
+                with QmpConnection(directory / _CONTROL) as qmp:
+                    qmp.execute("quit")
             except OSError:
-                pass  # it does not listen any more, or not yet
-            if not daemons.wait(directory, _ENDED_WITHIN_SECONDS):
+                pass  # it does not listen yet, or any more
+            if not daemons.wait(directory, _EXIT_SECONDS):
                 daemons.kill(directory)
 
     def _remove_leftovers(self, directory: Path) -> None:
-        """Of a daemon that has ended: its file may be mounted still, and broken; its socket is a mere name."""
+        """Of an exited daemon: its file may still be mounted, and its socket still exists."""
         loop_devices.detach(directory / _FILE)
         mounts.unmount(str(directory / _FILE), lazily=True)
         keyfiles.remove(directory, _FILE, _CONTROL, _KEY, _CONFIGURATION)
 
 
 def _command(client: MapperClient, image: MappedImage, *, read_only: bool) -> list[str]:
-    opened = {
+    options = {
         "driver": "rbd",
         "node-name": _NODE,
         "pool": image.pool,
@@ -138,7 +138,7 @@ def _command(client: MapperClient, image: MappedImage, *, read_only: bool) -> li
     return [
         PROGRAM,
         *("--object", f"secret,id={_KEY},format=base64,file={_KEY}"),
-        *("--blockdev", ",".join(f"{name}={_quoted(value)}" for name, value in opened.items())),
+        *("--blockdev", ",".join(f"{name}={_quoted(value)}" for name, value in options.items())),
         *(
             "--export",
             f"type=fuse,id=file,node-name={_NODE},mountpoint={_FILE},writable={'off' if read_only else 'on'}",
@@ -153,13 +153,13 @@ def _quoted(value: str) -> str:
 
 
 def _options_of(file: str) -> dict[str, object]:
-    """How an image was opened, as the daemon tells it: `json:{...}`, without the key."""
+    """The options of an open image, which the daemon reports as `json:{...}`, without the key."""
     options = json.loads(file.removeprefix("json:"))
     return options if isinstance(options, dict) else {}
 
 
 def _answers(directory: Path) -> bool:
-    """It listens once it has opened the image and shows the file."""
+    """The daemon listens once it has opened the image and exported the file."""
     try:
         with QmpConnection(directory / _CONTROL):
             return True

@@ -13,7 +13,7 @@ import msgspec
 
 from zonewise.api.names import CSI_TAKEOVER_PREFIX
 from zonewise.ceph.decide import takeover
-from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, describe, lies_in, segments_of
+from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, describe, is_within, segments_of
 from zonewise.ceph.decide.takeover import TakeoverDomain, TakeoverMap
 from zonewise.objects import Node
 from zonewise.topology import NodeSelector, is_ready
@@ -114,7 +114,7 @@ def _silent(facts: VolumeFacts, domain: Segments, selector: NodeSelector | None)
     return [
         f"{node.metadata.name} is in {describe(domain)} and does not advertise it: does the node plugin run there?"
         for node in facts.nodes
-        if domain and selector and lies_in(facts.labels.segments(node.metadata.labels), domain)
+        if domain and selector and is_within(facts.labels.segments(node.metadata.labels), domain)
         if not selector.matches(node.metadata.labels)
     ]
 
@@ -155,7 +155,7 @@ def _takeover(facts: VolumeFacts, domain: TakeoverDomain, selector: NodeSelector
     for node in facts.nodes:
         labels = node.metadata.labels
         own = facts.labels.segments(labels)
-        adopted = dict.fromkeys(takeover.adopted(everyone, own, facts.labels.names), ACTIVE)
+        adopted = dict.fromkeys(takeover.taken_over_labels(everyone, own, facts.labels.names), ACTIVE)
         if selector and not selector.matches(labels) and selector.matches({**labels, **adopted}):
             added.setdefault(describe(own), []).append(node)
     return TakeoverReport(
@@ -164,7 +164,7 @@ def _takeover(facts: VolumeFacts, domain: TakeoverDomain, selector: NodeSelector
             (
                 ", ".join(map(str, targets)) or takeover.ALL
                 for source, targets in facts.takeovers.entries.items()
-                if source.holds(((domain.name, domain.value),))
+                if source.matches(((domain.name, domain.value),))
             ),
             "",
         ),
