@@ -11,9 +11,10 @@ from unit.disruption.build import EXISTS, World, budget, spread
 from zonewise.disruption.controller.budget_store import BudgetVersion
 from zonewise.disruption.decide import status
 from zonewise.disruption.decide.budget import Budget
+from zonewise.disruption.decide.charge import ChargeAnswer, ChargeRequest, ChargeResult
 from zonewise.disruption.decide.status import PublishedStatus
 from zonewise.disruption.decide.verdict import BudgetCase
-from zonewise.disruption.webhook.charger import ChargeAnswer, Charger, ChargeRequest, ChargeResult
+from zonewise.disruption.webhook.charger import Charger
 from zonewise.kube.wire.errors import ApiError, Conflict
 from zonewise.objects import Key
 from zonewise.objects.policy import TopologyDisruptionBudget, TopologyDisruptionBudgetStatus
@@ -80,13 +81,15 @@ def store(zones: str = "3/3/3") -> tuple[Store, World]:
 def request(world: World, name: str, *others: Budget, **more: Any) -> ChargeRequest:
     cases = tuple(BudgetCase(limit, PublishedStatus()) for limit in others or (WEB,))
     stamp = more.pop("time", f"time-of-{name}")
-    return ChargeRequest(pod=world.pods[name], atlas=world.atlas, owner="deployment", time=stamp, others=cases, **more)
+    return ChargeRequest(
+        pod=world.pods[name], node_domains=world.atlas, owner="deployment", time=stamp, cases=cases, **more
+    )
 
 
 async def ask(kept: Store, *requests: ChargeRequest, budgets: Sequence[Budget] = (WEB,)) -> list[list[ChargeAnswer]]:
     charges = Charger(kept, chance=lambda: 0.0)
     keys = [limit.key for limit in budgets]
-    return list(await asyncio.gather(*(charges.ask(each, keys) for each in requests)))
+    return list(await asyncio.gather(*(charges.charge(each, keys) for each in requests)))
 
 
 def outcomes(answers: Iterable[list[ChargeAnswer]]) -> list[ChargeResult]:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from unit.disruption.charge_store import OTHER, WEB, ask, fresh, outcomes, request, store
 from zonewise.disruption.decide import status
+from zonewise.disruption.decide.charge import ChargeAnswer, ChargeResult
 from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry
 from zonewise.disruption.decide.pods import PodStage
-from zonewise.disruption.webhook.charger import MOST_ATTEMPTS, ChargeAnswer, Charger, ChargeResult
+from zonewise.disruption.webhook.charger import MOST_ATTEMPTS, Charger
 from zonewise.kube.wire.errors import ApiError, Conflict, Forbidden, Unreachable
 
 RESERVED = LedgerEntry(uid="uid-a0", name="a0", domain="a", owner="deployment", time="now", source=ChargeSource.ROLLOUT)
@@ -100,10 +101,10 @@ async def test_who_comes_while_a_race_is_lost_joins_the_next_attempt() -> None:
 
     def meanwhile() -> None:
         kept.meanwhile = lambda: None
-        came.extend(asyncio.create_task(charges.ask(request(world, name), [WEB.key])) for name in ("a1", "b0"))
+        came.extend(asyncio.create_task(charges.charge(request(world, name), [WEB.key])) for name in ("a1", "b0"))
 
     kept.meanwhile, kept.before = meanwhile, [Conflict("lost")]
-    first = await charges.ask(request(world, "a0"), [WEB.key])
+    first = await charges.charge(request(world, "a0"), [WEB.key])
     assert outcomes([first, *[await each for each in came]]) == [
         ChargeResult.CHARGED,
         ChargeResult.DENIED,
@@ -134,14 +135,14 @@ def test_after_a_lost_race_those_who_come_gather() -> None:
 
     async def run() -> tuple[list[list[ChargeAnswer]], float]:
         charges, clock = Charger(kept, chance=lambda: 0.0), asyncio.get_running_loop().time
-        first = await charges.ask(request(world, "a0"), [WEB.key])
-        second = asyncio.create_task(charges.ask(request(world, "b0"), [WEB.key]))
+        first = await charges.charge(request(world, "a0"), [WEB.key])
+        second = asyncio.create_task(charges.charge(request(world, "b0"), [WEB.key]))
         await asyncio.sleep(0.005)
-        third = await charges.ask(request(world, "c0"), [WEB.key])
+        third = await charges.charge(request(world, "c0"), [WEB.key])
         answers = [first, await second, third]
         await asyncio.sleep(1)
         begin = clock()
-        return [*answers, await charges.ask(request(world, "a0", time="again"), [WEB.key])], clock() - begin
+        return [*answers, await charges.charge(request(world, "a0", time="again"), [WEB.key])], clock() - begin
 
     with asyncio.Runner(loop_factory=OnPaper) as runner:
         answers, later_seconds = runner.run(run())
@@ -234,7 +235,7 @@ async def test_who_left_while_a_race_was_lost_is_not_charged() -> None:
     """A server that is slow loses callers: to charge for them, and to give that back, would make it slower."""
     kept, world = store()
     charges = Charger(kept, chance=lambda: 0.0)
-    left, stays = (asyncio.create_task(charges.ask(request(world, name), [WEB.key])) for name in ("a0", "b0"))
+    left, stays = (asyncio.create_task(charges.charge(request(world, name), [WEB.key])) for name in ("a0", "b0"))
 
     def meanwhile() -> None:
         left.cancel()
@@ -259,13 +260,13 @@ async def test_nothing_is_asked_for_nobody() -> None:
 async def test_a_charge_for_somebody_who_left_stays_for_who_asks_meanwhile() -> None:
     kept, world = store()
     charges = Charger(kept, chance=lambda: 0.0)
-    left = asyncio.create_task(charges.ask(request(world, "a0", time="one"), [WEB.key]))
+    left = asyncio.create_task(charges.charge(request(world, "a0", time="one"), [WEB.key]))
     came: list[asyncio.Task[list[ChargeAnswer]]] = []
 
     def meanwhile() -> None:
         kept.meanwhile = lambda: None
         left.cancel()
-        came.append(asyncio.create_task(charges.ask(request(world, "a0", time="two"), [WEB.key])))
+        came.append(asyncio.create_task(charges.charge(request(world, "a0", time="two"), [WEB.key])))
 
     kept.meanwhile = meanwhile
     with pytest.raises(asyncio.CancelledError):

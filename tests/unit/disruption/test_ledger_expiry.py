@@ -54,9 +54,9 @@ async def test_what_a_budget_refused_goes_with_it() -> None:
     eviction = Eviction(delete_options=DeleteOptions(preconditions=Preconditions(uid="uid-0")))
     asked = Review(uid="1", operation=Operation.CREATE, namespace="shop", name="db-0", object=eviction)
     assert not (await guard.review_eviction(asked)).allowed
-    assert BUDGET in guard._held
+    assert BUDGET in guard._denied
     paper.remove(TOPOLOGY_DISRUPTION_BUDGETS, BUDGET)
-    assert not guard._held
+    assert not guard._denied
 
 
 WATCHED = [PODS, NODES, TOPOLOGY_DISRUPTION_BUDGETS, POD_DISRUPTION_BUDGETS, REPLICA_SETS]

@@ -13,6 +13,7 @@ from unit.disruption.build import ACROSS, NEW, OLD, STATEFUL, World, pod, worklo
 from unit.disruption.charge_store import WEB, Store, ask, fresh, outcomes, request
 from unit.disruption.paper import feed
 from zonewise.disruption.decide.allowance import DomainAllowance
+from zonewise.disruption.decide.charge import ChargeResult
 from zonewise.disruption.decide.drain import DrainView, plan_drain
 from zonewise.disruption.decide.pods import ControllerRef, PodFacts
 from zonewise.disruption.decide.status import charged
@@ -21,7 +22,6 @@ from zonewise.disruption.decide.wave import ChargeOutcome as Paid
 from zonewise.disruption.decide.wave_budget import ClusterView as Around
 from zonewise.disruption.decide.wave_budget import WaveBudget
 from zonewise.disruption.watch.informers import DisruptionInformers
-from zonewise.disruption.webhook.charger import ChargeResult
 from zonewise.kube.watch.informers import Caches
 from zonewise.objects import PODS
 from zonewise.objects.apps import REPLICA_SETS, STATEFUL_SETS

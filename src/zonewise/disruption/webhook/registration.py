@@ -12,10 +12,10 @@ The documents are written here once: `zonewise webhook` registers them, deploy/d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Final
 
 from zonewise.api.names import DELETE_POLICY, DISRUPTION_CONFIGURATION, DISRUPTION_LABEL, GRANTED
+from zonewise.disruption.decide.eviction_steps import PodDeleter
 from zonewise.kube.wire.admission_review import UserInfo
 
 UNGUARDED: Final = "unguarded"
@@ -208,14 +208,6 @@ def webhook_configuration(
         "metadata": {"name": name},
         "webhooks": [evictions, deletes],
     }
-
-
-class PodDeleter(StrEnum):
-    """Who asks for a pod to be deleted."""
-
-    WORKLOAD = "workload controller"
-    SYSTEM = "system"
-    PERSON = "person"
 
 
 def deleter(user: UserInfo) -> PodDeleter:
