@@ -12,7 +12,7 @@ import time
 import msgspec
 
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.count import Places, count
+from zonewise.disruption.decide.count import OwnerSlots, count
 from zonewise.disruption.decide.ledger import LedgerEntry, ledger_of
 from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, Owner, PodFacts, Workload
 from zonewise.disruption.decide.status import document, published
@@ -45,14 +45,14 @@ def recount(pods: int, rounds: int = 21) -> float:
         LedgerEntry(uid=f"uid-{number}", name=f"web-{number}", domain=ZONES[number % 3], owner="deployment", time=NOW)
         for number in range(CHARGES)
     )
-    places: Places = {}
+    places: OwnerSlots = {}
     taken = []
     for _ in range(rounds):
         begin = time.process_time()
         census = count(budget, running, NodeDomains(nodes), workloads, ledger, places)
         document(published(budget, census, ledger, (), NOW))
         taken.append((time.process_time() - begin) * 1000)
-        places = census.places
+        places = census.owner_slots
     assert sum(domain.healthy for domain in census.numbers.domains.values()) == pods - CHARGES
     return statistics.median(taken)
 

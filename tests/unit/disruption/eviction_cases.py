@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from unit.disruption.build import EXISTS, NODES, NOT_A, STATEFUL, World, budget, spread
+from unit.disruption.build import EXISTS, NODES, NOT_A, STATEFUL, Cluster, budget, spread
 from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.charge import ChargeAnswer, ChargeResult
 from zonewise.disruption.decide.eviction_steps import PodDeleter
@@ -58,18 +58,20 @@ class Stored:
     """Result of `ReadBudgets`: what is stored by now. The caches know it from then on."""
 
     budgets: tuple[Budget, ...] = (WEB,)
-    world: World = FULL
+    cluster: Cluster = FULL
     version: str = "7"
 
 
-def answers(outcome: ChargeResult, limit: Budget = WEB, world: World = FULL, observed: int = 1) -> list[ChargeAnswer]:
-    status = replace(world.status(limit), observed_generation=observed)
-    (verdict,) = judge_all([BudgetCase(limit, status)], world.pods["a0"], world.atlas).each
+def answers(
+    outcome: ChargeResult, limit: Budget = WEB, cluster: Cluster = FULL, observed: int = 1
+) -> list[ChargeAnswer]:
+    status = replace(cluster.status(limit), observed_generation=observed)
+    (verdict,) = judge_all([BudgetCase(limit, status)], cluster.pods["a0"], cluster.node_domains).verdicts
     return [ChargeAnswer(outcome, verdict)]
 
 
 CHARGED = answers(ChargeResult.CHARGED)
-CHARGED_UNREADY = answers(ChargeResult.CHARGED, world=FULL.unready("a0"))
+CHARGED_UNREADY = answers(ChargeResult.CHARGED, cluster=FULL.unready("a0"))
 DENIED = answers(ChargeResult.DENIED, limit=FROZEN)
 NOT_COUNTED = answers(ChargeResult.DENIED, observed=0)
 BUSY = [ChargeAnswer(ChargeResult.BUSY)]
@@ -87,7 +89,7 @@ PDB_429 = (False, 429, 0, "The disruption budget pdb needs 9 healthy pods and ha
 PDB_NOT_OBSERVED = (False, 429, 10, "still being processed")
 PDBS_500 = (False, 500, 0, "more than one PodDisruptionBudget")
 
-READ_A = ("read node node-a", FULL.atlas)
+READ_A = ("read node node-a", FULL.node_domains)
 CHARGE = ("charge a0 to web", CHARGED)
 REPORT = ("report WithinBudget", None)
 
@@ -100,7 +102,7 @@ class Case:
     steps: tuple[tuple[str, Any], ...] = ()
     answer: tuple[bool, int, int, str] = ALLOW
     budgets: tuple[Budget, ...] = (WEB,)
-    world: World = FULL
+    cluster: Cluster = FULL
     uid: str = ""
     dry_run: bool = False
     deleter: PodDeleter | None = None
@@ -134,13 +136,13 @@ CASES: dict[str, Case] = {
     "not cached, ready": Case(None, (("read pod", READY), CHARGE, REPORT)),
     "not cached, no budget": Case(None, (("read pod", READY),), budgets=()),
     "not cached, uid of another pod": Case(None, (("read pod", READY),), uid="uid-x"),
-    "not cached, leaving": Case(None, (("read pod", STATEFUL_TERMINATING),), LEAVING, world=STATEFUL_FULL),
+    "not cached, leaving": Case(None, (("read pod", STATEFUL_TERMINATING),), LEAVING, cluster=STATEFUL_FULL),
     "not cached, leaving, no budget": Case(None, (("read pod", STATEFUL_TERMINATING),), budgets=()),
     "not cached, leaving, with its uid": Case(
         None,
         (("read pod", STATEFUL_TERMINATING), ("report NotRunning", None)),
         uid="uid-a0",
-        world=STATEFUL_FULL,
+        cluster=STATEFUL_FULL,
     ),
     "cached, no budget": Case(budgets=()),
     "cached unready, no budget": Case(UNREADY, budgets=()),
@@ -148,14 +150,14 @@ CASES: dict[str, Case] = {
     "cached with another uid: read": Case(steps=(("read pod", changed(uid="uid-x")), CHARGE, REPORT), uid="uid-x"),
     "cached unready, ready by now": Case(UNREADY, (("read pod", READY), CHARGE, REPORT)),
     "cached terminating, without a name of its own": Case(
-        STATEFUL_TERMINATING, (("read pod", STATEFUL_UNSCHEDULED),), NO_NODE, world=STATEFUL_FULL
+        STATEFUL_TERMINATING, (("read pod", STATEFUL_UNSCHEDULED),), NO_NODE, cluster=STATEFUL_FULL
     ),
-    "cached with its uid: no read": Case(STATEFUL_READY, (CHARGE, REPORT), uid="uid-a0", world=STATEFUL_FULL),
+    "cached with its uid: no read": Case(STATEFUL_READY, (CHARGE, REPORT), uid="uid-a0", cluster=STATEFUL_FULL),
     # A name that comes back.
     "reused name, same pod": Case(
         STATEFUL_READY,
         (("start pod read", None), CHARGE, REPORT, ("await pod read", STATEFUL_READY)),
-        world=STATEFUL_FULL,
+        cluster=STATEFUL_FULL,
     ),
     "reused name, denied": Case(
         STATEFUL_READY,
@@ -166,19 +168,19 @@ CASES: dict[str, Case] = {
             ("await pod read", STATEFUL_READY),
         ),
         FROZEN_429,
-        world=STATEFUL_FULL,
+        cluster=STATEFUL_FULL,
     ),
     "reused name, gone": Case(
         STATEFUL_READY,
         (("start pod read", None), CHARGE, REPORT, ("await pod read", None)),
         NOT_FOUND,
-        world=STATEFUL_FULL,
+        cluster=STATEFUL_FULL,
     ),
     "reused name, leaving": Case(
         STATEFUL_READY,
         (("start pod read", None), CHARGE, REPORT, ("await pod read", STATEFUL_TERMINATING)),
         LEAVING,
-        world=STATEFUL_FULL,
+        cluster=STATEFUL_FULL,
     ),
     "reused name, the next pod": Case(
         STATEFUL_READY,
@@ -191,15 +193,15 @@ CASES: dict[str, Case] = {
             ("report Frozen", None),
         ),
         FROZEN_429,
-        world=STATEFUL_FULL,
+        cluster=STATEFUL_FULL,
     ),
     "reused name, budget for deletes only": Case(
         STATEFUL_READY,
         (("start pod read", None), ("await pod read", STATEFUL_READY)),
         budgets=(DELETES_ONLY,),
-        world=STATEFUL_FULL,
+        cluster=STATEFUL_FULL,
     ),
-    "reused name, no budget: no read": Case(STATEFUL_READY, budgets=(), world=STATEFUL_FULL),
+    "reused name, no budget: no read": Case(STATEFUL_READY, budgets=(), cluster=STATEFUL_FULL),
     # Budgets and nodes.
     "no budget applies to evictions": Case(budgets=(DELETES_ONLY,)),
     "two budgets are charged together": Case(
@@ -261,10 +263,10 @@ CASES: dict[str, Case] = {
     ),
     "no leader, already charged": Case(
         steps=(
-            ("charge a0 to web", answers(ChargeResult.ALLOWED, world=FULL.charged("a0"))),
+            ("charge a0 to web", answers(ChargeResult.ALLOWED, cluster=FULL.charged("a0"))),
             ("report AlreadyCharged", None),
         ),
-        world=FULL.charged("a0"),
+        cluster=FULL.charged("a0"),
         trouble="no leader",
     ),
     "no leader comes before PDBs": Case(answer=NO_LEADER, trouble="no leader", pdbs=(pdb(),)),
@@ -279,7 +281,7 @@ CASES: dict[str, Case] = {
         steps=(("read pdbs of a0", [pdb("one"), pdb("two")]),), answer=PDBS_500, pdbs=(pdb("one"), pdb("two"))
     ),
     "PDB refuses a charged pod": Case(
-        steps=(("read pdbs of a0", [pdb()]),), answer=PDB_429, pdbs=(pdb(),), world=FULL.charged("a0")
+        steps=(("read pdbs of a0", [pdb()]),), answer=PDB_429, pdbs=(pdb(),), cluster=FULL.charged("a0")
     ),
     "denied by us: PDBs are not read": Case(
         steps=(("charge a0 to web", DENIED), ("report Frozen", None)),
@@ -297,7 +299,7 @@ CASES: dict[str, Case] = {
         UNREADY,
         (("read pod", UNREADY), ("charge a0 to web (dry run)", CHARGED_UNREADY), ("report NotReady", None)),
         dry_run=True,
-        world=FULL.unready("a0"),
+        cluster=FULL.unready("a0"),
     ),
     "dry run of a pending pod": Case(PENDING, (("read pod", PENDING), ("report NotRunning", None)), dry_run=True),
     # Pods that are not ready.
@@ -305,13 +307,13 @@ CASES: dict[str, Case] = {
         UNREADY,
         (
             ("read pod", UNREADY),
-            ("read budgets web", Stored(world=FULL.unready("a0"))),
+            ("read budgets web", Stored(cluster=FULL.unready("a0"))),
             ("read pod", UNREADY),
             READ_A,
             ("charge a0 to web at 7", CHARGED_UNREADY),
             ("report NotReady", None),
         ),
-        world=FULL.unready("a0"),
+        cluster=FULL.unready("a0"),
     ),
     "pending on a node may become ready": Case(
         PENDING,
@@ -328,7 +330,7 @@ CASES: dict[str, Case] = {
         UNREADY,
         (("read pod", UNREADY), ("read budgets web", Stored()), ("read pod", None)),
         NOT_FOUND,
-        world=FULL.unready("a0"),
+        cluster=FULL.unready("a0"),
     ),
     "unready, leaving by now": Case(
         changed(STATEFUL_READY, ready=False),
@@ -338,7 +340,7 @@ CASES: dict[str, Case] = {
             ("read pod", STATEFUL_TERMINATING),
         ),
         LEAVING,
-        world=STATEFUL_FULL.unready("a0"),
+        cluster=STATEFUL_FULL.unready("a0"),
     ),
     "unready, terminating by now": Case(
         UNREADY,
@@ -348,12 +350,12 @@ CASES: dict[str, Case] = {
             ("read pod", changed(UNREADY, terminating=True)),
             ("report NotRunning", None),
         ),
-        world=FULL.unready("a0"),
+        cluster=FULL.unready("a0"),
     ),
     "unready, ready by now": Case(
         UNREADY,
         (("read pod", UNREADY), ("read budgets web", Stored()), ("read pod", READY), CHARGE, REPORT),
-        world=FULL.unready("a0"),
+        cluster=FULL.unready("a0"),
     ),
     "unready, busy, then charged": Case(
         UNREADY,
@@ -369,7 +371,7 @@ CASES: dict[str, Case] = {
             ("charge a0 to web at 8", CHARGED_UNREADY),
             ("report NotReady", None),
         ),
-        world=FULL.unready("a0"),
+        cluster=FULL.unready("a0"),
     ),
     "unready, busy three times": Case(
         UNREADY,
@@ -379,10 +381,10 @@ CASES: dict[str, Case] = {
             ("report busy", None),
         ),
         BUSY_429,
-        world=FULL.unready("a0"),
+        cluster=FULL.unready("a0"),
     ),
     "unready, no leader": Case(
-        UNREADY, (("read pod", UNREADY),), NO_LEADER, world=FULL.unready("a0"), trouble="no leader"
+        UNREADY, (("read pod", UNREADY),), NO_LEADER, cluster=FULL.unready("a0"), trouble="no leader"
     ),
     # What budgets answer.
     "denied: 429 with reason and remedy": Case(

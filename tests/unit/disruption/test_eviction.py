@@ -30,7 +30,7 @@ class Caches:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        self._statuses = {limit.key: BudgetCase(limit, case.world.status(limit)) for limit in case.budgets}
+        self._statuses = {limit.key: BudgetCase(limit, case.cluster.status(limit)) for limit in case.budgets}
 
     def view(self) -> EvictionView:
         case = self._case
@@ -38,7 +38,7 @@ class Caches:
             pod=lambda _key: case.cached,
             budgets_of=lambda _pod: case.budgets,
             case_of=self._statuses.get,
-            node_domains=lambda: case.world.atlas,
+            node_domains=lambda: case.cluster.node_domains,
             pdbs_of=lambda _pod: case.pdbs,
             owner_of=lambda _pod: "deployment",
             peers_of=lambda _pod: (),
@@ -50,7 +50,7 @@ class Caches:
 
     def store(self, stored: Stored) -> dict[Key, str]:
         for limit in stored.budgets:
-            self._statuses[limit.key] = BudgetCase(limit, stored.world.status(limit))
+            self._statuses[limit.key] = BudgetCase(limit, stored.cluster.status(limit))
         return {limit.key: stored.version for limit in stored.budgets}
 
 

@@ -1,4 +1,4 @@
-"""What a stock budget says to an eviction, said before anything is charged for it."""
+"""Predicted refusals of stock PodDisruptionBudgets."""
 
 from typing import Any
 
@@ -37,12 +37,18 @@ CASES = {
 }
 
 
-def told(said: PdbRefusal | None) -> tuple[str, str, int, int, str] | None:
-    return said and (said.message, said.cause, said.retry_after_seconds, said.code, said.reason.code)
+def told(expected: PdbRefusal | None) -> tuple[str, str, int, int, str] | None:
+    return expected and (
+        expected.message,
+        expected.cause,
+        expected.retry_after_seconds,
+        expected.code,
+        expected.reason.code,
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_ready_pod(name: str) -> None:
+def test_refusal_of_a_ready_pod(name: str) -> None:
     budgets, spent, expected = CASES[name]
     assert told(refusal(pod("a0"), budgets, {Key("", "stock"): spent})) == expected
 
@@ -57,14 +63,14 @@ UNREADY = {
 
 
 @pytest.mark.parametrize("name", UNREADY)
-def test_a_pod_that_is_not_ready(name: str) -> None:
+def test_refusal_of_an_unready_pod(name: str) -> None:
     budget, code = UNREADY[name]
-    said = refusal(pod("a0", ready=False), [budget])
-    assert (said and said.reason.code) == code
+    expected = refusal(pod("a0", ready=False), [budget])
+    assert (expected and expected.reason.code) == code
 
 
 @pytest.mark.parametrize(
     "state", [{"terminating": True}, {"stage": PodStage.PENDING}, {"stage": PodStage.ENDED}], ids=str
 )
-def test_only_a_pod_that_runs_is_asked_about(state: dict[str, Any]) -> None:
+def test_only_running_pods_are_refused(state: dict[str, Any]) -> None:
     assert refusal(pod("a0", **state), [stock(0), stock(0)]) is None

@@ -150,7 +150,7 @@ def _note(
     half a second later when it changed meanwhile.
     """
     budget, now = case.budget, case.status
-    domain = request.node_domains.place(budget, request.pod)
+    domain = request.node_domains.domain_key(budget, request.pod)
     if request.budget_versions is not None and request.budget_versions.get(budget.key) != version:
         return ChargeAnswer(ChargeResult.BUSY), now  # counted or charged since the pod was read
     enforced = budget.enforcement is Enforcement.ENFORCE

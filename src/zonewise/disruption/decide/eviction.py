@@ -70,7 +70,7 @@ from zonewise.disruption.decide.ledger import ChargeSource
 from zonewise.disruption.decide.pdb import CANNOT_EVICT, PdbRefusal, refusal
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts
 from zonewise.disruption.decide.reason import DisruptionCode
-from zonewise.disruption.decide.verdict import BudgetVerdict, EvictionVerdict, PodVerdict, hangs_on_numbers, judge_all
+from zonewise.disruption.decide.verdict import BudgetVerdict, EvictionVerdict, PodVerdict, depends_on_counts, judge_all
 from zonewise.objects import Key
 
 _Review = Generator[Step, Any, Answer]
@@ -172,13 +172,17 @@ def _check_budgets(
     node_domains = yield from _node_domains(pod, view, fresh=fresh)
     charge = _charge_request(request, budgets, node_domains, view)
     forecast = _judge(charge)
-    if not fresh and (exempting := _exempting(forecast.each)):
+    if not fresh and (exempting := _exempting(forecast.verdicts)):
         yield from ReadBudgets(tuple(exempting))
         return _Restart(request, fresh=True)
     may_become_ready = request.evicts and pod.pending and pod.node
-    if not may_become_ready and all(verdict.reason.code in _SETTLED for verdict in forecast.each):
-        return (yield from _conclude(request, [ChargeAnswer(ChargeResult.ALLOWED, each) for each in forecast.each]))
-    if hangs_on_numbers(forecast.each, budgets) and (trouble := view.leader_trouble()):
+    if not may_become_ready and all(verdict.reason.code in _SETTLED for verdict in forecast.verdicts):
+        return (
+            yield from _conclude(
+                request, [ChargeAnswer(ChargeResult.ALLOWED, verdict) for verdict in forecast.verdicts]
+            )
+        )
+    if depends_on_counts(forecast.verdicts, budgets) and (trouble := view.leader_trouble()):
         return _refuse(trouble, [trouble], BUSY_SECONDS if view.leader_undecided() else _NO_LEADER_SECONDS)
     if request.evicts and _relies_on_charge(forecast) and (pdb_refusal := (yield from _pdb_refusal(pod, view))):
         return _refused_by_pdb(pdb_refusal)
@@ -283,7 +287,7 @@ def _exempting(verdicts: Iterable[BudgetVerdict | None]) -> list[Key]:
 
 def _relies_on_charge(forecast: PodVerdict) -> bool:
     """On a new charge, or on an older one: repeated requests that a PDB refuses must not keep that one alive."""
-    charged = any(verdict.reason.code is DisruptionCode.ALREADY_CHARGED for verdict in forecast.each)
+    charged = any(verdict.reason.code is DisruptionCode.ALREADY_CHARGED for verdict in forecast.verdicts)
     return forecast.verdict is EvictionVerdict.CHARGE or (forecast.verdict is EvictionVerdict.ALLOW and charged)
 
 

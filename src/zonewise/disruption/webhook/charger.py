@@ -46,7 +46,7 @@ _LAST_TO_JOIN: Final = MOST_ATTEMPTS // 2
 _BATCHES: Final = Histogram(
     "zonewise_charge_batch_requests", "Requests judged together for one budget", buckets=(1, 2, 4, 8, 16, 32, 64, 128)
 )
-_CONFLICTS: Final = Counter("zonewise_charge_conflicts", "Charges worked out again because somebody else wrote first")
+_CONFLICTS: Final = Counter("zonewise_charge_conflicts", "Charges repeated after a conflict")
 
 
 class Charger:

@@ -70,7 +70,7 @@ _NOT_DECIDED: Final = AdmissionVerdict.deny(
     retry_after_seconds=BUSY_SECONDS,
 )
 
-_JUDGED: Final = Counter("zonewise_guard_judgements", "What budgets said to requests for pods", ["request", "code"])
+_JUDGED: Final = Counter("zonewise_guard_judgements", "Verdicts of budgets on requests for pods", ["request", "code"])
 _WOULD: Final = Counter(
     "zonewise_guard_would_refuse", "Requests that budgets in a dry run would have refused", ["namespace", "budget"]
 )
@@ -188,7 +188,7 @@ class EvictionGuard:
 
     def _log_change(self, request: DisruptionRequest, verdict: BudgetVerdict, *, charged: bool) -> None:
         denied = self._denied.setdefault(verdict.budget, {})
-        if verdict.would is EvictionVerdict.DENY:
+        if verdict.if_enforced is EvictionVerdict.DENY:
             if verdict.verdict is not EvictionVerdict.DENY:
                 _WOULD.labels(verdict.budget.namespace, verdict.budget.name).inc()
             if denied.get(verdict.domain) is not verdict.reason.code:
@@ -242,7 +242,7 @@ def _verdict(answer: Answer) -> AdmissionVerdict:
 
 def _log_denial(request: DisruptionRequest, verdict: BudgetVerdict) -> None:
     _log.info(
-        "budget holds pods" if verdict.verdict is verdict.would else "budget in a dry run would hold pods",
+        "budget holds pods" if verdict.verdict is verdict.if_enforced else "budget in a dry run would hold pods",
         budget=str(verdict.budget),
         domain=verdict.domain,
         pod=str(request.pod.key),
