@@ -111,6 +111,11 @@ class Case:
     undecided: bool = False
 
 
+def reused(*steps: tuple[str, Any], **more: Any) -> Case:
+    """A cached pod whose name another pod may have by now."""
+    return Case(STATEFUL_READY, (("start pod read", None), *steps), cluster=STATEFUL_FULL, **more)
+
+
 CASES: dict[str, Case] = {
     "delete by the system": Case(deleter=PodDeleter.SYSTEM, budgets=(ALL_KINDS,)),
     "delete without the stored pod": Case(None, deleter=PodDeleter.PERSON, budgets=(ALL_KINDS,)),
@@ -154,53 +159,24 @@ CASES: dict[str, Case] = {
     ),
     "cached with its uid: no read": Case(STATEFUL_READY, (CHARGE, REPORT), uid="uid-a0", cluster=STATEFUL_FULL),
     # A name that comes back.
-    "reused name, same pod": Case(
-        STATEFUL_READY,
-        (("start pod read", None), CHARGE, REPORT, ("await pod read", STATEFUL_READY)),
-        cluster=STATEFUL_FULL,
+    "reused name, same pod": reused(CHARGE, REPORT, ("await pod read", STATEFUL_READY)),
+    "reused name, denied": reused(
+        ("charge a0 to web", DENIED),
+        ("report Frozen", None),
+        ("await pod read", STATEFUL_READY),
+        answer=FROZEN_429,
     ),
-    "reused name, denied": Case(
-        STATEFUL_READY,
-        (
-            ("start pod read", None),
-            ("charge a0 to web", DENIED),
-            ("report Frozen", None),
-            ("await pod read", STATEFUL_READY),
-        ),
-        FROZEN_429,
-        cluster=STATEFUL_FULL,
+    "reused name, gone": reused(CHARGE, REPORT, ("await pod read", None), answer=NOT_FOUND),
+    "reused name, leaving": reused(CHARGE, REPORT, ("await pod read", STATEFUL_TERMINATING), answer=LEAVING),
+    "reused name, the next pod": reused(
+        CHARGE,
+        REPORT,
+        ("await pod read", SUCCESSOR),
+        ("charge the next a0 to web", DENIED),
+        ("report Frozen", None),
+        answer=FROZEN_429,
     ),
-    "reused name, gone": Case(
-        STATEFUL_READY,
-        (("start pod read", None), CHARGE, REPORT, ("await pod read", None)),
-        NOT_FOUND,
-        cluster=STATEFUL_FULL,
-    ),
-    "reused name, leaving": Case(
-        STATEFUL_READY,
-        (("start pod read", None), CHARGE, REPORT, ("await pod read", STATEFUL_TERMINATING)),
-        LEAVING,
-        cluster=STATEFUL_FULL,
-    ),
-    "reused name, the next pod": Case(
-        STATEFUL_READY,
-        (
-            ("start pod read", None),
-            CHARGE,
-            REPORT,
-            ("await pod read", SUCCESSOR),
-            ("charge the next a0 to web", DENIED),
-            ("report Frozen", None),
-        ),
-        FROZEN_429,
-        cluster=STATEFUL_FULL,
-    ),
-    "reused name, budget for deletes only": Case(
-        STATEFUL_READY,
-        (("start pod read", None), ("await pod read", STATEFUL_READY)),
-        budgets=(DELETES_ONLY,),
-        cluster=STATEFUL_FULL,
-    ),
+    "reused name, budget for deletes only": reused(("await pod read", STATEFUL_READY), budgets=(DELETES_ONLY,)),
     "reused name, no budget: no read": Case(STATEFUL_READY, budgets=(), cluster=STATEFUL_FULL),
     # Budgets and nodes.
     "no budget applies to evictions": Case(budgets=(DELETES_ONLY,)),

@@ -109,13 +109,13 @@ class SimulatedCluster:
         """Pods that are there, by zone."""
         return Counter(self._zone(pod) for pod in self.pods.values() if pod.active)
 
-    def serving(self, *, promised: bool = True) -> Counter[str]:
-        """Pods that are ready and, unless `promised`, not in the ledger, by zone."""
+    def serving(self, *, charged_too: bool = True) -> Counter[str]:
+        """Pods that are ready and, unless `charged_too`, not in the ledger, by zone."""
         ledger = self.stored.status.ledger
         return Counter(
             self._zone(pod)
             for pod in self.pods.values()
-            if pod.active and pod.ready and (promised or pod.uid not in ledger)
+            if pod.active and pod.ready and (charged_too or pod.uid not in ledger)
         )
 
     @property
@@ -290,7 +290,7 @@ class SimulatedCluster:
     def _judge_promise(self, zone: str, disrupted: set[str]) -> None:
         """`disrupted` were so before. A zone that is whole must wait for others, one that is not need not.
 
-        Nor need one that became whole since the leader told.
+        Nor need one that became whole since the last publication.
         """
         self._note_what_is_mixed()
         self._judge_shares()
@@ -314,7 +314,7 @@ class SimulatedCluster:
             assert left >= floor, f"{pod.uid} is not ready, but {left} are left in {domain_key.domain}, must be {floor}"
 
     def _left(self, zone: str) -> int:
-        serving = self.serving(promised=False)
+        serving = self.serving(charged_too=False)
         return serving.total() if self.stored.budget.whole else serving[zone]
 
     def _judge_shares(self) -> None:
@@ -341,7 +341,7 @@ class SimulatedCluster:
         return budget.desired(share)
 
     def _disrupted(self) -> set[str]:
-        serving, shares = self.serving(promised=False), Counter(self.shares)
+        serving, shares = self.serving(charged_too=False), Counter(self.shares)
         if self.ordered:
             ledger = self.stored.status.ledger
             beyond = [pod for pod in self.pods.values() if not self.comes_back(pod) and pod.uid not in ledger]
@@ -349,7 +349,7 @@ class SimulatedCluster:
         return {zone for zone, share in shares.items() if serving[zone] < share}
 
     def _note_what_is_mixed(self) -> None:
-        """`shrunk`: since a scale-down. `mixed`: since then, more pods were away or promised than were too many.
+        """`shrunk`: since a scale-down. `mixed`: since then, more pods were missing or charged than were in excess.
 
         Which of them are too many, and which will be missed, changes as they go, for what leaves first is not replaced.
         So until all is whole shares may move from zone to zone, but all of them together stay what is wanted.
@@ -360,7 +360,7 @@ class SimulatedCluster:
         self.mixed = self.shrunk and not self.ordered and (self.mixed or staying < self.desired)
 
     def _note_what_is_forgotten(self, *, forgotten: bool) -> None:
-        """Until none is missing, no zone can be promised more than `met` says, nor is it known which ones are whole."""
+        """Until none is missing, the leader can only count on what `met` has, and does not know which zones are whole."""
         self._note_what_is_mixed()
         leader = self.leader
         members = [pod for pod in leader.pods.values() if not self.ordered or self.comes_back(pod)]

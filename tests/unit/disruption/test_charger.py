@@ -115,7 +115,7 @@ async def test_requests_during_a_conflict_join_the_retry() -> None:
 
 
 class FakeTimeLoop(asyncio.SelectorEventLoop):
-    """Time passes when nobody has anything else to do, and then at once."""
+    """Time advances at once when no task is ready."""
 
     seconds = 0.0
 
@@ -148,11 +148,11 @@ def test_requests_gather_after_a_conflict() -> None:
         answers, later_seconds = runner.run(run())
     assert outcomes(answers) == [ChargeResult.CHARGED] * 3 + [ChargeResult.ALLOWED]
     assert store.writes == 3, "the second and the third shared one"
-    assert later_seconds == pytest.approx(0.01), "who comes when all is quiet does not wait"
+    assert later_seconds == pytest.approx(0.01), "without contention there is no delay"
 
 
 async def test_stored_write_without_an_answer_is_found() -> None:
-    """The write was stored, nobody said so: read, and the pod is charged once."""
+    """The write was stored without an answer: the budget is read, and the pod is charged once."""
     store, cluster = fake_store()
     store.after = [Unreachable("no answer")]
     assert outcomes(await ask(store, request(cluster, "a0"))) == [ChargeResult.ALLOWED]
@@ -177,13 +177,13 @@ async def test_dry_run_writes_nothing() -> None:
 
 
 async def test_denial_by_the_second_budget_refunds_the_first() -> None:
-    """Both looked fine; while the first was written, somebody took the last of the second."""
+    """Both looked free; during the first write another client was charged to the second."""
     store, cluster = fake_store()
 
-    def somebody_else() -> None:
+    def another_client() -> None:
         store.stored["web"] = fresh(cluster.charged("a1"))
 
-    store.cached["web"], store.meanwhile = store.stored["web"], somebody_else
+    store.cached["web"], store.meanwhile = store.stored["web"], another_client
     answers = await ask(store, request(cluster, "a0", WEB, OTHER), budgets=(WEB, OTHER))
     assert outcomes(answers) == [ChargeResult.DENIED]
     assert not store.stored["other"].ledger
@@ -192,13 +192,13 @@ async def test_denial_by_the_second_budget_refunds_the_first() -> None:
 
 async def test_busy_second_budget_refunds_the_first() -> None:
     store, cluster = fake_store()
-    lost = [Conflict("somebody wrote first") for _ in range(MOST_ATTEMPTS)]
+    lost = [Conflict("conflict") for _ in range(MOST_ATTEMPTS)]
 
-    def others_are_faster() -> None:
+    def conflict_again() -> None:
         if store.writes and lost:
             store.before.append(lost.pop())
 
-    store.meanwhile = others_are_faster
+    store.meanwhile = conflict_again
     answers = await ask(store, request(cluster, "a0", WEB, OTHER), budgets=(WEB, OTHER))
     assert outcomes(answers) == [ChargeResult.BUSY]
     assert not store.stored["other"].ledger
@@ -277,9 +277,11 @@ async def test_charge_of_a_cancelled_request_stays_for_another() -> None:
     assert [entry.time for entry in store.stored["web"].ledger.values()] == ["two"]
 
 
-@pytest.mark.parametrize("reservation", ["", "long ago"], ids=["somebody", "the leader, of what it may give up soon"])
+@pytest.mark.parametrize(
+    "reservation", ["", "long ago"], ids=["another client", "the leader, with an older reservation"]
+)
 async def test_reservation_that_another_client_uses_is_shared(reservation: str) -> None:
-    """The leader gives back what it reserved when its own eviction is refused; not so what another was promised."""
+    """The leader refunds its reservation when its own eviction is refused, unless another client uses it."""
     store, cluster = fake_store()
     store.stored["web"] = status.charged(WEB, store.stored["web"], [RESERVED])
     again = request(cluster, "a0", time="drain", reservation=reservation)
@@ -290,7 +292,7 @@ async def test_reservation_that_another_client_uses_is_shared(reservation: str) 
 
 @given(st.lists(st.sampled_from(["a0", "a1", "a2", "b0", "b1", "c0"]), max_size=12), st.data())
 def test_never_more_than_the_budget_allows(names: list[str], data: st.DataObject) -> None:
-    """Whatever was heard late, whoever comes together: one per zone is charged, and who is told yes is charged."""
+    """With stale caches and any batches: one pod per zone is charged, and every allowed pod is charged."""
     store, cluster = fake_store()
     cached = data.draw(st.sampled_from([(), ("a0",), ("b1",)]))
     store.cached["web"] = fresh(cluster.charged(*cached))

@@ -45,7 +45,7 @@ SHAPES: dict[str, tuple[Cluster, str]] = {
     "all there": (FULL, "a:3/3 b:3/3 c:3/3"),
     "not ready": (FULL.unready("b0"), "a:3/3 b:3/2 c:3/3"),
     "charged": (FULL.charged("b0"), "a:3/3 b:3/2 c:3/3"),
-    "being evicted, whoever allowed it": (FULL.changed("b0", disruption_target=True), "a:3/3 b:3/2 c:3/3"),
+    "being evicted": (FULL.changed("b0", disruption_target=True), "a:3/3 b:3/2 c:3/3"),
     "granted to its controller": (FULL.changed("b0", granted=True), "a:3/3 b:3/2 c:3/3"),
     "terminating": (FULL.terminating("b0"), "a:3/3 b:3/2 c:3/3"),
     "ended pods are no pods": (FULL.changed("b0", stage=PodStage.ENDED, ready=False), "a:3/3 b:2/2 c:3/3 +1"),

@@ -74,7 +74,7 @@ def test_replaced_pod_does_not_come_back() -> None:
 
 
 def test_plan_counts_like_a_new_leader() -> None:
-    """Zone b lost a pod that nobody saw leave; the one seen leaving zone a has its successor, so it is not that one."""
+    """Zone b lost a pod unobserved. The pod that terminates in zone a has its successor, so it is not the missing one."""
     whole = cluster(ACROSS)
     pod_count = Recollection().count(ACROSS, whole.pods, NodeDomains(NODES), workloads(9), {})
     left = [member for member in whole.pods if member.name != "b-0"]
@@ -151,7 +151,7 @@ def test_refusal_other_than_429_skips_the_node() -> None:
 
 
 def test_unready_surge_does_not_hold_a_drain() -> None:
-    """The old ReplicaSet wants all its pods: what is evicted comes back, so nobody need give one elsewhere first."""
+    """The old ReplicaSet wants all its pods: evicted pods come back, so no other pod need go first."""
     stuck = (pod("a-new", "a2", NEW, ready=False), pod("a-new2", "a2", NEW, ready=False))
     made = cluster(ACROSS, more=stuck)
     desired = workloads(9)

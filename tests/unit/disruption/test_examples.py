@@ -161,7 +161,7 @@ EXAMPLES = [
         DENY,
         DisruptionCode.KEEPS_SPREAD,
     ),
-    _(46, "no better old pod: the rollout goes on", ZONE_A_ALL_NEW, "b0", ACROSS, CHARGE),
+    _(46, "no better old pod: the rollout continues", ZONE_A_ALL_NEW, "b0", ACROSS, CHARGE),
     _(47, "the surge is in a: not b", SURGE_IN_A, "b0", ACROSS, DENY, DisruptionCode.KEEPS_SPREAD),
     _(48, "the surge is in a: its old ones go", SURGE_IN_A, "a0", ACROSS, CHARGE),
     _(49, "a StatefulSet's order is fixed", spread("2/3/3", 6, STATEFUL), "a0", ACROSS, CHARGE),
@@ -201,7 +201,7 @@ STOCK = {
     "what is missing counts": (EVEN.scaled(10), {"maxUnavailable": 2}, 1),
     "surplus may go": (SHRINKING, {"maxUnavailable": 1}, 4),
     "a whole minimum needs no controller": (naked(3), {"minAvailable": 2}, 1),
-    "pods of nobody have no wanted number": (naked(3), {"maxUnavailable": 1}, 0),
+    "unmanaged pods have no desired number": (naked(3), {"maxUnavailable": 1}, 0),
     "wanted numbers of several controllers add up": (TWO_WORKLOADS, {"maxUnavailable": "25%"}, 3),
 }
 

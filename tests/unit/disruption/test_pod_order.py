@@ -107,7 +107,7 @@ def members(ready: str, chosen: str = "", unready: str = "") -> list[OrderedPod]
 @pytest.mark.parametrize(
     ("pods", "replicas", "missing", "surplus"),
     [
-        pytest.param(members("aaabbbccc"), 9, 0, (), id="nobody has to go"),
+        pytest.param(members("aaabbbccc"), 9, 0, (), id="no pod has to go"),
         pytest.param(members("aaabbbccc"), 6, 3, (), id="three have to"),
         pytest.param(members("aabbcc", "abc"), 6, 0, (), id="three are chosen already"),
         pytest.param(members("aabbccc", "ab"), 6, 1, (), id="one is still missing"),

@@ -84,7 +84,7 @@ def test_domain_of_a_pod_on_a_deleted_node_comes_from_its_labels() -> None:
 GIVING = {
     "it has more than it wants": (2, True),
     "it wants all it has, so what is evicted is replaced": (3, False),
-    "nobody knows what it wants": (None, True),
+    "replicas unknown": (None, True),
 }
 
 

@@ -132,7 +132,7 @@ class Machine(RuleBasedStateMachine):
             if item.committed_at is None or cluster.now - item.committed_at <= ANSWERED_SECONDS
         ]
 
-    # What nobody asked for: the leader hears of it before anybody else asks, or nobody could be right.
+    # Involuntary disruptions: the leader sees them before the next request, otherwise no count could be right.
 
     @precondition(lambda self: self.cluster.serving())
     @rule(data=st.data(), gone=st.booleans(), by_eviction=st.booleans())

@@ -140,7 +140,7 @@ SINCE: dict[str, tuple[Cluster, str]] = {
 
 @pytest.mark.parametrize(("cluster", "expected"), SINCE.values(), ids=SINCE)
 def test_changes_without_a_leader(cluster: Cluster, expected: str) -> None:
-    """A pod of b was promised, and its entry stands for a while when it is replaced: that must not take another's blame."""
+    """The entry of a charged pod in b lasts a while after it is replaced: it must not hide another missing pod."""
     status = PROMISED.status(ACROSS)
     before = recollect(ACROSS, status, Recollection())
     for _ in range(2):

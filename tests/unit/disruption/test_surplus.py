@@ -62,10 +62,10 @@ def test_recreated_pod_is_owed_beside_a_surplus() -> None:
         stateful().charged("db-0").gone("db-0").pending("db-0", controller=STATEFUL),
     ):
         assert zone_a(away) == DomainAllowance("a", slots=3, target=2, healthy=2, desired=1, allowed=1)
-        promised = away.charged("db-6")
-        assert zone_a(promised) == DomainAllowance("a", slots=2, target=2, healthy=1, desired=1, allowed=0)
-        assert zone_a(promised.terminating("db-6")) == zone_a(promised)
-        assert zone_a(replace(promised, before=promised.terminating("db-6")).lost("db-6")) == zone_a(promised)
+        charged = away.charged("db-6")
+        assert zone_a(charged) == DomainAllowance("a", slots=2, target=2, healthy=1, desired=1, allowed=0)
+        assert zone_a(charged.terminating("db-6")) == zone_a(charged)
+        assert zone_a(replace(charged, before=charged.terminating("db-6")).lost("db-6")) == zone_a(charged)
 
 
 def test_given_up_pods_are_not_owed() -> None:

@@ -209,7 +209,7 @@ def test_pod_does_not_wait_for_a_frozen_peer() -> None:
         SHRINKING.charged("a0").changed("b0", "b1", "b2", "c0", "c1", "c2", controller=STATEFUL),
         spread("3/3/3", 6, STATEFUL).charged("a0"),
     ],
-    ids=["the others serve nobody", "the others leave already", "the others are not its own", "the order is fixed"],
+    ids=["the others are not ready", "the others leave already", "the others are not its own", "the order is fixed"],
 )
 def test_pod_does_not_wait_for_an_unavailable_peer(cluster: Cluster) -> None:
     (verdict,) = cluster.judge("a1", ACROSS).verdicts
@@ -217,7 +217,7 @@ def test_pod_does_not_wait_for_an_unavailable_peer(cluster: Cluster) -> None:
 
 
 def test_pod_does_not_wait_for_the_surplus_of_another_workload() -> None:
-    """A drain in zone b goes on while another Deployment under the same budget has more than its share in zone a."""
+    """A drain in zone b continues while another Deployment under the same budget has more than its share in zone a."""
     other = ControllerRef("ReplicaSet", "api-1", "rs-api")
     api = Workload(Owner("Deployment", "api", "api"), 1)
     extra = {name: pod(name, "node-a", other) for name in ("api-0", "api-1")}

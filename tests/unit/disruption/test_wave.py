@@ -95,7 +95,7 @@ def test_rollback_of_a_bad_revision() -> None:
 
 
 def test_charged_pods_are_not_charged_again() -> None:
-    """Who planned the wave died before it evicted: the next one goes on with it."""
+    """The leader that planned the wave crashed before it evicted: the next one continues."""
     rollout = SimulatedRollout.of("3/3/3", ACROSS)
     rollout.reserve(rollout.plan())
     wave = rollout.plan()

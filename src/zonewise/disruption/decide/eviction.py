@@ -16,7 +16,7 @@ Evictions: the pod behind the name
      precondition: allow, since the API server answers 409. Its name passes from one pod to the next just now: 429.
   4. No budget selects the pod: allow.
   5. Another pod may have got the name since (StatefulSets reuse names, and there is no precondition): `StartPodRead`, and
-     go on meanwhile. Then `AwaitPodRead` before the answer. The pod is gone: 404. Its name passes on just now: 429.
+     continue meanwhile. Then `AwaitPodRead` before the answer. The pod is gone: 404. Its name passes on just now: 429.
      Another pod has the name: check that one from 6 on.
 
 Budgets
@@ -36,8 +36,8 @@ Budgets
  13. `Charge` all budgets or none. If one lets the pod go because of its spec (8) by now: start again at 6, once.
  14. A budget denies: 429 with its reasons. A budget is busy: 429. Otherwise allow.
 
-A dry run skips 11, 12 and the exception in 9, and charges nothing. `Report` goes out before every
-verdict of budgets, for metrics and logs. Failures are the webhook's: evictions fail closed, deletes fail open.
+A dry run skips 11, 12 and the exception in 9, and charges nothing. `Report` precedes every answer of budgets (9, 14), for
+metrics and logs. API errors are not handled here: the guard's webhooks fail closed for evictions and open for deletes.
 """
 
 from __future__ import annotations
@@ -177,11 +177,8 @@ def _check_budgets(
         return _Restart(request, fresh=True)
     may_become_ready = request.evicts and pod.pending and pod.node
     if not may_become_ready and all(verdict.reason.code in _SETTLED for verdict in forecast.verdicts):
-        return (
-            yield from _conclude(
-                request, [ChargeAnswer(ChargeResult.ALLOWED, verdict) for verdict in forecast.verdicts]
-            )
-        )
+        settled = [ChargeAnswer(ChargeResult.ALLOWED, verdict) for verdict in forecast.verdicts]
+        return (yield from _conclude(request, settled))
     if depends_on_counts(forecast.verdicts, budgets) and (trouble := view.leader_trouble()):
         return _refuse(trouble, [trouble], BUSY_SECONDS if view.leader_undecided() else _NO_LEADER_SECONDS)
     if request.evicts and _relies_on_charge(forecast) and (pdb_refusal := (yield from _pdb_refusal(pod, view))):

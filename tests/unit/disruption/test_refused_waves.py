@@ -106,10 +106,10 @@ async def test_charge_expires_if_the_eviction_result_is_unknown(refusal: str, st
 @pytest.mark.parametrize(
     ("source", "stays"),
     [(ChargeSource.ROLLOUT, False), (ChargeSource.EVICTION, True)],
-    ids=["reserved", "somebody else's"],
+    ids=["reserved", "another client's"],
 )
 async def test_give_back_removes_only_reservations_of_rollouts(source: ChargeSource, stays: bool) -> None:
-    """Our eviction was refused; somebody else's of the same pod may be on its way."""
+    """Our eviction was refused; another client's eviction of the same pod may be in progress."""
     now = 1000.0
     leader = FakeLeader("a", lambda: now)
     await leader.status_writer._reconcile(BUDGET)
@@ -194,7 +194,7 @@ async def test_grant_missing_in_the_cache_is_waited_for() -> None:
 
 @pytest.mark.parametrize("kind", [PODS, NODES, DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS], ids=lambda kind: kind.plural)
 async def test_uncountable_budget_is_retried(kind: Resource[Any]) -> None:
-    """While a watch fails nothing is promised; nobody tells when it works again."""
+    """While a watch fails nothing is charged, and no event tells when it works again."""
     leader = FakeLeader("a", lambda: 1000.0)
     await leader.status_writer._reconcile(BUDGET)
     leader.caches.of(kind).problem = "no answer"
