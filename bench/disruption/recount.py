@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.count import Places, count
+from zonewise.disruption.decide.count import OwnerSlots, count
 from zonewise.disruption.decide.ledger import LedgerEntry, ledger_of
 from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, Owner, PodFacts, Workload
 from zonewise.disruption.decide.status import document, published
@@ -46,14 +46,14 @@ def recount(pods: int, rounds: int = 21) -> float:
         LedgerEntry(uid=f"uid-{number}", name=f"web-{number}", domain=ZONES[number % 3], owner="deployment", time=NOW)
         for number in range(CHARGES)
     )
-    places: Places = {}
+    owner_slots: OwnerSlots = {}
     milliseconds = []
     for _ in range(rounds):
         started = time.process_time()
-        census = count(budget, running, NodeDomains(nodes), workloads, ledger, places)
+        census = count(budget, running, NodeDomains(nodes), workloads, ledger, owner_slots)
         document(published(budget, census, ledger, (), NOW))
         milliseconds.append((time.process_time() - started) * 1000)
-        places = census.places
+        owner_slots = census.owner_slots
     assert sum(domain.healthy for domain in census.numbers.domains.values()) == pods - CHARGES
     return statistics.median(milliseconds)
 

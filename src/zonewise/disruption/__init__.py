@@ -1,1 +1,1 @@
-"""Budgets of planned disruptions per domain: who may leave, who guards it, how rollouts and scale-downs keep to it."""
+"""Topology disruption budgets: counts and verdicts, the webhooks that enforce them, rollouts and scale-downs within them."""

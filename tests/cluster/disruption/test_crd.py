@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from support.waiting import eventually
-from zonewise.disruption.decide.allowance import DomainCount, DomainFill, work_out
+from zonewise.disruption.decide.allowance import DomainCount, DomainFill, compute_allowance
 from zonewise.disruption.decide.budget import Budget, BudgetDomainKey, BudgetError
 from zonewise.disruption.decide.count import Departure, PodCount
 from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry, ledger_of
@@ -96,13 +96,13 @@ async def test_stories_are_taken_as_they_were_written(cluster: ControlPlane, cli
     found = {known.metadata.name: known for known in (await client.list(TOPOLOGY_DISRUPTION_BUDGETS, crd)).items}
     only_bar, across, overall = (Budget.parse(found[f"story-{number}"]) for number in (1, 2, 3))
     foo, bar = ({ZONE: name} for name in ("foo", "bar"))
-    assert (only_bar.place(foo), only_bar.frozen) == (BudgetDomainKey("foo", covered=True), True)
-    assert not only_bar.place(bar).covered
-    assert [across.place(node) for node in (foo, bar)] == [
+    assert (only_bar.domain_key(foo), only_bar.frozen) == (BudgetDomainKey("foo", covered=True), True)
+    assert not only_bar.domain_key(bar).covered
+    assert [across.domain_key(node) for node in (foo, bar)] == [
         BudgetDomainKey("foo", covered=True),
         BudgetDomainKey("bar", covered=True),
     ]
-    assert {overall.place(node) for node in (foo, bar)} == {BudgetDomainKey("all", covered=True)}
+    assert {overall.domain_key(node) for node in (foo, bar)} == {BudgetDomainKey("all", covered=True)}
     spec = found["story-1"].spec
     assert (spec.enforcement, spec.apply_to) == ("Enforce", ("Evictions", "ControllerDeletes"))
 
@@ -218,7 +218,7 @@ async def test_status_is_written_whole_and_guarded(cluster: ControlPlane, client
     ledger = ledger_of(
         [LedgerEntry(uid="u", name="b-0", domain="b", owner="web", time=now, source=ChargeSource.ROLLOUT)]
     )
-    status = published(budget, PodCount(work_out(budget, tally), {}, departures), ledger, (), now)
+    status = published(budget, PodCount(compute_allowance(budget, tally), {}, departures), ledger, (), now)
     version = {"resourceVersion": created.metadata.resource_version}
     patch = MergePatch({"metadata": version, "status": document(status)})
     written = await client.patch(TOPOLOGY_DISRUPTION_BUDGETS, "web", patch, crd, subresource="status")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from support.cli.output import described
-from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, STATEFUL, World, budget, pod, spread
+from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, STATEFUL, Cluster, budget, pod, spread
 from zonewise.cli import printing
 from zonewise.cli.explain_eviction import _lines
 from zonewise.diagnostics.decide.explain.eviction import EvictionFacts, EvictionReport, LeaderReport, explain
@@ -25,7 +25,7 @@ def stock(allowed: int, name: str = "web") -> PodDisruptionBudget:
     return PodDisruptionBudget(metadata=Metadata(name=name), status=status)
 
 
-def told(world: World, name: str, *budgets: Budget, **more: Any) -> EvictionReport:
+def told(world: Cluster, name: str, *budgets: Budget, **more: Any) -> EvictionReport:
     seen = {"leader": LEADER, "stock": (), **more}
     return explain(
         EvictionFacts(

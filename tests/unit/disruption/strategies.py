@@ -1,4 +1,4 @@
-"""Random worlds of pods, and budgets of every kind to try on them."""
+"""Hypothesis strategies: random clusters of pods, and budgets of every kind."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from unit.disruption.build import (
     OLD,
     OVERALL,
     STATEFUL,
-    World,
+    Cluster,
     budget,
     pod,
 )
@@ -55,7 +55,7 @@ _STATES: list[dict[str, Any]] = [
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, healthy: bool = False) -> World:
+def clusters(draw: st.DrawFn, *, healthy: bool = False) -> Cluster:
     """A Deployment in a rollout, a StatefulSet and naked pods; some pods charged, some gone since they were counted."""
     drawn = draw(
         st.lists(
@@ -72,8 +72,8 @@ def worlds(draw: st.DrawFn, *, healthy: bool = False) -> World:
     web = Workload(Owner("Deployment", "web", "deployment"), draw(st.integers(0, 20)))
     database = Workload(Owner("StatefulSet", "db", "sts"), draw(st.integers(0, 12)))
     wants = {"rs-old": web, "rs-new": web, "deployment": web, "sts": database}
-    world = World({known.name: known for known in pods}, wants)
-    names = st.sampled_from(sorted(world.pods))
+    cluster = Cluster({member.name: member for member in pods}, wants)
+    names = st.sampled_from(sorted(cluster.pods))
     left = draw(st.lists(names, unique=True, max_size=3))
     charges = draw(st.lists(names, unique=True, max_size=5))
-    return world.charged(*charges).gone(*left)
+    return cluster.charged(*charges).gone(*left)

@@ -1,4 +1,4 @@
-"""A rollout's pace on a virtual clock: waves wait for their slowest within reason, and a blocked workload hardly asks."""
+"""Rollout backoff on a virtual clock: how long waves wait, and how rarely a blocked workload retries."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,116 +8,116 @@ from zonewise.disruption.decide.backoff import REFUSALS_AN_HOUR, RolloutBackoff
 HOUR = 3600.0
 
 
-def test_nothing_is_waited_for_before_the_first_wave() -> None:
+def test_first_wave_does_not_wait() -> None:
     assert RolloutBackoff().seconds_to_gather(5.0) == 0
 
 
-def test_the_rest_of_a_wave_gets_half_of_the_time_it_took_so_far() -> None:
-    pace = RolloutBackoff()
-    pace.started(100.0)
-    assert pace.seconds_to_gather(120.0) == 10.0
-    assert pace.seconds_to_gather(126.0) == 4.0
-    assert pace.seconds_to_gather(130.0) == 0
+def test_next_wave_waits_half_as_long_as_the_wave_took() -> None:
+    backoff = RolloutBackoff()
+    backoff.started(100.0)
+    assert backoff.seconds_to_gather(120.0) == 10.0
+    assert backoff.seconds_to_gather(126.0) == 4.0
+    assert backoff.seconds_to_gather(130.0) == 0
 
 
-def test_and_at_least_a_second() -> None:
-    pace = RolloutBackoff()
-    pace.started(100.0)
-    assert pace.seconds_to_gather(100.1) == 1.0
+def test_next_wave_waits_at_least_a_second() -> None:
+    backoff = RolloutBackoff()
+    backoff.started(100.0)
+    assert backoff.seconds_to_gather(100.1) == 1.0
 
 
-def test_a_wave_that_has_ended_is_not_waited_for() -> None:
-    pace = RolloutBackoff()
-    pace.started(100.0)
-    pace.ended()
-    assert pace.seconds_to_gather(101.0) == 0
+def test_ended_wave_is_not_waited_for() -> None:
+    backoff = RolloutBackoff()
+    backoff.started(100.0)
+    backoff.ended()
+    assert backoff.seconds_to_gather(101.0) == 0
 
 
-def test_a_refusal_closes_its_domain_only_and_longer_each_time() -> None:
-    pace = RolloutBackoff()
-    pace.refused("a", "1", 0.0)
-    assert pace.is_closed("a", 0.9)
-    assert not pace.is_closed("a", 1.0)
-    assert not pace.is_closed("b", 0.0)
-    pace.went("b")
-    pace.refused("a", "2", 1.0)
-    assert pace.is_closed("a", 4.9)
-    assert not pace.is_closed("a", 5.0)
+def test_refusal_closes_its_domain_longer_each_time() -> None:
+    backoff = RolloutBackoff()
+    backoff.refused("a", "1", 0.0)
+    assert backoff.is_closed("a", 0.9)
+    assert not backoff.is_closed("a", 1.0)
+    assert not backoff.is_closed("b", 0.0)
+    backoff.went("b")
+    backoff.refused("a", "2", 1.0)
+    assert backoff.is_closed("a", 4.9)
+    assert not backoff.is_closed("a", 5.0)
 
 
-def test_the_server_may_ask_for_more_time() -> None:
-    pace = RolloutBackoff()
-    pace.refused("a", "1", 0.0, retry_after_seconds=30)
-    assert pace.is_closed("a", 29.0)
+def test_retry_after_of_the_server_is_respected() -> None:
+    backoff = RolloutBackoff()
+    backoff.refused("a", "1", 0.0, retry_after_seconds=30)
+    assert backoff.is_closed("a", 29.0)
 
 
-def test_a_failing_server_closes_everything_and_counts_once_for_all_that_were_asked() -> None:
-    pace = RolloutBackoff()
-    for number, place in enumerate("abcdef"):
-        pace.failed(place, str(number), 0.1 * number)
-    assert pace.is_closed("z", 2.9)
-    assert not any(pace.is_closed(place, 3.0) for place in "abcdefz")
-    pace.failed("a", "0", 3.0)
-    assert pace.is_closed("z", 32.9)
-    assert not pace.is_closed("a", 33.0)
-    pace.failed("b", "1", 33.0)
-    assert pace.is_closed("a", 900.0), "blocked"
+def test_server_errors_close_all_domains_and_count_once() -> None:
+    backoff = RolloutBackoff()
+    for number, domain_key in enumerate("abcdef"):
+        backoff.failed(domain_key, str(number), 0.1 * number)
+    assert backoff.is_closed("z", 2.9)
+    assert not any(backoff.is_closed(domain_key, 3.0) for domain_key in "abcdefz")
+    backoff.failed("a", "0", 3.0)
+    assert backoff.is_closed("z", 32.9)
+    assert not backoff.is_closed("a", 33.0)
+    backoff.failed("b", "1", 33.0)
+    assert backoff.is_closed("a", 900.0), "blocked"
 
 
-def test_who_is_outrun_after_a_failure_waits_for_its_domain_only() -> None:
+def test_lost_race_after_a_failure_closes_only_its_domain() -> None:
     """Drains take what was free; an update that a webhook's death made doubtful must not be blocked for that."""
-    pace = RolloutBackoff()
-    pace.failed("a", "0", 0.0)
-    for number, place in enumerate("abcab"):
-        pace.outrun(place, str(number), 4.0)
-    assert pace.is_doubtful
-    assert not any(pace.is_closed(place, 9.0) for place in "abc")
-    pace.outrun("c", "5", 9.0)
-    pace.outrun("c", "6", 30.0)
-    assert pace.is_closed("z", 900.0), "again and again: blocked"
-    pace.went("a")
-    pace.outrun("b", "7", 1000.0)
-    assert not pace.is_closed("a", 1000.0)
+    backoff = RolloutBackoff()
+    backoff.failed("a", "0", 0.0)
+    for number, domain_key in enumerate("abcab"):
+        backoff.lost_race(domain_key, str(number), 4.0)
+    assert backoff.is_doubtful
+    assert not any(backoff.is_closed(domain_key, 9.0) for domain_key in "abc")
+    backoff.lost_race("c", "5", 9.0)
+    backoff.lost_race("c", "6", 30.0)
+    assert backoff.is_closed("z", 900.0), "again and again: blocked"
+    backoff.went("a")
+    backoff.lost_race("b", "7", 1000.0)
+    assert not backoff.is_closed("a", 1000.0)
 
 
-def test_what_went_opens_its_domain_and_forgets_the_refusals() -> None:
-    pace = RolloutBackoff()
-    pace.refused("a", "1", 0.0)
-    assert pace.turn("a") > pace.turn("b")
-    assert pace.is_probing("a")
-    assert pace.is_doubtful
-    pace.went("a")
-    assert not pace.is_doubtful
-    assert not pace.is_closed("a", 0.0)
-    assert not pace.is_probing("a")
-    assert not pace.turn("a")
+def test_eviction_opens_its_domain_and_resets_refusals() -> None:
+    backoff = RolloutBackoff()
+    backoff.refused("a", "1", 0.0)
+    assert backoff.refusal_rank("a") > backoff.refusal_rank("b")
+    assert backoff.is_probing("a")
+    assert backoff.is_doubtful
+    backoff.went("a")
+    assert not backoff.is_doubtful
+    assert not backoff.is_closed("a", 0.0)
+    assert not backoff.is_probing("a")
+    assert not backoff.refusal_rank("a")
 
 
-def test_a_refused_pod_stays_behind_others_though_one_of_its_domain_went() -> None:
-    pace = RolloutBackoff()
-    pace.refused("a", "1", 0.0)
-    pace.refused("a", "2", 1.0)
-    pace.went("a")
-    assert pace.turn_of_pod("3") < pace.turn_of_pod("1") < pace.turn_of_pod("2")
+def test_refused_pod_stays_last_after_another_pod_went() -> None:
+    backoff = RolloutBackoff()
+    backoff.refused("a", "1", 0.0)
+    backoff.refused("a", "2", 1.0)
+    backoff.went("a")
+    assert backoff.pod_refusal_rank("3") < backoff.pod_refusal_rank("1") < backoff.pod_refusal_rank("2")
 
 
-def test_no_domain_waits_longer_than_five_minutes_while_others_go_on() -> None:
-    pace = RolloutBackoff()
+def test_domain_waits_at_most_five_minutes_while_others_go() -> None:
+    backoff = RolloutBackoff()
     now = 0.0
     for _ in range(20):
-        pace.refused("a", "1", now)
-        pace.went("b")
+        backoff.refused("a", "1", now)
+        backoff.went("b")
         now += 300.0
-        assert not pace.is_closed("a", now)
+        assert not backoff.is_closed("a", now)
 
 
-def test_the_time_to_come_back_is_that_of_the_first_domain_to_open() -> None:
-    pace = RolloutBackoff()
-    pace.refused("a", "1", 0.0)
-    pace.refused("b", "2", 0.5)
-    assert pace.seconds_until_open(("a", "b"), 0.5) == 0.5
-    assert pace.seconds_until_open(("a", "c"), 0.5) is None
-    assert pace.seconds_until_open((), 0.5) is None
+def test_wait_ends_when_the_first_domain_opens() -> None:
+    backoff = RolloutBackoff()
+    backoff.refused("a", "1", 0.0)
+    backoff.refused("b", "2", 0.5)
+    assert backoff.seconds_until_open(("a", "b"), 0.5) == 0.5
+    assert backoff.seconds_until_open(("a", "c"), 0.5) is None
+    assert backoff.seconds_until_open((), 0.5) is None
 
 
 @given(
@@ -126,17 +126,17 @@ def test_the_time_to_come_back_is_that_of_the_first_domain_to_open() -> None:
     retry_after=st.sampled_from([0.0, 2.0, 10.0]),
     fails=st.booleans(),
 )
-def test_a_blocked_workload_asks_four_times_an_hour_however_often_it_is_woken(
+def test_blocked_workload_retries_at_most_four_times_an_hour(
     domains: int, wakes: list[float], retry_after: float, fails: bool
 ) -> None:
-    pace = RolloutBackoff()
-    places = [f"zone-{number}" for number in range(domains)]
+    backoff = RolloutBackoff()
+    owner_slots = [f"zone-{number}" for number in range(domains)]
     calls: list[float] = []
     for now in sorted(wakes) + [4 * HOUR + second for second in range(0, 4 * int(HOUR), 59)]:
-        for place in places:
-            if not pace.is_closed(place, now):
+        for domain_key in owner_slots:
+            if not backoff.is_closed(domain_key, now):
                 calls.append(now)
-                (pace.failed if fails else pace.refused)(place, f"pod in {place}", now, retry_after)
+                (backoff.failed if fails else backoff.refused)(domain_key, f"pod in {domain_key}", now, retry_after)
     assert calls
     assert all(sum(start <= call < start + HOUR for call in calls) <= REFUSALS_AN_HOUR for start in calls)
     assert calls[-1] > 7 * HOUR, "it still asks"

@@ -1,4 +1,4 @@
-"""What a spec says: amounts, domains, old labels, and what is wrong with it."""
+"""Parsing of budget specs: amounts, domains, old labels and problems."""
 
 from typing import Any
 
@@ -23,19 +23,19 @@ RACK = {"key": "example.com/rack", "operator": "Exists"}
 
 
 @pytest.mark.parametrize(
-    ("written", "whole", "amount"),
+    ("value", "whole", "amount"),
     [(0, 9, 0), (1, 9, 1), (12, 9, 12), ("0%", 9, 0), ("1%", 1, 1), ("34%", 3, 2), ("50%", 3, 2), ("100%", 7, 7)],
 )
-def test_amounts_round_up_as_stock_rounds_them(written: int | str, whole: int, amount: int) -> None:
-    parsed = Amount.parse(written)
+def test_amounts_round_up_like_stock_pdbs(value: int | str, whole: int, amount: int) -> None:
+    parsed = Amount.parse(value)
     assert parsed.of(whole) == amount
-    assert str(parsed) == str(written)
+    assert str(parsed) == str(value)
 
 
-@pytest.mark.parametrize("written", ["1", "", "%", "-1%", "101%", "1.5%", "x", -1, "1 %", True, "\u0661%"])
-def test_what_is_no_amount(written: int | str) -> None:
+@pytest.mark.parametrize("value", ["1", "", "%", "-1%", "101%", "1.5%", "x", -1, "1 %", True, "\u0661%"])
+def test_invalid_amounts_are_rejected(value: int | str) -> None:
     with pytest.raises(ValueError, match="write"):
-        Amount.parse(written)
+        Amount.parse(value)
 
 
 def parse(spec: dict[str, Any]) -> Budget:
@@ -43,7 +43,7 @@ def parse(spec: dict[str, Any]) -> Budget:
     return Budget.parse(msgspec.convert({"metadata": metadata, "spec": spec}, TopologyDisruptionBudget))
 
 
-PLACES: dict[str, tuple[Budget, dict[str, str], BudgetDomainKey]] = {
+DOMAINS: dict[str, tuple[Budget, dict[str, str], BudgetDomainKey]] = {
     "no term": (OVERALL, {}, BudgetDomainKey("all", covered=True)),
     "split by zone": (ACROSS, {ZONE: "b"}, BudgetDomainKey("b", covered=True)),
     "split by zone, old label on the node": (ACROSS, {BETA_ZONE: "b"}, BudgetDomainKey("b", covered=True)),
@@ -97,12 +97,12 @@ PLACES: dict[str, tuple[Budget, dict[str, str], BudgetDomainKey]] = {
 }
 
 
-@pytest.mark.parametrize(("limited", "labels", "place"), PLACES.values(), ids=PLACES)
-def test_where_a_node_falls(limited: Budget, labels: dict[str, str], place: BudgetDomainKey) -> None:
-    assert limited.place(labels, "node-1") == place
+@pytest.mark.parametrize(("limited", "labels", "domain_key"), DOMAINS.values(), ids=DOMAINS)
+def test_domain_of_a_node(limited: Budget, labels: dict[str, str], domain_key: BudgetDomainKey) -> None:
+    assert limited.domain_key(labels, "node-1") == domain_key
 
 
-def test_a_node_can_be_meant_by_name() -> None:
+def test_term_can_match_a_node_by_name() -> None:
     one = parse(
         {
             "selector": {},
@@ -110,7 +110,7 @@ def test_a_node_can_be_meant_by_name() -> None:
             "nodeSelectorTerm": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]},
         }
     )
-    assert [one.place({}, name).covered for name in ("node-1", "node-2")] == [True, False]
+    assert [one.domain_key({}, name).covered for name in ("node-1", "node-2")] == [True, False]
 
 
 def test_defaults() -> None:
@@ -132,11 +132,11 @@ def test_defaults() -> None:
         ({"maxUnavailable": "1%"}, False),
     ],
 )
-def test_what_freezes(limit: dict[str, Any], *, frozen: bool) -> None:
+def test_limits_that_freeze(limit: dict[str, Any], *, frozen: bool) -> None:
     assert budget(**limit).frozen is frozen
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     with pytest.raises(BudgetError) as refused:
         parse(
             {
@@ -150,12 +150,12 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
                 "nodeSelectorTerm": {"matchExpressions": [{"key": ZONE, "operator": "In"}]},
             }
         )
-    said = str(refused.value)
-    assert said.startswith("TopologyDisruptionBudget shop/web: ")
+    problems = str(refused.value)
+    assert problems.startswith("TopologyDisruptionBudget shop/web: ")
     for part in ("minAvailable", "exactly one", "maxDisruptedDomains", "selector", "Enforce, DryRun, Off", "Evictions"):
-        assert part in said
+        assert part in problems
     assert len(refused.value.problems) >= 8
 
 
-def test_a_budget_without_selector_selects_nothing() -> None:
+def test_budget_without_selector_selects_nothing() -> None:
     assert not parse({"maxUnavailable": 1}).selects({"app": "web"})

@@ -1,4 +1,4 @@
-"""The pause between two writes of a budget: none without lost races, as long as they need, never longer than bearable."""
+"""Delay between two writes of a budget: none without conflicts, and never too long."""
 
 import pytest
 
@@ -16,7 +16,7 @@ CASES: dict[str, tuple[int, int, float, float]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_pause(name: str) -> None:
+def test_delay_after_writes(name: str) -> None:
     lost, stored, write_seconds, seconds = CASES[name]
     pause = ContentionDelay()
     for _ in range(lost):
@@ -26,7 +26,7 @@ def test_pause(name: str) -> None:
     assert pause.seconds == pytest.approx(seconds)
 
 
-def test_who_only_loses_need_not_wait_on_top() -> None:
+def test_conflicts_without_a_stored_write_cause_no_delay() -> None:
     """It does not know yet what a write takes, and has let others go first already."""
     pause = ContentionDelay()
     pause.lost()

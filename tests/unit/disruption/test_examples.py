@@ -1,4 +1,4 @@
-"""The worked examples: what each budget answers in 49 situations, and that one without a term counts as stock does.
+"""Documented examples: the answers of budgets in 49 situations, and the numbers of stock PDBs.
 
 Three zones and nine replicas, three in each, unless a line says otherwise. BY_ZONE freezes all zones but a, ACROSS
 allows one per zone, OVERALL one of all.
@@ -18,7 +18,7 @@ from unit.disruption.build import (
     NOT_A,
     OVERALL,
     STATEFUL,
-    World,
+    Cluster,
     budget,
     pod,
     spread,
@@ -52,7 +52,7 @@ SHRINKING = EVEN.scaled(6)
 WITH_UNLABELLED_NODE = EVEN.with_pods(pod("x0", "node-bare")).scaled(10)
 LOST_AND_WAITING = EVEN.gone("b0").pending("n0")
 LANDED_IN_C = EVEN.gone("b0").with_pods(pod("n0", "node-c", ready=False))
-ZONE_A_ALL_NEW = World(
+ZONE_A_ALL_NEW = Cluster(
     {name: pod(name, controller=NEW) for name in ("a0", "a1", "a2", "a3")}
     | {name: pod(name) for name in ("b0", "b1", "b2", "c0", "c1", "c2")},
     workloads(9),
@@ -64,7 +64,7 @@ SURGE_IN_A = EVEN.with_pods(pod("a9", controller=NEW))
 class Example:
     number: int
     what: str
-    world: World
+    cluster: Cluster
     pod: str
     budgets: tuple[Budget, ...]
     verdict: EvictionVerdict
@@ -74,13 +74,13 @@ class Example:
 def _(
     number: int,
     what: str,
-    world: World,
+    cluster: Cluster,
     pod: str,
     budgets: Budget | tuple[Budget, ...],
     verdict: EvictionVerdict,
     code: DisruptionCode | None = None,
 ) -> Example:
-    return Example(number, what, world, pod, budgets if isinstance(budgets, tuple) else (budgets,), verdict, code)
+    return Example(number, what, cluster, pod, budgets if isinstance(budgets, tuple) else (budgets,), verdict, code)
 
 
 EXAMPLES = [
@@ -161,7 +161,7 @@ EXAMPLES = [
         DENY,
         DisruptionCode.KEEPS_SPREAD,
     ),
-    _(46, "no better old pod: the rollout goes on", ZONE_A_ALL_NEW, "b0", ACROSS, CHARGE),
+    _(46, "no better old pod: the rollout continues", ZONE_A_ALL_NEW, "b0", ACROSS, CHARGE),
     _(47, "the surge is in a: not b", SURGE_IN_A, "b0", ACROSS, DENY, DisruptionCode.KEEPS_SPREAD),
     _(48, "the surge is in a: its old ones go", SURGE_IN_A, "a0", ACROSS, CHARGE),
     _(49, "a StatefulSet's order is fixed", spread("2/3/3", 6, STATEFUL), "a0", ACROSS, CHARGE),
@@ -170,17 +170,17 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.number}: {example.what}")
 def test_worked_examples(example: Example) -> None:
-    judged = example.world.judge(example.pod, *example.budgets)
-    assert judged.verdict is example.verdict, [str(each.reason) for each in judged.each]
+    judged = example.cluster.judge(example.pod, *example.budgets)
+    assert judged.verdict is example.verdict, [str(verdict.reason) for verdict in judged.verdicts]
     if example.code is not None:
-        assert example.code in {each.reason.code for each in judged.each}
+        assert example.code in {verdict.reason.code for verdict in judged.verdicts}
 
 
-def test_all_examples_are_here() -> None:
+def test_every_documented_example_is_tested() -> None:
     assert [example.number for example in EXAMPLES] == list(range(1, 50))
 
 
-def naked(count: int) -> World:
+def naked(count: int) -> Cluster:
     return spread(f"{count}", controller=NAKED)
 
 
@@ -201,13 +201,13 @@ STOCK = {
     "what is missing counts": (EVEN.scaled(10), {"maxUnavailable": 2}, 1),
     "surplus may go": (SHRINKING, {"maxUnavailable": 1}, 4),
     "a whole minimum needs no controller": (naked(3), {"minAvailable": 2}, 1),
-    "pods of nobody have no wanted number": (naked(3), {"maxUnavailable": 1}, 0),
+    "unmanaged pods have no desired number": (naked(3), {"maxUnavailable": 1}, 0),
     "wanted numbers of several controllers add up": (TWO_WORKLOADS, {"maxUnavailable": "25%"}, 3),
 }
 
 
-@pytest.mark.parametrize(("world", "spec", "allowed"), STOCK.values(), ids=STOCK.keys())
-def test_without_a_term_numbers_are_those_of_the_stock_budget(
-    world: World, spec: dict[str, int | str], allowed: int
+@pytest.mark.parametrize(("cluster", "spec", "allowed"), STOCK.values(), ids=STOCK.keys())
+def test_budget_without_a_term_has_the_numbers_of_a_stock_pdb(
+    cluster: Cluster, spec: dict[str, int | str], allowed: int
 ) -> None:
-    assert sum(world.allowed(budget(**spec)).values()) == allowed
+    assert sum(cluster.allowed(budget(**spec)).values()) == allowed

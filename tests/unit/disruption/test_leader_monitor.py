@@ -1,4 +1,4 @@
-"""Webhooks trust published numbers while they see the lease renewed, and not because they find one."""
+"""Webhooks trust published numbers only while the lease is renewed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Listener:
         client: Any = None
         self.leader = LeaderMonitor(Caches(client), LEASE, clock=lambda: self.now)
 
-    def hear(self, old: LeaseSpec | None, new: LeaseSpec | None) -> None:
+    def deliver_pods(self, old: LeaseSpec | None, new: LeaseSpec | None) -> None:
         old_lease, new_lease = (None if spec is None else Lease(spec=spec) for spec in (old, new))
         self.leader.watch.publish([Change(LEASE, old_lease, new_lease)])
 
@@ -32,10 +32,10 @@ FIRST, SECOND = (LeaseSpec(holder_identity="leader", renew_time=f"2030-01-01T00:
 GIVEN_BACK = LeaseSpec(holder_identity="", renew_time="2030-01-01T00:00:03Z")
 
 
-def test_a_lease_that_is_found_proves_nothing() -> None:
+def test_existing_lease_proves_nothing() -> None:
     """Its holder may have been killed an hour ago; a webhook that is restarted all the time would never notice."""
     listener = Listener()
-    listener.hear(None, FIRST)
+    listener.deliver_pods(None, FIRST)
     assert listener.leader.undecided
     assert "not known yet" in listener.leader.trouble()
     listener.now += SILENT_SECONDS + 1
@@ -43,23 +43,23 @@ def test_a_lease_that_is_found_proves_nothing() -> None:
     assert "is not running" in listener.leader.trouble()
 
 
-def test_one_that_is_renewed_does_for_a_while() -> None:
+def test_renewed_lease_is_trusted_for_a_while() -> None:
     listener = Listener()
-    listener.hear(None, FIRST)
+    listener.deliver_pods(None, FIRST)
     listener.now += 3
-    listener.hear(FIRST, SECOND)
+    listener.deliver_pods(FIRST, SECOND)
     assert not listener.leader.undecided
     assert listener.leader.trouble() == ""
     listener.now += SILENT_SECONDS + 1
     assert "was not renewed for 31 s" in listener.leader.trouble()
-    listener.hear(FIRST, SECOND)
+    listener.deliver_pods(FIRST, SECOND)
     assert listener.leader.trouble() == ""
 
 
 @pytest.mark.parametrize(("old", "new"), [(FIRST, FIRST), (FIRST, GIVEN_BACK), (FIRST, None)])
-def test_what_is_no_renewal(old: LeaseSpec, new: LeaseSpec | None) -> None:
+def test_changes_that_are_no_renewal(old: LeaseSpec, new: LeaseSpec | None) -> None:
     listener = Listener()
-    listener.hear(old, new)
+    listener.deliver_pods(old, new)
     assert listener.leader.undecided
 
 
@@ -75,7 +75,7 @@ class Eyes:
         return self.looks != 4
 
 
-async def test_a_leader_that_sees_nothing_for_long_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_without_working_watches_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(app, "SILENT_SECONDS", 0.05)
     eyes: Any = Eyes()

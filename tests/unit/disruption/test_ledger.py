@@ -1,4 +1,4 @@
-"""How charges age: on the leader's own clock, by what it saw of their pods."""
+"""Ages of charges, on the leader's own clock."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from zonewise.disruption.decide.ledger import (
     charge,
     ledger_of,
     refund,
-    tend,
+    update_ledger,
 )
 from zonewise.disruption.decide.pods import PodFacts
 
@@ -22,7 +22,7 @@ A0 = LedgerEntry(uid="uid-a0", name="a0", domain="a", owner="deployment")
 B0 = LedgerEntry(uid="uid-b0", name="b0", domain="b", owner="deployment")
 
 
-def test_a_pod_is_charged_once_and_keeps_its_place() -> None:
+def test_pod_is_charged_once_and_keeps_its_position() -> None:
     ledger = charge(ledger_of([A0]), [replace(A0, domain="z"), B0, B0])
     assert list(ledger.values()) == [A0, B0]
     assert list(refund(ledger, {"uid-a0", "other"})) == ["uid-b0"]
@@ -39,7 +39,7 @@ class Leader:
 
     def look(self, now_seconds: float, *pods: PodFacts) -> list[bool]:
         """Whether each entry that is left is confirmed."""
-        tended = tend(self.ledger, self.sightings, {known.uid: known for known in pods}, now_seconds)
+        tended = update_ledger(self.ledger, self.sightings, {member.uid: member for member in pods}, now_seconds)
         self.ledger, self.sightings = tended.ledger, tended.sightings
         self.given_up, self.next_seconds = tended.given_up, tended.next_seconds
         return [entry.confirmed for entry in self.ledger.values()]
@@ -56,7 +56,7 @@ def leader() -> Leader:
     return Leader(ledger_of([A0]))
 
 
-def test_nothing_comes_of_it(leader: Leader) -> None:
+def test_charge_of_a_pod_that_stays_is_given_up(leader: Leader) -> None:
     assert leader.look(1000.0, STAYS) == [False]
     assert leader.next_seconds == 1000.0 + UNCONFIRMED_SECONDS
     assert leader.look(1000.0 + UNCONFIRMED_SECONDS - 0.1, STAYS) == [False]
@@ -65,7 +65,7 @@ def test_nothing_comes_of_it(leader: Leader) -> None:
 
 
 @pytest.mark.parametrize("leaving", [LEAVES, EVICTED], ids=["terminating", "condition"])
-def test_a_confirmed_charge_lasts_until_the_pod_is_gone_for_a_while(leader: Leader, leaving: PodFacts) -> None:
+def test_confirmed_charge_ends_after_the_pod_is_gone(leader: Leader, leaving: PodFacts) -> None:
     leader.look(0.0, STAYS)
     assert leader.look(100.0, leaving) == [True]
     assert leader.next_seconds is None
@@ -76,14 +76,14 @@ def test_a_confirmed_charge_lasts_until_the_pod_is_gone_for_a_while(leader: Lead
     assert leader.given_up == ()
 
 
-def test_an_eviction_that_was_taken_back_waits_its_time_again(leader: Leader) -> None:
+def test_withdrawn_eviction_restarts_the_timeout(leader: Leader) -> None:
     leader.look(0.0, EVICTED)
     assert leader.look(100.0, STAYS) == [False]
     assert leader.look(100.0 + UNCONFIRMED_SECONDS - 0.1, STAYS) == [False]
     assert leader.look(100.0 + UNCONFIRMED_SECONDS, STAYS) == []
 
 
-def test_a_grant_keeps_the_charge_until_it_is_withdrawn(leader: Leader) -> None:
+def test_grant_keeps_the_charge(leader: Leader) -> None:
     leader.look(0.0, STAYS)
     assert leader.look(1.0, GRANTED) == [False]
     assert leader.look(100_000.0, GRANTED) == [False]
@@ -91,14 +91,14 @@ def test_a_grant_keeps_the_charge_until_it_is_withdrawn(leader: Leader) -> None:
     assert leader.look(100_001.0 + UNCONFIRMED_SECONDS, STAYS) == []
 
 
-def test_a_pod_the_leader_has_not_heard_of_is_not_taken_for_gone(leader: Leader) -> None:
+def test_pod_never_seen_is_not_taken_for_gone(leader: Leader) -> None:
     assert leader.look(0.0) == [False]
     assert leader.look(GONE_SECONDS + 1) == [False]
     assert leader.look(UNCONFIRMED_SECONDS) == []
     assert leader.given_up == ()
 
 
-def test_a_pod_of_the_same_name_is_another_pod(leader: Leader) -> None:
+def test_same_name_is_another_pod(leader: Leader) -> None:
     leader.look(0.0, LEAVES)
     recreated = PodFacts(uid="uid-new", name="a0", ready=True)
     assert leader.look(1.0, recreated) == [True]
@@ -108,7 +108,7 @@ def test_a_pod_of_the_same_name_is_another_pod(leader: Leader) -> None:
 @pytest.mark.parametrize(
     ("last_seen", "ends_seconds", "given_up"), [((STAYS,), UNCONFIRMED_SECONDS, (A0,)), ((), GONE_SECONDS, ())]
 )
-def test_what_ended_stays_ended_until_that_is_published(
+def test_ended_charge_stays_ended_until_published(
     leader: Leader, last_seen: tuple[PodFacts, ...], ends_seconds: float, given_up: tuple[LedgerEntry, ...]
 ) -> None:
     leader.look(0.0, STAYS)
@@ -121,7 +121,7 @@ def test_what_ended_stays_ended_until_that_is_published(
         assert leader.next_seconds is None
 
 
-def test_a_pod_that_is_charged_anew_gets_its_full_time(leader: Leader) -> None:
+def test_new_charge_of_a_pod_gets_the_full_timeout(leader: Leader) -> None:
     leader.look(0.0, STAYS)
     assert leader.look(UNCONFIRMED_SECONDS, STAYS) == []
     leader.ledger = ledger_of([replace(A0, time="2026-01-01T00:02:00.000001Z")])
@@ -130,14 +130,14 @@ def test_a_pod_that_is_charged_anew_gets_its_full_time(leader: Leader) -> None:
     assert leader.look(2 * UNCONFIRMED_SECONDS + 1, STAYS) == []
 
 
-def test_a_new_leader_gives_every_charge_its_full_time(leader: Leader) -> None:
+def test_new_leader_restarts_all_timeouts(leader: Leader) -> None:
     leader.look(0.0, STAYS)
     successor = Leader(leader.ledger)
     assert successor.look(5.0, STAYS) == [False]
     assert successor.look(5.0 + UNCONFIRMED_SECONDS - 0.1, STAYS) == [False]
 
 
-def test_written_times_expire_nothing(leader: Leader) -> None:
+def test_times_in_entries_expire_nothing(leader: Leader) -> None:
     """The clock of the machine that charged may be years away."""
     leader.ledger = ledger_of([replace(A0, time="1970-01-01T00:00:00Z"), replace(B0, time="2199-01-01T00:00:00Z")])
     assert leader.look(0.0, STAYS, pod("b0")) == [False, False]

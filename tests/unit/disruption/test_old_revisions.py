@@ -1,4 +1,4 @@
-"""Which pods an update by eviction still has to replace, and which ones a workload's controller is to be let delete."""
+"""Old pods of an update by eviction, and grants for a workload's own controller."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from zonewise.objects.apps import ControllerRevision, DaemonSet, ReplicaSet, Sta
 
 
 def stateful_set(replicas: int = 3, annotations: dict[str, str] | None = None, **spec: Any) -> StatefulSet:
-    written = {
+    body = {
         "metadata": {
             "name": "db",
             "namespace": "shop",
@@ -33,7 +33,7 @@ def stateful_set(replicas: int = 3, annotations: dict[str, str] | None = None, *
         "spec": {"replicas": replicas, "updateStrategy": {"type": "OnDelete"}, **spec},
         "status": {"observedGeneration": 2, "currentRevision": "old", "updateRevision": "new"},
     }
-    return msgspec.convert(written, StatefulSet)
+    return msgspec.convert(body, StatefulSet)
 
 
 def pods(revisions: str, **of: dict[str, Any]) -> list[PodFacts]:
@@ -48,24 +48,24 @@ def pods(revisions: str, **of: dict[str, Any]) -> list[PodFacts]:
     ]
 
 
-def names(found: Any) -> list[str]:
-    return [pod.name for pod in found]
+def names(expected_pods: Any) -> list[str]:
+    return [pod.name for pod in expected_pods]
 
 
-def test_old_pods_are_those_of_another_revision_that_stay() -> None:
+def test_old_pods_have_another_revision_and_stay() -> None:
     update = of_stateful_set(stateful_set(4), pods("old new old old", db_3={"terminating": True}))
     assert names(update.old) == ["db-0", "db-2"]
     assert (update.desired, update.available, update.is_whole) == (4, 3, False)
 
 
-def test_a_partition_keeps_the_ordinals_below_it() -> None:
+def test_partition_keeps_lower_ordinals() -> None:
     workload = stateful_set(4, {"zonewise.dev/partition": "2"})
     update = of_stateful_set(workload, pods("old old old new"))
     assert (names(update.old), update.kept) == (["db-2"], 2)
     assert not is_complete(workload, of_stateful_set(workload, pods("old old new new")))
 
 
-def test_ordinals_may_start_elsewhere() -> None:
+def test_ordinals_may_start_above_zero() -> None:
     workload = stateful_set(2, {"zonewise.dev/partition": "1"}, ordinals={"start": 2})
     assert names(of_stateful_set(workload, pods("old old old old")).old) == ["db-3"]
 
@@ -74,12 +74,12 @@ def test_pods_beyond_the_replicas_are_not_updated() -> None:
     assert names(of_stateful_set(stateful_set(2), pods("old old old")).old) == ["db-0", "db-1"]
 
 
-def test_a_partition_that_cannot_be_read_updates_nothing() -> None:
+def test_invalid_partition_updates_nothing() -> None:
     with pytest.raises(UpdateError, match="StatefulSet shop/db is 'two': write the first ordinal"):
         of_stateful_set(stateful_set(2, {"zonewise.dev/partition": "two"}), pods("old old"))
 
 
-def test_an_update_is_complete_once_all_pods_are_new_and_there() -> None:
+def test_update_is_complete_once_all_pods_are_new_and_serve() -> None:
     workload = stateful_set(2)
     assert is_complete(workload, of_stateful_set(workload, pods("new new")))
     assert not is_complete(workload, of_stateful_set(workload, pods("new")))
@@ -95,7 +95,7 @@ def test_an_update_is_complete_once_all_pods_are_new_and_there() -> None:
         ({}, "OnDelete", False),
     ],
 )
-def test_only_who_asks_for_it_is_updated_by_eviction(
+def test_only_annotated_workloads_are_updated_by_eviction(
     annotations: dict[str, str], strategy: str, evicting: bool
 ) -> None:
     assert is_evicting(stateful_set(1, annotations, updateStrategy={"type": strategy})) is evicting
@@ -103,12 +103,12 @@ def test_only_who_asks_for_it_is_updated_by_eviction(
 
 def daemon_set(maximum: int | str | None = None, strategy: str = "RollingUpdate") -> DaemonSet:
     rolling = {"rollingUpdate": {"maxUnavailable": maximum}} if maximum is not None else {}
-    written = {
+    body = {
         "metadata": {"uid": "ds"},
         "spec": {"updateStrategy": {"type": strategy, **rolling}},
         "status": {"desiredNumberScheduled": 4},
     }
-    return msgspec.convert(written, DaemonSet)
+    return msgspec.convert(body, DaemonSet)
 
 
 @pytest.mark.parametrize(
@@ -120,21 +120,21 @@ def daemon_set(maximum: int | str | None = None, strategy: str = "RollingUpdate"
         (daemon_set("30%"), 1),
     ],
 )
-def test_a_daemon_set_that_updates_itself_keeps_its_own_limit(workload: DaemonSet, most: int | None) -> None:
+def test_rolling_daemon_set_keeps_its_own_limit(workload: DaemonSet, most: int | None) -> None:
     update = of_daemon_set(workload, pods("old new old new", db_1={"ready": False}), "new")
     assert names(update.old) == ["db-0", "db-2"]
     assert update.most == most
 
 
-def test_a_daemon_set_that_surges_loses_an_old_pod_for_a_ready_new_one_on_its_node() -> None:
+def test_surging_daemon_set_loses_old_pods_with_a_ready_successor() -> None:
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "30%", "maxUnavailable": 0}}
-    written = {"spec": {"updateStrategy": strategy}, "status": {"desiredNumberScheduled": 3}}
+    body = {"spec": {"updateStrategy": strategy}, "status": {"desiredNumberScheduled": 3}}
     members = pods(
         "old old old new new",
         **{f"db_{number}": {"node": node} for number, node in enumerate("abca")},
         db_4={"node": "b", "ready": False},
     )
-    update = of_daemon_set(msgspec.convert(written, DaemonSet), members, "new")
+    update = of_daemon_set(msgspec.convert(body, DaemonSet), members, "new")
     assert names(update.old) == ["db-0"]
     assert (update.early, update.most, update.available) == (2, None, 3)
 
@@ -144,7 +144,7 @@ def revision(number: int, name: str, owner: str = "ds") -> ControllerRevision:
     return msgspec.convert({"metadata": metadata, "revision": number}, ControllerRevision)
 
 
-def test_the_newest_revision_is_the_one_with_the_highest_number() -> None:
+def test_newest_revision_has_the_highest_number() -> None:
     assert newest_revision(daemon_set(), [revision(3, "a"), revision(2, "b"), revision(9, "c", "other")]) == "a"
     assert not newest_revision(daemon_set(), [])
 
@@ -198,21 +198,21 @@ ROLLING = {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partit
         pytest.param(stateful_set(3), pods("old old old"), [], [], id="OnDelete deletes nothing"),
     ],
 )
-def test_what_a_stateful_set_may_delete(
+def test_grants_of_a_stateful_set(
     workload: StatefulSet, present: list[PodFacts], granted: list[str], revoked: list[str]
 ) -> None:
     demand = grants_of(workload, present)
     assert (names(demand.pods), names(demand.revoked)) == (granted, revoked)
 
 
-def test_a_replica_set_chooses_among_ready_pods_that_are_not_chosen_yet() -> None:
+def test_replica_set_chooses_among_ready_ungranted_pods() -> None:
     workload = msgspec.convert({"spec": {"replicas": 2}}, ReplicaSet)
     members = pods("x x x x x", db_0={"granted": True}, db_1={"ready": False}, db_4={"terminating": True})
     demand = of_replica_set(workload, members, {})
     assert (names(demand.pods), demand.most, demand.waiting) == (["db-2", "db-3"], 0, 1)
 
 
-def test_costs_of_others_are_left_alone_as_long_as_there_is_another_pod() -> None:
+def test_pods_with_a_foreign_deletion_cost_come_last() -> None:
     costly, plain, moving = pods("x x x", db_0={"deletion_cost": -5}, db_2={"node": "cordoned"})
     order = sorted([costly, plain, moving], key=lambda pod: rank(pod, cordoned=pod.node == "cordoned"))
     assert order == [moving, plain, costly]
@@ -233,7 +233,7 @@ def test_costs_of_others_are_left_alone_as_long_as_there_is_another_pod() -> Non
         },
     ],
 )
-def test_a_daemon_set_leaves_nodes_where_it_does_not_belong_any_more(template: dict[str, Any]) -> None:
+def test_daemon_set_leaves_nodes_that_no_longer_match(template: dict[str, Any]) -> None:
     workload = msgspec.convert({"spec": {"template": {"spec": template}}}, DaemonSet)
     members = pods("x x x x", db_0={"node": "ssd"}, db_2={"ready": False}, db_3={"node": "ssd", "granted": True})
     demand = grants_of_daemon_set(workload, members, {"ssd": {"disk": "ssd"}, "n": {}})

@@ -1,124 +1,76 @@
-"""A budget without a term gives the numbers of the stock PodDisruptionBudget: facts of its controller, and its formula.
+"""Predicted refusals of stock PodDisruptionBudgets."""
 
-Two of our own rules go further: a limit that freezes does so even with pods to spare, and a workload that was scaled to
-nothing may be emptied.
-"""
-
-import math
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from unit.disruption.build import NAKED, NEW, OLD, World, budget, pod
-from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.pods import ControllerRef, Owner, PodFacts, PodStage, Workload
-
-OTHER = ControllerRef("ReplicationController", "rc", "rc")
-CUSTOM = ControllerRef("Custom", "thing", "custom")
+from unit.disruption.build import pod
+from zonewise.disruption.decide.pdb import CANNOT_EVICT, TOO_MANY, PdbRefusal, refusal
+from zonewise.disruption.decide.pods import PodStage
+from zonewise.objects import Key, Metadata
+from zonewise.objects.policy import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 
 
-def world(wants: dict[str, int], *pods: PodFacts) -> World:
-    """`wants`: desired pods by controller uid, each its own owner."""
-    workloads = {uid: Workload(Owner("Any", uid, uid), desired) for uid, desired in wants.items()}
-    return World({known.name: known for known in pods}, workloads)
+def stock(
+    allowed: int, generation: int = 1, healthy: int = 8, desired: int = 8, policy: str | None = None
+) -> PodDisruptionBudget:
+    status = PodDisruptionBudgetStatus(
+        observed_generation=1, disruptions_allowed=allowed, current_healthy=healthy, desired_healthy=desired
+    )
+    spec = PodDisruptionBudgetSpec(unhealthy_pod_eviction_policy=policy)
+    return PodDisruptionBudget(metadata=Metadata(name="stock", generation=generation), spec=spec, status=status)
 
 
-def pods_of(controller: ControllerRef | None, ready: int, unready: int = 0) -> list[PodFacts]:
-    name = controller.uid if controller else "naked"
-    return [pod(f"{name}-{number}", "node-a", controller, ready=number < ready) for number in range(ready + unready)]
-
-
-MIN_3, MAX_1, MAX_2, MAX_5 = (
-    budget(minAvailable=3),
-    budget(maxUnavailable=1),
-    budget(maxUnavailable=2),
-    budget(maxUnavailable=5),
-)
-MIN_1, MIN_1_PERCENT, MIN_20, MIN_28, MIN_34, MAX_30 = (
-    budget(minAvailable=1),
-    budget(minAvailable="1%"),
-    budget(minAvailable="20%"),
-    budget(minAvailable="28%"),
-    budget(minAvailable="34%"),
-    budget(maxUnavailable="30%"),
-)
-FACTS: dict[str, tuple[World, Budget, tuple[int, int, int, int]]] = {
-    "a number for naked pods": (world({}, *pods_of(NAKED, 4)), MIN_3, (1, 4, 3, 4)),
-    "the same, one not ready": (world({}, *pods_of(NAKED, 3, 1)), MIN_3, (0, 3, 3, 4)),
-    "maxUnavailable needs a controller": (world({}, *pods_of(NAKED, 1)), MAX_1, (0, 1, 0, 0)),
-    "most pods are yet to come": (world({"rs-old": 7}, *pods_of(OLD, 1)), MAX_2, (0, 1, 5, 7)),
-    "after scaling": (world({"rs-old": 5}, *pods_of(OLD, 1)), MAX_2, (0, 1, 3, 5)),
-    "a percentage of the scale, rounded up": (world({"rs-old": 7}, *pods_of(OLD, 1)), MAX_30, (0, 1, 4, 7)),
-    "a percentage after scaling": (world({"rs-old": 3}, *pods_of(OLD, 1)), MAX_30, (0, 1, 2, 3)),
-    "a percentage needs a controller": (world({}, *pods_of(NAKED, 1)), MIN_28, (0, 1, 0, 0)),
-    "a ReplicaSet without Deployment": (world({"rs-old": 10}, *pods_of(OLD, 1)), MIN_20, (0, 1, 2, 10)),
-    "any scale": (world({"custom": 10}, *pods_of(CUSTOM, 4)), MAX_5, (0, 4, 5, 10)),
-    "more pods than wanted": (world({"rc": 1}, *pods_of(OTHER, 2)), MIN_1_PERCENT, (1, 2, 1, 1)),
-    "34 % of 3": (world({"rc": 3}, *pods_of(OTHER, 3)), MIN_34, (1, 3, 2, 3)),
-    "34 % of 3, and a rogue pod": (world({"rc": 3}, *pods_of(OTHER, 3), *pods_of(NAKED, 1)), MIN_34, (2, 4, 2, 3)),
-    "two controllers": (
-        world({"rc": 11, "rs-new": 11}, *pods_of(OTHER, 5, 6), *pods_of(NEW, 4, 7)),
-        MIN_28,
-        (2, 9, 7, 22),
+NEEDS_8 = "The disruption budget stock needs 8 healthy pods and has 8 currently"
+UNPROCESSED = "The disruption budget stock is still being processed by the server."
+CASES = {
+    "none": ([], 0, None),
+    "allows": ([stock(1)], 0, None),
+    "refuses": ([stock(0)], 0, (CANNOT_EVICT, NEEDS_8, 0, 429, "StockBudget")),
+    "allows no more than is spent": ([stock(1)], 1, (CANNOT_EVICT, NEEDS_8, 0, 429, "StockBudget")),
+    "not counted yet": (
+        [stock(1, generation=2)],
+        0,
+        (CANNOT_EVICT, UNPROCESSED, 10, 429, "StockBudgetNotObserved"),
     ),
-    "nothing to count": (world({}), MIN_28, (0, 0, 0, 0)),
+    "two": ([stock(1), stock(1)], 0, (TOO_MANY, "", 0, 500, "SeveralStockBudgets")),
 }
 
 
-@pytest.mark.parametrize(("counted", "limited", "expected"), FACTS.values(), ids=FACTS)
-def test_facts_of_the_stock_controller(counted: World, limited: Budget, expected: tuple[int, int, int, int]) -> None:
-    numbers = counted.census(limited).numbers
-    assert (numbers.allowed, numbers.healthy, numbers.desired, numbers.tally.expected) == expected
+def as_tuple(expected: PdbRefusal | None) -> tuple[str, str, int, int, str] | None:
+    return expected and (
+        expected.message,
+        expected.cause,
+        expected.retry_after_seconds,
+        expected.code,
+        expected.reason.code,
+    )
 
 
-def test_charged_and_leaving_pods_are_not_healthy() -> None:
-    """As with the stock controller's list of disrupted pods."""
-    counted = world({}, pod("a1", terminating=True), pod("a2"), pod("a3")).charged("a3")
-    numbers = counted.census(MIN_1).numbers
-    assert (numbers.allowed, numbers.healthy, numbers.desired, numbers.tally.expected) == (0, 1, 1, 3)
+@pytest.mark.parametrize("name", CASES)
+def test_refusal_of_a_ready_pod(name: str) -> None:
+    budgets, spent, expected = CASES[name]
+    assert as_tuple(refusal(pod("a0"), budgets, {Key("", "stock"): spent})) == expected
 
 
-def stock(limited: Budget, wants: dict[str, int], pods: list[PodFacts], charged: set[str]) -> int:
-    """The stock controller's formula, written anew from its rules."""
-    alive = [known for known in pods if known.stage is not PodStage.ENDED]
-    healthy = sum(known.ready and not known.terminating and known.name not in charged for known in alive)
-    found = {known.controller_uid for known in alive if known.controller_uid in wants}
-    expected = sum(wants[uid] for uid in found)
-    if limited.maximum is not None:
-        most = math.ceil(expected * limited.maximum.number / 100) if limited.maximum.percent else limited.maximum.number
-        desired = max(0, expected - most)
-    else:
-        assert limited.minimum is not None
-        if limited.minimum.percent:
-            desired = math.ceil(expected * limited.minimum.number / 100)
-        else:
-            desired, expected = limited.minimum.number, len(alive)
-    return max(0, healthy - desired) if expected > 0 else 0
+UNREADY = {
+    "enough others are healthy": (stock(0), None),
+    "too few are": (stock(0, healthy=7), "StockBudget"),
+    "none need be, so none is enough": (stock(0, healthy=0, desired=0), "StockBudget"),
+    "they may always go": (stock(0, healthy=7, policy="AlwaysAllow"), None),
+    "not counted yet, but allowed by what was": (stock(0, generation=2), None),
+}
 
 
-@st.composite
-def pods_anywhere(draw: st.DrawFn) -> list[PodFacts]:
-    state = st.sampled_from([{}, {"ready": False}, {"terminating": True}, {"stage": PodStage.ENDED, "ready": False}])
-    controllers = st.sampled_from([OLD, OTHER, CUSTOM, NAKED])
-    zones = st.sampled_from(["node-a", "node-b", "node-bare"])
-    drawn = draw(st.lists(st.tuples(zones, controllers, state), max_size=30))
-    return [pod(f"p{number}", node, owner, **facts) for number, (node, owner, facts) in enumerate(drawn)]
+@pytest.mark.parametrize("name", UNREADY)
+def test_refusal_of_an_unready_pod(name: str) -> None:
+    budget, code = UNREADY[name]
+    expected = refusal(pod("a0", ready=False), [budget])
+    assert (expected and expected.reason.code) == code
 
 
-@given(
-    pods=pods_anywhere(),
-    wants=st.fixed_dictionaries({uid: st.integers(1, 15) for uid in ("rs-old", "rc")}),
-    limit=st.one_of(
-        st.tuples(st.sampled_from(["minAvailable", "maxUnavailable"]), st.integers(1, 20)),
-        st.tuples(st.sampled_from(["minAvailable", "maxUnavailable"]), st.integers(1, 99).map(lambda n: f"{n}%")),
-    ),
-    chosen=st.sets(st.integers(0, 29)),
+@pytest.mark.parametrize(
+    "state", [{"terminating": True}, {"stage": PodStage.PENDING}, {"stage": PodStage.ENDED}], ids=str
 )
-def test_the_stock_formula(
-    pods: list[PodFacts], wants: dict[str, int], limit: tuple[str, int | str], chosen: set[int]
-) -> None:
-    limited = budget(**{limit[0]: limit[1]})
-    charged = {known.name for index, known in enumerate(pods) if index in chosen and known.active}
-    counted = world(wants, *pods).charged(*sorted(charged))
-    assert counted.census(limited).numbers.allowed == stock(limited, wants, pods, charged)
+def test_only_running_pods_are_refused(state: dict[str, Any]) -> None:
+    assert refusal(pod("a0", **state), [stock(0), stock(0)]) is None

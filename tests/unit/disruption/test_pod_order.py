@@ -1,4 +1,4 @@
-"""Which pods go where somebody may choose: the fullest domains first, and a choice is taken back when nobody has to go."""
+"""Order of leaving pods: the fullest domains first; choices are taken back when not needed."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Pod:
     domain: Domain
     ready: bool = True
     rank: tuple[int | str, ...] = ()
-    turn: int = 0
+    refusal_rank: int = 0
 
 
 def spread(*counts: int) -> list[Pod]:
@@ -55,7 +55,7 @@ def test_scale_down_levels_the_domains(before: tuple[int, ...], replicas: int, a
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.data())
-def test_no_domain_gives_while_a_fuller_one_could(counts: list[int], data: st.DataObject) -> None:
+def test_fullest_domain_gives_first(counts: list[int], data: st.DataObject) -> None:
     pods = [Pod(f"{zone}-{index}", f"zone-{zone}") for zone, count in enumerate(counts) for index in range(count)]
     keep = data.draw(st.integers(0, len(pods)))
     left = Counter(pod.domain for pod in pods)
@@ -75,14 +75,19 @@ def test_unready_pods_go_first_and_then_one_domain_after_the_other() -> None:
     assert [pod.uid for pod in leave(pods, 4, PodOrder.BY_DOMAIN)] == ["c1", "a7", "a2", "b1"]
 
 
-def test_who_was_refused_comes_after_the_others_of_its_domain_ready_or_not() -> None:
-    pods = [Pod("a1", A, ready=False, turn=1), Pod("a2", A), Pod("b1", B, turn=3), Pod("b2", B, turn=2)]
+def test_refused_pod_comes_last_in_its_domain() -> None:
+    pods = [
+        Pod("a1", A, ready=False, refusal_rank=1),
+        Pod("a2", A),
+        Pod("b1", B, refusal_rank=3),
+        Pod("b2", B, refusal_rank=2),
+    ]
     assert [pod.uid for pod in leave(pods, 4, PodOrder.BY_DOMAIN)] == ["a2", "a1", "b2", "b1"]
 
 
-def test_domains_that_refused_come_last_with_all_that_is_not_ready_in_them() -> None:
+def test_refusing_domains_come_last_with_their_unready_pods() -> None:
     pods = [Pod("a1", A), Pod("a2", A, ready=False), Pod("b1", B), Pod("c1", C), Pod("c2", C, ready=False)]
-    queue = PodQueue(pods, PodOrder.BY_DOMAIN, turn=lambda domain: {A: 2, B: 1}.get(domain, 0))
+    queue = PodQueue(pods, PodOrder.BY_DOMAIN, refusal_rank=lambda domain: {A: 2, B: 1}.get(domain, 0))
     assert [pod.uid for pod in iter(queue.next, None)] == ["c2", "c1", "b1", "a2", "a1"]
 
 
@@ -102,7 +107,7 @@ def members(ready: str, chosen: str = "", unready: str = "") -> list[OrderedPod]
 @pytest.mark.parametrize(
     ("pods", "replicas", "missing", "surplus"),
     [
-        pytest.param(members("aaabbbccc"), 9, 0, (), id="nobody has to go"),
+        pytest.param(members("aaabbbccc"), 9, 0, (), id="no pod has to go"),
         pytest.param(members("aaabbbccc"), 6, 3, (), id="three have to"),
         pytest.param(members("aabbcc", "abc"), 6, 0, (), id="three are chosen already"),
         pytest.param(members("aabbccc", "ab"), 6, 1, (), id="one is still missing"),
@@ -115,7 +120,7 @@ def members(ready: str, chosen: str = "", unready: str = "") -> list[OrderedPod]
         pytest.param([], 3, 0, (), id="no pods"),
     ],
 )
-def test_how_many_have_to_be_chosen(
+def test_number_of_pods_to_choose(
     pods: list[OrderedPod], replicas: int, missing: int, surplus: tuple[str, ...]
 ) -> None:
     result = shrinking(pods, replicas)

@@ -1,4 +1,4 @@
-"""The facts of a pod, and where it stands when its node is gone."""
+"""Facts of a pod, and its domain when its node is gone."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from zonewise.topology import ZONE
 def facts(
     metadata: dict[str, Any] | None = None, status: dict[str, Any] | None = None, node: str = "node-a"
 ) -> PodFacts:
-    written = {
+    body = {
         "metadata": {"name": "web-1", "namespace": "shop", "uid": "u1", **(metadata or {})},
         "spec": {"nodeName": node},
         "status": {"phase": "Running", **(status or {})},
     }
-    return PodFacts.of(msgspec.convert(written, Pod))
+    return PodFacts.of(msgspec.convert(body, Pod))
 
 
 def condition(kind: str, status: str = "True") -> dict[str, Any]:
@@ -69,27 +69,27 @@ def test_only_the_controlling_owner_counts() -> None:
     assert owner_of(facts(), workloads(3)) == ""
 
 
-def test_a_statefulset_chooses_no_pod() -> None:
+def test_stateful_set_chooses_no_pod() -> None:
     assert pod("db-0", "node-a", ControllerRef("StatefulSet", "db", "sts")).replica_set == ""
 
 
-def test_a_pod_whose_node_is_gone_stands_where_its_labels_say() -> None:
-    atlas = NodeDomains(NODES)
-    assert atlas.place(ACROSS, pod("b0")) == BudgetDomainKey("b", covered=True)
-    assert atlas.place(ACROSS, pod("x0", "gone", labels={ZONE: "c"})) == BudgetDomainKey("c", covered=True)
-    assert atlas.place(ACROSS, pod("x0", "gone")) == BudgetDomainKey("", covered=False)
-    assert (atlas.has("node-a"), atlas.has("gone")) == (True, False)
+def test_domain_of_a_pod_on_a_deleted_node_comes_from_its_labels() -> None:
+    node_domains = NodeDomains(NODES)
+    assert node_domains.domain_key(ACROSS, pod("b0")) == BudgetDomainKey("b", covered=True)
+    assert node_domains.domain_key(ACROSS, pod("x0", "gone", labels={ZONE: "c"})) == BudgetDomainKey("c", covered=True)
+    assert node_domains.domain_key(ACROSS, pod("x0", "gone")) == BudgetDomainKey("", covered=False)
+    assert (node_domains.has("node-a"), node_domains.has("gone")) == (True, False)
 
 
 GIVING = {
     "it has more than it wants": (2, True),
     "it wants all it has, so what is evicted is replaced": (3, False),
-    "nobody knows what it wants": (None, True),
+    "replicas unknown": (None, True),
 }
 
 
 @pytest.mark.parametrize("name", GIVING)
-def test_whether_a_replica_set_gives_up_pods(name: str) -> None:
+def test_replica_set_gives_up_pods_beyond_its_replicas(name: str) -> None:
     replicas, gives = GIVING[name]
     ended = pod("e0", stage=PodStage.ENDED)
     pods = [pod("a0"), pod("b0"), pod("c0", ready=False), pod("d0", terminating=True), ended]

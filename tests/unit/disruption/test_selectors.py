@@ -1,4 +1,4 @@
-"""Who selects whom, kept change by change, is what selecting afresh would find."""
+"""The index of selectors equals a fresh selection after any change."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,23 +22,23 @@ changes = st.one_of(
 
 
 @given(st.lists(changes, max_size=30))
-def test_as_if_selected_afresh(happened: list[tuple[Key, dict[str, object] | None]]) -> None:
-    kept = BudgetSelectors()
+def test_index_equals_a_fresh_selection(happened: list[tuple[Key, dict[str, object] | None]]) -> None:
+    store = BudgetSelectors()
     selectors: dict[Key, LabelSelector] = {}
     labels: dict[Key, dict[str, str]] = {}
     for key, value in happened:
         if key.name.isdigit():
             selector = LabelSelector.parse(value) if value is not None else None
-            kept.put_selector(key, selector)
+            store.put_selector(key, selector)
             selectors = {**selectors, key: selector} if selector else {k: v for k, v in selectors.items() if k != key}
         else:
-            kept.put_pod(key, value)
+            store.put_pod(key, value)
             labels = {**labels, key: value} if value is not None else {k: v for k, v in labels.items() if k != key}
     for budget, selector in selectors.items():
         expected = {
             pod for pod, found in labels.items() if pod.namespace == budget.namespace and selector.matches(found)
         }
-        assert set(kept.members(budget)) == expected
+        assert set(store.members(budget)) == expected
     for pod, found in labels.items():
         expected = sorted(b for b, s in selectors.items() if b.namespace == pod.namespace and s.matches(found))
-        assert list(kept.selecting(pod)) == expected == list(kept.matching(pod.namespace, found))
+        assert list(store.selecting(pod)) == expected == list(store.matching(pod.namespace, found))

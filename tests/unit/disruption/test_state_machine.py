@@ -1,7 +1,7 @@
-"""The core in a small cluster where anything may happen between any two steps: no budget is ever overdrawn.
+"""Simulated cluster with random events between any two steps: no budget is ever overdrawn.
 
 Webhooks and leaders act, are late, or die; pods go and come back in their zone, become unready, are lost; nodes are
-relabelled, the workload is scaled, the budget is edited. `small_cluster` does it, and judges every promise.
+relabelled, the workload is scaled, the budget is edited. `simulated_cluster` does it, and judges every promise.
 """
 
 import os
@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from unit.disruption.small_cluster import SmallCluster
-from unit.disruption.small_parts import ANSWERED_SECONDS, BEHIND_SECONDS, BUDGETS, OWNERS, ZONES
+from unit.disruption.simulated_cluster import SimulatedCluster
+from unit.disruption.simulation_parts import ANSWERED_SECONDS, BEHIND_SECONDS, BUDGETS, OWNERS, ZONES
 from zonewise.disruption.decide.pods import ControllerRef
 
 LONG = os.environ.get("ZONEWISE_FAULTS") == "long"
@@ -24,7 +24,7 @@ class Machine(RuleBasedStateMachine):
         controller=st.sampled_from(sorted(OWNERS)),
     )
     def start(self, spec: str, per_zone: int, controller: ControllerRef) -> None:
-        self.cluster = SmallCluster(spec, per_zone, controller)
+        self.cluster = SimulatedCluster(spec, per_zone, controller)
 
     # Webhooks, and the API server behind them.
 
@@ -48,7 +48,7 @@ class Machine(RuleBasedStateMachine):
     def answer(self, data: st.DataObject, crashes: bool) -> None:
         """The API server evicts the pod, or never hears of it: a stock budget refused, the webhook died."""
         flights = self.cluster.flights
-        flight = data.draw(st.sampled_from([each for each in flights if each.committed_at is not None]))
+        flight = data.draw(st.sampled_from([item for item in flights if item.committed_at is not None]))
         flights.remove(flight)
         pod = self.cluster.pods.get(flight.pod.uid)
         if pod is not None and not crashes:
@@ -127,16 +127,16 @@ class Machine(RuleBasedStateMachine):
         elif cluster.now - cluster.leader.looked_at > BEHIND_SECONDS:
             cluster.look()
         cluster.flights = [
-            each
-            for each in cluster.flights
-            if each.committed_at is None or cluster.now - each.committed_at <= ANSWERED_SECONDS
+            item
+            for item in cluster.flights
+            if item.committed_at is None or cluster.now - item.committed_at <= ANSWERED_SECONDS
         ]
 
-    # What nobody asked for: the leader hears of it before anybody else asks, or nobody could be right.
+    # Involuntary disruptions: the leader sees them before the next request, otherwise no count could be right.
 
     @precondition(lambda self: self.cluster.serving())
-    @rule(data=st.data(), gone=st.booleans(), asked=st.booleans())
-    def pod_fails(self, data: st.DataObject, gone: bool, asked: bool) -> None:
+    @rule(data=st.data(), gone=st.booleans(), by_eviction=st.booleans())
+    def pod_fails(self, data: st.DataObject, gone: bool, by_eviction: bool) -> None:
         cluster = self.cluster
         ready = sorted(uid for uid, pod in cluster.pods.items() if pod.active and pod.ready)
         uid = data.draw(st.sampled_from(ready))
@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
             cluster.change(uid, ready=False)
             cluster.share_out()
         cluster.lead()
-        if asked and not gone:
+        if by_eviction and not gone:
             cluster.ask(cluster.pods[uid])
 
     @precondition(lambda self: self.cluster.whole and not self.cluster.stored.status.ledger)
@@ -208,8 +208,8 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def ledger_only_knows_pods_of_this_world(self) -> None:
-        known = {f"uid-{number + 1}" for number in range(self.cluster.number)}
-        assert set(self.cluster.stored.status.ledger) <= known
+        certain = {f"uid-{number + 1}" for number in range(self.cluster.number)}
+        assert set(self.cluster.stored.status.ledger) <= certain
 
 
 TestMachine = Machine.TestCase

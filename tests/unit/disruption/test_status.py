@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOW, OVERALL, World, budget, pod, spread, workloads
-from unit.disruption.strategies import BUDGETS, worlds
-from zonewise.disruption.decide.allowance import BudgetAllowance, DomainCount, DomainFill, work_out
+from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, NOW, OVERALL, Cluster, budget, pod, spread, workloads
+from unit.disruption.strategies import BUDGETS, clusters
+from zonewise.disruption.decide.allowance import BudgetAllowance, DomainCount, DomainFill, compute_allowance
 from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.ledger import ChargeSource, LedgerEntry
 from zonewise.disruption.decide.status import (
@@ -37,17 +37,17 @@ LATER = "2026-11-16T07:00:00Z"
 
 def again(limited: Budget, status: PublishedStatus) -> PublishedStatus:
     """Through JSON, as the API keeps it."""
-    written = {"status": json.loads(json.dumps(document(status)))}
-    return read(limited, msgspec.convert(written, TopologyDisruptionBudget))
+    text = {"status": json.loads(json.dumps(document(status)))}
+    return read(limited, msgspec.convert(text, TopologyDisruptionBudget))
 
 
-@given(world=worlds(), limited=st.sampled_from(BUDGETS))
-def test_nothing_is_lost_on_the_way_to_the_api_and_back(world: World, limited: Budget) -> None:
-    status = world.status(limited)
+@given(cluster=clusters(), limited=st.sampled_from(BUDGETS))
+def test_status_survives_the_round_trip_to_the_api(cluster: Cluster, limited: Budget) -> None:
+    status = cluster.status(limited)
     assert again(limited, status) == status
 
 
-def test_an_object_without_status_is_not_observed() -> None:
+def test_object_without_status_is_not_observed() -> None:
     status = read(ACROSS, TopologyDisruptionBudget())
     assert (status.observed_generation, dict(status.ledger), status.failure) == (0, {}, "")
 
@@ -58,7 +58,7 @@ def test_every_field_is_always_sent() -> None:
     assert document(full).keys() == document(PublishedStatus()).keys()
 
 
-def test_charging_changes_all_numbers_that_follow() -> None:
+def test_charge_changes_all_derived_numbers() -> None:
     one_domain = budget(EXISTS, maxUnavailable="100%", maxDisruptedDomains=1)
     status = spread("3/3/3").status(one_domain)
     after = charged(one_domain, status, [LedgerEntry(uid="uid-a0", name="a0", domain="a", owner="deployment")])
@@ -66,14 +66,14 @@ def test_charging_changes_all_numbers_that_follow() -> None:
     assert list(after.ledger) == ["uid-a0"]
 
 
-def test_a_charged_pod_is_not_charged_again() -> None:
+def test_charged_pod_is_not_charged_again() -> None:
     status = spread("3/3/3").charged("a0").status(ACROSS)
     assert charged(ACROSS, status, [LedgerEntry(uid="uid-a0", domain="a")]) is status
     twice = charged(ACROSS, status, [LedgerEntry(uid="uid-b0", domain="b")] * 2)
     assert (list(twice.ledger), twice.numbers.domains["b"].healthy) == (["uid-a0", "uid-b0"], 2)
 
 
-def test_a_refund_gives_back_the_place_in_the_ledger_and_leaves_the_numbers_to_the_leader() -> None:
+def test_refund_removes_the_entry_and_keeps_the_numbers() -> None:
     status = spread("3/3/3").status(ACROSS)
     after = charged(ACROSS, status, [LedgerEntry(uid="uid-a0", domain="a", owner="deployment")])
     back = refunded(after, {"uid-a0"})
@@ -84,11 +84,11 @@ def test_conditions_keep_their_time_until_their_status_changes() -> None:
     full = spread("3/3/3")
     first = full.status(ACROSS)
     others = [StatusCondition(type="ScaleDownOrderFixed", status="True", reason="StatefulSet", message="db")]
-    same = published(ACROSS, full.census(ACROSS), {}, first.conditions, LATER, others)
+    same = published(ACROSS, full.pod_count(ACROSS), {}, first.conditions, LATER, others)
     allowed, fixed = same.conditions
     assert (allowed.status, allowed.reason, allowed.last_transition_time) == ("True", "SufficientPods", NOW)
     assert (fixed.type, fixed.last_transition_time, fixed.observed_generation) == ("ScaleDownOrderFixed", LATER, 1)
-    frozen = published(BY_ZONE, full.census(BY_ZONE), {}, first.conditions, LATER)
+    frozen = published(BY_ZONE, full.pod_count(BY_ZONE), {}, first.conditions, LATER)
     (denied,) = frozen.conditions
     assert (denied.status, denied.reason, denied.last_transition_time) == ("False", "InsufficientPods", LATER)
 
@@ -105,29 +105,29 @@ RECOLLECTIONS: dict[str, tuple[Budget, Budget | None, int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("counted", "known", "generation", "expected"), RECOLLECTIONS.values(), ids=RECOLLECTIONS)
-def test_what_is_known_of_earlier_counts(counted: Budget, known: Budget | None, generation: int, expected: str) -> None:
+@pytest.mark.parametrize(("counted", "memory", "generation", "expected"), RECOLLECTIONS.values(), ids=RECOLLECTIONS)
+def test_memory_of_earlier_counts(counted: Budget, memory: Budget | None, generation: int, expected: str) -> None:
     """A pod of b has left, and the budget may have been edited since; domains of another spec are no domains of this one.
 
     It holds for the count after that, too.
     """
     status = LEFT.status(counted)
     before = Recollection()
-    if known is not None:
+    if memory is not None:
         rule = recollect(replace(counted, uid=ACROSS.uid), status, Recollection()).rule
-        before = Recollection(rule, spread("3/3/3").census(counted).places)
-    edited = replace(known or ACROSS, uid=ACROSS.uid, generation=generation)
+        before = Recollection(rule, spread("3/3/3").pod_count(counted).owner_slots)
+    edited = replace(memory or ACROSS, uid=ACROSS.uid, generation=generation)
     for _ in range(2):
         before = recollect(edited, status, before)
-        census = before.count(edited, LEFT.pods.values(), LEFT.atlas, LEFT.workloads, status.ledger)
-        before = replace(before, places=census.places)
-        tally = census.numbers.tally
+        pod_count = before.count(edited, LEFT.pods.values(), LEFT.node_domains, LEFT.workloads, status.ledger)
+        before = replace(before, owner_slots=pod_count.owner_slots)
+        tally = pod_count.numbers.tally
         domains = " ".join(f"{name}:{slots}/{healthy}" for name, (slots, healthy) in sorted(tally.domains.items()))
         assert (f"{domains} +{tally.unplaced}" if tally.unplaced else domains) == expected
 
 
 PROMISED = spread("3/3/3").charged("b0")
-SINCE: dict[str, tuple[World, str]] = {
+SINCE: dict[str, tuple[Cluster, str]] = {
     "gone": (PROMISED.lost("b0"), "a=1 b=0 c=1"),
     "terminating": (PROMISED.terminating("b0"), "a=1 b=0 c=1"),
     "replaced, and another zone lost one": (PROMISED.lost("b0", "a0").with_pods(pod("b9")), "a=0 b=0 c=0"),
@@ -138,15 +138,15 @@ SINCE: dict[str, tuple[World, str]] = {
 }
 
 
-@pytest.mark.parametrize(("world", "expected"), SINCE.values(), ids=SINCE)
-def test_what_happened_while_nobody_led(world: World, expected: str) -> None:
-    """A pod of b was promised, and its entry stands for a while when it is replaced: that must not take another's blame."""
+@pytest.mark.parametrize(("cluster", "expected"), SINCE.values(), ids=SINCE)
+def test_changes_without_a_leader(cluster: Cluster, expected: str) -> None:
+    """The entry of a charged pod in b lasts a while after it is replaced: it must not hide another missing pod."""
     status = PROMISED.status(ACROSS)
     before = recollect(ACROSS, status, Recollection())
     for _ in range(2):
-        census = before.count(ACROSS, world.pods.values(), world.atlas, world.workloads, status.ledger)
-        assert allowed_by_domain(census.numbers) == expected
-        before = recollect(ACROSS, status, replace(before, places=census.places))
+        pod_count = before.count(ACROSS, cluster.pods.values(), cluster.node_domains, cluster.workloads, status.ledger)
+        assert allowed_by_domain(pod_count.numbers) == expected
+        before = recollect(ACROSS, status, replace(before, owner_slots=pod_count.owner_slots))
 
 
 @pytest.mark.parametrize(
@@ -157,20 +157,20 @@ def test_what_happened_while_nobody_led(world: World, expected: str) -> None:
         ({f"rack-{number}": 3 if number < 4 else 2 for number in range(9)}, "4 in 4 of 9 domains"),
     ],
 )
-def test_the_column_that_people_see(domains: dict[str, int], expected: str) -> None:
+def test_allowed_by_domain_column(domains: dict[str, int], expected: str) -> None:
     tally = DomainCount(expected=9, domains={name: DomainFill(3, healthy) for name, healthy in domains.items()})
-    assert allowed_by_domain(work_out(ACROSS, tally)) == expected
+    assert allowed_by_domain(compute_allowance(ACROSS, tally)) == expected
 
 
 def size(value: Any) -> int:
     return len(json.dumps(value, separators=(",", ":")))
 
 
-def test_the_document_stays_small() -> None:
+def test_document_stays_small() -> None:
     """Ten thousand pods in three zones are no more to write than nine; only charges under way take room."""
     small = spread("3/3/3").status(ACROSS)
     pods = {f"p{number}": pod(f"p{number}", f"node-{'abc'[number % 3]}") for number in range(10_000)}
-    large = World(pods, workloads(10_000)).status(ACROSS)
+    large = Cluster(pods, workloads(10_000)).status(ACROSS)
     assert size(document(large)) < size(document(small)) + 100 < 1200
     charge = BudgetCharge("u" * 36, "n" * 40, "d" * 20, "o" * 36, "2026-11-16T06:00:00.000000Z", "Eviction", True)
     assert len(str(charge)) < 200
@@ -181,20 +181,20 @@ WORD = st.text("abcXYZ019-_./", max_size=12).filter(lambda word: word != "-")
 
 
 @given(st.lists(st.builds(BudgetCharge, WORD, WORD, WORD, WORD, WORD, st.sampled_from(ChargeSource), st.booleans())))
-def test_charges_are_read_as_they_were_written(charges: list[BudgetCharge]) -> None:
+def test_charges_survive_the_round_trip(charges: list[BudgetCharge]) -> None:
     """A word may be missing: a domain has no name where its label has no value."""
     text = "".join(f"{charge}\n" for charge in charges)
     assert list(TopologyDisruptionBudgetStatus(charges=text).ledger) == charges
 
 
-def test_a_line_that_somebody_cut_short_is_a_charge_still() -> None:
+def test_truncated_line_is_still_a_charge() -> None:
     assert BudgetCharge.parse("uid-a0 a0") == BudgetCharge("uid-a0", "a0")
 
 
 def test_numbers_are_read_as_published() -> None:
     """A webhook of another version does not second-guess the leader."""
     status = spread("3/3/3").status(ACROSS)
-    written: dict[str, Any] = {"status": document(status)}
-    written["status"]["domains"][0]["allowed"] = 0
-    numbers: BudgetAllowance = read(ACROSS, msgspec.convert(written, TopologyDisruptionBudget)).numbers
+    text: dict[str, Any] = {"status": document(status)}
+    text["status"]["domains"][0]["allowed"] = 0
+    numbers: BudgetAllowance = read(ACROSS, msgspec.convert(text, TopologyDisruptionBudget)).numbers
     assert [domain.allowed for domain in numbers.domains.values()] == [0, 1, 1]

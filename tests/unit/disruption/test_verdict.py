@@ -1,4 +1,4 @@
-"""What budgets answer and why: every code, several budgets, dry runs, and whose pods are waited for."""
+"""Verdicts and reasons: every code, several budgets, dry runs, and peers that go first."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from unit.disruption.build import (
     NODES,
     OVERALL,
     STATEFUL,
-    World,
+    Cluster,
     budget,
     pod,
     spread,
@@ -23,7 +23,7 @@ from zonewise.disruption.decide.ledger import MOST_ENTRIES, LedgerEntry, ledger_
 from zonewise.disruption.decide.pods import ControllerRef, Owner, Workload
 from zonewise.disruption.decide.reason import DisruptionCode
 from zonewise.disruption.decide.status import DISRUPTION_ALLOWED, SYNC_FAILED
-from zonewise.disruption.decide.verdict import BudgetCase, EvictionVerdict, PodVerdict, hangs_on_numbers, judge_all
+from zonewise.disruption.decide.verdict import BudgetCase, EvictionVerdict, PodVerdict, depends_on_counts, judge_all
 from zonewise.objects.policy import StatusCondition
 from zonewise.topology import ZONE
 
@@ -31,13 +31,13 @@ FULL = spread("3/3/3")
 SHRINKING = FULL.scaled(6)
 ONE_DOMAIN = budget(EXISTS, maxUnavailable="100%", maxDisruptedDomains=1)
 ALWAYS = budget(EXISTS, maxUnavailable=1, unhealthyPodEvictionPolicy="AlwaysAllow")
-WITHOUT_NODE_B = World(
+WITHOUT_NODE_B = Cluster(
     {**FULL.pods, "b0": pod("b0", labels={ZONE: "b"})},
     workloads(9),
     nodes={name: labels for name, labels in NODES.items() if name != "node-b"},
 )
 
-CODES: dict[str, tuple[World, str, Budget, EvictionVerdict, DisruptionCode]] = {
+CODES: dict[str, tuple[Cluster, str, Budget, EvictionVerdict, DisruptionCode]] = {
     "switched off": (
         FULL,
         "b0",
@@ -88,34 +88,34 @@ CODES: dict[str, tuple[World, str, Budget, EvictionVerdict, DisruptionCode]] = {
 }
 
 
-@pytest.mark.parametrize(("world", "name", "limited", "verdict", "code"), CODES.values(), ids=CODES)
+@pytest.mark.parametrize(("cluster", "name", "limited", "verdict", "code"), CODES.values(), ids=CODES)
 def test_verdict_and_reason(
-    world: World, name: str, limited: Budget, verdict: EvictionVerdict, code: DisruptionCode
+    cluster: Cluster, name: str, limited: Budget, verdict: EvictionVerdict, code: DisruptionCode
 ) -> None:
-    (judgement,) = world.judge(name, limited).each
-    assert (judgement.verdict, judgement.reason.code) == (verdict, code)
-    assert bool(judgement.reason.remedy) is (verdict is EvictionVerdict.DENY)
-    assert str(limited.key) in judgement.reason.facts["budget"]
+    (judged,) = cluster.judge(name, limited).verdicts
+    assert (judged.verdict, judged.reason.code) == (verdict, code)
+    assert bool(judged.reason.remedy) is (verdict is EvictionVerdict.DENY)
+    assert str(limited.key) in judged.reason.facts["budget"]
 
 
-def test_a_refusal_names_budget_domain_and_numbers() -> None:
-    (judgement,) = FULL.charged("b0").judge("b1", ACROSS).denials
-    assert str(judgement.reason) == "budget shop/across in domain b needs 2 healthy pods and has 2 currently"
+def test_denial_names_budget_domain_and_numbers() -> None:
+    (verdict,) = FULL.charged("b0").judge("b1", ACROSS).denials
+    assert str(verdict.reason) == "budget shop/across in domain b needs 2 healthy pods and has 2 currently"
     facts = {"slots": "3", "target": "3", "healthy": "2", "desired": "2", "allowed": "0", "domain": "b"}
-    assert facts.items() <= judgement.reason.facts.items()
+    assert facts.items() <= verdict.reason.facts.items()
 
 
-def one(case: BudgetCase, name: str = "b0", world: World = FULL) -> tuple[EvictionVerdict, DisruptionCode]:
-    (judgement,) = judge_all([case], world.pods[name], world.atlas).each
-    return judgement.verdict, DisruptionCode(judgement.reason.code)
+def one(case: BudgetCase, name: str = "b0", cluster: Cluster = FULL) -> tuple[EvictionVerdict, DisruptionCode]:
+    (verdict,) = judge_all([case], cluster.pods[name], cluster.node_domains).verdicts
+    return verdict.verdict, DisruptionCode(verdict.reason.code)
 
 
-def test_numbers_of_an_older_spec_allow_nothing() -> None:
+def test_unobserved_spec_allows_nothing() -> None:
     status = FULL.status(ACROSS)
     assert one(BudgetCase(replace(ACROSS, generation=2), status)) == (EvictionVerdict.DENY, DisruptionCode.NOT_OBSERVED)
 
 
-def test_what_could_not_be_counted_allows_nothing() -> None:
+def test_failed_sync_allows_nothing() -> None:
     failed = StatusCondition(type=DISRUPTION_ALLOWED, status="False", reason=SYNC_FAILED, message="can't be read")
     assert one(BudgetCase(ACROSS, replace(FULL.status(ACROSS), conditions=(failed,)))) == (
         EvictionVerdict.DENY,
@@ -124,34 +124,34 @@ def test_what_could_not_be_counted_allows_nothing() -> None:
 
 
 @pytest.mark.parametrize(("enforcement", "hangs"), [("Enforce", True), ("DryRun", False)])
-def test_a_dry_run_needs_nobody_who_counts(enforcement: str, hangs: bool) -> None:
+def test_dry_run_needs_no_leader(enforcement: str, hangs: bool) -> None:
     """It refuses nothing, also while the controller is away."""
-    world, limited = FULL.unready("b0"), budget(EXISTS, maxUnavailable=1, enforcement=enforcement)
-    judged = judge_all([BudgetCase(limited, world.status(limited))], world.pods["b0"], world.atlas)
+    cluster, limited = FULL.unready("b0"), budget(EXISTS, maxUnavailable=1, enforcement=enforcement)
+    judged = judge_all([BudgetCase(limited, cluster.status(limited))], cluster.pods["b0"], cluster.node_domains)
     assert judged.verdict is EvictionVerdict.ALLOW
-    assert hangs_on_numbers(judged.each, [limited]) is hangs
+    assert depends_on_counts(judged.verdicts, [limited]) is hangs
 
 
-def test_what_is_missing_from_nobody_knows_where_counts_for_unready_pods_as_well() -> None:
+def test_unplaced_pods_also_hold_unready_pods() -> None:
     """It may be missing from b: then b has one healthy pod less than it must."""
-    world = spread("3/3/3", 10).unready("b0")
-    (judgement,) = world.judge("b0", ACROSS).each
-    assert (judgement.verdict, judgement.reason.code) == (EvictionVerdict.DENY, DisruptionCode.TOO_FEW_HEALTHY)
-    assert "1 pod missing from a domain that is not known must be counted in each" in str(judgement.reason)
-    assert world.judge("b0", budget(EXISTS, minAvailable=2)).verdict is EvictionVerdict.ALLOW, (
+    cluster = spread("3/3/3", 10).unready("b0")
+    (verdict,) = cluster.judge("b0", ACROSS).verdicts
+    assert (verdict.verdict, verdict.reason.code) == (EvictionVerdict.DENY, DisruptionCode.TOO_FEW_HEALTHY)
+    assert "1 pod missing from a domain that is not known must be counted in each" in str(verdict.reason)
+    assert cluster.judge("b0", budget(EXISTS, minAvailable=2)).verdict is EvictionVerdict.ALLOW, (
         "which asks for no more than two"
     )
 
 
-def test_a_domain_that_is_new_to_the_leader_allows_nothing_yet() -> None:
-    world = FULL.with_pods(pod("d0"))
-    assert one(BudgetCase(ACROSS, FULL.status(ACROSS)), "d0", world) == (
+def test_uncounted_domain_allows_nothing() -> None:
+    cluster = FULL.with_pods(pod("d0"))
+    assert one(BudgetCase(ACROSS, FULL.status(ACROSS)), "d0", cluster) == (
         EvictionVerdict.DENY,
         DisruptionCode.DOMAIN_NOT_COUNTED,
     )
 
 
-def test_a_full_ledger_allows_nothing() -> None:
+def test_full_ledger_allows_nothing() -> None:
     entries = ledger_of(LedgerEntry(uid=f"x{number}") for number in range(MOST_ENTRIES))
     assert one(BudgetCase(ACROSS, replace(FULL.status(ACROSS), ledger=entries))) == (
         EvictionVerdict.DENY,
@@ -159,31 +159,31 @@ def test_a_full_ledger_allows_nothing() -> None:
     )
 
 
-def test_a_dry_run_says_what_it_would_do_and_allows() -> None:
+def test_dry_run_allows_and_keeps_the_enforced_verdict() -> None:
     dry = budget(EXISTS, maxUnavailable=1, enforcement="DryRun")
-    (judgement,) = FULL.charged("b0").judge("b1", dry).each
-    assert (judgement.verdict, judgement.would, judgement.reason.code) == (
+    (verdict,) = FULL.charged("b0").judge("b1", dry).verdicts
+    assert (verdict.verdict, verdict.if_enforced, verdict.reason.code) == (
         EvictionVerdict.ALLOW,
         EvictionVerdict.DENY,
         DisruptionCode.TOO_FEW_HEALTHY,
     )
-    (judgement,) = FULL.judge("b1", dry).each
-    assert (judgement.verdict, judgement.would) == (EvictionVerdict.ALLOW, EvictionVerdict.CHARGE)
+    (verdict,) = FULL.judge("b1", dry).verdicts
+    assert (verdict.verdict, verdict.if_enforced) == (EvictionVerdict.ALLOW, EvictionVerdict.CHARGE)
 
 
 def test_all_budgets_must_allow_or_none_is_charged() -> None:
     both = FULL.charged("a0").judge("c0", ACROSS, OVERALL)
     assert (both.verdict, [str(denial.budget) for denial in both.denials]) == (EvictionVerdict.DENY, ["shop/overall"])
-    assert [judgement.budget.name for judgement in both.each] == ["across", "overall"]
+    assert [verdict.budget.name for verdict in both.verdicts] == ["across", "overall"]
     assert [charge.domain for charge in FULL.judge("c0", OVERALL, ACROSS).charges] == ["c", "all"]
     assert FULL.judge("a0", BY_ZONE).verdict is EvictionVerdict.ALLOW
     assert PodVerdict(()).verdict is EvictionVerdict.ALLOW
 
 
-def test_a_budget_answers_only_the_requests_it_is_for() -> None:
+def test_budget_applies_only_to_its_kinds_of_requests() -> None:
     people = budget(maxUnavailable=0, applyTo=["Deletes"])
     cases = [BudgetCase(people, FULL.status(people))]
-    answers = {reach: judge_all(cases, FULL.pods["a0"], FULL.atlas, request=reach).verdict for reach in DisruptionKind}
+    answers = {kind: judge_all(cases, FULL.pods["a0"], FULL.node_domains, kind=kind).verdict for kind in DisruptionKind}
     assert answers == {
         DisruptionKind.EVICTIONS: EvictionVerdict.ALLOW,
         DisruptionKind.CONTROLLER_DELETES: EvictionVerdict.ALLOW,
@@ -191,7 +191,7 @@ def test_a_budget_answers_only_the_requests_it_is_for() -> None:
     }
 
 
-def test_no_pod_waits_for_one_that_is_frozen() -> None:
+def test_pod_does_not_wait_for_a_frozen_peer() -> None:
     """Zones b and c may not shrink, so zone a need not wait for them."""
     assert SHRINKING.charged("a0").judge("a1", ACROSS).verdict is EvictionVerdict.DENY
     assert SHRINKING.charged("a0").judge("a1", ACROSS, BY_ZONE).verdict is EvictionVerdict.CHARGE
@@ -202,35 +202,36 @@ def test_no_pod_waits_for_one_that_is_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    "world",
+    "cluster",
     [
         SHRINKING.charged("a0").unready("b0", "b1", "b2", "c0", "c1", "c2"),
         SHRINKING.charged("a0").changed("b0", "b1", "b2", "c0", "c1", "c2", granted=True),
         SHRINKING.charged("a0").changed("b0", "b1", "b2", "c0", "c1", "c2", controller=STATEFUL),
         spread("3/3/3", 6, STATEFUL).charged("a0"),
     ],
-    ids=["the others serve nobody", "the others leave already", "the others are not its own", "the order is fixed"],
+    ids=["the others are not ready", "the others leave already", "the others are not its own", "the order is fixed"],
 )
-def test_no_pod_waits_for_one_that_can_not_be_had(world: World) -> None:
-    (judgement,) = world.judge("a1", ACROSS).each
-    assert judgement.reason.code != DisruptionCode.KEEPS_SPREAD
+def test_pod_does_not_wait_for_an_unavailable_peer(cluster: Cluster) -> None:
+    (verdict,) = cluster.judge("a1", ACROSS).verdicts
+    assert verdict.reason.code != DisruptionCode.KEEPS_SPREAD
 
 
-def test_no_pod_waits_for_the_surplus_of_another_workload() -> None:
-    """A drain in zone b goes on while another Deployment under the same budget has more than its share in zone a."""
+def test_pod_does_not_wait_for_the_surplus_of_another_workload() -> None:
+    """A drain in zone b continues while another Deployment under the same budget has more than its share in zone a."""
     other = ControllerRef("ReplicaSet", "api-1", "rs-api")
     api = Workload(Owner("Deployment", "api", "api"), 1)
     extra = {name: pod(name, "node-a", other) for name in ("api-0", "api-1")}
-    world = World({**FULL.pods, **extra}, {**FULL.workloads, "rs-api": api, "api": api})
-    cases, peers = [BudgetCase(ACROSS, world.status(ACROSS))], list(FULL.pods.values())
+    cluster = Cluster({**FULL.pods, **extra}, {**FULL.workloads, "rs-api": api, "api": api})
+    cases, peers = [BudgetCase(ACROSS, cluster.status(ACROSS))], list(FULL.pods.values())
     answers = [
-        judge_all(cases, world.pods["b0"], world.atlas, peers, owner=owner).verdict for owner in ("", "deployment")
+        judge_all(cases, cluster.pods["b0"], cluster.node_domains, peers, owner=owner).verdict
+        for owner in ("", "deployment")
     ]
     assert answers == [EvictionVerdict.DENY, EvictionVerdict.CHARGE]
 
 
-def test_a_pod_waits_for_one_in_a_place_that_is_not_covered() -> None:
+def test_pod_waits_for_a_peer_in_an_uncovered_domain() -> None:
     outside = budget({"key": ZONE, "operator": "NotIn", "values": ["a"]}, EXISTS, maxUnavailable=1)
-    (judgement,) = spread("3/2/2", 6).judge("b0", outside).each
-    assert judgement.reason.code == DisruptionCode.KEEPS_SPREAD
-    assert "pod a0" in str(judgement.reason)
+    (verdict,) = spread("3/2/2", 6).judge("b0", outside).verdicts
+    assert verdict.reason.code == DisruptionCode.KEEPS_SPREAD
+    assert "pod a0" in str(verdict.reason)

@@ -1,4 +1,4 @@
-"""Waves planned over domains: as wide as all budgets allow, never wider, and a rollout made of them always ends."""
+"""Waves over domains: as wide as all budgets allow, never wider, and a rollout always ends."""
 
 import random
 from collections import Counter
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, budget, pod
-from unit.disruption.rollout_world import Rollout
+from unit.disruption.simulated_rollout import SimulatedRollout
 from zonewise.disruption.decide.budget import Budget
 from zonewise.disruption.decide.wave import WaveLimits
 
@@ -19,7 +19,7 @@ ONE_ZONE = budget(EXISTS, name="one-zone", maxUnavailable="100%", maxDisruptedDo
 KEEP_TWO = budget(EXISTS, name="keep-two", minAvailable=2)
 
 
-def names(rollout: Rollout) -> list[str]:
+def names(rollout: SimulatedRollout) -> list[str]:
     return [pick.candidate.pod.name for pick in rollout.plan().picks]
 
 
@@ -40,7 +40,7 @@ def names(rollout: Rollout) -> list[str]:
     ],
 )
 def test_the_first_wave(shape: str, budgets: list[Budget], wave: str) -> None:
-    assert names(Rollout.of(shape, *budgets)) == wave.split()
+    assert names(SimulatedRollout.of(shape, *budgets)) == wave.split()
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_the_first_wave(shape: str, budgets: list[Budget], wave: str) -> None:
         ("4/4/4", HALF, 2),
     ],
 )
-def test_a_rollout_takes_as_few_waves_as_there_can_be(shape: str, limit: Budget, most: int) -> None:
-    rollout = Rollout.of(shape, limit)
+def test_rollout_takes_the_fewest_waves(shape: str, limit: Budget, most: int) -> None:
+    rollout = SimulatedRollout.of(shape, limit)
     waves = 0
     while not rollout.finished:
         assert rollout.go().picks
@@ -66,23 +66,23 @@ def test_a_rollout_takes_as_few_waves_as_there_can_be(shape: str, limit: Budget,
     assert Counter(rollout.evicted) == dict.fromkeys(rollout.pods, 1)
 
 
-def test_what_is_held_says_why() -> None:
-    rollout = Rollout.of("2/2/2", BY_ZONE)
+def test_held_pods_have_reasons() -> None:
+    rollout = SimulatedRollout.of("2/2/2", BY_ZONE)
     reasons = {held.candidate.pod.name: held.reasons[0].code for held in rollout.plan().held}
     assert reasons == {"a1": "OneAtATime", **dict.fromkeys(("b0", "b1", "c0", "c1"), "Frozen")}
 
 
 def test_unready_pods_go_first_and_cost_nothing() -> None:
-    rollout = Rollout.of("3/3/3", ACROSS)
+    rollout = SimulatedRollout.of("3/3/3", ACROSS)
     rollout.pods["b2"] = msgspec.structs.replace(rollout.pods["b2"], ready=False)
     wave = rollout.plan()
     assert [pick.candidate.pod.name for pick in wave.picks] == ["b2", "a0", "c0"]
-    assert not wave.picks[0].payment.charges
+    assert not wave.picks[0].charge.charges
 
 
-def test_a_bad_revision_is_rolled_back() -> None:
+def test_rollback_of_a_bad_revision() -> None:
     """What never becomes ready is replaced first, though its zone has nothing to spare."""
-    rollout = Rollout.of("3/3/3", ACROSS)
+    rollout = SimulatedRollout.of("3/3/3", ACROSS)
     rollout.go()
     for name in ("a0", "b0", "c0"):
         rollout.replace(name)
@@ -95,22 +95,22 @@ def test_a_bad_revision_is_rolled_back() -> None:
 
 
 def test_charged_pods_are_not_charged_again() -> None:
-    """Who planned the wave died before it evicted: the next one goes on with it."""
-    rollout = Rollout.of("3/3/3", ACROSS)
+    """The leader that planned the wave crashed before it evicted: the next one continues."""
+    rollout = SimulatedRollout.of("3/3/3", ACROSS)
     rollout.reserve(rollout.plan())
     wave = rollout.plan()
     assert [pick.candidate.pod.name for pick in wave.picks] == ["a0", "b0", "c0"]
     assert not wave.charges
 
 
-def test_closed_domains_are_left_alone_and_probed_ones_tried_once() -> None:
-    rollout = Rollout.of("3/3/3", TWO_ACROSS)
+def test_closed_domains_are_skipped_and_probed_ones_tried_once() -> None:
+    rollout = SimulatedRollout.of("3/3/3", TWO_ACROSS)
     wave = rollout.plan(WaveLimits(closed=lambda domain: domain == "a", single=lambda domain: domain == "b"))
     assert [pick.candidate.pod.name for pick in wave.picks] == ["b0", "c0", "c1"]
 
 
 def test_pods_on_nodes_outside_the_term_go_one_at_a_time() -> None:
-    rollout = Rollout.of("2/2/2", ACROSS)
+    rollout = SimulatedRollout.of("2/2/2", ACROSS)
     bare = {
         name: pod(name, "node-bare", rollout.pods["a0"].controller, labels=rollout.pods["a0"].labels) for name in "xy"
     }
@@ -123,7 +123,7 @@ SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any).map(lam
 LIMITS = st.lists(st.sampled_from([ACROSS, OVERALL, TWO_ACROSS, HALF, ONE_ZONE]), min_size=1, max_size=3, unique_by=id)
 
 
-def unkept(rollout: Rollout, sizes: Counter[str]) -> str:
+def unkept(rollout: SimulatedRollout, sizes: Counter[str]) -> str:
     """What is wrong now, counted from scratch."""
     away = rollout.away()
     for limit in rollout.budgets:
@@ -138,9 +138,9 @@ def unkept(rollout: Rollout, sizes: Counter[str]) -> str:
 
 
 @given(SHAPES, LIMITS, st.integers())
-def test_no_event_ever_finds_too_many_away_and_the_rollout_ends(shape: str, limits: list[Budget], seed: int) -> None:
+def test_rollout_never_exceeds_the_budget_and_ends(shape: str, limits: list[Budget], seed: int) -> None:
     """Waves are planned whenever, pods leave and come back in any order; each goes exactly once."""
-    rollout, chance = Rollout.of(shape, *limits), random.Random(seed)
+    rollout, chance = SimulatedRollout.of(shape, *limits), random.Random(seed)
     sizes = Counter(name[0] for name in rollout.pods)
     for _ in range(20 * len(rollout.pods)):
         if rollout.finished:

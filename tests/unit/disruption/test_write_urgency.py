@@ -1,8 +1,8 @@
-"""When a changed count is written: what takes a promise back at once, the rest in company."""
+"""Urgency of status writes: falling numbers at once, the rest batched."""
 
 import pytest
 
-from unit.disruption.build import ACROSS, World, spread
+from unit.disruption.build import ACROSS, Cluster, spread
 from zonewise.disruption.decide.write_urgency import (
     HELD_SECONDS,
     LAZY_SECONDS,
@@ -15,7 +15,7 @@ from zonewise.disruption.decide.write_urgency import (
 
 WHOLE = spread("3/3/3")
 HELD = WHOLE.unready("a0", "b0", "c0")
-CASES: dict[str, tuple[World, World, Urgency]] = {
+CASES: dict[str, tuple[Cluster, Cluster, Urgency]] = {
     "the same": (WHOLE, spread("3/3/3"), Urgency.NOTHING),
     "a pod is lost": (WHOLE, WHOLE.unready("a0"), Urgency.NOW),
     "one more, where none may leave": (WHOLE.unready("a0"), WHOLE.unready("a0", "a1"), Urgency.SHORT),
@@ -29,7 +29,7 @@ CASES: dict[str, tuple[World, World, Urgency]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_how_urgent(name: str) -> None:
+def test_urgency_of_a_change(name: str) -> None:
     before, after, urgent = CASES[name]
     assert urgency(before.status(ACROSS), after.status(ACROSS)) is urgent
 
@@ -50,5 +50,5 @@ def test_how_urgent(name: str) -> None:
         (Urgency.LAZY, True, 99.5, 99.5 + HELD_SECONDS),
     ],
 )
-def test_due(urgent: Urgency, held: bool, written_at: float, due: float) -> None:
+def test_due_time(urgent: Urgency, held: bool, written_at: float, due: float) -> None:
     assert due_at(urgent, noticed_at=100.0, written_at=written_at, held=held) == due

@@ -102,14 +102,14 @@ async def _synced(caches: Caches, sources: DisruptionInformers, workloads: Workl
 
 async def _read_scales(workloads: WorkloadInformers, pods: Sequence[PodFacts]) -> None:
     """Of owners that only their scale subresource tells about; one that does not answer in time counts as none."""
-    workloads.look_up(pods)
-    asked = {pod.controller_uid for pod in pods if pod.controller} - workloads.wanted.keys()
+    workloads.read_scales(pods)
+    asked = {pod.controller_uid for pod in pods if pod.controller} - workloads.desired.keys()
     if not asked:
         return
     reading = asyncio.create_task(workloads.run())
     with suppress(TimeoutError):
         async with asyncio.timeout(_SCALES_SECONDS):
-            while asked - workloads.wanted.keys():  # noqa: ASYNC110 - looks once, for two seconds at most
+            while asked - workloads.desired.keys():  # noqa: ASYNC110 - looks once, for two seconds at most
                 await asyncio.sleep(0.02)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
@@ -128,6 +128,6 @@ def _cluster(
         statuses={key: status.read(budget, written) for key, (budget, written) in readable.items()},
         stock=list(sources.pdbs),
         stock_selects=lambda pdb, pod: pdb.metadata.namespace == pod.namespace and pdb in sources.pdbs_of(pod),
-        workloads=workloads.wanted,
+        workloads=workloads.desired,
         guards=guards,
     )

@@ -1,8 +1,8 @@
-"""Every budget in the newest version this process knows, and the one way to write a status: compare-and-set.
+"""Store of budgets: the newest version known to this process, and compare-and-set writes of their status.
 
-Between the watch and those who charge or publish. What we wrote or read ourselves is newer than the watch until that
-has caught up. A write names the version it was worked out from; whoever loses reads again and works out afresh, never
-sends the same again.
+It stands between the watch and the code that charges or publishes. What this process wrote or read itself is newer than
+the watch until that has caught up. A write names the version it was computed from. After a conflict the caller reads the
+budget again and computes a new status; it never resends the old one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS, TopologyDisrupt
 
 CALL_SECONDS: Final = 2.0
 LOST: Final = (Conflict, DeadlineExceeded, ServerTimeout, Unreachable)
-"""After these nobody knows what is stored now: read it, and find out."""
+"""Errors after which the stored status is unknown: read it."""
 
 _WRITES: Final = Counter("zonewise_budget_writes", "Status writes of budgets by how they ended", ["outcome"])
 _READS: Final = Counter("zonewise_budget_reads", "Budgets read from the API server because the watch was not enough")
@@ -34,9 +34,9 @@ _READS: Final = Counter("zonewise_budget_reads", "Budgets read from the API serv
 
 @dataclass(frozen=True, slots=True)
 class BudgetVersion:
-    """A budget, read and parsed, and the version it was read from."""
+    """A budget as stored in one version, and parsed."""
 
-    written: TopologyDisruptionBudget
+    stored: TopologyDisruptionBudget
     case: BudgetCase
 
     @property
@@ -45,7 +45,7 @@ class BudgetVersion:
 
     @property
     def version(self) -> str:
-        return self.written.metadata.resource_version
+        return self.stored.metadata.resource_version
 
     @property
     def budget(self) -> Budget:
@@ -60,36 +60,36 @@ class BudgetStore:
     def __init__(self, client: Client, cache: Cache[TopologyDisruptionBudget]) -> None:
         self._client = client
         self._cache = cache
-        self._pages: dict[Key, BudgetVersion] = {}
-        cache.on_change(self._heard)
+        self._versions: dict[Key, BudgetVersion] = {}
+        cache.on_change(self._budget_changed)
 
     def newest(self, key: Key) -> BudgetVersion | None:
-        """From memory; raises BudgetError for a spec that can't be read."""
+        """From memory. Raises BudgetError for a spec that can't be parsed."""
         cached = self._cache.get(key)
-        page = self._pages.get(key)
-        if page is not None and (cached is None or _version(cached) <= _version(page.written)):
-            return page
-        return self._turn_to(cached) if cached is not None else None
+        remembered = self._versions.get(key)
+        if remembered is not None and (cached is None or _number(cached) <= _number(remembered.stored)):
+            return remembered
+        return self._remember(cached) if cached is not None else None
 
     async def read(self, key: Key) -> BudgetVersion | None:
         """As the API server has it now; None when it is gone."""
         _READS.inc()
         try:
-            written = await self._client.get(
+            stored = await self._client.get(
                 TOPOLOGY_DISRUPTION_BUDGETS, key.name, key.namespace, deadline_seconds=CALL_SECONDS
             )
         except NotFound:
-            self._pages.pop(key, None)
+            self._versions.pop(key, None)
             return None
-        return self._turn_to(written)
+        return self._remember(stored)
 
-    async def write(self, page: BudgetVersion, after: PublishedStatus) -> BudgetVersion:
-        """Raises one of LOST when it may not be stored, NotFound when the budget is gone."""
-        key = page.key
+    async def write(self, version: BudgetVersion, after: PublishedStatus) -> BudgetVersion:
+        """Raises one of LOST when the status may not be stored, NotFound when the budget is gone."""
+        key = version.key
         try:
-            written = await self._client.update(
+            stored = await self._client.update(
                 TOPOLOGY_DISRUPTION_BUDGETS,
-                status_only(page.written, status.document(after)),
+                status_only(version.stored, status.document(after)),
                 key.namespace,
                 subresource="status",
                 deadline_seconds=CALL_SECONDS,
@@ -97,37 +97,40 @@ class BudgetStore:
         except ApiError as error:
             _WRITES.labels(error.kind).inc()
             if isinstance(error, NotFound):
-                self._pages.pop(key, None)
+                self._versions.pop(key, None)
             raise
         _WRITES.labels("stored").inc()
-        return self._turn_to(written, after)
+        return self._remember(stored, after)
 
-    def _turn_to(self, written: TopologyDisruptionBudget, said: PublishedStatus | None = None) -> BudgetVersion:
-        """`said` is the status where it is known to be what was written: a long ledger is not read again."""
-        key = key_of(written)
-        before = self._pages.get(key)
-        if before is not None and _version(before.written) >= _version(written):
+    def _remember(self, stored: TopologyDisruptionBudget, parsed: PublishedStatus | None = None) -> BudgetVersion:
+        """`parsed` is its status where that is known, so that a long ledger is not parsed again."""
+        key = key_of(stored)
+        before = self._versions.get(key)
+        if before is not None and _number(before.stored) >= _number(stored):
             return before
-        budget = before.budget if before is not None and _same_spec(before.budget, written) else Budget.parse(written)
-        page = self._pages[key] = BudgetVersion(written, BudgetCase(budget, said or status.read(budget, written)))
-        return page
+        budget = before.budget if before is not None and _same_spec(before.budget, stored) else Budget.parse(stored)
+        version = BudgetVersion(stored, BudgetCase(budget, parsed or status.read(budget, stored)))
+        self._versions[key] = version
+        return version
 
-    def _heard(self, change: Change[TopologyDisruptionBudget]) -> None:
+    def _budget_changed(self, change: Change[TopologyDisruptionBudget]) -> None:
         if change.new is None:
-            self._pages.pop(change.key, None)
+            self._versions.pop(change.key, None)
 
 
-def status_only(written: TopologyDisruptionBudget, document: Mapping[str, Any]) -> dict[str, Any]:
-    """All that an API server takes of an update of the status; the rest stays as stored. A patch costs it up to half as much again."""
-    metadata = written.metadata
+def status_only(stored: TopologyDisruptionBudget, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that an API server takes of a status update; the rest stays as stored. A patch costs it up to half as
+    much again.
+    """
+    metadata = stored.metadata
     version = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
     return {"metadata": {"name": metadata.name, **version}, "status": document}
 
 
-def _same_spec(budget: Budget, written: TopologyDisruptionBudget) -> bool:
-    return (budget.uid, budget.generation) == (written.metadata.uid, written.metadata.generation)
+def _same_spec(budget: Budget, stored: TopologyDisruptionBudget) -> bool:
+    return (budget.uid, budget.generation) == (stored.metadata.uid, stored.metadata.generation)
 
 
-def _version(written: TopologyDisruptionBudget) -> int:
-    """Versions of one kind may be compared since Kubernetes 1.35 says so; they always were etcd's revisions."""
-    return int(written.metadata.resource_version or 0)
+def _number(stored: TopologyDisruptionBudget) -> int:
+    """Kubernetes 1.35 documents that versions of one kind may be compared; they always were etcd's revisions."""
+    return int(stored.metadata.resource_version or 0)

@@ -1,7 +1,7 @@
-"""Tells people about budgets: metrics, events and log lines; each change once.
+"""Metrics, events and log lines about budgets; each change once.
 
-`publisher` calls it around every write. What was said before stands in the status that is replaced, so that a new leader
-does not say it again.
+`status_writer` calls it around every write. The replaced status shows what was reported before, so that a new leader does
+not repeat it.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ ORDER_FIXED: Final = "ScaleDownOrderFixed"
 
 _DOMAIN: Final = ("namespace", "budget", "domain")
 _ALLOWED: Final = Gauge("zonewise_budget_allowed", "Pods that may leave a domain now", _DOMAIN)
-_HEALTHY: Final = Gauge("zonewise_budget_healthy", "Pods of a domain that serve and are not promised away", _DOMAIN)
+_HEALTHY: Final = Gauge("zonewise_budget_healthy", "Pods of a domain that serve and are not charged", _DOMAIN)
 _DESIRED: Final = Gauge("zonewise_budget_desired", "Pods of a domain that must be healthy", _DOMAIN)
-_CHARGED: Final = Gauge("zonewise_budget_charged", "Pods promised away and not replaced", ("namespace", "budget"))
+_CHARGED: Final = Gauge("zonewise_budget_charged", "Charged pods that are not replaced yet", ("namespace", "budget"))
 _GIVEN_UP: Final = Counter("zonewise_budget_charges_given_up", "Charged pods that stayed", ("namespace", "budget"))
 
 
-def order_is_fixed(numbers: BudgetAllowance, workloads: Workloads) -> tuple[StatusCondition, ...]:
-    """Said while a StatefulSet scales down: no budget can make it give up other pods than its highest ordinals."""
+def fixed_order_condition(numbers: BudgetAllowance, workloads: Workloads) -> tuple[StatusCondition, ...]:
+    """Condition while a StatefulSet scales down: it always gives up its highest ordinals first."""
     owners = [workload.owner for uid in numbers.tally.surplus if (workload := workloads.get(uid)) is not None]
     names = sorted(owner.name for owner in owners if owner.kind == STATEFUL_SETS.kind)
     if not names:
         return ()
-    told = f"StatefulSet {', '.join(names)} gives up its highest ordinals first: the budget can delay them, not choose others"
-    return (StatusCondition(type=ORDER_FIXED, status="True", reason="StatefulSet", message=told),)
+    message = f"StatefulSet {', '.join(names)} gives up its highest ordinals first: the budget can delay them, not choose others"
+    return (StatusCondition(type=ORDER_FIXED, status="True", reason="StatefulSet", message=message),)
 
 
 class BudgetEvents:
     def __init__(self, client: Client, recorder: Recorder) -> None:
         self._client = client
         self._recorder = recorder
-        self._shown: dict[Key, set[str]] = {}
+        self._domains_in_metrics: dict[Key, set[str]] = {}
 
-    def show(self, budget: Budget, status: PublishedStatus) -> None:
-        """In metrics, as counted, whether or not it is published yet."""
+    def set_metrics(self, budget: Budget, status: PublishedStatus) -> None:
+        """Sets the metrics to the count, whether or not it is published yet."""
         key, domains = budget.key, status.numbers.domains
         for name, domain in domains.items():
             labels = (key.namespace, key.name, name)
@@ -63,37 +63,37 @@ class BudgetEvents:
             _HEALTHY.labels(*labels).set(domain.healthy)
             _DESIRED.labels(*labels).set(domain.desired)
         _CHARGED.labels(key.namespace, key.name).set(len(status.ledger))
-        self._hide(key, self._shown.get(key, set()) - domains.keys())
-        self._shown[key] = set(domains)
+        self._remove_metrics(key, self._domains_in_metrics.get(key, set()) - domains.keys())
+        self._domains_in_metrics[key] = set(domains)
 
     def forget(self, key: Key) -> None:
-        if key in self._shown:
-            self._hide(key, self._shown.pop(key))
+        if key in self._domains_in_metrics:
+            self._remove_metrics(key, self._domains_in_metrics.pop(key))
             _CHARGED.remove(*key)
 
-    def _hide(self, key: Key, domains: set[str]) -> None:
+    def _remove_metrics(self, key: Key, domains: set[str]) -> None:
         for name in domains:
             for gauge in (_ALLOWED, _HEALTHY, _DESIRED):
                 gauge.remove(key.namespace, key.name, name)
 
-    def published(self, page: BudgetVersion, after: PublishedStatus, given_up: Sequence[LedgerEntry]) -> None:
-        reference = reference_to(TOPOLOGY_DISRUPTION_BUDGETS, page.written)
-        for severity, reason, note in _news(page.status, after):
+    def published(self, version: BudgetVersion, after: PublishedStatus, given_up: Sequence[LedgerEntry]) -> None:
+        reference = reference_to(TOPOLOGY_DISRUPTION_BUDGETS, version.stored)
+        for severity, reason, note in _new_events(version.status, after):
             self._recorder.record(reference, severity, reason, note)
         for entry in given_up:
-            _GIVEN_UP.labels(*page.key).inc()
+            _GIVEN_UP.labels(*version.key).inc()
             note = f"Pod {entry.name} was to leave and stayed: its charge is taken back"
             self._recorder.record(reference, Severity.WARNING, "NotDeleted", note)
-        self._log_change(page, after)
+        self._log_change(version, after)
 
-    def _log_change(self, page: BudgetVersion, after: PublishedStatus) -> None:
-        was, now = page.status.condition(DISRUPTION_ALLOWED), after.condition(DISRUPTION_ALLOWED)
+    def _log_change(self, version: BudgetVersion, after: PublishedStatus) -> None:
+        was, now = version.status.condition(DISRUPTION_ALLOWED), after.condition(DISRUPTION_ALLOWED)
         if now is not None and (was is None or (was.status, was.reason) != (now.status, now.reason)):
-            _log.info("budget changed", budget=str(page.key), reason=now.reason, message=now.message)
+            _log.info("budget changed", budget=str(version.key), reason=now.reason, message=now.message)
 
-    async def unreadable(self, written: TopologyDisruptionBudget | None, error: BudgetError) -> None:
-        """A spec that no admission looked at. Its status says what is wrong, once per spec."""
-        if written is None or written.status.observed_generation == written.metadata.generation:
+    async def invalid(self, stored: TopologyDisruptionBudget | None, error: BudgetError) -> None:
+        """A spec that was never validated. Its status says what is wrong, once per spec."""
+        if stored is None or stored.status.observed_generation == stored.metadata.generation:
             return
         problem = "; ".join(error.problems)
         condition = {
@@ -102,28 +102,28 @@ class BudgetEvents:
             "reason": SYNC_FAILED,
             "message": problem,
             "lastTransitionTime": micro_time(utc_now()),
-            "observedGeneration": written.metadata.generation,
+            "observedGeneration": stored.metadata.generation,
         }
-        said = {
-            "observedGeneration": written.metadata.generation,
+        document = {
+            "observedGeneration": stored.metadata.generation,
             "disruptionsAllowed": 0,
             "domains": [],
-            "charges": written.status.charges,
+            "charges": stored.status.charges,
             "conditions": [condition],
         }
-        body = status_only(written, said)
+        body = status_only(stored, document)
         try:
             await self._client.update(
-                TOPOLOGY_DISRUPTION_BUDGETS, body, written.metadata.namespace, subresource="status"
+                TOPOLOGY_DISRUPTION_BUDGETS, body, stored.metadata.namespace, subresource="status"
             )
         except NotFound:
             return
         self._recorder.record(
-            reference_to(TOPOLOGY_DISRUPTION_BUDGETS, written), Severity.WARNING, "InvalidBudget", problem
+            reference_to(TOPOLOGY_DISRUPTION_BUDGETS, stored), Severity.WARNING, "InvalidBudget", problem
         )
 
 
-def _news(before: PublishedStatus, after: PublishedStatus) -> Iterator[tuple[Severity, str, str]]:
+def _new_events(before: PublishedStatus, after: PublishedStatus) -> Iterator[tuple[Severity, str, str]]:
     unmanaged = after.numbers.tally.unmanaged
     if unmanaged and not before.numbers.tally.unmanaged:
         note = f"{unmanaged} pods have no controller that says how many there should be: they are counted as they are"

@@ -1,9 +1,9 @@
-"""Updates StatefulSets and DaemonSets by eviction, in waves over domains: plan, reserve, act.
+"""Rollout controller: updates StatefulSets and DaemonSets by eviction, in waves over domains.
 
-For workloads with the strategy OnDelete that say `zonewise.dev/update: Evict`, and DaemonSets with RollingUpdate whose own
-controller a budget holds. `updates` says which pods are old, `waves` which of them may go together now; their places in
-all ledgers are then taken by one write per budget, and only then they are evicted. All that is remembered stands in the
-cluster: whoever leads next goes on with the same wave.
+It handles workloads with the strategy OnDelete and the annotation `zonewise.dev/update: Evict`, and DaemonSets with
+RollingUpdate whose own controller a budget holds. `old_revisions` finds the old pods, `wave` those that may go together
+now. They are charged to all ledgers, one write per budget, and only then evicted. All state is in the cluster: the next
+leader continues the same wave.
 """
 
 from __future__ import annotations
@@ -51,39 +51,39 @@ from zonewise.objects.apps import CONTROLLER_REVISIONS, DAEMON_SETS, STATEFUL_SE
 
 _BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
 _STUCK_SECONDS: Final = 60.0
-"""How long a wave may be under way before it is told what it waits for."""
+"""How long a wave may take before an event tells what it waits for."""
 
 _WAVES: Final = Counter("zonewise_rollout_waves", "Waves of pods evicted to update their workload", ("kind",))
-_EVICTIONS: Final = Counter("zonewise_rollout_evictions", "Evictions that updates asked for", ("kind", "result"))
+_EVICTIONS: Final = Counter("zonewise_rollout_evictions", "Evictions by updates", ("kind", "result"))
 
 Evicting = StatefulSet | DaemonSet
 
 
 @dataclass(slots=True)
 class _Progress:
-    """`gone`: evicted, though the cache may not have heard of it yet."""
+    """`evicted`: uids of evicted pods that the cache may still have."""
 
     uid: str
-    pace: RolloutBackoff = field(default_factory=RolloutBackoff)
-    gone: set[str] = field(default_factory=set)
-    unsure: bool = False
-    """An API server failed at one of the last wave: nobody knows whether it goes, so what was charged has to run out."""
+    backoff: RolloutBackoff = field(default_factory=RolloutBackoff)
+    evicted: set[str] = field(default_factory=set)
+    uncertain: bool = False
+    """A server error in the last wave: whether the pod goes is unknown, so its charge has to expire."""
     waves: int = 0
     target: str = ""
-    """The revision under way: with another one, all that was refused is tried anew."""
+    """The revision of the update: with another one, all refused pods are tried again."""
     generation: int = -1
     revision: str = ""
     completed_version: int = 0
-    """Of the StatefulSet when we said that its update is complete; stock may overwrite that with what it knew before."""
+    """Version of the StatefulSet after we completed its update; the stock controller may overwrite that from its cache."""
 
 
 class RolloutController:
-    """Made before `caches` run; `run` works until cancelled, and may be run again with every new leadership."""
+    """Create it before `caches` run. `run` works until cancelled, and may run again with every new leadership."""
 
     def __init__(
         self,
         client: Client,
-        sources: DisruptionInformers,
+        informers: DisruptionInformers,
         workloads: WorkloadInformers,
         reservations: Reservations,
         recorder: Recorder,
@@ -91,10 +91,10 @@ class RolloutController:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._sources = sources
+        self._informers = informers
         self._reservations = reservations
-        self._planner = Planner(sources, reservations, workloads)
-        self._reporter = WorkloadEvents(recorder)
+        self._planner = Planner(informers, reservations, workloads)
+        self._events = WorkloadEvents(recorder)
         self._clock = clock
         self._progress: dict[WorkloadKey, _Progress] = {}
         caches: dict[str, Cache[Any]] = {
@@ -104,16 +104,16 @@ class RolloutController:
         self._queue: WorkloadQueue[Evicting] = WorkloadQueue(
             "rollouts", caches, reservations, self._reconcile, _BACKOFF
         )
-        self._queue.follow(sources, workloads)
+        self._queue.watch(informers, workloads)
 
     async def run(self) -> None:
-        """Others may have led since the last time: what was remembered then is not true any more."""
+        """Another process may have led since the last run: forget what was remembered then."""
         self._progress.clear()
         await self._queue.run()
 
     async def _reconcile(self, key: WorkloadKey) -> float | None:
         workload = self._queue.find(key)
-        if workload is None or not (is_evicting(workload) or self._is_taken_over(workload)):
+        if workload is None or not (is_evicting(workload) or self._is_held(workload)):
             self._forget(key, workload)
             return None
         progress = self._progress_of(key, workload)
@@ -122,19 +122,19 @@ class RolloutController:
         try:
             update = await self._update(workload, progress)
         except UpdateError as error:
-            self._reporter.warn(workload, "InvalidUpdate", str(error))
+            self._events.warn(workload, "InvalidUpdate", str(error))
             return None
         if progress.target != update.revision:
-            progress.target, progress.pace = update.revision, RolloutBackoff()
+            progress.target, progress.backoff = update.revision, RolloutBackoff()
         if not update.old:
             return await self._finish(key, workload, update, progress)
-        return await self._go_on(key, workload, update, progress)
+        return await self._continue(key, workload, update, progress)
 
-    def _is_taken_over(self, workload: Evicting) -> bool:
-        """A DaemonSet's own update picks pods at random, and a guard that lets few of them go would stop it."""
+    def _is_held(self, workload: Evicting) -> bool:
+        """A DaemonSet's own update picks pods at random, so a guard that lets few of them go would stall it."""
         if not isinstance(workload, DaemonSet) or not updates_itself(workload):
             return False
-        return self._planner.is_guarded(self._sources.pods_of(workload.metadata.uid))
+        return self._planner.is_guarded(self._informers.pods_of(workload.metadata.uid))
 
     def _progress_of(self, key: WorkloadKey, workload: Evicting) -> _Progress:
         progress = self._progress.get(key)
@@ -144,22 +144,22 @@ class RolloutController:
         return progress
 
     async def _update(self, workload: Evicting, progress: _Progress) -> WorkloadUpdate:
-        pods = self._sources.pods_of(workload.metadata.uid)
-        progress.gone &= {pod.uid for pod in pods}
-        staying = [pod for pod in pods if pod.uid not in progress.gone]
+        pods = self._informers.pods_of(workload.metadata.uid)
+        progress.evicted &= {pod.uid for pod in pods}
+        staying = [pod for pod in pods if pod.uid not in progress.evicted]
         if isinstance(workload, StatefulSet):
             return of_stateful_set(workload, staying)
         return of_daemon_set(workload, staying, await self._revision(workload, progress))
 
     async def _revision(self, workload: DaemonSet, progress: _Progress) -> str:
-        """Asked for once for each version of the spec: a watch over all revisions would be far more to listen to."""
+        """Read once for each version of the spec: a watch of all revisions would be far more data."""
         if progress.generation != workload.metadata.generation:
             revisions = await self._client.list(CONTROLLER_REVISIONS, workload.metadata.namespace)
             progress.revision = newest_revision(workload, revisions.items)
             progress.generation = workload.metadata.generation
         return progress.revision
 
-    async def _go_on(
+    async def _continue(
         self, key: WorkloadKey, workload: Evicting, update: WorkloadUpdate, progress: _Progress
     ) -> float | None:
         budgets = self._planner.budgets(update.old)
@@ -171,87 +171,91 @@ class RolloutController:
             return self._wait(key, workload, update, wave, progress)
         now = self._clock()
         if update.is_whole:
-            progress.pace.ended()
-        elif seconds := progress.pace.seconds_to_gather(now):
+            progress.backoff.ended()
+        elif seconds := progress.backoff.seconds_to_gather(now):
             return seconds
         await self._act(key, wave, progress)
         return self._seconds_until_next(wave, progress)
 
     def _seconds_until_next(self, wave: Wave, progress: _Progress) -> float:
-        """If nobody wakes us before: a refusal tells nobody that it is over."""
-        domains = {pick.candidate.domain for pick in wave.picks if pick.candidate.uid not in progress.gone}
-        return min(progress.pace.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
+        """The longest wait without an event: no event tells that a refusal is over."""
+        domains = {pick.candidate.domain for pick in wave.picks if pick.candidate.uid not in progress.evicted}
+        return min(progress.backoff.seconds_until_open(domains, self._clock()) or _STUCK_SECONDS, _STUCK_SECONDS)
 
     def _plan(self, update: WorkloadUpdate, budgets: dict[Key, Budget], progress: _Progress) -> Wave | None:
-        splitting = list(budgets.values())
-        purse = self._planner.purse(
-            splitting, DisruptionKind.EVICTIONS, ChargeSource.ROLLOUT, 1 if update.is_whole else 0
+        selecting = list(budgets.values())
+        wave_budget = self._planner.wave_budget(
+            selecting, DisruptionKind.EVICTIONS, ChargeSource.ROLLOUT, 1 if update.is_whole else 0
         )
-        if purse is None:
+        if wave_budget is None:
             return None
-        pace, now = progress.pace, self._clock()
+        backoff, now = progress.backoff, self._clock()
         ranked = ranks(update.old, self._planner.cordoned(update.old))
         candidates = [
-            self._planner.candidate(pod, splitting, ranked[pod.uid], purse, pace.turn_of_pod(pod.uid))
+            self._planner.candidate(pod, selecting, ranked[pod.uid], wave_budget, backoff.pod_refusal_rank(pod.uid))
             for pod in update.old
         ]
-        limits = WaveLimits(update.most, lambda domain: pace.is_closed(domain, now), pace.is_probing, pace.turn)
-        return next_wave(candidates, purse, limits=limits)
+        limits = WaveLimits(
+            update.most, lambda domain: backoff.is_closed(domain, now), backoff.is_probing, backoff.refusal_rank
+        )
+        return next_wave(candidates, wave_budget, limits=limits)
 
     def _wait(
         self, key: WorkloadKey, workload: Evicting, update: WorkloadUpdate, wave: Wave, progress: _Progress
     ) -> float | None:
-        """Something will wake us; only a refusal of others, of which nobody tells, is tried again by the clock."""
+        """Waits for an event. Only refusals, whose end causes no event, are retried by time."""
         domains = {held.candidate.domain for held in wave.held}
-        seconds = progress.pace.seconds_until_open(domains, self._clock())
-        if update.is_whole or progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
+        seconds = progress.backoff.seconds_until_open(domains, self._clock())
+        if update.is_whole or progress.backoff.is_stuck(self._clock(), _STUCK_SECONDS):
             self._queue.release(key)
-            self._reporter.held(workload, "UpdateHeld", wave)
+            self._events.held(workload, "UpdateHeld", wave)
             return seconds
         return min(seconds or _STUCK_SECONDS, _STUCK_SECONDS)
 
     async def _act(self, key: WorkloadKey, wave: Wave, progress: _Progress) -> None:
-        if progress.pace.is_doubtful and not await self._evict(wave.picks[0], progress, key.kind, dry_run=True):
+        if progress.backoff.is_doubtful and not await self._evict(wave.picks[0], progress, key.kind, dry_run=True):
             return
         picks = await self._planner.reserve(wave, str(key))
-        progress.pace.started(self._clock())
+        progress.backoff.started(self._clock())
         progress.waves += 1
         _WAVES.labels(key.kind).inc()
         await self._evict_all(picks, progress, key.kind)
 
     async def _evict_all(self, picks: list[WavePick], progress: _Progress, kind: str) -> None:
-        """One by one until the first goes, then all others together: who refuses one would refuse them all.
+        """One by one until the first goes, then all others together: what refuses one would refuse them all.
 
-        What stays, refused or not tried, leaves its places in the ledgers to others.
+        The charges of pods that stay, refused or not tried, are given back.
         """
-        progress.unsure = False
+        progress.uncertain = False
         waiting = list(picks)
         while waiting:
             pick = waiting.pop(0)
             if self._is_open(pick, progress) and await self._evict(pick, progress, kind):
                 break
-        open_ones = [pick for pick in waiting if self._is_open(pick, progress)]
-        ended = await asyncio.gather(*(self._evict(pick, progress, kind) for pick in open_ones), return_exceptions=True)
+        open_picks = [pick for pick in waiting if self._is_open(pick, progress)]
+        ended = await asyncio.gather(
+            *(self._evict(pick, progress, kind) for pick in open_picks), return_exceptions=True
+        )
         for error in ended:
             if isinstance(error, BaseException):
                 raise error
-        staying = {pick.candidate.uid for pick in picks} - progress.gone
-        if staying and not progress.unsure:
+        staying = {pick.candidate.uid for pick in picks} - progress.evicted
+        if staying and not progress.uncertain:
             self._reservations.give_back(staying)
 
     def _is_open(self, pick: WavePick, progress: _Progress) -> bool:
-        return not progress.pace.is_closed(pick.candidate.domain, self._clock())
+        return not progress.backoff.is_closed(pick.candidate.domain, self._clock())
 
     async def _evict(self, pick: WavePick, progress: _Progress, kind: str, *, dry_run: bool = False) -> bool:
-        """A dry run only asks: it costs no write of ours, and says whether one is worth it."""
-        pod, shown = pick.candidate.pod, None if dry_run else _reserved(pick)
+        """A dry run costs no write, and shows whether one is worth it."""
+        pod, annotations = pick.candidate.pod, None if dry_run else _reserved(pick)
         try:
-            await self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run, annotations=shown)
+            await self._client.evict(pod.name, pod.namespace, uid=pod.uid, dry_run=dry_run, annotations=annotations)
         except NotFound:
             result = "gone"
         except ApiError as error:
             if not error.status:
-                raise  # nobody answered
+                raise  # no answer
             self._refused(pick, progress, error, tried=not dry_run)
             _EVICTIONS.labels(kind, "refused").inc()
             return False
@@ -259,35 +263,41 @@ class RolloutController:
             result = "evicted"
         if not dry_run:
             _EVICTIONS.labels(kind, result).inc()
-            progress.pace.went(pick.candidate.domain)
-            progress.gone.add(pod.uid)
+            progress.backoff.went(pick.candidate.domain)
+            progress.evicted.add(pod.uid)
         return True
 
     def _refused(self, pick: WavePick, progress: _Progress, error: ApiError, *, tried: bool) -> None:
-        """By a budget, a policy or a webhook; or for one that is away, which says nothing about this pod or domain."""
-        fails, pace = isinstance(error, ServerError), progress.pace
-        progress.unsure |= fails and tried
-        tell = pace.failed if fails else pace.outrun if not tried and _is_our_own(error) else pace.refused
-        tell(pick.candidate.domain, pick.candidate.uid, self._clock(), error.retry_after_seconds)
-        self._reporter.refused(pick.candidate.pod, error)
+        """By a budget, a policy or a webhook; or by a server error, which is no verdict on this pod or domain."""
+        server_failed, backoff = isinstance(error, ServerError), progress.backoff
+        progress.uncertain |= server_failed and tried
+        note_failure = (
+            backoff.failed
+            if server_failed
+            else backoff.lost_race
+            if not tried and _is_our_own(error)
+            else backoff.refused
+        )
+        note_failure(pick.candidate.domain, pick.candidate.uid, self._clock(), error.retry_after_seconds)
+        self._events.refused(pick.candidate.pod, error)
 
     async def _finish(
         self, key: WorkloadKey, workload: Evicting, update: WorkloadUpdate, progress: _Progress
     ) -> float | None:
-        if not update.is_whole:  # the last wave is still on its way
-            if progress.pace.is_stuck(self._clock(), _STUCK_SECONDS):
+        if not update.is_whole:  # the last wave is not complete
+            if progress.backoff.is_stuck(self._clock(), _STUCK_SECONDS):
                 self._queue.release(key)
             return _STUCK_SECONDS if self._queue.holds(key) else None
-        if update.early:  # the next successor that is ready wakes us
+        if update.early:  # the next ready successor causes an event
             self._queue.release(key)
             return None
         completed = progress.completed_version
         if isinstance(workload, StatefulSet) and is_complete(workload, update) and _version(workload) >= completed:
             completed = _version(await self._complete(workload))
         if progress.waves:
-            told = f"all {update.desired} pods are of revision {update.revision}, after {progress.waves} waves"
-            self._reporter.forget(progress.uid)
-            self._reporter.note(workload, "Updated", told)
+            note = f"all {update.desired} pods are of revision {update.revision}, after {progress.waves} waves"
+            self._events.forget(progress.uid)
+            self._events.note(workload, "Updated", note)
         self._queue.release(key)
         self._progress[key] = _Progress(
             progress.uid,
@@ -298,10 +308,10 @@ class RolloutController:
         return None
 
     async def _complete(self, workload: StatefulSet) -> StatefulSet:
-        """As stock does from 1.37 on: what `kubectl rollout` and the next rollback go by."""
+        """As the stock controller does since 1.37: `kubectl rollout` and the next rollback use it."""
         metadata, revision = workload.metadata, workload.status.update_revision
         change = JsonPatch(
-            [  # if another update has begun meanwhile, this one is not the current revision
+            [  # fails if another update has begun meanwhile
                 {"op": "test", "path": "/status/updateRevision", "value": revision},
                 {"op": "replace", "path": "/status/currentRevision", "value": revision},
             ]
@@ -309,22 +319,22 @@ class RolloutController:
         return await self._client.patch(STATEFUL_SETS, metadata.name, change, metadata.namespace, subresource="status")
 
     def _forget(self, key: WorkloadKey, workload: Evicting | None) -> None:
-        asked = workload is not None and workload.metadata.annotations.get(UPDATE) == EVICT
-        if workload is not None and asked and workload.metadata.deletion_timestamp is None:
-            told = f"{UPDATE}: {EVICT} needs spec.updateStrategy.type OnDelete, or stock deletes pods beside it"
-            self._reporter.warn(workload, "InvalidUpdate", told)
+        evicts = workload is not None and workload.metadata.annotations.get(UPDATE) == EVICT
+        if workload is not None and evicts and workload.metadata.deletion_timestamp is None:
+            note = f"{UPDATE}: {EVICT} needs spec.updateStrategy.type OnDelete, or stock deletes pods beside it"
+            self._events.warn(workload, "InvalidUpdate", note)
         self._queue.release(key)
         self._progress.pop(key, None)
 
 
 def _reserved(pick: WavePick) -> dict[str, str]:
-    """Shows webhooks that the charge they find is ours, of just now. An older one they renew, lest it runs out meanwhile."""
-    times = [entry.time for entry in pick.payment.charges.values()]  # all of one plan, so all the same
+    """Shows webhooks that the charge in the ledger is this one. They renew an older one, so that it does not expire."""
+    times = [entry.time for entry in pick.charge.charges.values()]  # all of one plan, so all the same
     return {RESERVED: times[0]} if times else {}
 
 
 def _is_our_own(error: ApiError) -> bool:
-    """Whether our budgets refused: an API server names the webhook that did."""
+    """Whether our budgets refused: the API server names the webhook."""
     return isinstance(error, TooManyRequests) and EVICTION_WEBHOOK in error.message
 
 

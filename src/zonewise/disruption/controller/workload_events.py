@@ -1,4 +1,4 @@
-"""Tells people, once, what becomes of a workload's update or scale-down: held by whom, refused, finished."""
+"""Events and log lines about updates and scale-downs of workloads: held, refused, finished; each once."""
 
 from __future__ import annotations
 
@@ -28,41 +28,42 @@ Workload = StatefulSet | DaemonSet | ReplicaSet
 
 
 class WorkloadEvents:
-    """An event is written when what it says is new for its workload: a workload that stays held is told once."""
+    """Records an event only if it is new for its workload: a workload that stays held gets one."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._told: dict[tuple[str, str], object] = {}
+        self._recorded: dict[tuple[str, str], object] = {}
 
     def warn(self, workload: Workload, reason: str, note: str) -> None:
-        self._tell(workload, Severity.WARNING, reason, note, note)
+        self._record(workload, Severity.WARNING, reason, note, note)
 
     def held(self, workload: Workload, reason: str, wave: Wave) -> None:
-        reasons = {why.code: why for held in wave.held for why in held.reasons}
-        said = "; ".join(str(why) for why in list(reasons.values())[:_SENTENCES])
-        note = f"{len(wave.held)} pods wait: {said}"
-        self._tell(workload, Severity.WARNING, reason, note, frozenset(reasons))
+        reasons = {held_by.code: held_by for held in wave.held for held_by in held.reasons}
+        sentences = "; ".join(str(held_by) for held_by in list(reasons.values())[:_SENTENCES])
+        note = f"{len(wave.held)} pods wait: {sentences}"
+        self._record(workload, Severity.WARNING, reason, note, frozenset(reasons))
 
     def refused(self, pod: PodFacts, error: ApiError) -> None:
         _log.warning("eviction refused, another pod is tried later", pod=str(pod.key), error=error.message)
 
     def stripped(self, pod: PodFacts) -> None:
-        told = "somebody takes our annotation off pods: their controller may not delete them, another is tried later"
-        _log.warning(told, pod=str(pod.key), annotation=GRANTED)
+        _log.warning(
+            "grant removed by another client, another pod is tried later", pod=str(pod.key), annotation=GRANTED
+        )
 
     def note(self, workload: Workload, reason: str, note: str) -> None:
-        self._tell(workload, Severity.NORMAL, reason, note, note)
+        self._record(workload, Severity.NORMAL, reason, note, note)
 
     def forget(self, uid: str) -> None:
-        """What was wrong is over: should it come again, it is news."""
-        for known in [known for known in self._told if known[0] == uid]:
-            del self._told[known]
+        """Report the same again if it comes back."""
+        for subject in [subject for subject in self._recorded if subject[0] == uid]:
+            del self._recorded[subject]
 
-    def _tell(self, workload: Workload, severity: Severity, reason: str, note: str, news: object) -> None:
-        about = (workload.metadata.uid, reason)
-        if self._told.get(about) == news:
+    def _record(self, workload: Workload, severity: Severity, reason: str, note: str, news: object) -> None:
+        subject = (workload.metadata.uid, reason)
+        if self._recorded.get(subject) == news:
             return
-        self._told[about] = news
+        self._recorded[subject] = news
         _log.info(reason, workload=str(key_of(workload)), note=note)
         self._recorder.record(reference_to(_resource(workload), workload), severity, reason, note)
 

@@ -1,7 +1,7 @@
-"""Which workloads `rollouts` and `scaledown` look at next, and which budgets' numbers are held back for them meanwhile.
+"""Queue of workloads for the rollout and the scale-down controller, with the budgets that each workload holds.
 
-Both are woken by changes of their workloads and pods; and by any change that touches a budget they hold, since what they
-are about to reserve carries the new numbers, and nothing else is published that would tell them.
+Changes of workloads and pods enqueue a workload. So does any change of a budget that it holds: while a budget is held,
+rising numbers are not published, because the next reservation carries them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from zonewise.kube.watch.cache import Cache
 from zonewise.objects import Key
 from zonewise.objects.apps import DaemonSet, ReplicaSet, StatefulSet
 
-TOGETHER_SECONDS: Final = 0.03
-"""Changes of pods come in handfuls: they are looked at together."""
+BATCH_SECONDS: Final = 0.03
+"""Changes of pods come in bursts, which are handled together."""
 
 W = TypeVar("W", bound=ReplicaSet | StatefulSet | DaemonSet)
 Reconcile = Callable[[WorkloadKey], Awaitable[float | None]]
 
 
 class WorkloadQueue(Generic[W]):
-    """`caches` by kind: the workloads it is about. Made before these run."""
+    """`caches` by kind: the workloads to reconcile. Create it before these run."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class WorkloadQueue(Generic[W]):
         self._queue: WorkQueue[WorkloadKey] = WorkQueue(name, backoff=backoff)
         self._controller = Controller(name, self._queue, reconcile, workers=4)
 
-    def follow(self, sources: DisruptionInformers, workloads: WorkloadInformers) -> None:
+    def watch(self, informers: DisruptionInformers, workloads: WorkloadInformers) -> None:
         workloads.on_workload_dirty(self._workload_changed)
-        sources.on_budget_dirty(self._budget_changed)
+        informers.on_budget_dirty(self._budget_changed)
 
     async def run(self) -> None:
-        """All of them, then whatever changes; until cancelled. Others may have led before: nothing is held yet."""
+        """Reconciles all workloads, then those that change; until cancelled. Holds of an earlier run are dropped."""
         self._holding.clear()
         for kind, cache in self._caches.items():
             for key in cache.keys():  # noqa: SIM118 - a cache is no dict
@@ -59,7 +59,7 @@ class WorkloadQueue(Generic[W]):
         return cache.get(key.key) if cache is not None else None
 
     def hold(self, key: WorkloadKey, budgets: Collection[Key]) -> None:
-        """These for the workload, and no others."""
+        """Holds exactly these budgets for the workload."""
         before = self._holding.get(key, set())
         for budget in set(budgets) - before:
             self._reservations.hold(budget, str(key))
@@ -76,9 +76,9 @@ class WorkloadQueue(Generic[W]):
 
     def _workload_changed(self, key: WorkloadKey) -> None:
         if key.kind in self._caches:
-            self._queue.add_after(key, TOGETHER_SECONDS)
+            self._queue.add_after(key, BATCH_SECONDS)
 
     def _budget_changed(self, budget: Key) -> None:
         for key, budgets in self._holding.items():
             if budget in budgets:
-                self._queue.add_after(key, TOGETHER_SECONDS)
+                self._queue.add_after(key, BATCH_SECONDS)

@@ -1,7 +1,7 @@
-"""The arithmetic of a budget: from slots and healthy pods per domain to how many may leave each. Pure.
+"""Allowed disruptions per domain, computed from slots and healthy pods. Pure.
 
-`census` makes the tally from pods; whoever charges a pod changes the tally and asks here again, so the leader's full
-count and a webhook's quick step give the same numbers. A budget without a term gives stock's numbers exactly.
+`count` makes the tally from pods. A charge changes the tally and is computed here as well, so the leader's full count and
+a webhook's single step give the same numbers. A budget without a term gives exactly the numbers of a stock PDB.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zonewise.disruption.decide.budget import Budget, BudgetDomainKey
 
 
 class DomainFill(NamedTuple):
-    """What a domain holds: `slots` are the pods it ought to have, here or missing; `healthy` those that serve."""
+    """`slots`: pods of a domain that exist or are missing. `healthy`: those that serve."""
 
     slots: int
     healthy: int
@@ -22,9 +22,9 @@ class DomainFill(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainCount:
-    """`expected`: wanted by all owners. `surplus`: pods beyond that, by owner. `unplaced`: missing, nobody knows where.
+    """`expected`: wanted by all owners. `surplus`: pods beyond that, by owner. `unplaced`: missing from an unknown domain.
 
-    `outside`: slots of the same owners where the budget does not apply; they share in a scale-down.
+    `outside`: slots of the same owners in domains that the budget does not cover; they take part in a scale-down.
     """
 
     expected: int = 0
@@ -36,19 +36,19 @@ class DomainCount:
     outside: Mapping[str, int] = field(default_factory=dict)
 
     def charged(self, domain: str, owner: str) -> DomainCount:
-        """With one more pod promised away. Where its owner has too many, the pod takes its slot along."""
+        """With one more pod charged. If its owner has a surplus, the pod takes its slot along."""
         slots, healthy = self.domains.get(domain, DomainFill(0, 0))
         left = self.surplus.get(owner, 0)
         filling = DomainFill(max(0, slots - 1) if left else slots, max(0, healthy - 1))
-        surplus = {known: pods - (known == owner) for known, pods in self.surplus.items()}
-        surplus = {known: pods for known, pods in surplus.items() if pods}
+        surplus = {uid: pods - (uid == owner) for uid, pods in self.surplus.items()}
+        surplus = {uid: pods for uid, pods in surplus.items() if pods}
         outside = self.outside if surplus else {}
         return replace(self, domains={**self.domains, domain: filling}, surplus=surplus, outside=outside)
 
 
 @dataclass(frozen=True, slots=True)
 class DomainAllowance:
-    """`target` is the domain's share once any surplus has left; `desired` how many of it must be healthy."""
+    """`target`: the domain's share once any surplus has left. `desired`: how many of it must be healthy."""
 
     name: str
     slots: int
@@ -68,7 +68,7 @@ class DomainAllowance:
 
 @dataclass(frozen=True, slots=True)
 class BudgetAllowance:
-    """What a budget publishes. `outside_surplus` are the domains it does not cover that have pods to give."""
+    """What a budget publishes. `outside_surplus`: domains it does not cover that have more pods than their share."""
 
     tally: DomainCount
     domains: Mapping[str, DomainAllowance]
@@ -86,11 +86,11 @@ class BudgetAllowance:
     def desired(self) -> int:
         return sum(domain.desired for domain in self.domains.values())
 
-    def gives(self, place: BudgetDomainKey) -> bool:
-        """Whether the place has more pods than its share."""
-        if not place.covered:
-            return place.domain in self.outside_surplus
-        return place.domain in self.domains and self.domains[place.domain].surplus > 0
+    def has_surplus(self, domain_key: BudgetDomainKey) -> bool:
+        """Whether the domain has more pods than its share."""
+        if not domain_key.covered:
+            return domain_key.domain in self.outside_surplus
+        return domain_key.domain in self.domains and self.domains[domain_key.domain].surplus > 0
 
     @property
     def any_surplus(self) -> bool:
@@ -102,7 +102,7 @@ class BudgetAllowance:
 NO_NUMBERS: Final = BudgetAllowance(DomainCount(), {})
 
 
-def work_out(budget: Budget, tally: DomainCount) -> BudgetAllowance:
+def compute_allowance(budget: Budget, tally: DomainCount) -> BudgetAllowance:
     targets = _targets(budget, tally)
     domains = {
         name: _domain(budget, tally, name, filling, targets[BudgetDomainKey(name, covered=True)])
@@ -113,20 +113,20 @@ def work_out(budget: Budget, tally: DomainCount) -> BudgetAllowance:
 
 
 def charge(budget: Budget, numbers: BudgetAllowance, domain: str, owner: str) -> BudgetAllowance:
-    """The numbers once one more pod of a domain is promised away; mostly those of that domain alone change.
+    """The numbers with one more pod of a domain charged. Usually only those of that domain change.
 
-    A wave over thousands of domains takes as many steps, so a step must not work out all of them.
+    A wave over thousands of domains takes as many steps, so a step must not compute all of them.
     """
     tally = numbers.tally.charged(domain, owner)
     target = _only_change(budget, numbers, tally, domain)
     if target is None:
-        return work_out(budget, tally)
+        return compute_allowance(budget, tally)
     own = _domain(budget, tally, domain, tally.domains[domain], target)
     return replace(numbers, tally=tally, domains={**numbers.domains, domain: own})
 
 
 def _only_change(budget: Budget, numbers: BudgetAllowance, tally: DomainCount, domain: str) -> int | None:
-    """The domain's new target where nothing but its own numbers change, otherwise None."""
+    """The domain's new target if only its own numbers change, otherwise None."""
     before = numbers.domains.get(domain)
     if before is None or not budget.split_keys:
         return None
@@ -140,18 +140,18 @@ def _only_change(budget: Budget, numbers: BudgetAllowance, tally: DomainCount, d
 
 def _domain(budget: Budget, tally: DomainCount, name: str, filling: DomainFill, target: int) -> DomainAllowance:
     desired = budget.desired(target)
-    spare = spared(budget, tally, filling.healthy, desired)
+    spare = spare_pods(budget, tally, filling.healthy, desired)
     allowed = 0 if budget.frozen or _without_base(budget, tally) else max(0, spare)
     return DomainAllowance(name, filling.slots, target, filling.healthy, desired, allowed)
 
 
-def spared(budget: Budget, tally: DomainCount, healthy: int, desired: int) -> int:
-    """What is missing from nobody knows where may be missing here, unless so many healthy ones are all that is asked."""
+def spare_pods(budget: Budget, tally: DomainCount, healthy: int, desired: int) -> int:
+    """Unplaced missing pods may be missing here, so they lower every domain; not so with minAvailable."""
     return healthy - desired - (tally.unplaced if budget.maximum is not None else 0)
 
 
 def _without_base(budget: Budget, tally: DomainCount) -> bool:
-    """No controller says how many pods there should be, so only a plain number of them for all can be kept."""
+    """No controller tells how many pods there should be, so only a plain minimum over all pods can be kept."""
     plain = budget.whole and budget.minimum is not None and not budget.minimum.percent
     return tally.expected == 0 and tally.unmanaged > 0 and not plain
 
@@ -164,7 +164,7 @@ def _targets(budget: Budget, tally: DomainCount) -> dict[BudgetDomainKey, int]:
     if not budget.split_keys:
         return _shares(slots, max(0, sum(slots.values()) - sum(tally.surplus.values())))
     level = _level(tally)
-    return {place: count if level is None else min(count, level) for place, count in slots.items()}
+    return {domain_key: count if level is None else min(count, level) for domain_key, count in slots.items()}
 
 
 def _level(tally: DomainCount) -> int | None:
@@ -174,11 +174,11 @@ def _level(tally: DomainCount) -> int | None:
 
 def _shares(slots: Mapping[BudgetDomainKey, int], staying: int) -> dict[BudgetDomainKey, int]:
     total = sum(slots.values())
-    return {place: -(-count * staying // total) if total else 0 for place, count in slots.items()}
+    return {domain_key: -(-count * staying // total) if total else 0 for domain_key, count in slots.items()}
 
 
 def level_down(slots: Iterable[int], staying: int) -> int | None:
-    """The highest level that no domain need exceed for `staying` pods to remain; None where all may stay as they are."""
+    """The highest level that no domain need exceed for `staying` pods to remain; None if all may stay as they are."""
     rising = sorted(slots)
     if sum(rising) <= staying:
         return None
@@ -194,10 +194,7 @@ def level_down(slots: Iterable[int], staying: int) -> int | None:
 def _spare_whole_domains(
     budget: Budget, tally: DomainCount, domains: dict[str, DomainAllowance]
 ) -> dict[str, DomainAllowance]:
-    """Where enough domains are disrupted already, those that are whole stay so.
-
-    A pod that is missing from nobody knows where may be missing from one more.
-    """
+    """Once enough domains are disrupted, the whole ones stay whole. An unplaced missing pod may disrupt one more domain."""
     disrupted = sum(domain.disrupted for domain in domains.values()) + (tally.unplaced > 0)
     if budget.max_disrupted_domains is None or disrupted < budget.max_disrupted_domains:
         return domains

@@ -1,7 +1,7 @@
-"""A budget as its owner meant it: the spec read and checked, and the domain each node falls in under it. Pure.
+"""Parsed and checked spec of a TopologyDisruptionBudget, and the domain of each node under it. Pure.
 
-First in the flow: whoever counts, judges or plans asks a `Budget`, never the object. The CRD refuses at admission
-what this module would refuse, with the same advice; it checks again because an object may be older than its CRD.
+Counts, verdicts and plans use a `Budget`, never the object. The CRD refuses at admission what this module refuses, with
+the same advice. It is checked again here because an object may be older than its CRD.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ EVERYWHERE: Final = "all"
 """The one domain of a budget without a term."""
 
 POOL: Final = "pool"
-"""The one domain of a budget whose term says where it applies but not how to split that."""
+"""The one domain of a budget whose term selects nodes and does not split them."""
 
 E = TypeVar("E", bound=StrEnum)
 
 
 class BudgetError(ZonewiseError):
-    """A budget's spec can't be read; `problems` has one line per wrong field, each saying what to write."""
+    """A budget's spec is invalid; `problems` has one line per wrong field, each with what to write."""
 
     def __init__(self, key: Key, problems: tuple[str, ...]) -> None:
         super().__init__(f"TopologyDisruptionBudget {key}: {'; '.join(problems)}")
@@ -50,7 +50,7 @@ class Enforcement(StrEnum):
 
 
 class DisruptionKind(StrEnum):
-    """Which requests a budget answers; all others are counted, never refused."""
+    """The requests that a budget limits; all others are counted, never refused."""
 
     EVICTIONS = "Evictions"
     CONTROLLER_DELETES = "ControllerDeletes"
@@ -64,21 +64,21 @@ class UnhealthyPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of pods, or a percentage of them that rounds up, as stock rounds both of its fields."""
+    """A number of pods, or a percentage that rounds up, as in both fields of a stock PDB."""
 
     number: int
     percent: bool = False
 
     @classmethod
-    def parse(cls, written: int | str) -> Amount:
+    def parse(cls, value: int | str) -> Amount:
         """Raises ValueError with advice."""
-        text = str(written)
+        text = str(value)
         digits = text.removesuffix("%")
-        percent = isinstance(written, str) and text.endswith("%")
-        if isinstance(written, bool) or not (digits.isascii() and digits.isdigit()) or (percent and int(digits) > 100):
-            raise ValueError(f"{written!r} is not an amount; write a number such as 1 or a percentage such as '25%'")
-        if isinstance(written, str) and not percent:
-            raise ValueError(f"{written!r} is text; write the number {digits} without quotes, or '{digits}%'")
+        percent = isinstance(value, str) and text.endswith("%")
+        if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()) or (percent and int(digits) > 100):
+            raise ValueError(f"{value!r} is not an amount; write a number such as 1 or a percentage such as '25%'")
+        if isinstance(value, str) and not percent:
+            raise ValueError(f"{value!r} is text; write the number {digits} without quotes, or '{digits}%'")
         return cls(int(digits), percent)
 
     def of(self, whole: int) -> int:
@@ -89,9 +89,9 @@ class Amount:
 
 
 class BudgetDomainKey(NamedTuple):
-    """Where a budget finds a pod: a domain it covers, or one of the same name that it leaves alone.
+    """The domain of a pod under a budget, and whether the budget covers it.
 
-    The name joins the values of the split keys with slashes; it is empty where a node lacks one of them.
+    The name joins the values of the split keys with slashes; it is empty if the node lacks one of them.
     """
 
     domain: str
@@ -100,7 +100,7 @@ class BudgetDomainKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Exactly one of `minimum` and `maximum` is set. `term` has today's spelling of zone and region in its keys."""
+    """Exactly one of `minimum` and `maximum` is set. The keys of `term` use the current zone and region labels."""
 
     key: Key
     uid: str = ""
@@ -116,13 +116,13 @@ class Budget:
     apply_to: frozenset[DisruptionKind] = frozenset({DisruptionKind.EVICTIONS, DisruptionKind.CONTROLLER_DELETES})
 
     @classmethod
-    def parse(cls, written: TopologyDisruptionBudget) -> Budget:
+    def parse(cls, value: TopologyDisruptionBudget) -> Budget:
         """Raises BudgetError with every problem found."""
-        return _parse(written)
+        return _parse(value)
 
     @property
     def whole(self) -> bool:
-        """Without term and keys it is a stock budget: one domain, measured against all wanted replicas."""
+        """Without term and keys it works like a stock PDB: one domain, measured against all wanted replicas."""
         return self.term is None and not self.split_keys
 
     @property
@@ -146,8 +146,8 @@ class Budget:
         assert self.minimum is not None
         return self.minimum.of(target)
 
-    def place(self, node_labels: Mapping[str, str], node_name: str = "") -> BudgetDomainKey:
-        """Where a pod on this node counts. Old spellings of zone and region are today's, in the term and on nodes."""
+    def domain_key(self, node_labels: Mapping[str, str], node_name: str = "") -> BudgetDomainKey:
+        """The domain of a pod on this node. Old zone and region labels count as the current ones, in the term and on nodes."""
         labels = canonical_labels(node_labels)
         covered = self.term is None or self.term.matches(labels, node_name)
         if not self.split_keys:
@@ -158,9 +158,9 @@ class Budget:
         return BudgetDomainKey("/".join(value or "" for value in values), covered)
 
 
-def _parse(written: TopologyDisruptionBudget) -> Budget:
-    spec, problems = written.spec, list[str]()
-    key = Key(written.metadata.namespace, written.metadata.name)
+def _parse(value: TopologyDisruptionBudget) -> Budget:
+    spec, problems = value.spec, list[str]()
+    key = Key(value.metadata.namespace, value.metadata.name)
     minimum = _amount(spec.min_available, "spec.minAvailable", problems)
     maximum = _amount(spec.max_unavailable, "spec.maxUnavailable", problems)
     if (spec.min_available is None) == (spec.max_unavailable is None):
@@ -179,13 +179,13 @@ def _parse(written: TopologyDisruptionBudget) -> Budget:
     unhealthy = _choice(
         UnhealthyPolicy, spec.unhealthy_pod_eviction_policy, "spec.unhealthyPodEvictionPolicy", problems
     )
-    apply_to = frozenset(_choice(DisruptionKind, reach, "spec.applyTo", problems) for reach in spec.apply_to)
+    apply_to = frozenset(_choice(DisruptionKind, kind, "spec.applyTo", problems) for kind in spec.apply_to)
     if problems:
         raise BudgetError(key, tuple(problems))
     return Budget(
         key=key,
-        uid=written.metadata.uid,
-        generation=written.metadata.generation,
+        uid=value.metadata.uid,
+        generation=value.metadata.generation,
         selector=selector,
         term=term,
         split_keys=split_keys,
@@ -198,11 +198,11 @@ def _parse(written: TopologyDisruptionBudget) -> Budget:
     )
 
 
-def _amount(written: int | str | None, path: str, problems: list[str]) -> Amount | None:
-    if written is None:
+def _amount(value: int | str | None, path: str, problems: list[str]) -> Amount | None:
+    if value is None:
         return None
     try:
-        return Amount.parse(written)
+        return Amount.parse(value)
     except ValueError as error:
         problems.append(f"{path}: {error}")
         return None
@@ -224,25 +224,29 @@ def _term(spec: TopologyDisruptionBudgetSpec, problems: list[str]) -> NodeSelect
     except SelectorError as error:
         problems += error.problems
         return None
-    return replace(term, match_expressions=tuple(_todays(requirement) for requirement in term.match_expressions))
+    return replace(term, match_expressions=tuple(_canonical(requirement) for requirement in term.match_expressions))
 
 
-def _todays(requirement: Requirement) -> Requirement:
+def _canonical(requirement: Requirement) -> Requirement:
     return replace(requirement, key=canonical_key(requirement.key))
 
 
 def _split_keys(
     spec: TopologyDisruptionBudgetSpec, term: NodeSelectorTerm | None, problems: list[str]
 ) -> tuple[str, ...]:
-    """The keys of which each value is a domain: those that must exist, in their order, unless the spec names others."""
+    """The keys whose values make domains: those with operator Exists, in their order, unless the spec names others."""
     problems += [f"spec.domainKeys: {problem}" for key in spec.domain_keys if (problem := key_problem(key))]
-    required = [known.key for known in term.match_expressions if known.operator is Operator.EXISTS] if term else []
+    required = (
+        [requirement.key for requirement in term.match_expressions if requirement.operator is Operator.EXISTS]
+        if term
+        else []
+    )
     return tuple(dict.fromkeys(canonical_key(key) for key in spec.domain_keys or required))
 
 
-def _choice(kind: type[E], written: str, path: str, problems: list[str]) -> E:
+def _choice(kind: type[E], value: str, path: str, problems: list[str]) -> E:
     for choice in kind:
-        if choice == written:
+        if choice == value:
             return choice
-    problems.append(f"{path}: {written!r} is unknown; write one of {', '.join(kind)}")
+    problems.append(f"{path}: {value!r} is unknown; write one of {', '.join(kind)}")
     return next(iter(kind))

@@ -1,9 +1,9 @@
-"""How long requests for one budget gather before the next write: not at all, unless races for it are lost. Pure.
+"""Delay between two writes of a contended budget, during which requests gather; zero without conflicts. Pure.
 
-`charges` keeps one per budget while requests for it come. Several webhooks that charge one budget lose races to each
-other, and a write that is lost costs the API server as much as one that is stored. Every lost one makes the pause longer
-by the time that a write takes, every stored one shorter by a quarter of that: so it settles where one in five is lost,
-however many write and however fast the server is, or at the longest pause.
+`webhook.charger` keeps one per budget while requests come. Several webhooks that charge one budget conflict, and a write
+that conflicts costs the API server as much as one that is stored. Every conflict makes the delay longer by the time of one
+write, every stored write shorter by a quarter of that. So it settles where one write in five conflicts, however many
+webhooks write and however fast the server is, or at the longest delay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 LONGEST_SECONDS: Final = 0.1
 _STORED: Final = 0.25
 _MOST_STEPS: Final = 16.0
-"""No more than that is remembered of a storm."""
+"""Limits how long a storm of conflicts has an effect."""
 
 
 @dataclass(slots=True)
@@ -30,6 +30,6 @@ class ContentionDelay:
         self._steps = min(_MOST_STEPS, self._steps + 1.0)
 
     def stored(self, seconds: float) -> None:
-        """It took so long."""
+        """A write was stored within `seconds`."""
         self._steps = max(0.0, self._steps - _STORED)
         self._write_seconds = seconds

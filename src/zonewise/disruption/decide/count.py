@@ -1,9 +1,9 @@
-"""Counts the pods of one budget: how many slots each domain has, and how many of them serve. Pure.
+"""Pod count of one budget: the slots of each domain, and how many of them serve. Pure.
 
-Between the caches and the arithmetic of `numbers`. A slot is a pod that is there or one that is missing; a missing one
-is owed to the domain that lost it, which is known from how many slots an owner had there when it was last counted, and
-at first sight from terminating pods and from the ledger. Where several domains may have lost the one that is missing,
-each owes it; where none can be named, it counts in every domain.
+A slot is a pod that exists or one that is missing. A missing pod counts in the domain that lost it. That is known from
+the slots that its owner had there at the last count, and at the first count from terminating pods and from the ledger. If
+several domains may have lost the missing pod, it counts in each; if none can be named, it counts in every domain.
+`allowance` computes from the slots how many pods may leave.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from zonewise.disruption.decide.allowance import BudgetAllowance, DomainCount, DomainFill, work_out
+from zonewise.disruption.decide.allowance import BudgetAllowance, DomainCount, DomainFill, compute_allowance
 from zonewise.disruption.decide.budget import EVERYWHERE, POOL, Budget, BudgetDomainKey
 from zonewise.disruption.decide.ledger import Ledger
 from zonewise.disruption.decide.pods import (
@@ -30,18 +30,18 @@ MOST_DEPARTURES: Final = 2000
 
 _UNMANAGED: Final = ""
 _ORDERED: Final = "StatefulSet"
-"""The kind whose pods go and come back by their ordinals."""
+"""The kind that deletes and recreates its pods by ordinal."""
 
-Places = Mapping[tuple[str, BudgetDomainKey], int]
-"""The slots that an owner (by uid) had in a place when last counted; the leader hands each count to the next."""
+OwnerSlots = Mapping[tuple[str, BudgetDomainKey], int]
+"""The slots that an owner (by uid) had in a domain at the last count; the leader passes them on to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """`missing` of an owner's `slots` in a place are of pods that are not there; lets the next leader count on."""
+    """`missing` of an owner's `slots` in a domain have no pod; published so that the next leader can continue the count."""
 
     owner: str
-    place: BudgetDomainKey
+    domain_key: BudgetDomainKey
     missing: int
     slots: int
 
@@ -49,51 +49,57 @@ class Departure:
 @dataclass(frozen=True, slots=True)
 class PodCount:
     numbers: BudgetAllowance
-    places: Places
+    owner_slots: OwnerSlots
     departures: tuple[Departure, ...]
 
 
-def places_of(departures: Iterable[Departure]) -> Places:
-    """What a new leader knows of the slots there were."""
-    return {(departure.owner, departure.place): departure.slots for departure in departures}
+def owner_slots_of(departures: Iterable[Departure]) -> OwnerSlots:
+    """The slots that a new leader learns from the status."""
+    return {(departure.owner, departure.domain_key): departure.slots for departure in departures}
 
 
 def count(
     budget: Budget,
     pods: Iterable[PodFacts],
-    atlas: NodeDomains,
+    node_domains: NodeDomains,
     workloads: Workloads,
     ledger: Ledger,
-    places: Places,
+    owner_slots: OwnerSlots,
     *,
-    ledger_tells: bool = True,
+    use_ledger: bool = True,
     slots_before: Mapping[str, int] | None = None,
 ) -> PodCount:
-    """`pods` are those the budget selects, in any order; one pass over them. `places` are of the same term and keys.
+    """`pods` are those the budget selects, in any order; one pass over them. `owner_slots` must be of the same term and keys.
 
-    `ledger_tells`: whether the ledger knows of pods that left and `places` does not, in domains of the same term and keys.
-    `slots_before`: of each domain, when they were last published; None where that is not known or `places` knows better.
+    `use_ledger`: whether the ledger has pods that left and that `owner_slots` does not cover, with the same term and keys.
+    `slots_before`: the slots of each domain as last published; None if unknown, or if `owner_slots` is more recent.
     """
-    crowd = _look_at(budget, pods, atlas, workloads, ledger)
-    _add_owners_without_pods(crowd, workloads, places)
-    if ledger_tells:
-        _add_gone_entries(crowd, ledger, places)
+    selected = _collect(budget, pods, node_domains, workloads, ledger)
+    _add_owners_without_pods(selected, workloads, owner_slots)
+    if use_ledger:
+        _add_gone_entries(selected, ledger, owner_slots)
     if slots_before is not None:
-        _leave_out_replaced(crowd, slots_before)
+        _drop_replaced(selected, slots_before)
     slots = _Slots()
-    held = _by_owner(places)
-    for owner, group in crowd.groups.items():
-        _settle(owner, group, held.get(owner, {}), slots, only_certain=budget.max_disrupted_domains is not None)
-    _let_charges_take_surplus(budget, crowd, atlas, workloads, ledger, slots)
-    tally = _tally(budget, crowd, slots)
-    return PodCount(work_out(budget, tally), slots.places, _departures(crowd, slots))
+    by_owner = _by_owner(owner_slots)
+    for owner, group in selected.groups.items():
+        _settle(
+            owner,
+            group,
+            by_owner.get(owner, {}),
+            slots,
+            only_certain=budget.max_disrupted_domains is not None,
+        )
+    _charge_surplus(budget, selected, node_domains, workloads, ledger, slots)
+    tally = _tally(budget, selected, slots)
+    return PodCount(compute_allowance(budget, tally), slots.owner_slots, _departures(selected, slots))
 
 
 @dataclass(slots=True)
 class _Group:
-    """The pods of one owner. `owing` are places where one is seen leaving or known to have left.
+    """The pods of one owner. `owing`: domains where a pod terminates or is known to have left.
 
-    `beyond`: pods that a StatefulSet gives up by their ordinals. They are no part of the rest: it may lack others meanwhile.
+    `beyond`: pods whose ordinals a StatefulSet gives up. They are counted apart, since it may lack others meanwhile.
     """
 
     desired: int
@@ -108,10 +114,10 @@ class _Group:
 
 
 @dataclass(slots=True)
-class _Heads:
-    """How many pods one controller has on one node; `example` is one of them. Unscheduled ones share a node of none.
+class _NodeGroup:
+    """The pods of one controller on one node; `example` is one of them. Unscheduled pods share the empty node name.
 
-    Those that a StatefulSet gives up by their ordinals, `beyond`, are counted apart.
+    `beyond`: the pods whose ordinals a StatefulSet gives up, counted apart.
     """
 
     example: PodFacts
@@ -122,8 +128,8 @@ class _Heads:
 
 
 @dataclass(slots=True)
-class _Crowd:
-    """`present` are the charged pods that are there. `excess`: what a controller has beyond what it wants itself."""
+class _PodGroups:
+    """`present`: the charged pods that exist. `excess`: pods of a controller beyond its own replicas."""
 
     groups: dict[str, _Group] = field(default_factory=dict)
     healthy: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
@@ -134,18 +140,18 @@ class _Crowd:
 
 @dataclass(slots=True)
 class _Slots:
-    places: dict[tuple[str, BudgetDomainKey], int] = field(default_factory=dict)
-    by_place: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
+    owner_slots: dict[tuple[str, BudgetDomainKey], int] = field(default_factory=dict)
+    by_domain: dict[BudgetDomainKey, int] = field(default_factory=lambda: defaultdict(int))
     surplus: dict[str, int] = field(default_factory=dict)
     unplaced: int = 0
 
 
-def _look_at(
-    budget: Budget, pods: Iterable[PodFacts], atlas: NodeDomains, workloads: Workloads, ledger: Ledger
-) -> _Crowd:
-    """The only pass over the pods. It counts by controller and node, which are few, and looks up the rest for those."""
-    crowd = _Crowd()
-    heads: dict[tuple[str, str, bool], _Heads] = {}
+def _collect(
+    budget: Budget, pods: Iterable[PodFacts], node_domains: NodeDomains, workloads: Workloads, ledger: Ledger
+) -> _PodGroups:
+    """The only pass over the pods. Groups them by controller and node, which are few, and looks up the rest per group."""
+    selected = _PodGroups()
+    node_groups: dict[tuple[str, str, bool], _NodeGroup] = {}
     for pod in pods:
         if pod.stage is PodStage.ENDED:
             continue
@@ -157,90 +163,92 @@ def _look_at(
             and is_beyond(pod.name, workload.ordinals)
         )
         at = ("" if controller is None else controller.uid, pod.node, beyond)
-        here = heads.get(at)
-        if here is None:
-            here = heads[at] = _Heads(pod, beyond)
-        here.matched += 1
+        node_group = node_groups.get(at)
+        if node_group is None:
+            node_group = node_groups[at] = _NodeGroup(pod, beyond)
+        node_group.matched += 1
         if pod.uid in ledger:
-            crowd.present[pod.uid] = pod
+            selected.present[pod.uid] = pod
         if pod.terminating:
-            here.terminating += 1
+            node_group.terminating += 1
         elif pod.ready and not pod.disruption_target and not pod.granted and pod.uid not in ledger:
-            here.healthy += 1
-    for here in heads.values():
-        _add(crowd, here, budget, atlas, workloads)
-    return crowd
+            node_group.healthy += 1
+    for node_group in node_groups.values():
+        _add(selected, node_group, budget, node_domains, workloads)
+    return selected
 
 
-def _add(crowd: _Crowd, here: _Heads, budget: Budget, atlas: NodeDomains, workloads: Workloads) -> None:
-    workload = workloads.get(here.example.controller_uid)
+def _add(
+    selected: _PodGroups, node_group: _NodeGroup, budget: Budget, node_domains: NodeDomains, workloads: Workloads
+) -> None:
+    workload = workloads.get(node_group.example.controller_uid)
     owner = workload.owner.uid if workload is not None else _UNMANAGED
-    group = crowd.groups.get(owner)
+    group = selected.groups.get(owner)
     if group is None:
-        group = crowd.groups[owner] = _Group.of(workload)
-    crowd.matched += here.matched
+        group = selected.groups[owner] = _Group.of(workload)
+    selected.matched += node_group.matched
     if workload is not None and workload.own is not None:
-        uid = here.example.controller_uid
-        crowd.excess[uid] = crowd.excess.get(uid, -workload.own) + here.matched - here.terminating
-    if not here.example.node:
+        uid = node_group.example.controller_uid
+        selected.excess[uid] = selected.excess.get(uid, -workload.own) + node_group.matched - node_group.terminating
+    if not node_group.example.node:
         return
-    place = atlas.place(budget, here.example)
-    if here.terminating and not here.beyond:
-        group.owing[place] += here.terminating
-    if here.matched > here.terminating:
-        (group.beyond if here.beyond else group.active)[place] += here.matched - here.terminating
-    if here.healthy and atlas.has(here.example.node):
-        crowd.healthy[place] += here.healthy
+    domain_key = node_domains.domain_key(budget, node_group.example)
+    if node_group.terminating and not node_group.beyond:
+        group.owing[domain_key] += node_group.terminating
+    if node_group.matched > node_group.terminating:
+        (group.beyond if node_group.beyond else group.active)[domain_key] += node_group.matched - node_group.terminating
+    if node_group.healthy and node_domains.has(node_group.example.node):
+        selected.healthy[domain_key] += node_group.healthy
 
 
-def _add_owners_without_pods(crowd: _Crowd, workloads: Workloads, places: Places) -> None:
-    """An owner whose pods have all left still wants them back."""
-    for owner, _ in places:
-        if owner not in crowd.groups and (workload := workloads.get(owner)) is not None:
-            crowd.groups[owner] = _Group.of(workload)
+def _add_owners_without_pods(selected: _PodGroups, workloads: Workloads, owner_slots: OwnerSlots) -> None:
+    """An owner whose pods have all left still wants them."""
+    for owner, _ in owner_slots:
+        if owner not in selected.groups and (workload := workloads.get(owner)) is not None:
+            selected.groups[owner] = _Group.of(workload)
 
 
-def _add_gone_entries(crowd: _Crowd, ledger: Ledger, places: Places) -> None:
-    """Charged pods that are gone tell where one is missing, for owners that were not counted there before."""
+def _add_gone_entries(selected: _PodGroups, ledger: Ledger, owner_slots: OwnerSlots) -> None:
+    """Charged pods that are gone show where one is missing, for owners that were not counted there before."""
     for uid, entry in ledger.items():
-        place = BudgetDomainKey(entry.domain, covered=True)
-        group = crowd.groups.get(entry.owner)
-        if uid in crowd.present or group is None or is_beyond(entry.name, group.ordinals):
+        domain_key = BudgetDomainKey(entry.domain, covered=True)
+        group = selected.groups.get(entry.owner)
+        if uid in selected.present or group is None or is_beyond(entry.name, group.ordinals):
             continue
-        if (entry.owner, place) not in places:
-            group.owing[place] += 1
+        if (entry.owner, domain_key) not in owner_slots:
+            group.owing[domain_key] += 1
 
 
-def _leave_out_replaced(crowd: _Crowd, slots_before: Mapping[str, int]) -> None:
-    """A domain with as many pods as it had owes none, though some are seen leaving: else it would be owed there what
-    another domain lost while nobody led.
+def _drop_replaced(selected: _PodGroups, slots_before: Mapping[str, int]) -> None:
+    """A domain with as many pods as before owes none, even if some terminate. Otherwise it would owe what another domain
+    lost while there was no leader.
     """
     active: dict[BudgetDomainKey, int] = defaultdict(int)
-    for group in crowd.groups.values():
+    for group in selected.groups.values():
         for pods in (group.active, group.beyond):
-            for place, number in pods.items():
-                active[place] += number
-    for group in crowd.groups.values():
-        for place, owed in group.owing.items():
-            if place.covered:
-                lacking = slots_before.get(place.domain, 0) - active.get(place, 0)
-                group.owing[place] = min(owed, max(0, lacking))
+            for domain_key, number in pods.items():
+                active[domain_key] += number
+    for group in selected.groups.values():
+        for domain_key, owed in group.owing.items():
+            if domain_key.covered:
+                lacking = slots_before.get(domain_key.domain, 0) - active.get(domain_key, 0)
+                group.owing[domain_key] = min(owed, max(0, lacking))
 
 
-def _by_owner(places: Places) -> dict[str, dict[BudgetDomainKey, int]]:
-    held: dict[str, dict[BudgetDomainKey, int]] = defaultdict(dict)
-    for (owner, place), slots in places.items():
-        held[owner][place] = slots
-    return held
+def _by_owner(owner_slots: OwnerSlots) -> dict[str, dict[BudgetDomainKey, int]]:
+    by_owner: dict[str, dict[BudgetDomainKey, int]] = defaultdict(dict)
+    for (owner, domain_key), slots in owner_slots.items():
+        by_owner[owner][domain_key] = slots
+    return by_owner
 
 
 def _settle(
     owner: str, group: _Group, before: Mapping[BudgetDomainKey, int], slots: _Slots, *, only_certain: bool
 ) -> None:
-    """Spreads what the owner is missing over the places that may have lost it, or notes what it has too many.
+    """Spreads an owner's missing pods over the domains that may have lost them, or records its surplus.
 
-    `only_certain`: one that may be missing from either of two domains makes neither of them a disrupted one, which need
-    not wait for others; it counts as missing from nobody knows where.
+    `only_certain`: a pod that may be missing from either of two domains makes neither of them a disrupted domain, which
+    need not wait for others. It counts as unplaced.
     """
     active = sum(group.active.values())
     if owner == _UNMANAGED:
@@ -252,37 +260,39 @@ def _settle(
     gaps = _gaps(group, before, missing) if missing else {}
     owed = _certain(gaps, missing) if only_certain else gaps
     slots.unplaced += max(0, missing - sum(owed.values()))
-    for place in group.active.keys() | gaps.keys():
-        here = group.active.get(place, 0)
-        slots.places[owner, place] = here + gaps.get(place, 0)
-        slots.by_place[place] += here + owed.get(place, 0)
-    for place, leaving in group.beyond.items():
-        slots.by_place[place] += leaving
+    for domain_key in group.active.keys() | gaps.keys():
+        present = group.active.get(domain_key, 0)
+        slots.owner_slots[owner, domain_key] = present + gaps.get(domain_key, 0)
+        slots.by_domain[domain_key] += present + owed.get(domain_key, 0)
+    for domain_key, leaving in group.beyond.items():
+        slots.by_domain[domain_key] += leaving
 
 
 def _gaps(group: _Group, before: Mapping[BudgetDomainKey, int], missing: int) -> dict[BudgetDomainKey, int]:
-    """No more than is missing is owed by any one place; between places that may owe it, nobody can tell."""
-    lost = {place: slots - group.active.get(place, 0) for place, slots in before.items()}
-    lost |= {place: owed for place, owed in group.owing.items() if place not in before}
-    return {place: min(gap, missing) for place, gap in lost.items() if gap > 0}
+    """No domain owes more than is missing; which of several domains owes it is unknown."""
+    lost = {domain_key: slots - group.active.get(domain_key, 0) for domain_key, slots in before.items()}
+    lost |= {domain_key: owed for domain_key, owed in group.owing.items() if domain_key not in before}
+    return {domain_key: min(gap, missing) for domain_key, gap in lost.items() if gap > 0}
 
 
 def _certain(gaps: Mapping[BudgetDomainKey, int], missing: int) -> dict[BudgetDomainKey, int]:
-    """What is missing from a place even if all the others have lost what they may have lost."""
+    """What a domain misses even if every other domain lost as much as it may have lost."""
     total = sum(gaps.values())
-    return {place: min(gap, max(0, missing - (total - gap))) for place, gap in gaps.items()}
+    return {domain_key: min(gap, max(0, missing - (total - gap))) for domain_key, gap in gaps.items()}
 
 
-def _let_charges_take_surplus(
-    budget: Budget, crowd: _Crowd, atlas: NodeDomains, workloads: Workloads, ledger: Ledger, slots: _Slots
+def _charge_surplus(
+    budget: Budget,
+    selected: _PodGroups,
+    node_domains: NodeDomains,
+    workloads: Workloads,
+    ledger: Ledger,
+    slots: _Slots,
 ) -> None:
-    """A charged pod counts as gone where its owner has too many, unless its controller makes it, or another, again.
-
-    Oldest charges first.
-    """
-    excess = dict(crowd.excess)
+    """A charged pod counts as gone if its owner has a surplus, unless its controller recreates it. Oldest charges first."""
+    excess = dict(selected.excess)
     for uid in ledger:
-        pod = crowd.present.get(uid)
+        pod = selected.present.get(uid)
         if pod is None or not pod.active:
             continue
         controller, workload = pod.controller_uid, workloads.get(pod.controller_uid)
@@ -291,55 +301,55 @@ def _let_charges_take_surplus(
         owner = workload.owner.uid
         if slots.surplus.get(owner, 0) > 0 and excess.get(controller, 1) > 0:
             slots.surplus[owner] -= 1
-            slots.by_place[atlas.place(budget, pod)] -= 1
+            slots.by_domain[node_domains.domain_key(budget, pod)] -= 1
             if controller in excess:
                 excess[controller] -= 1
 
 
-def _tally(budget: Budget, crowd: _Crowd, slots: _Slots) -> DomainCount:
+def _tally(budget: Budget, selected: _PodGroups, slots: _Slots) -> DomainCount:
     domains = {
-        place.domain: DomainFill(count, crowd.healthy.get(place, 0))
-        for place, count in slots.by_place.items()
-        if place.covered
+        domain_key.domain: DomainFill(count, selected.healthy.get(domain_key, 0))
+        for domain_key, count in slots.by_domain.items()
+        if domain_key.covered
     }
     if not budget.split_keys:
         domains.setdefault(EVERYWHERE if budget.whole else POOL, DomainFill(0, 0))
     unplaced = slots.unplaced
-    if len(domains) == 1 and budget.max_disrupted_domains is None:  # else one more domain may be disrupted, unseen
+    if len(domains) == 1 and budget.max_disrupted_domains is None:  # otherwise one more domain may be disrupted
         ((name, filling),) = domains.items()
         domains, unplaced = {name: DomainFill(filling.slots + unplaced, filling.healthy)}, 0
     surplus = {owner: pods for owner, pods in slots.surplus.items() if pods}
-    unmanaged = crowd.groups.get(_UNMANAGED)
+    unmanaged = selected.groups.get(_UNMANAGED)
     return DomainCount(
-        expected=_expected(budget, crowd),
+        expected=_expected(budget, selected),
         uncovered=sum(
             count
-            for group in crowd.groups.values()
+            for group in selected.groups.values()
             for pods in (group.active, group.beyond)
-            for place, count in pods.items()
-            if not place.covered
+            for domain_key, count in pods.items()
+            if not domain_key.covered
         ),
         unmanaged=sum(unmanaged.active.values()) if unmanaged else 0,
         unplaced=unplaced,
         domains=domains,
         surplus=surplus,
-        outside={place.domain: count for place, count in slots.by_place.items() if not place.covered}
+        outside={domain_key.domain: count for domain_key, count in slots.by_domain.items() if not domain_key.covered}
         if surplus
         else {},
     )
 
 
-def _expected(budget: Budget, crowd: _Crowd) -> int:
-    """As stock: a plain minimum asks no controller."""
+def _expected(budget: Budget, selected: _PodGroups) -> int:
+    """As for stock PDBs: a plain minimum needs no controller."""
     if budget.whole and budget.minimum is not None and not budget.minimum.percent:
-        return crowd.matched
-    return sum(group.desired for owner, group in crowd.groups.items() if owner != _UNMANAGED)
+        return selected.matched
+    return sum(group.desired for owner, group in selected.groups.items() if owner != _UNMANAGED)
 
 
-def _departures(crowd: _Crowd, slots: _Slots) -> tuple[Departure, ...]:
+def _departures(selected: _PodGroups, slots: _Slots) -> tuple[Departure, ...]:
     missing = [
-        Departure(owner, place, taken - here, taken)
-        for (owner, place), taken in sorted(slots.places.items())
-        if taken > (here := crowd.groups[owner].active.get(place, 0))
+        Departure(owner, domain_key, taken - present, taken)
+        for (owner, domain_key), taken in sorted(slots.owner_slots.items())
+        if taken > (present := selected.groups[owner].active.get(domain_key, 0))
     ]
     return tuple(missing[-MOST_DEPARTURES:])

@@ -1,7 +1,7 @@
-"""What a drain of nodes will do before anyone runs it: the waves in which pods leave, and what never goes. Pure.
+"""Plan of a node drain: the waves in which pods would leave, and the pods that would never go. Pure.
 
-Plays the drain on a copy of the cluster: each wave is planned as a rollout's wave is, by the judgement of webhooks and by
-what stock PDBs publish; then its pods come back, ready, on other nodes, in the same zone if it has one. Like
+Simulates the drain on a copy of the cluster. Each wave is planned like a wave of a rollout, by the verdicts of webhooks and
+by what stock PDBs publish. Then its pods come back, ready, on other nodes, in the same zone if it has one. Like
 `kubectl drain` it goes node by node, and stays at a node until its last pod has left.
 """
 
@@ -52,8 +52,8 @@ BEHIND: Final = Reason("BehindAnotherNode", "kubectl drain never comes to this n
 class DrainView:
     """As read from a live cluster. `statuses` are what budgets publish, by their keys.
 
-    `guards` says of a namespace whether evictions are asked about there: budgets elsewhere hold nothing.
-    `empty_dirs` are the pods, by uid, that have such a volume.
+    `guards`: whether the eviction webhook covers a namespace; budgets elsewhere hold nothing.
+    `empty_dirs`: uids of the pods that have an emptyDir volume.
     """
 
     pods: Sequence[PodFacts]
@@ -70,9 +70,9 @@ class DrainView:
 
 @dataclass(frozen=True, slots=True)
 class LeavingPlan:
-    """`held_by`: what kept it from going with an earlier wave. `charges`: the budgets it is charged to, and where.
+    """`held_by`: what kept it from going with an earlier wave. `charges`: the budgets it is charged to, with the domain.
 
-    `remarks`: what kubectl drain wants to be told before it takes it.
+    `remarks`: the flags that kubectl drain needs to take it.
     """
 
     pod: PodFacts
@@ -83,7 +83,7 @@ class LeavingPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWave:
-    """`after_others`: it can only go once what is disrupted now is whole again."""
+    """`after_others`: it can only go once the current disruptions are over."""
 
     node: str
     pods: tuple[LeavingPlan, ...]
@@ -104,12 +104,12 @@ class DrainPlan:
 
     @property
     def charges(self) -> bool:
-        """Whether a pod of it goes only if somebody counts: the guard lets none be charged while nobody leads."""
-        return any(each.charges for wave in self.waves for each in wave.pods)
+        """Whether a pod needs a charge: without a leader the guard charges none."""
+        return any(plan.charges for wave in self.waves for plan in wave.pods)
 
 
 def plan_drain(cluster: DrainView, nodes: Sequence[str]) -> DrainPlan:
-    stage = _Stage(cluster, nodes)
+    simulation = _Simulation(cluster, nodes)
     waves: list[PlannedWave] = []
     never: list[StayingPlan] = []
     passed_over: list[StayingPlan] = []
@@ -117,31 +117,31 @@ def plan_drain(cluster: DrainView, nodes: Sequence[str]) -> DrainPlan:
         here = [pod for pod in cluster.pods if pod.node == node and not pod.terminating]
         passed_over += [StayingPlan(pod, (reason,)) for pod in here if (reason := _passed_over(pod))]
         leaving = [pod for pod in here if _passed_over(pod) is None]
-        if any(_is_asked_for_ever(stays) for stays in never):
+        if any(_is_retried(plan) for plan in never):
             never += [StayingPlan(pod, (BEHIND,)) for pod in leaving]
         else:
-            drained, left = stage.drain(node, leaving)
+            drained, left = simulation.drain(node, leaving)
             waves += drained
             never += left
     return DrainPlan(tuple(waves), tuple(never), tuple(passed_over))
 
 
-def _is_asked_for_ever(stays: StayingPlan) -> bool:
-    """After a 429 kubectl drain asks again; any other refusal makes it give the node up and go on to the next."""
-    return any(reason.code != SEVERAL for reason in stays.reasons)
+def _is_retried(plan: StayingPlan) -> bool:
+    """kubectl drain retries after a 429; after any other refusal it gives the node up and takes the next."""
+    return any(reason.code != SEVERAL for reason in plan.reasons)
 
 
 def _passed_over(pod: PodFacts) -> Reason | None:
     return _STAYS_WITH_NODE.get(pod.controller.kind) if pod.controller else None
 
 
-class _Stage:
-    """The copy of the cluster on which the drain is played."""
+class _Simulation:
+    """The copy of the cluster on which the drain is simulated."""
 
     def __init__(self, cluster: DrainView, drained: Iterable[str]) -> None:
         self._cluster = cluster
         self._drained = frozenset(drained)
-        self._atlas = NodeDomains(cluster.nodes)
+        self._node_domains = NodeDomains(cluster.nodes)
         here = [pod for pod in cluster.pods if pod.node in self._drained]
         namespaces = {pod.namespace for pod in here}
         self._pods = {pod.uid: pod for pod in cluster.pods if pod.namespace in namespaces}
@@ -174,30 +174,30 @@ class _Stage:
     def _plan(self, pods: Iterable[PodFacts]) -> Wave:
         self._recounts.clear()
         cases = {budget.key: self._case(budget) for budget in self._budgets}
-        world = ClusterView(
-            atlas=self._atlas,
+        view = ClusterView(
+            node_domains=self._node_domains,
             workloads=self._cluster.workloads,
             selecting=self._selecting,
-            stock=self._stock,
+            pdbs=self._stock,
             peers=self._peers,
             replaced=self._is_replaced,
         )
-        purse = WaveBudget(world, cases, source=ChargeSource.EVICTION)
-        return next_wave([self._candidate(pod) for pod in pods], purse)
+        wave_budget = WaveBudget(view, cases, source=ChargeSource.EVICTION)
+        return next_wave([self._candidate(pod) for pod in pods], wave_budget)
 
     def _case(self, budget: Budget) -> BudgetCase:
-        """As the next leader would count it: what it goes by stands in the status."""
+        """As the next leader would count it from the status."""
         key, pods = budget.key, [pod for pod in self._pods.values() if _selects(budget, pod)]
         ledger, status = self._ledgers.get(key, {}), self._cluster.statuses.get(key, PublishedStatus())
         before = recollect(budget, status, self._before.get(key, Recollection()))
-        census = before.count(budget, pods, self._atlas, self._cluster.workloads, ledger)
-        self._before[key] = replace(before, places=census.places)
-        return BudgetCase(budget, published(budget, census, ledger, (), ""))
+        pod_count = before.count(budget, pods, self._node_domains, self._cluster.workloads, ledger)
+        self._before[key] = replace(before, owner_slots=pod_count.owner_slots)
+        return BudgetCase(budget, published(budget, pod_count, ledger, (), ""))
 
     def _candidate(self, pod: PodFacts) -> WaveCandidate:
         budgets = [budget for budget in self._budgets if _selects(budget, pod)]
-        places = tuple(self._atlas.place(budget, pod) for budget in budgets)
-        alike = (pod.namespace, pod.controller_uid, places) if pod.controller else None
+        domain_keys = tuple(self._node_domains.domain_key(budget, pod) for budget in budgets)
+        alike = (pod.namespace, pod.controller_uid, domain_keys) if pod.controller else None
         return WaveCandidate(pod, str(pod.namespace), (pod.name,), alike)
 
     def _peers(self, pod: PodFacts) -> list[PodFacts]:
@@ -217,7 +217,7 @@ class _Stage:
         return [self._recounted(pdb) for pdb in selecting] if self._settled else selecting
 
     def _recounted(self, pdb: PodDisruptionBudget) -> PodDisruptionBudget:
-        """What it will publish once all pods that leave now are back."""
+        """The PDB with the status it will publish once all leaving pods are back."""
         key = key_of(pdb)
         if key not in self._recounts:
             self._recounts[key] = self._recount(pdb)
@@ -232,7 +232,7 @@ class _Stage:
         return msgspec.structs.replace(pdb, status=status)
 
     def _settle(self) -> None:
-        """All that was under way has ended: terminating and charged pods have come back."""
+        """All current disruptions have ended: terminating and charged pods have come back."""
         charged = {uid for ledger in self._ledgers.values() for uid in ledger}
         charged -= {pod.uid for pod in self._pods.values() if pod.node in self._drained}
         self._replace([pod for pod in self._pods.values() if pod.terminating or pod.uid in charged])
@@ -242,9 +242,9 @@ class _Stage:
     def _replace(self, pods: Iterable[PodFacts]) -> None:
         for pod in pods:
             self._pods.pop(pod.uid, None)
-            node = self._elsewhere(pod)
-            if self._is_missed(pod) and pod.stage is not PodStage.ENDED and node is not None:
-                back = msgspec.structs.replace(
+            node = self._other_node(pod)
+            if self._is_lacking(pod) and pod.stage is not PodStage.ENDED and node is not None:
+                successor = msgspec.structs.replace(
                     pod,
                     uid=f"{pod.uid}+",
                     node=node,
@@ -254,10 +254,10 @@ class _Stage:
                     disruption_target=False,
                     stage=PodStage.RUNNING,
                 )
-                self._pods[back.uid] = back
+                self._pods[successor.uid] = successor
 
-    def _is_missed(self, pod: PodFacts) -> bool:
-        """Whether its controller still lacks one: while a pod terminates, its successor may be there already."""
+    def _is_lacking(self, pod: PodFacts) -> bool:
+        """Whether its controller still lacks a pod: while a pod terminates, its successor may exist already."""
         if not pod.controller:
             return False
         workload = self._cluster.workloads.get(pod.controller_uid)
@@ -265,17 +265,17 @@ class _Stage:
             return True
         if workload.ordinals is not None and ordinal(pod.name) >= 0:
             return comes_back(pod.name, workload.ordinals)
-        wanted = workload.desired if workload.own is None else workload.own
-        return sum(peer.active for peer in self._peers(pod)) < wanted
+        desired = workload.desired if workload.own is None else workload.own
+        return sum(peer.active for peer in self._peers(pod)) < desired
 
     def _leaving(self, pick: WavePick, held_by: Mapping[str, tuple[Reason, ...]]) -> LeavingPlan:
         pod = pick.candidate.pod
-        charges = {budget: entry.domain for budget, entry in pick.payment.charges.items()}
-        keeps = pod.uid in self._cluster.empty_dirs and pod.stage is not PodStage.ENDED
-        remarks = ((UNMANAGED,) if pod.controller is None else ()) + ((EMPTY_DIR,) if keeps else ())
+        charges = {budget: entry.domain for budget, entry in pick.charge.charges.items()}
+        has_empty_dir = pod.uid in self._cluster.empty_dirs and pod.stage is not PodStage.ENDED
+        remarks = ((UNMANAGED,) if pod.controller is None else ()) + ((EMPTY_DIR,) if has_empty_dir else ())
         return LeavingPlan(pod, charges, held_by.get(pod.uid, ()), remarks)
 
-    def _elsewhere(self, pod: PodFacts) -> str | None:
+    def _other_node(self, pod: PodFacts) -> str | None:
         zone = zone_of(self._cluster.nodes.get(pod.node, {}))
         free = sorted(set(self._cluster.nodes) - self._drained - self._cluster.unschedulable)
         near = [name for name in free if zone_of(self._cluster.nodes[name]) == zone]

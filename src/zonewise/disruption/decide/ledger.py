@@ -1,9 +1,9 @@
-"""Which disruptions have been promised and not yet happened: the ledger of one budget, and how its entries age. Pure.
+"""Ledger of one budget: disruptions that are charged and not over yet, and how the entries age. Pure.
 
-An entry is made before a pod is evicted and keyed by the pod's uid, since a StatefulSet gives a name again. It is
-confirmed once the pod is seen leaving, dropped some time after the pod is gone, so that a webhook whose view lags never
-meets a pod that looks healthy and is not charged, and given up when nothing came of it. Ages are counted on the
-leader's own steady clock from what it saw itself, never from the times written down: clocks of machines jump.
+An entry is made before a pod is evicted. Its key is the pod's uid, since StatefulSets reuse names. It is confirmed once
+the pod leaves, and given up if the pod stays. It is dropped some time after the pod is gone, so that a webhook with stale
+caches never finds a pod that looks healthy and is not charged. Ages are measured on the leader's own monotonic clock
+from what it observed itself, never from written times: wall clocks jump.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ChargeSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """`owner` is the uid of the pod's top-level controller; `time` is for people, as the API writes times."""
+    """`owner` is the uid of the pod's top-level controller; `time` is for people, in the API's format."""
 
     uid: str
     name: str = ""
@@ -39,7 +39,7 @@ class LedgerEntry:
     source: ChargeSource = ChargeSource.EVICTION
     confirmed: bool = False
     text: str = field(default="", init=False, repr=False, compare=False)
-    """Its line in the status once somebody has worked it out: a long ledger is written again with every charge."""
+    """Its line in the status, cached: a long ledger is written again with every charge."""
 
 
 Ledger = Mapping[str, LedgerEntry]
@@ -51,7 +51,7 @@ def ledger_of(entries: Iterable[LedgerEntry]) -> Ledger:
 
 
 def charge(ledger: Ledger, entries: Iterable[LedgerEntry]) -> Ledger:
-    """With the entries added; one whose pod is charged already stays as it is, in its place."""
+    """With the entries added; an existing entry of the same pod stays as it is."""
     added = {entry.uid: entry for entry in entries if entry.uid not in ledger}
     return {**ledger, **added}
 
@@ -61,7 +61,7 @@ def refund(ledger: Ledger, uids: Collection[str]) -> Ledger:
 
 
 class ChargeStanding(StrEnum):
-    """What the leader saw of a charged pod."""
+    """What the leader observed of a charged pod."""
 
     WAITING = "Waiting"
     GRANTED = "Granted"
@@ -71,7 +71,7 @@ class ChargeStanding(StrEnum):
 
 
 class PodSighting(NamedTuple):
-    """`charged_at` is the time written in the entry: it tells a charge from a later one of the same pod, nothing more."""
+    """`charged_at` is the time in the entry. It only distinguishes a charge from a later one of the same pod."""
 
     standing: ChargeStanding
     since_seconds: float
@@ -79,12 +79,12 @@ class PodSighting(NamedTuple):
 
 
 Sightings = Mapping[str, PodSighting]
-"""The leader's memory, by uid. A new leader starts with none: every entry then waits its full time again.
+"""The leader's observations by uid. A new leader starts without any: every entry then waits its full time again.
 
-What has ended is remembered as long as it stands in the ledger: not every count is published.
+Ended charges are remembered as long as they are in the ledger, since not every count is published.
 """
 
-_LASTS_SECONDS: Final = {
+_LIFETIME_SECONDS: Final = {
     ChargeStanding.WAITING: UNCONFIRMED_SECONDS,
     ChargeStanding.NEVER_SEEN: UNCONFIRMED_SECONDS,
     ChargeStanding.GONE: GONE_SECONDS,
@@ -93,7 +93,7 @@ _LASTS_SECONDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class UpdatedLedger:
-    """`given_up` are pods that stayed though they were charged; look again at `next_seconds` if nothing wakes before."""
+    """`given_up`: charged pods that stayed. `next_seconds`: when the next entry ages."""
 
     ledger: Ledger
     sightings: Sightings
@@ -101,23 +101,25 @@ class UpdatedLedger:
     next_seconds: float | None = None
 
 
-def tend(ledger: Ledger, sightings: Sightings, pods: Mapping[str, PodFacts], now_seconds: float) -> UpdatedLedger:
-    """The ledger after looking at its pods (by uid, only charged ones matter) at a time of a steady clock."""
+def update_ledger(
+    ledger: Ledger, sightings: Sightings, pods: Mapping[str, PodFacts], now_seconds: float
+) -> UpdatedLedger:
+    """The ledger after observing its pods (by uid; only charged ones matter). `now_seconds` is of a monotonic clock."""
     kept: dict[str, LedgerEntry] = {}
-    seen: dict[str, PodSighting] = {}
+    observed: dict[str, PodSighting] = {}
     given_up: list[LedgerEntry] = []
     for uid, entry in ledger.items():
-        sighting = seen[uid] = _look(entry, pods.get(uid), sightings.get(uid), now_seconds)
+        sighting = observed[uid] = _observe(entry, pods.get(uid), sightings.get(uid), now_seconds)
         if now_seconds < _end_seconds(sighting):
             kept[uid] = _with_confirmation(entry, sighting.standing)
         elif sighting.standing is ChargeStanding.WAITING:
             given_up.append(entry)
-    ends = [end for uid in kept if (end := _end_seconds(seen[uid])) != float("inf")]
-    return UpdatedLedger(kept, seen, tuple(given_up), min(ends, default=None))
+    ends = [end for uid in kept if (end := _end_seconds(observed[uid])) != float("inf")]
+    return UpdatedLedger(kept, observed, tuple(given_up), min(ends, default=None))
 
 
-def _look(entry: LedgerEntry, pod: PodFacts | None, sighted: PodSighting | None, now_seconds: float) -> PodSighting:
-    before = sighted if sighted is not None and sighted.charged_at == entry.time else None
+def _observe(entry: LedgerEntry, pod: PodFacts | None, last: PodSighting | None, now_seconds: float) -> PodSighting:
+    before = last if last is not None and last.charged_at == entry.time else None
     standing = _standing(pod, before)
     if before is not None and before.standing is standing:
         return before
@@ -130,16 +132,16 @@ def _standing(pod: PodFacts | None, before: PodSighting | None) -> ChargeStandin
         return ChargeStanding.NEVER_SEEN if never_seen else ChargeStanding.GONE
     if pod.terminating or pod.disruption_target:
         return ChargeStanding.LEAVING
-    # Its controller may use the grant at any time, so the charge stands as long as the grant does.
+    # Its controller may use the grant at any time, so the charge lasts as long as the grant.
     return ChargeStanding.GRANTED if pod.granted else ChargeStanding.WAITING
 
 
 def _end_seconds(sighting: PodSighting) -> float:
-    return sighting.since_seconds + _LASTS_SECONDS.get(sighting.standing, float("inf"))
+    return sighting.since_seconds + _LIFETIME_SECONDS.get(sighting.standing, float("inf"))
 
 
 def _with_confirmation(entry: LedgerEntry, standing: ChargeStanding) -> LedgerEntry:
-    """What was confirmed stays so once the pod is gone; a pod that is there after all takes it back."""
+    """A confirmation lasts once the pod is gone; a pod that still exists and does not leave undoes it."""
     absent = standing in {ChargeStanding.GONE, ChargeStanding.NEVER_SEEN}
     confirmed = entry.confirmed if absent else standing is ChargeStanding.LEAVING
     return entry if entry.confirmed is confirmed else replace(entry, confirmed=confirmed)

@@ -1,7 +1,7 @@
-"""Which pods of a StatefulSet or DaemonSet that is updated by eviction are still of an old revision. Pure.
+"""Pods of an old revision in a StatefulSet or DaemonSet that is updated by eviction. Pure.
 
-Stock keeps the history and makes the pods: with the strategy OnDelete it waits for somebody to remove the old ones.
-`rollouts` does that, in waves, for workloads that say `zonewise.dev/update: Evict`.
+The stock controller keeps the history and makes the pods. With the strategy OnDelete it waits until the old ones are
+deleted. `controller.rollout` evicts them in waves for workloads with the annotation `zonewise.dev/update: Evict`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _ROLLING: Final = "RollingUpdate"
 
 
 class UpdateError(ZonewiseError):
-    """What a workload says about its update can't be read."""
+    """A workload's update annotations are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadUpdate:
-    """`old` are the pods to remove; `desired` is how many pods the workload wants, `available` how many it has."""
+    """`old`: the pods to evict. `desired`: how many pods the workload wants. `available`: how many serve."""
 
     revision: str
     old: tuple[PodFacts, ...]
     desired: int
     available: int
     kept: int = 0
-    """Pods of an older revision that a partition keeps."""
+    """Pods of an old revision that a partition keeps."""
     early: int = 0
-    """Old pods of a DaemonSet that surges whose successors, beside them on their nodes, are not ready yet."""
+    """Old pods of a surging DaemonSet whose successors on the same node are not ready yet."""
     most: int | None = None
-    """How many may go at once by the workload's own strategy."""
+    """How many may go at once by the workload's strategy."""
 
     @property
     def is_whole(self) -> bool:
@@ -49,8 +49,8 @@ class WorkloadUpdate:
 
 def is_evicting(workload: StatefulSet | DaemonSet) -> bool:
     metadata = workload.metadata
-    asked = metadata.annotations.get(UPDATE) == EVICT
-    return asked and workload.spec.update_strategy.type == _ON_DELETE and metadata.deletion_timestamp is None
+    evicts = metadata.annotations.get(UPDATE) == EVICT
+    return evicts and workload.spec.update_strategy.type == _ON_DELETE and metadata.deletion_timestamp is None
 
 
 def updates_itself(workload: DaemonSet) -> bool:
@@ -58,12 +58,12 @@ def updates_itself(workload: DaemonSet) -> bool:
 
 
 def is_observed(workload: StatefulSet | DaemonSet) -> bool:
-    """Whether stock has looked at the spec as it is: before that nobody knows the new revision."""
+    """Whether the stock controller has observed the spec: before that the new revision is unknown."""
     return workload.status.observed_generation >= workload.metadata.generation
 
 
 def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> WorkloadUpdate:
-    """Raises UpdateError. Pods beyond the replicas are the scale-down's."""
+    """Raises UpdateError. Pods beyond the replicas belong to the scale-down."""
     first = workload.spec.ordinals.start if workload.spec.ordinals else 0
     end = first + workload.spec.replicas
     members = [pod for pod in pods if first <= ordinal(pod.name) < end]
@@ -87,7 +87,7 @@ def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], revision: str) 
 
 
 def newest_revision(workload: DaemonSet, revisions: Iterable[ControllerRevision]) -> str:
-    """The label its new pods carry; a DaemonSet's status does not tell. A rollback renumbers the revision it returns to."""
+    """The revision label of its new pods, which a DaemonSet's status lacks. A rollback renumbers the old revision."""
     own = [
         revision
         for revision in revisions
@@ -98,9 +98,9 @@ def newest_revision(workload: DaemonSet, revisions: Iterable[ControllerRevision]
 
 
 def is_complete(workload: StatefulSet, update: WorkloadUpdate) -> bool:
-    """All pods are of the new revision and there, but the status still names the old one as current.
+    """All pods exist and are of the new revision, but the status still names the old one as current.
 
-    Stock of 1.36 and older never says so by itself with OnDelete.
+    With OnDelete the stock controller of 1.36 and older never updates it.
     """
     status = workload.status
     done = not update.old and not update.kept and update.is_whole
@@ -108,13 +108,13 @@ def is_complete(workload: StatefulSet, update: WorkloadUpdate) -> bool:
 
 
 def partition_of(metadata: Metadata) -> int:
-    written = metadata.annotations.get(PARTITION, "0")
-    if not (written.isascii() and written.isdigit()):
+    value = metadata.annotations.get(PARTITION, "0")
+    if not (value.isascii() and value.isdigit()):
         raise UpdateError(
-            f"{PARTITION} of StatefulSet {metadata.namespace}/{metadata.name} is {written!r}: write the first ordinal"
+            f"{PARTITION} of StatefulSet {metadata.namespace}/{metadata.name} is {value!r}: write the first ordinal"
             " to update, such as '3', or remove it; nothing is updated until then"
         )
-    return int(written)
+    return int(value)
 
 
 def _is_stale(pod: PodFacts, revision: str) -> bool:
@@ -122,19 +122,19 @@ def _is_stale(pod: PodFacts, revision: str) -> bool:
 
 
 def _surges(workload: DaemonSet, desired: int) -> bool:
-    """Whether stock makes the new pod of a node first: then the old one goes for it, and none is away meanwhile."""
+    """Whether the stock controller makes the new pod of a node first, so that none is missing meanwhile."""
     strategy = workload.spec.update_strategy
-    written = strategy.rolling_update.max_surge if strategy.type == _ROLLING and strategy.rolling_update else None
-    return written is not None and Amount.parse(written).of(desired) > 0
+    value = strategy.rolling_update.max_surge if strategy.type == _ROLLING and strategy.rolling_update else None
+    return value is not None and Amount.parse(value).of(desired) > 0
 
 
 def _most(workload: DaemonSet, desired: int, available: int) -> int | None:
-    """As the stock controller bounds its own update, which rounds up and takes at least one."""
+    """As the stock controller limits its own update: rounded up, and at least one."""
     strategy = workload.spec.update_strategy
     if strategy.type != _ROLLING:
         return None
-    written = strategy.rolling_update.max_unavailable if strategy.rolling_update else None
-    unavailable = Amount.parse(1 if written is None else written).of(desired)
+    value = strategy.rolling_update.max_unavailable if strategy.rolling_update else None
+    unavailable = Amount.parse(1 if value is None else value).of(desired)
     return max(0, max(1, unavailable) - (desired - available))
 
 
@@ -143,5 +143,5 @@ def _available(pods: Iterable[PodFacts]) -> int:
 
 
 def ranks(pods: Iterable[PodFacts], cordoned: Mapping[str, bool]) -> dict[str, tuple[int, ...]]:
-    """By uid: the highest ordinal first; on cordoned nodes last, for a drain will take them anyway."""
+    """By uid: the highest ordinal first; pods on cordoned nodes last, since a drain takes them anyway."""
     return {pod.uid: (int(cordoned.get(pod.node, False)), -ordinal(pod.name)) for pod in pods}

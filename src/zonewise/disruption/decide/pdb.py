@@ -1,7 +1,7 @@
-"""What a stock PodDisruptionBudget will say to an eviction, from what it publishes. Pure.
+"""Refusals of stock PodDisruptionBudgets, predicted from their status. Pure.
 
-API servers ask webhooks before they look at PodDisruptionBudgets, and refuse after anything was charged. So the guard,
-`explain` and the planners of waves ask here first, in the order of the API server's own eviction handler.
+API servers call webhooks before they check PodDisruptionBudgets, so a refusal would come after the charge. The guard,
+`explain` and the wave planners therefore check here first, in the order of the API server's own eviction handler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOO_MANY: Final = "This pod has more than one PodDisruptionBudget, which the evi
 
 @dataclass(frozen=True, slots=True)
 class PdbRefusal:
-    """As the API server would answer; `reason` says the same in our words, to whoever plans."""
+    """The API server's answer; `reason` is the same in our words, for plans and events."""
 
     message: str
     reason: Reason
@@ -36,7 +36,7 @@ class PdbRefusal:
 def refusal(
     pod: PodFacts, budgets: Sequence[PodDisruptionBudget], spent: Mapping[Key, int] | None = None
 ) -> PdbRefusal | None:
-    """`budgets`: those that select the pod; `spent`: of what they allow, what is promised to others already."""
+    """`budgets`: those that select the pod. `spent`: how much of their allowance is used by other pods of the wave."""
     if not budgets or pod.terminating or pod.stage is not PodStage.RUNNING:
         return None
     if len(budgets) > 1:
@@ -46,18 +46,18 @@ def refusal(
     if not pod.ready and _lets_unready_go(budget):
         return None
     if status.observed_generation < budget.metadata.generation:
-        told = Reason("StockBudgetNotObserved", f"PodDisruptionBudget {key} was changed and not counted yet")
+        reason = Reason("StockBudgetNotObserved", f"PodDisruptionBudget {key} was changed and not counted yet")
         cause = f"The disruption budget {name} is still being processed by the server."
-        return PdbRefusal(CANNOT_EVICT, told, cause, _NOT_OBSERVED_SECONDS)
+        return PdbRefusal(CANNOT_EVICT, reason, cause, _NOT_OBSERVED_SECONDS)
     if status.disruptions_allowed > (spent or {}).get(key, 0):
         return None
     needs, has = status.desired_healthy, status.current_healthy
-    told = Reason(
+    reason = Reason(
         "StockBudget",
         f"PodDisruptionBudget {key} allows no further disruption: it needs {needs} healthy pods and has {has}",
     )
     cause = f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
-    return PdbRefusal(CANNOT_EVICT, told, cause)
+    return PdbRefusal(CANNOT_EVICT, reason, cause)
 
 
 def _several(budgets: Sequence[PodDisruptionBudget]) -> Reason:

@@ -1,8 +1,8 @@
-"""In which order pods go, where somebody may choose; pure. `waves` asks it for the next pod until no budget allows more.
+"""Order in which the pods of a workload leave; `wave` takes the next pod until no budget allows more. Pure.
 
-A rollout that evicts goes domain by domain, in alphabetical order, so that a rollback comes first to what was updated
-first. A ReplicaSet that shrinks, because it is scaled down or because its Deployment rolls out, gives from the fullest
-domain first, which keeps the spread. The stock controller obeys once the chosen pods have the lowest deletion cost.
+A rollout by eviction goes domain by domain, in alphabetical order, so that a rollback starts with what was updated first.
+A ReplicaSet that shrinks, because it is scaled down or because its Deployment rolls out, gives from the fullest domain
+first, which keeps the spread. The stock controller follows once the chosen pods have the lowest deletion cost.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from enum import StrEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 Domain = str
-"""The domain a pod stands in, as far as order is concerned; empty where its node says nothing."""
+"""The domain of a pod as far as order is concerned; empty if its node has no zone."""
 
 LEAVES_FIRST: Final = -(2**31)
-"""The lowest cost there is: whatever others wrote on other pods, a chosen one goes before them."""
+"""The lowest deletion cost: a chosen pod goes before all others, whatever their costs are."""
 
 
 class PodOrder(StrEnum):
     BY_DOMAIN = "ByDomain"
     FULLEST_FIRST = "FullestFirst"
     AS_GIVEN = "AsGiven"
-    """The workload's controller has an order of its own, which can only be followed, not chosen."""
+    """The workload's controller has a fixed order."""
 
 
 class RankedPod(Protocol):
@@ -37,8 +37,8 @@ class RankedPod(Protocol):
     @property
     def rank(self) -> tuple[int | str, ...]: ...
     @property
-    def turn(self) -> int:
-        """Above 0 if it was refused: higher than that of those refused before it."""
+    def refusal_rank(self) -> int:
+        """Above 0 if it was refused, and higher than the rank of those refused before it."""
         ...
 
 
@@ -46,32 +46,34 @@ R = TypeVar("R", bound=RankedPod)
 
 
 class PodQueue(Generic[R]):
-    """The pods of one workload that may go, one after the other; `went` says which of them do."""
+    """The pods of one workload that may go, one after the other; call `went` for those that do."""
 
     def __init__(
         self,
         pods: Iterable[R],
         order: PodOrder,
         levels: Mapping[Domain, int] | None = None,
-        turn: Callable[[Domain], int] = lambda _domain: 0,
+        refusal_rank: Callable[[Domain], int] = lambda _domain: 0,
     ) -> None:
-        """`levels` are the workload's pods in each domain, those that stay included. `turn` is that of a domain's pods."""
+        """`levels`: the workload's pods in each domain, those that stay included. `refusal_rank`: the rank of a domain."""
         self._order = order
         self._levels = Counter(levels or {})
         self._waiting: dict[Domain, deque[R]] = {}
         if order is PodOrder.AS_GIVEN:
             self._first = deque(pods)
             return
-        ranked = sorted(pods, key=lambda pod: (turn(pod.domain), pod.domain, pod.turn, pod.ready, pod.rank))
+        ranked = sorted(
+            pods, key=lambda pod: (refusal_rank(pod.domain), pod.domain, pod.refusal_rank, pod.ready, pod.rank)
+        )
         self._first = deque[R]()
         for pod in ranked:
-            if pod.ready or pod.turn or turn(pod.domain):
+            if pod.ready or pod.refusal_rank or refusal_rank(pod.domain):
                 self._waiting.setdefault(pod.domain, deque()).append(pod)
             else:
                 self._first.append(pod)
 
     def next(self) -> R | None:
-        """Pods that aren't ready first: nobody misses them. Not if somebody refused them: that would hold all others."""
+        """Unready pods first, since they don't serve; but not refused ones, which would hold all others."""
         if self._first:
             return self._first.popleft()
         domain = self._next_domain()
@@ -97,7 +99,7 @@ class PodQueue(Generic[R]):
 
 
 class ScaleDownOrder(NamedTuple):
-    """What is left to do for a ReplicaSet: so many more pods to choose, and those whose choice is to be taken back."""
+    """What is left to do for a ReplicaSet: the number of pods still to choose, and the chosen pods that should stay."""
 
     missing: int
     surplus: tuple[str, ...]
@@ -105,7 +107,7 @@ class ScaleDownOrder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderedPod:
-    """A pod of a shrinking ReplicaSet that is neither finished nor on its way out."""
+    """A pod of a shrinking ReplicaSet that is neither ended nor terminating."""
 
     uid: str
     domain: Domain
@@ -116,8 +118,8 @@ class OrderedPod:
 def shrinking(members: Iterable[OrderedPod], replicas: int) -> ScaleDownOrder:
     """How many ready pods have to be chosen until the ReplicaSet has `replicas`.
 
-    Pods that aren't ready need no choice: its controller takes them first, whatever their cost is. Of the chosen ones
-    that are too many, because it was scaled up again, those of the emptiest domains stay.
+    Unready pods need not be chosen: its controller takes them first, whatever their cost is. If too many are chosen,
+    because it was scaled up again, those of the emptiest domains stay.
     """
     members = list(members)
     ready = [member for member in members if member.ready]

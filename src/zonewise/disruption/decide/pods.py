@@ -1,7 +1,7 @@
-"""What counting and judging need of pods, their controllers and their nodes, stripped to plain facts. Pure.
+"""Pods, controllers and nodes, stripped to the facts that counts and verdicts need. Pure.
 
-Caches turn each Pod into `PodFacts` once; a `Workload` says how many pods a controller's owner wants; the `NodeDomains` says
-where a pod stands under a budget.
+Caches turn each Pod into `PodFacts` once. A `Workload` has the number of pods that a controller's owner wants.
+`NodeDomains` maps a pod to its domain under a budget.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ControllerRef(NamedTuple):
 
     @property
     def chooses(self) -> bool:
-        """Whether it picks which of its pods leave, so that another one can be had; others have a fixed order."""
+        """Whether it chooses which of its pods leave; other kinds have a fixed order."""
         return self.kind in _CHOOSING_KINDS
 
 
@@ -55,9 +55,9 @@ class Owner(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """`own`: how many the direct controller itself wants, where that is for its owner to say: a Deployment's ReplicaSet.
+    """`own`: the replicas of the direct controller, if its owner sets them, as for a Deployment's ReplicaSet.
 
-    `ordinals`: those that a StatefulSet wants. It makes a pod of these again, whatever becomes of the others.
+    `ordinals`: those of a StatefulSet, which recreates a pod of these whatever happens to the others.
     """
 
     owner: Owner
@@ -69,7 +69,7 @@ class Workload(NamedTuple):
 Workloads = Mapping[str, Workload]
 """By the uid of the direct controller, and of the owner itself: a ReplicaSet and its Deployment have the same owner.
 
-A controller that is missing here wants an unknown number of pods; they count as unmanaged.
+The pods of a controller that is missing here count as unmanaged.
 """
 
 
@@ -77,7 +77,7 @@ _FRESH_NAMES: Final = frozenset({"ReplicaSet", "ReplicationController", "DaemonS
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """`leaving`: chosen to be deleted though not yet terminating, by an eviction under way or by a grant."""
+    """`leaving`: about to be deleted, by an eviction in progress or by a grant, and not terminating yet."""
 
     uid: str
     name: str = ""
@@ -116,14 +116,14 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def name_comes_back(self) -> bool:
-        """Whether the next pod may have the same name: some controllers give every pod one of its own."""
+        """Whether the next pod may have the same name: some controllers give every pod a new one."""
         return self.controller is None or self.controller.kind not in _FRESH_NAMES
 
     @property
     def in_between(self) -> str:
-        """Why whoever asks for it by its name may get another; empty where that can't be.
+        """Why an eviction by name may hit another pod; empty if it can't.
 
-        An API server tries an eviction again for as long as the pod changes under it, and by then the next one may have the name.
+        An API server retries an eviction while the pod changes, and by then the next pod may have the name.
         """
         if not self.name_comes_back:
             return ""
@@ -139,12 +139,12 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def active(self) -> bool:
-        """Takes up a slot: scheduled, and neither ended nor on its way out."""
+        """Fills a slot: scheduled, and neither ended nor terminating."""
         return bool(self.node) and self.stays
 
     @property
     def stays(self) -> bool:
-        """One of those that its controller has, wherever it is: neither ended nor on its way out."""
+        """Counts for its controller, scheduled or not: neither ended nor terminating."""
         return not self.terminating and self.stage is not PodStage.ENDED
 
     @property
@@ -157,7 +157,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def replica_set(self) -> str:
-        """The uid of the ReplicaSet or ReplicationController it belongs to, or nothing."""
+        """The uid of its ReplicaSet or ReplicationController, or empty."""
         return self.controller.uid if self.controller and self.controller.chooses else ""
 
     @property
@@ -167,70 +167,70 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def owner_of(pod: PodFacts, workloads: Workloads) -> str:
-    """The uid of the pod's top-level controller; empty where it has none that is known."""
+    """The uid of the pod's top-level controller; empty if unknown."""
     workload = workloads.get(pod.controller_uid)
     return workload.owner.uid if workload else ""
 
 
 def gives_up(staying: int, replicas: int | None) -> bool:
-    """Whether a ReplicaSet with so many pods that stay has more than the `replicas` it wants, if these are known.
+    """Whether a ReplicaSet with `staying` pods has more than its `replicas`, if these are known.
 
-    One that has not replaces what is evicted. Nothing can be taken in place of that, and its slot stays: while a surge
-    of the Deployment never gets ready, its old ReplicaSet gives nothing up, though there are pods too many.
+    Otherwise it replaces what is evicted. Then no other pod can go instead, and the slot stays: while a surge of the
+    Deployment never gets ready, its old ReplicaSet gives nothing up, although there are too many pods.
     """
     return replicas is None or staying > replicas
 
 
 def ordinal(name: str) -> int:
-    """-1 for a name that no StatefulSet gave."""
+    """-1 for a name without an ordinal."""
     digits = name.rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdigit() else -1
 
 
 def staying(peers: Iterable[PodFacts], charged: Container[str]) -> int:
-    """How many of a ReplicaSet's pods it has once those that are charged (by uid) have gone."""
+    """How many pods a ReplicaSet has once the charged ones (by uid) are gone."""
     return sum(peer.stays and not (peer.active and peer.uid in charged) for peer in peers)
 
 
 def comes_back(name: str, ordinals: range | None) -> bool:
-    """Whether a StatefulSet that wants these makes the pod of this name again: it is none of those it has too many."""
+    """Whether a StatefulSet with these ordinals recreates the pod of this name."""
     return ordinals is not None and ordinal(name) in ordinals
 
 
 def is_beyond(name: str, ordinals: range | None) -> bool:
-    """Whether a StatefulSet that wants these gives up the pod of this name, and never makes it again."""
+    """Whether a StatefulSet with these ordinals gives up the pod of this name for good."""
     return ordinals is not None and ordinal(name) >= 0 and ordinal(name) not in ordinals
 
 
 class NodeDomains:
-    """Where pods stand, from the labels of the nodes that exist; remembers what it worked out.
+    """The domain of each pod, from the labels of the nodes that exist; results are cached.
 
-    A node that is missing is taken to be gone: who judges a request makes sure of that by reading the Node afresh.
-    Make a new one when a node changes.
+    A missing node is taken to be gone: a review of a request first reads the Node to make sure. Make a new instance when
+    a node changes.
     """
 
     def __init__(self, nodes: Mapping[str, Mapping[str, str]]) -> None:
         self._nodes = nodes
-        self._known: dict[Key, tuple[Budget, dict[str, BudgetDomainKey]]] = {}
+        self._cache: dict[Key, tuple[Budget, dict[str, BudgetDomainKey]]] = {}
 
     def has(self, node: str) -> bool:
         return node in self._nodes
 
-    def place(self, budget: Budget, pod: PodFacts) -> BudgetDomainKey:
-        """A pod whose node is gone stands where the labels say that stock copied to it when it was bound."""
+    def domain_key(self, budget: Budget, pod: PodFacts) -> BudgetDomainKey:
+        """The domain of a pod whose node is gone comes from the topology labels that Kubernetes copied to the pod at binding."""
         labels = self._nodes.get(pod.node)
         if labels is None:
-            return budget.place(_copied_labels(pod), pod.node)
-        known = self._places(budget)
-        if (place := known.get(pod.node)) is None:
-            place = known[pod.node] = budget.place(labels, pod.node)
-        return place
+            return budget.domain_key(_copied_labels(pod), pod.node)
+        condition = self._domain_keys(budget)
+        if (domain_key := condition.get(pod.node)) is None:
+            domain_key = condition[pod.node] = budget.domain_key(labels, pod.node)
+        return domain_key
 
-    def _places(self, budget: Budget) -> dict[str, BudgetDomainKey]:
-        held = self._known.get(budget.key)
-        if held is None or held[0] is not budget:
-            held = self._known[budget.key] = (budget, {})
-        return held[1]
+    def _domain_keys(self, budget: Budget) -> dict[str, BudgetDomainKey]:
+        cached = self._cache.get(budget.key)
+        if cached is None or cached[0] is not budget:
+            cached = self._cache[budget.key] = (budget, {})
+        return cached[1]
 
 
 def _copied_labels(pod: PodFacts) -> dict[str, str]:
@@ -256,13 +256,13 @@ def _stage(phase: str) -> PodStage:
 
 
 def _holds(pod: Pod, condition_type: str) -> bool:
-    return any(known.type == condition_type and known.status == "True" for known in pod.status.conditions)
+    return any(condition.type == condition_type and condition.status == "True" for condition in pod.status.conditions)
 
 
-def _deletion_cost(written: str) -> int:
-    """As the ReplicaSet controller reads it: an int32, otherwise as if it were not there."""
+def _deletion_cost(annotation: str) -> int:
+    """As the ReplicaSet controller parses it: an int32, otherwise ignored."""
     try:
-        cost = int(written)
+        cost = int(annotation)
     except ValueError:
         return 0
     return cost if cost in _INT32 else 0

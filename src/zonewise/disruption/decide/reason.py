@@ -1,4 +1,4 @@
-"""Why a disruption was allowed or refused: one value for the 429, `explain`, events, metrics and logs."""
+"""Reason of a verdict: one value for the 429, `explain`, events, metrics and logs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zonewise import topology
 
 
 class DisruptionCode(StrEnum):
-    """Stable: users write alerts on these. A code is never given another meaning, only added."""
+    """Stable: users write alerts on these. Codes are added, and never change their meaning."""
 
     # Allowed, and nothing is charged.
     NOT_ENFORCED = "NotEnforced"
@@ -37,7 +37,7 @@ class DisruptionCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DisruptionReason(topology.Reason):
-    """`remedy` is what would change the answer; empty where nothing is refused."""
+    """`remedy` is what would change the answer; empty if nothing is refused."""
 
     code: DisruptionCode
     remedy: str = ""

@@ -1,7 +1,7 @@
-"""Which ready pods a workload's own controller is to be let delete: the pure half of `scaledown`.
+"""Ready pods that a workload's own controller needs a grant to delete; decides for `controller.scaledown`. Pure.
 
-A ReplicaSet may give any of its pods, so those that keep the spread are chosen. A StatefulSet takes its highest ordinal
-first whatever anybody wants: a budget can only delay that.
+A ReplicaSet may give any of its pods, so those that keep the spread are chosen. A StatefulSet always takes its highest
+ordinal first: a budget can only delay that.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from zonewise.topology import NodeSelector
 
 @dataclass(frozen=True, slots=True)
 class GrantDemand:
-    """`pods` may be granted in `order`, `most` of them now. `revoked` have a grant that nobody needs any more."""
+    """`pods` may be granted in `order`, `most` of them now. `revoked` have a grant that is not needed any more."""
 
     pods: tuple[PodFacts, ...]
     order: PodOrder
     most: int
     revoked: tuple[PodFacts, ...] = ()
     waiting: int = 0
-    """Pods granted before that are still there."""
-    unasked: tuple[PodFacts, ...] = ()
-    """Pods that its controller takes before those, and without a grant: they are not ready."""
+    """Pods granted before that still exist."""
+    unready: tuple[PodFacts, ...] = ()
+    """Unready pods, which its controller takes first and without a grant."""
 
 
 def of_replica_set(workload: ReplicaSet, pods: Iterable[PodFacts], domains: Mapping[str, Domain]) -> GrantDemand:
@@ -38,8 +38,8 @@ def of_replica_set(workload: ReplicaSet, pods: Iterable[PodFacts], domains: Mapp
     revoked = tuple(pod for pod in active if pod.uid in result.surplus)
     open_ones = tuple(pod for pod in active if pod.ready and not pod.granted)
     granted = sum(pod.granted for pod in active) - len(revoked)
-    unasked = tuple(pod for pod in active if not pod.ready) if result.missing else ()
-    return GrantDemand(open_ones, PodOrder.FULLEST_FIRST, result.missing, revoked, granted, unasked)
+    unready = tuple(pod for pod in active if not pod.ready) if result.missing else ()
+    return GrantDemand(open_ones, PodOrder.FULLEST_FIRST, result.missing, revoked, granted, unready)
 
 
 def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> GrantDemand:
@@ -56,7 +56,7 @@ def of_stateful_set(workload: StatefulSet, pods: Iterable[PodFacts]) -> GrantDem
 
 
 def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], nodes: Mapping[str, Mapping[str, str]]) -> GrantDemand:
-    """Its pods on nodes where they don't belong any more, by the nodes' labels; its updates are `rollouts`' work."""
+    """Its pods on nodes whose labels don't match any more. `controller.rollout` handles its updates."""
     selector, affinity = workload.spec.template.spec.node_selector, workload.spec.template.spec.affinity
     required = affinity.node_affinity.required if affinity and affinity.node_affinity else None
     belongs = NodeSelector.parse_as_scheduler(required) if required is not None else None
@@ -76,13 +76,13 @@ def of_daemon_set(workload: DaemonSet, pods: Iterable[PodFacts], nodes: Mapping[
 
 
 def _allowed_together(workload: StatefulSet, beyond: list[PodFacts]) -> list[PodFacts]:
-    """Highest first, as its controller takes what is beyond the replicas: one after the other, unless told otherwise."""
+    """Highest first, as its controller deletes pods beyond the replicas: one by one, or all with policy Parallel."""
     parallel = workload.spec.pod_management_policy == "Parallel"
     return [pod for pod in (beyond if parallel else beyond[:1]) if not pod.terminating]
 
 
 def _to_update(workload: StatefulSet, by_ordinal: Mapping[int, PodFacts], ordinals: Iterable[int]) -> list[PodFacts]:
-    """With the strategy RollingUpdate, highest first: what its controller will replace sooner or later."""
+    """With the strategy RollingUpdate, highest first: the pods that its controller will replace."""
     strategy, status = workload.spec.update_strategy, workload.status
     if strategy.type != "RollingUpdate" or status.observed_generation < workload.metadata.generation:
         return []
@@ -93,7 +93,7 @@ def _to_update(workload: StatefulSet, by_ordinal: Mapping[int, PodFacts], ordina
 
 
 def _next_to_update(by_ordinal: Mapping[int, PodFacts], stale: list[PodFacts], end: int) -> list[PodFacts]:
-    """The highest, once all above it are there and ready."""
+    """The highest, once all above it exist and are ready."""
     if not stale:
         return []
     above = [by_ordinal.get(number) for number in range(ordinal(stale[0].name) + 1, end)]
@@ -101,12 +101,12 @@ def _next_to_update(by_ordinal: Mapping[int, PodFacts], stale: list[PodFacts], e
 
 
 def levels(pods: Iterable[PodFacts], domains: Mapping[str, Domain], going: Iterable[PodFacts] = ()) -> Counter[Domain]:
-    """How many pods of a workload stand in each domain; those on their way out, and those `going` anyway, not counted."""
+    """The pods of a workload in each domain, without those that leave and those that are `going` anyway."""
     gone = {pod.uid for pod in going}
     return Counter(domains.get(pod.uid, "") for pod in pods if pod.active and not pod.leaving and pod.uid not in gone)
 
 
 def rank(pod: PodFacts, *, cordoned: bool) -> tuple[int | str, ...]:
-    """Within a domain: pods whose cost somebody else wrote last, for it is not ours to change; on cordoned nodes first."""
-    somebody_elses = pod.deletion_cost != 0 and not pod.granted
-    return int(somebody_elses), int(not cordoned), pod.deletion_cost, pod.name
+    """Within a domain: pods on cordoned nodes first; pods with another client's deletion cost last."""
+    foreign_cost = pod.deletion_cost != 0 and not pod.granted
+    return int(foreign_cost), int(not cordoned), pod.deletion_cost, pod.name

@@ -1,7 +1,7 @@
-"""Which pods each budget selects and which budgets select a pod, kept up to date change by change. Pure.
+"""Index of budget selectors: the pods that each budget selects, and the budgets that select a pod. Pure.
 
-`sources` keeps one for our budgets and one for the stock ones. A pod that changes without its labels changing costs one
-comparison, however many budgets there are.
+`watch.informers` keeps one for our budgets and one for stock PDBs. A change of a pod that leaves its labels alone costs
+one comparison, however many budgets there are.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class BudgetSelectors:
         self._selecting: dict[Key, tuple[Key, ...]] = {}
 
     def put_selector(self, key: Key, selector: LabelSelector | None) -> None:
-        """None when whoever selects is gone, or can't be read and selects nothing."""
-        known = self._selectors.setdefault(key.namespace, {})
-        if selector == known.get(key):
+        """None when the budget is gone, or can't be parsed and selects nothing."""
+        selectors = self._selectors.setdefault(key.namespace, {})
+        if selector == selectors.get(key):
             return
-        known.pop(key, None)
+        selectors.pop(key, None)
         if selector is not None:
-            known[key] = selector
+            selectors[key] = selector
         self._recount(key, selector)
 
     def put_pod(self, key: Key, labels: Labels | None) -> None:
@@ -43,9 +43,9 @@ class BudgetSelectors:
         self._enrol(key, self.matching(key.namespace, labels) if labels is not None else ())
 
     def matching(self, namespace: str, labels: Labels) -> tuple[Key, ...]:
-        """Who would select a pod with these labels, in the order of names."""
-        known = self._selectors.get(namespace, {})
-        return tuple(sorted(key for key, selector in known.items() if selector.matches(labels)))
+        """The budgets that select a pod with these labels, in the order of names."""
+        selectors = self._selectors.get(namespace, {})
+        return tuple(sorted(key for key, selector in selectors.items() if selector.matches(labels)))
 
     def selecting(self, pod: Key) -> tuple[Key, ...]:
         return self._selecting.get(pod, ())

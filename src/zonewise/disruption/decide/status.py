@@ -1,7 +1,7 @@
-"""A budget's status: what the leader publishes and webhooks judge by, as one value and as the document in the API. Pure.
+"""Status of a budget: what the leader publishes and webhooks judge by, as a value and as the API document. Pure.
 
-The ledger in it is the only truth about charges. Leader and webhooks both write the whole document guarded by
-resourceVersion, so `charged` gives all numbers that follow from a charge at once.
+The ledger in it is the only record of charges. Leader and webhooks both write the whole document with a check of the
+resourceVersion, so `charged` computes all numbers that follow from a charge.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from zonewise.disruption.decide.allowance import (
     DomainCount,
     DomainFill,
     charge,
-    work_out,
+    compute_allowance,
 )
 from zonewise.disruption.decide.budget import Budget, BudgetDomainKey
-from zonewise.disruption.decide.count import Departure, Places, PodCount, count, places_of
+from zonewise.disruption.decide.count import Departure, OwnerSlots, PodCount, count, owner_slots_of
 from zonewise.disruption.decide.ledger import MOST_ENTRIES, ChargeSource, Ledger, LedgerEntry, ledger_of, refund
 from zonewise.disruption.decide.ledger import charge as add
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts, Workloads
@@ -40,7 +40,7 @@ _DOMAINS_NAMED: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedStatus:
-    """`observed_generation` is that of the spec the numbers were counted by; 0 before the first count."""
+    """`observed_generation`: the generation of the spec that was counted; 0 before the first count."""
 
     observed_generation: int = 0
     numbers: BudgetAllowance = NO_NUMBERS
@@ -49,71 +49,73 @@ class PublishedStatus:
     conditions: tuple[StatusCondition, ...] = ()
 
     def condition(self, condition_type: str) -> StatusCondition | None:
-        return next((known for known in self.conditions if known.type == condition_type), None)
+        return next((condition for condition in self.conditions if condition.type == condition_type), None)
 
     @property
     def failure(self) -> str:
-        """Why nothing could be counted; empty where all is well."""
+        """Why the pods could not be counted; empty if they were."""
         condition = self.condition(DISRUPTION_ALLOWED)
         return condition.message if condition is not None and condition.reason == SYNC_FAILED else ""
 
 
 def published(
     budget: Budget,
-    census: PodCount,
+    pod_count: PodCount,
     ledger: Ledger,
     before: Sequence[StatusCondition],
     now: str,
-    others: Iterable[StatusCondition] = (),
+    more: Iterable[StatusCondition] = (),
 ) -> PublishedStatus:
-    """What the leader says after a count. `others` are further conditions; a time changes only with its status."""
-    stated = (_disruption_allowed(budget, census.numbers), *others)
+    """The status after a count. `more`: further conditions. A transition time changes only with its status."""
+    conditions = (_disruption_allowed(budget, pod_count.numbers), *more)
     return PublishedStatus(
         observed_generation=budget.generation,
-        numbers=census.numbers,
+        numbers=pod_count.numbers,
         ledger=ledger,
-        departures=census.departures,
-        conditions=_dated(stated, before, budget.generation, now),
+        departures=pod_count.departures,
+        conditions=_dated(conditions, before, budget.generation, now),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """What a leader knows of earlier counts, for `census.count`."""
+    """What a leader remembers of earlier counts, for `count.count`."""
 
     rule: tuple[object, ...] = ()
-    places: Places = field(default_factory=dict)
-    ledger_tells: bool = False
+    owner_slots: OwnerSlots = field(default_factory=dict)
+    use_ledger: bool = False
     slots: Mapping[str, int] | None = None
 
     def count(
-        self, budget: Budget, pods: Iterable[PodFacts], atlas: NodeDomains, workloads: Workloads, ledger: Ledger
+        self, budget: Budget, pods: Iterable[PodFacts], node_domains: NodeDomains, workloads: Workloads, ledger: Ledger
     ) -> PodCount:
-        tells, slots = self.ledger_tells, self.slots
-        return count(budget, pods, atlas, workloads, ledger, self.places, ledger_tells=tells, slots_before=slots)
+        slots, before = self.owner_slots, self.slots
+        return count(
+            budget, pods, node_domains, workloads, ledger, slots, use_ledger=self.use_ledger, slots_before=before
+        )
 
 
-def recollect(budget: Budget, status: PublishedStatus, known: Recollection) -> Recollection:
-    """What holds for this spec of what is `known`; at first sight, of what stands in the status.
+def recollect(budget: Budget, status: PublishedStatus, memory: Recollection) -> Recollection:
+    """What is still valid for this spec: the memory, or at the first count the status.
 
-    Places are those of one rule. A status of another spec may name other domains, in departures and ledger: what is
-    missing then counts everywhere, unless it is seen leaving. Once counted, places know what the ledger told.
+    Slots belong to one rule. The status of another spec may name other domains in departures and ledger: then missing pods
+    count in every domain, unless they are seen terminating. After the first count the slots include what the ledger had.
     """
     rule = (budget.uid, budget.selector, budget.term, budget.split_keys)
-    if known.rule == rule:
-        return replace(known, ledger_tells=False, slots=None)
+    if memory.rule == rule:
+        return replace(memory, use_ledger=False, slots=None)
     if budget.generation == status.observed_generation:
         slots = {name: domain.slots for name, domain in status.numbers.domains.items()}
-        return Recollection(rule, places_of(status.departures), ledger_tells=True, slots=slots)
+        return Recollection(rule, owner_slots_of(status.departures), use_ledger=True, slots=slots)
     return Recollection(rule)
 
 
 def charged(
     budget: Budget, status: PublishedStatus, entries: Iterable[LedgerEntry], *, replaced: bool = False
 ) -> PublishedStatus:
-    """The status after charging: own domain less, others too where that follows. Charged pods are not charged twice.
+    """The status after charging; other domains may change, too. Charged pods are not charged twice.
 
-    `replaced`: their controllers give up none, so none of them is one of those that an owner has too many.
+    `replaced`: their controllers replace them, so the charges use up no surplus.
     """
     new = {entry.uid: entry for entry in entries if entry.uid not in status.ledger}.values()
     numbers = status.numbers
@@ -123,31 +125,31 @@ def charged(
 
 
 def restated(budget: Budget, status: PublishedStatus, now: str) -> PublishedStatus:
-    """After charges, with a condition that says what the numbers say: else that would take the leader a write more."""
-    others = [known for known in status.conditions if known.type != DISRUPTION_ALLOWED]
-    stated = (_disruption_allowed(budget, status.numbers), *others)
-    return replace(status, conditions=_dated(stated, status.conditions, budget.generation, now))
+    """The status after charges with a matching condition, which saves the leader a write."""
+    more = [condition for condition in status.conditions if condition.type != DISRUPTION_ALLOWED]
+    conditions = (_disruption_allowed(budget, status.numbers), *more)
+    return replace(status, conditions=_dated(conditions, status.conditions, budget.generation, now))
 
 
 def relied_on(status: PublishedStatus, entry: LedgerEntry) -> PublishedStatus:
-    """Somebody else charged its pod, and can't take that back any more now that its time is another: it can only run out."""
+    """Another client charged the pod. With the new time that client can't refund the charge any more; it can only expire."""
     renewed = replace(status.ledger[entry.uid], time=entry.time)
     return replace(status, ledger={**status.ledger, entry.uid: renewed})
 
 
 def noted(status: PublishedStatus, entry: LedgerEntry) -> PublishedStatus:
-    """In the ledger alone: who is not healthy takes nothing from the numbers, but must not be counted if it becomes so."""
+    """In the ledger only: an unhealthy pod does not lower the numbers, but must not count as healthy later."""
     return status if entry.uid in status.ledger else replace(status, ledger=add(status.ledger, [entry]))
 
 
 def refunded(status: PublishedStatus, uids: Collection[str]) -> PublishedStatus:
-    """The status without these charges. The numbers stay low until the leader counts again: only it may raise them."""
+    """The status without these charges. The numbers stay low until the leader counts again: only the leader raises them."""
     return replace(status, ledger=refund(status.ledger, uids))
 
 
-def read(budget: Budget, written: TopologyDisruptionBudget) -> PublishedStatus:
-    """What stands in the object. Numbers are taken as published, not worked out again."""
-    status = written.status
+def read(budget: Budget, stored: TopologyDisruptionBudget) -> PublishedStatus:
+    """The status of the object. Numbers are taken as published, not computed again."""
+    status = stored.status
     tally = _tally(status)
     domains = {
         domain.name: DomainAllowance(
@@ -155,7 +157,9 @@ def read(budget: Budget, written: TopologyDisruptionBudget) -> PublishedStatus:
         )
         for domain in status.domains
     }
-    numbers = BudgetAllowance(tally, domains, work_out(budget, tally).outside_surplus if tally.outside else frozenset())
+    numbers = BudgetAllowance(
+        tally, domains, compute_allowance(budget, tally).outside_surplus if tally.outside else frozenset()
+    )
     return PublishedStatus(
         observed_generation=status.observed_generation,
         numbers=numbers,
@@ -169,7 +173,7 @@ def read(budget: Budget, written: TopologyDisruptionBudget) -> PublishedStatus:
 
 
 def document(status: PublishedStatus) -> dict[str, Any]:
-    """For the API: always with every field, so that it may be sent whole or as a merge patch."""
+    """For the API, always with every field, so that it may be sent whole or as a merge patch."""
     numbers, tally = status.numbers, status.numbers.tally
     return {
         "observedGeneration": status.observed_generation,
@@ -209,19 +213,19 @@ def _disruption_allowed(budget: Budget, numbers: BudgetAllowance) -> StatusCondi
 
 
 def _dated(
-    stated: Iterable[StatusCondition], before: Sequence[StatusCondition], generation: int, now: str
+    conditions: Iterable[StatusCondition], before: Sequence[StatusCondition], generation: int, now: str
 ) -> tuple[StatusCondition, ...]:
-    since = {(known.type, known.status): known.last_transition_time for known in before}
+    since = {(condition.type, condition.status): condition.last_transition_time for condition in before}
     return tuple(
         StatusCondition(
-            type=known.type,
-            status=known.status,
-            reason=known.reason,
-            message=known.message,
-            last_transition_time=since.get((known.type, known.status)) or now,
+            type=condition.type,
+            status=condition.status,
+            reason=condition.reason,
+            message=condition.message,
+            last_transition_time=since.get((condition.type, condition.status)) or now,
             observed_generation=generation,
         )
-        for known in stated
+        for condition in conditions
     )
 
 
@@ -239,7 +243,7 @@ def _tally(status: TopologyDisruptionBudgetStatus) -> DomainCount:
 
 @lru_cache(maxsize=2 * MOST_ENTRIES)
 def _entry(text: str) -> LedgerEntry:
-    """Most lines of a ledger stood in the version before."""
+    """Cached, since most lines of a ledger were in the version before."""
     line = BudgetCharge.parse(text)
     source = ChargeSource(line.source) if line.source in list(ChargeSource) else ChargeSource.EVICTION
     return LedgerEntry(
@@ -269,18 +273,18 @@ def _text(entry: LedgerEntry) -> str:
         entry.uid, entry.name, entry.domain, entry.owner, entry.time, str(entry.source), entry.confirmed
     )
     text = f"{line}\n"
-    object.__setattr__(entry, "text", text)  # follows from the rest of it, so it stays the same value
+    object.__setattr__(entry, "text", text)  # derived from the other fields, so the value stays the same
     return text
 
 
 def _departure_line(departure: Departure) -> dict[str, Any]:
     line = {
         "owner": departure.owner,
-        "domain": departure.place.domain,
+        "domain": departure.domain_key.domain,
         "missing": departure.missing,
         "slots": departure.slots,
     }
-    return line if departure.place.covered else {**line, "outside": True}
+    return line if departure.domain_key.covered else {**line, "outside": True}
 
 
 def _condition_line(condition: StatusCondition) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The next wave of a rollout, a scale-down or a drain: the pods that may go together now, and what holds the others. Pure.
+"""Next wave of a rollout, a scale-down or a drain: the pods that may go together now, and what holds the others. Pure.
 
-Pods are taken one after the other in `steering`'s order. Each is paid for from a `WaveAccount`, a working copy of what every
-budget and stock PDB has left, by the same judgement that a webhook gives: what is planned here is not refused there.
+Pods are taken one after the other in the order of `pod_order`. Each is charged to a `WaveAccount`, a working copy of what
+every budget and stock PDB has left, by the verdict that a webhook would give: what is planned here is not refused there.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from zonewise.topology import Reason
 
 @dataclass(frozen=True, slots=True)
 class WaveCandidate:
-    """A pod that is to go; `rank` orders those of a domain. Where one is held, so are all ready ones that are `alike`."""
+    """A pod that is to go. `rank` orders the pods of a domain. If one is held, so are all ready ones that are `alike`."""
 
     pod: PodFacts
     domain: Domain = ""
     rank: tuple[int | str, ...] = ()
     alike: Hashable = None
     first: bool = False
-    """It costs nothing: it is charged already, or doesn't serve."""
-    turn: int = 0
-    """Others refused it: it comes after those of its domain that were not, or longer ago."""
+    """It costs nothing: it is charged already, or it does not serve."""
+    refusal_rank: int = 0
+    """Above 0 if it was refused: it comes after the pods of its domain that were not, or longer ago."""
 
     @property
     def uid(self) -> str:
@@ -48,7 +48,7 @@ class ChargeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WaveCharge:
-    """What a pod's leaving costs: a line in the ledger of each of these budgets."""
+    """The cost of a pod: an entry in the ledger of each of these budgets."""
 
     outcome: ChargeOutcome
     charges: Mapping[Key, LedgerEntry]
@@ -56,14 +56,14 @@ class WaveCharge:
 
 
 class WaveAccount(Protocol):
-    def pay(self, pod: PodFacts) -> WaveCharge:
-        """What is charged is gone from the purse; a pod that is held costs nothing."""
+    def charge(self, pod: PodFacts) -> WaveCharge:
+        """A charge lowers what is left in the account; a held pod costs nothing."""
         ...
 
 
 class WavePick(NamedTuple):
     candidate: WaveCandidate
-    payment: WaveCharge
+    charge: WaveCharge
 
 
 class HeldPod(NamedTuple):
@@ -78,24 +78,24 @@ class Wave:
 
     @property
     def charges(self) -> dict[Key, list[LedgerEntry]]:
-        """What is written to each budget before the first pod goes."""
+        """The entries written to each budget before the first pod goes."""
         collected: dict[Key, list[LedgerEntry]] = {}
         for pick in self.picks:
-            for budget, entry in pick.payment.charges.items():
+            for budget, entry in pick.charge.charges.items():
                 collected.setdefault(budget, []).append(entry)
         return collected
 
 
 class WaveLimits(NamedTuple):
-    """`most`: pods at once. `closed`: a domain that is left alone now. `single`: one from which only one is tried.
+    """`most`: pods at once. `closed`: domains to skip now. `single`: domains of which only one pod is tried.
 
-    `turn`: domains that refused come after the others, the higher the later.
+    `refusal_rank`: domains that refused a pod come after the others, the higher the later.
     """
 
     most: int | None = None
     closed: Callable[[Domain], bool] = lambda _domain: False
     single: Callable[[Domain], bool] = lambda _domain: False
-    turn: Callable[[Domain], int] = lambda _domain: 0
+    refusal_rank: Callable[[Domain], int] = lambda _domain: 0
 
 
 BACKING_OFF: Final = Reason("BackingOff", "its domain refused a pod a moment ago: it is tried again later")
@@ -105,34 +105,34 @@ _NO_LIMITS: Final = WaveLimits()
 
 def next_wave(
     candidates: Iterable[WaveCandidate],
-    purse: WaveAccount,
+    account: WaveAccount,
     order: PodOrder = PodOrder.BY_DOMAIN,
     *,
     levels: Mapping[Domain, int] | None = None,
     limits: WaveLimits = _NO_LIMITS,
 ) -> Wave:
-    """In a fixed order the first that is held holds all behind it."""
-    queue = PodQueue(candidates, order, levels, limits.turn)
+    """In a fixed order the first held pod holds all behind it."""
+    queue = PodQueue(candidates, order, levels, limits.refusal_rank)
     picks: list[WavePick] = []
     held: list[HeldPod] = []
-    why_not: dict[Hashable, tuple[Reason, ...]] = {}
+    held_reasons: dict[Hashable, tuple[Reason, ...]] = {}
     tried: set[Domain] = set()
     while (candidate := queue.next()) is not None:
         reasons = _withheld(candidate, limits, len(picks), tried) or (
-            why_not.get(candidate.alike, ()) if candidate.ready else ()
+            held_reasons.get(candidate.alike, ()) if candidate.ready else ()
         )
         if not reasons:
-            payment = purse.pay(candidate.pod)
-            reasons = payment.reasons
-            if payment.outcome is not ChargeOutcome.HELD:
+            charge = account.charge(candidate.pod)
+            reasons = charge.reasons
+            if charge.outcome is not ChargeOutcome.HELD:
                 queue.went(candidate)
                 tried.add(candidate.domain)
-                picks.append(WavePick(candidate, payment))
+                picks.append(WavePick(candidate, charge))
                 continue
             if order is PodOrder.AS_GIVEN:
                 limits = limits._replace(most=len(picks))
             elif candidate.ready and candidate.alike is not None:
-                why_not[candidate.alike] = reasons
+                held_reasons[candidate.alike] = reasons
         held.append(HeldPod(candidate, reasons))
     return Wave(tuple(picks), tuple(held))
 

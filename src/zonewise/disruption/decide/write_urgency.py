@@ -1,9 +1,9 @@
-"""How soon a changed count must be published: what takes a promise back at once, the rest in company. Pure.
+"""Urgency of a status write: falling numbers at once, the rest batched. Pure.
 
-Webhooks promise pods away by what was published. A number that falls makes a promise wrong: that is written at once, and
-can't be often. A number that rises only lets somebody wait, and what nobody judges by, such as a confirmation, waits longer.
-While a rollout of ours is at work on a budget its next reservation carries the new count anyway. But a domain that has
-fewer healthy pods than it must waits for no rollout: until webhooks hear of it they let others go that are not ready.
+Webhooks allow evictions by the published numbers. A number that fell makes them allow too much: it is written at once,
+which can't be often. A number that rose only makes clients wait. What does not affect verdicts, such as a confirmation,
+waits longer. While one of our rollouts works on a budget, its next reservation carries the new count anyway. But a domain
+with fewer healthy pods than desired does not wait for the rollout: until webhooks see it, they let unready pods go.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class Urgency(Enum):
 def urgency(before: PublishedStatus, after: PublishedStatus) -> Urgency:
     if before == after:
         return Urgency.NOTHING
-    if before.observed_generation != after.observed_generation or _promises_less(before, after):
+    if before.observed_generation != after.observed_generation or _allows_less(before, after):
         return Urgency.NOW
-    if _lacks(before, after):
+    if _falls_short(before, after):
         return Urgency.SHORT
     if before.numbers != after.numbers or before.conditions != after.conditions:
         return Urgency.SOON
     return Urgency.LAZY
 
 
-def due_at(urgent: Urgency, *, noticed_at: float, written_at: float, held: bool) -> float:
-    """When to write, on the clock that `noticed_at` and `written_at` (NEVER at first) were read from."""
-    match urgent:
+def due_at(level: Urgency, *, noticed_at: float, written_at: float, held: bool) -> float:
+    """When to write, on the clock of `noticed_at` and `written_at` (NEVER at first)."""
+    match level:
         case Urgency.NOTHING:
             return float("inf")
         case Urgency.NOW:
@@ -56,21 +56,21 @@ def due_at(urgent: Urgency, *, noticed_at: float, written_at: float, held: bool)
             return max(noticed_at, written_at) + LAZY_SECONDS
 
 
-def _promises_less(before: PublishedStatus, after: PublishedStatus) -> bool:
+def _allows_less(before: PublishedStatus, after: PublishedStatus) -> bool:
     now = after.numbers.domains
     return any(was.allowed > now.get(name, _GONE).allowed for name, was in before.numbers.domains.items())
 
 
-def _lacks(before: PublishedStatus, after: PublishedStatus) -> bool:
-    """Pods that are not ready go uncharged while enough others are healthy, also where nothing else may leave.
+def _falls_short(before: PublishedStatus, after: PublishedStatus) -> bool:
+    """Unready pods go uncharged while enough others are healthy, even if nothing else may leave.
 
-    Whether what is missing from nobody knows where counts for that is the budget's matter: either way is looked at.
+    Whether unplaced pods count for that depends on the budget: both cases are checked.
     """
     spare, spare_now = _spare(before), _spare(after)
     missing, missing_now = before.numbers.tally.unplaced, after.numbers.tally.unplaced
     return any(
-        each >= 0 > spare_now[name] or each - missing >= 0 > spare_now[name] - missing_now
-        for name, each in spare.items()
+        pods >= 0 > spare_now[name] or pods - missing >= 0 > spare_now[name] - missing_now
+        for name, pods in spare.items()
         if name in spare_now
     )
 

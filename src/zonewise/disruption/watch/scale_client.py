@@ -1,7 +1,7 @@
-"""How many pods an owner wants that is of none of the built-in kinds: its scale subresource, read when the owner changes.
+"""Client of the scale subresource, for owners that are of none of the built-in kinds.
 
-`sources` names every such owner whose pods it meets. Each kind is looked up once in the API's own directory and then
-watched, by metadata only; a change of an owner has its scale read again. Nothing is asked at intervals.
+`replicas` names every such owner of a pod. Each kind is discovered once and then watched, by metadata only. A change of an
+owner makes its scale be read again. Nothing is polled.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class ScaledOwner:
-    """An owner as its pods name it."""
+    """An owner as in the owner references of its pods."""
 
     kind: _Kind
     key: Key
@@ -75,7 +75,7 @@ class ScaledOwner:
 
 
 class ScaleClient:
-    """`changed` is called with the uid of an owner whose number became known or another."""
+    """`changed` is called with the uid of an owner whose replicas became known or changed."""
 
     def __init__(self, client: Client, caches: Caches, changed: Callable[[str], None]) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class ScaleClient:
         self._followed: dict[_Kind, dict[Key, ScaledOwner]] = {}
         self._resources: dict[_Kind, Resource[_Owner] | None] = {}
         self._desired: dict[str, int] = {}
-        self._refused: set[_Kind] = set()
+        self._forbidden: set[_Kind] = set()
         self._queue: WorkQueue[ScaledOwner] = WorkQueue("scales", backoff=_BACKOFF)
         self._controller = Controller("scales", self._queue, self._read, workers=2)
 
@@ -95,7 +95,7 @@ class ScaleClient:
         return self._desired.get(uid)
 
     def follow(self, reference: OwnerReference, namespace: str) -> ScaledOwner:
-        """Until `forget`, or until another of its name is followed."""
+        """Until `forget`, or until another owner of that name is followed."""
         owner = ScaledOwner.of(reference, namespace)
         followed = self._followed.setdefault(owner.kind, {})
         former = followed.get(owner.key)
@@ -122,7 +122,7 @@ class ScaleClient:
             if self._follows(owner):
                 self._note(owner, replicas)
         except Forbidden as error:
-            self._explain(owner.kind, error)
+            self._log_forbidden(owner.kind, error)
             raise
 
     async def _replicas(self, owner: ScaledOwner) -> int | None:
@@ -148,23 +148,23 @@ class ScaleClient:
     async def _resource(self, kind: _Kind) -> Resource[_Owner] | None:
         """None for a kind that can't be scaled, such as a Job or a Node."""
         if kind not in self._resources:
-            resource = await self._look_up(kind)
+            resource = await self._discover(kind)
             self._resources[kind] = resource
             if resource is not None:
                 self._caches.of(resource).on_change(lambda change: self._owner_changed(kind, change))
         return self._resources[kind]
 
-    async def _look_up(self, kind: _Kind) -> Resource[_Owner] | None:
+    async def _discover(self, kind: _Kind) -> Resource[_Owner] | None:
         group, _, version = kind.api_version.rpartition("/")
         path = f"/apis/{kind.api_version}" if group else f"/api/{version}"
         try:
-            listed = msgspec.json.decode(await self._client.request("GET", path), type=_KindList).resources
+            resources = msgspec.json.decode(await self._client.request("GET", path), type=_KindList).resources
         except NotFound:
             return None
-        names = {found.name for found in listed}
-        for found in listed:
-            if found.kind == kind.kind and "/" not in found.name and f"{found.name}/scale" in names:
-                return Resource(_Owner, kind.kind, found.name, group, version, found.namespaced)
+        names = {entry.name for entry in resources}
+        for entry in resources:
+            if entry.kind == kind.kind and "/" not in entry.name and f"{entry.name}/scale" in names:
+                return Resource(_Owner, kind.kind, entry.name, group, version, entry.namespaced)
         return None
 
     def _owner_changed(self, kind: _Kind, change: Change[_Owner]) -> None:
@@ -172,11 +172,11 @@ class ScaleClient:
         if followed is not None and _generation(change.old) != _generation(change.new):
             self._queue.add(followed)
 
-    def _explain(self, kind: _Kind, error: Forbidden) -> None:
-        if kind not in self._refused:
-            self._refused.add(kind)
+    def _log_forbidden(self, kind: _Kind, error: Forbidden) -> None:
+        if kind not in self._forbidden:
+            self._forbidden.add(kind)
             _log.warning(
-                "scale can't be read, budgets over its pods allow nothing",
+                "scale forbidden, budgets of its pods allow nothing",
                 kind=str(kind),
                 error=str(error),
                 remedy=f"allow get, list, watch of it and get of its scale in a ClusterRole labelled {_AGGREGATED}",

@@ -1,8 +1,8 @@
-"""Whether somebody keeps the published numbers true: the leader's lease, as webhooks watch it.
+"""Monitor of the leader's lease, for webhooks: whether the published numbers are kept up to date.
 
-A lease that is renewed changes every few seconds. How long it has not changed is measured by our own clock, from when
-the change was heard: clocks of two machines are never compared, and nothing is asked of the API server. As it is found at
-the start a lease tells nothing: its holder may have been dead for hours.
+A renewed lease changes every few seconds. How long it has not changed is measured by our own clock from the last watch
+event: clocks of two machines are never compared, and no call is made. The first version of the lease proves nothing: its
+holder may have been dead for hours.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from zonewise.objects import LEASES, Key, Lease
 from zonewise.objects.change import Change
 
 SILENT_SECONDS: Final = 30.0
-"""So long may numbers be trusted that nobody is seen to keep: twice a lease's duration, a change of leader included."""
+"""How long numbers are trusted without a renewal: twice the lease duration, to include a change of leader."""
 
 
 class LeaderMonitor:
-    """`lease` is where the leader holds it."""
+    """`lease` is the key of the leader's Lease."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class LeaderMonitor:
         self._silent_seconds = silent_seconds
         self._clock = clock
         self._since = clock()
-        self._heard = False
+        self._renewal_seen = False
         self.watch.on_change(self._changed)
 
     @property
     def undecided(self) -> bool:
-        """Just started: another replica knows already what this one still listens for."""
-        return not self._heard and not self._is_silent
+        """Just started, without a renewal yet: other replicas know more."""
+        return not self._renewal_seen and not self._is_silent
 
     def trouble(self) -> str:
         """Why the numbers can't be trusted now; empty while they can."""
@@ -51,7 +51,7 @@ class LeaderMonitor:
                 f"the budget controller is not running: its lease {self._lease} was not renewed for"
                 f" {self._silent_seconds_now:.0f} s; see that `zonewise controller --parts disruption` runs"
             )
-        if not self._heard:
+        if not self._renewal_seen:
             return f"whether the budget controller runs is not known yet, a moment after the start: lease {self._lease}"
         return ""
 
@@ -64,8 +64,8 @@ class LeaderMonitor:
         return self._clock() - self._since
 
     def _changed(self, change: Change[Lease]) -> None:
-        """A lease that its holder gave back, or that was deleted, is nobody's renewal."""
+        """A lease that was released or deleted is no renewal."""
         if change.old is None or change.new is None or not change.new.spec.holder_identity:
             return
         if change.new.spec.renew_time != change.old.spec.renew_time:
-            self._since, self._heard = self._clock(), True
+            self._since, self._renewal_seen = self._clock(), True

@@ -1,21 +1,21 @@
-"""What makes API servers ask before a pod is taken: one policy they evaluate themselves, and two webhooks.
+"""Registration of the disruption webhooks and of the admission policy for deletes.
 
-Deletes by the built-in workload controllers are judged inside the API server, by a ValidatingAdmissionPolicy whose
+Deletes by the built-in workload controllers are decided inside the API server, by a ValidatingAdmissionPolicy whose
 parameters are the budgets of the pod's namespace: a ready pod that an enforcing budget selects goes only with a grant,
-an annotation that names the pod's own uid. No process of ours is on that path, so that none can block it; while the
-leader is away there are just no new grants. A policy can't answer 429 and can't count, so evictions, and deletes by
-everybody else where a budget covers those, come to the webhooks of `zonewise.disruption.webhook.guard`.
+an annotation with the pod's own uid. No process of ours is on that path, so none can block it; without a leader there are
+only no new grants. A policy can't answer 429 and can't count. So evictions, and deletes by all other clients where a
+budget applies to those, go to the webhooks of `zonewise.disruption.webhook.guard`.
 
-The documents are written here once: `zonewise webhook` registers them, deploy/disruption.yaml has them as they are.
+`zonewise webhook` registers these documents; deploy/disruption.yaml contains them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Final
 
 from zonewise.api.names import DELETE_POLICY, DISRUPTION_CONFIGURATION, DISRUPTION_LABEL, GRANTED
+from zonewise.disruption.decide.eviction_steps import PodDeleter
 from zonewise.kube.wire.admission_review import UserInfo
 
 UNGUARDED: Final = "unguarded"
@@ -23,17 +23,16 @@ EVICTIONS: Final = "evictions"
 DELETES: Final = "deletes"
 EVICTION_WEBHOOK: Final = f"{EVICTIONS}.zonewise.dev"
 EVICTION_TIMEOUT_SECONDS: Final = 10
-"""Twice what we take at most: on a busy machine connections wait, too, and who is not answered may be charged."""
+"""Twice our own deadline: on a busy machine connections wait, too, and an unanswered request may be charged."""
 DELETE_TIMEOUT_SECONDS: Final = 5
 
 WORKLOAD_CONTROLLERS: Final = tuple(
     f"system:serviceaccount:kube-system:{name}"
     for name in ("replicaset-controller", "replication-controller", "statefulset-controller", "daemon-set-controller")
 )
-"""As whom they act where the controller manager runs with --use-service-account-credentials, which kubeadm sets.
+"""Their users if the controller manager runs with --use-service-account-credentials, which kubeadm sets.
 
-Where it does not, all of its controllers are one user, garbage collection and node lifecycle among them, and none is
-held up.
+Without it all of its controllers are one user, garbage collection and node lifecycle included, and none is refused.
 """
 
 _REGISTRATION: Final = "admissionregistration.k8s.io/v1"
@@ -46,7 +45,7 @@ _PODS_DELETED: Final = {
 }
 _NODES: Final = "system:nodes"
 _SYSTEM_USERS: Final = ("system:kube-", "system:apiserver", "system:node:", "system:serviceaccount:kube-system:")
-_BY_A_PERSON: Final = " && ".join(
+_NOT_SYSTEM: Final = " && ".join(
     [
         f"!('{_NODES}' in request.userInfo.groups)",
         *(f"!request.userInfo.username.startsWith('{prefix}')" for prefix in _SYSTEM_USERS),
@@ -88,13 +87,13 @@ _MESSAGE: Final = (
 def documents(
     client_configs: Mapping[str, Mapping[str, Any]], system_namespace: str, *, has_policies: bool = True
 ) -> list[dict[str, Any]]:
-    """All that API servers must be given; `has_policies` from Kubernetes 1.30 on."""
+    """All documents to register; `has_policies` since Kubernetes 1.30."""
     webhooks = webhook_configuration(client_configs, system_namespace, policy_guards_controllers=has_policies)
     return [delete_policy(system_namespace), delete_policy_binding(), webhooks] if has_policies else [webhooks]
 
 
 def delete_policy(system_namespace: str) -> dict[str, Any]:
-    """Who is not a workload controller, and a pod that is not ready or already goes, is let pass before any budget is read."""
+    """Other clients than workload controllers, unready and terminating pods pass before any budget is read."""
     return {
         "apiVersion": _REGISTRATION,
         "kind": "ValidatingAdmissionPolicy",
@@ -134,7 +133,7 @@ def delete_policy(system_namespace: str) -> dict[str, Any]:
 
 
 def delete_policy_binding() -> dict[str, Any]:
-    """The budgets of the pod's own namespace, all of them; where there is none, pods go as they please."""
+    """All budgets of the pod's own namespace; without any, deletes are allowed."""
     return {
         "apiVersion": _REGISTRATION,
         "kind": "ValidatingAdmissionPolicyBinding",
@@ -148,7 +147,7 @@ def delete_policy_binding() -> dict[str, Any]:
 
 
 def _guarded_namespaces(system_namespace: str) -> dict[str, Any]:
-    """Not the system's own: what is needed to repair us must not wait for us. Nor those that their owner takes out."""
+    """Without the system namespaces, whose pods must be replaceable while we are down, and without those labelled out."""
     excluded = sorted({"kube-system", system_namespace})
     return {
         "matchExpressions": [
@@ -169,10 +168,10 @@ def webhook_configuration(
     policy_guards_controllers: bool = True,
     name: str = DISRUPTION_CONFIGURATION,
 ) -> dict[str, Any]:
-    """`client_configs` says for each of EVICTIONS and DELETES where it is served; trust comes later.
+    """`client_configs` has the address of EVICTIONS and of DELETES; the CA bundle is injected later.
 
-    Evictions fail closed: without us nobody knows what a budget allows. Deletes fail open: a cluster must be able to
-    clean up after itself. Where servers have no admission policies, deletes of the workload controllers come to us too.
+    Evictions fail closed: without the webhook it is unknown what a budget allows. Deletes fail open: a cluster must be
+    able to clean up. On servers without admission policies, deletes by workload controllers come to the webhook, too.
     """
     shared = {
         "namespaceSelector": _guarded_namespaces(system_namespace),
@@ -196,9 +195,9 @@ def webhook_configuration(
         "timeoutSeconds": DELETE_TIMEOUT_SECONDS,
         **shared,
     }
-    if policy_guards_controllers:  # servers that have policies have match conditions, too
+    if policy_guards_controllers:  # servers with policies support match conditions
         deletes["matchConditions"] = [
-            {"name": "by-nobody-of-the-system", "expression": _BY_A_PERSON},
+            {"name": "by-nobody-of-the-system", "expression": _NOT_SYSTEM},
             {"name": "not-terminating", "expression": _NOT_TERMINATING},
             {"name": "ready", "expression": _READY},
         ]
@@ -210,16 +209,8 @@ def webhook_configuration(
     }
 
 
-class PodDeleter(StrEnum):
-    """Who asks for a pod to be deleted."""
-
-    WORKLOAD = "workload controller"
-    SYSTEM = "system"
-    PERSON = "person"
-
-
 def deleter(user: UserInfo) -> PodDeleter:
-    """Kubelets, garbage collection, node lifecycle, namespaces, jobs and the scheduler are the system: never held up."""
+    """Kubelets, garbage collection, node lifecycle, namespaces, jobs and the scheduler are the system: never refused."""
     if user.username in WORKLOAD_CONTROLLERS:
         return PodDeleter.WORKLOAD
     if _NODES in user.groups or user.username.startswith(_SYSTEM_USERS):

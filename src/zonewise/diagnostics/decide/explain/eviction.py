@@ -16,7 +16,7 @@ from zonewise.disruption.decide.ledger import LedgerEntry
 from zonewise.disruption.decide.pdb import PdbRefusal, refusal
 from zonewise.disruption.decide.pods import NodeDomains, PodFacts, gives_up, staying
 from zonewise.disruption.decide.reason import DisruptionCode
-from zonewise.disruption.decide.verdict import BudgetCase, BudgetVerdict, EvictionVerdict, hangs_on_numbers, judge_all
+from zonewise.disruption.decide.verdict import BudgetCase, BudgetVerdict, EvictionVerdict, depends_on_counts, judge_all
 from zonewise.objects.policy import PodDisruptionBudget
 
 
@@ -114,15 +114,15 @@ def explain(seen: EvictionFacts) -> EvictionReport:
     judged = judge_all(seen.cases, seen.pod, atlas, others, owner=seen.owner_uid)
     by_name = {case.budget.key: case for case in seen.cases}
     stock = refusal(seen.pod, list(seen.stock))
-    refusals = list(_refusals(seen, judged.each, stock))
+    refusals = list(_refusals(seen, judged.verdicts, stock))
     return EvictionReport(
         pod=str(seen.pod.key),
         node=seen.pod.node,
         owner=seen.owner,
         ready=seen.pod.ready,
         allowed=not refusals,
-        sentence=_sentence(seen, judged.each, [sentence for sentence, _ in refusals]),
-        budgets=tuple(_budget(seen, atlas, by_name[each.budget], each) for each in judged.each),
+        sentence=_sentence(seen, judged.verdicts, [sentence for sentence, _ in refusals]),
+        budgets=tuple(_budget(seen, atlas, by_name[each.budget], each) for each in judged.verdicts),
         stock=tuple(_stock(known) for known in seen.stock),
         leader=seen.leader,
         guarded=seen.guarded,
@@ -140,7 +140,7 @@ def _refusals(
     if seen.pod.in_between and any(each.reason.code is not DisruptionCode.NOT_ENFORCED for each in judged):
         yield seen.pod.in_between, "ask again in a moment, or name its uid"
         return
-    if seen.leader.trouble and hangs_on_numbers(judged, (case.budget for case in seen.cases)):
+    if seen.leader.trouble and depends_on_counts(judged, (case.budget for case in seen.cases)):
         yield seen.leader.trouble, "start `zonewise controller --parts disruption`"
     for each in judged:
         if each.verdict is EvictionVerdict.DENY:
@@ -164,7 +164,7 @@ def _sentence(seen: EvictionFacts, judged: Sequence[BudgetVerdict], refusals: Se
 
 
 def _budget(seen: EvictionFacts, atlas: NodeDomains, case: BudgetCase, judged: BudgetVerdict) -> BudgetReport:
-    budget, place = case.budget, atlas.place(case.budget, seen.pod)
+    budget, place = case.budget, atlas.domain_key(case.budget, seen.pod)
     numbers = case.status.numbers.domains.get(place.domain) if place.covered else None
     domain = (
         DomainReport(numbers.name, numbers.slots, numbers.target, numbers.healthy, numbers.desired, numbers.allowed)
@@ -176,13 +176,13 @@ def _budget(seen: EvictionFacts, atlas: NodeDomains, case: BudgetCase, judged: B
         limit=_limit(budget),
         enforcement=budget.enforcement,
         verdict=judged.verdict,
-        would=judged.would,
+        would=judged.if_enforced,
         code=judged.reason.code,
         sentence=str(judged.reason),
         remedy=judged.reason.remedy,
         domain=domain,
         unavailable=tuple(_unavailable(case, place, seen.pods, atlas)) if domain else (),
-        missing=sum(gone.missing for gone in case.status.departures if gone.place == place),
+        missing=sum(gone.missing for gone in case.status.departures if gone.domain_key == place),
     )
 
 
@@ -198,7 +198,7 @@ def _unavailable(
     case: BudgetCase, place: BudgetDomainKey, pods: Iterable[PodFacts], atlas: NodeDomains
 ) -> Iterator[PodReport]:
     for pod in sorted(pods, key=lambda known: known.name):
-        if not pod.node or not case.budget.selects(pod.labels) or atlas.place(case.budget, pod) != place:
+        if not pod.node or not case.budget.selects(pod.labels) or atlas.domain_key(case.budget, pod) != place:
             continue
         if why := _why_unavailable(pod, case.status.ledger.get(pod.uid), atlas):
             yield PodReport(pod.name, why)

@@ -1,4 +1,4 @@
-"""What the small cluster of the state machine is made of: budgets, owners, what API server and leaders remember."""
+"""Parts of the simulated cluster: budgets, owners, state of the API server and of leaders."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Flight:
 
     pod: PodFacts
     domain: str
-    seen: Stored
+    read: Stored
     committed_at: float | None = None
 
 

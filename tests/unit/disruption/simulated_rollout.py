@@ -11,7 +11,7 @@ import msgspec
 
 from unit.disruption.build import NODES, NOW, STATEFUL, pod, workloads
 from zonewise.disruption.decide.budget import Budget
-from zonewise.disruption.decide.count import Places, count
+from zonewise.disruption.decide.count import OwnerSlots, count
 from zonewise.disruption.decide.ledger import Ledger, charge, refund
 from zonewise.disruption.decide.pod_order import PodOrder
 from zonewise.disruption.decide.pods import REVISION, NodeDomains, PodFacts
@@ -24,31 +24,31 @@ NEW, OLD = {REVISION: "new"}, {REVISION: "old"}
 
 
 @dataclass
-class Rollout:
+class SimulatedRollout:
     budgets: Sequence[Budget]
     pods: dict[str, PodFacts]
     desired: int
     ledgers: dict[str, Ledger] = field(default_factory=dict)
-    places: dict[str, Places] = field(default_factory=dict)
+    owner_slots: dict[str, OwnerSlots] = field(default_factory=dict)
     evicted: list[str] = field(default_factory=list)
-    atlas: NodeDomains = field(default_factory=lambda: NodeDomains(NODES))
+    node_domains: NodeDomains = field(default_factory=lambda: NodeDomains(NODES))
 
     @classmethod
-    def of(cls, shape: str, *budgets: Budget) -> "Rollout":
+    def of(cls, shape: str, *budgets: Budget) -> "SimulatedRollout":
         counts = zip("abcdef", map(int, shape.split("/")), strict=False)
         names = [f"{zone}{index}" for zone, number in counts for index in range(number)]
         pods = {name: pod(name, controller=STATEFUL, labels=OLD) for name in names}
-        made = cls(budgets, pods, len(pods))
-        made.count()
-        return made
+        rollout = cls(budgets, pods, len(pods))
+        rollout.count()
+        return rollout
 
     @property
     def old(self) -> list[PodFacts]:
-        return [known for known in self.pods.values() if known.revision == "old" and not known.terminating]
+        return [member for member in self.pods.values() if member.revision == "old" and not member.terminating]
 
     @property
     def finished(self) -> bool:
-        return all(known.revision == "new" and known.ready for known in self.pods.values())
+        return all(member.revision == "new" and member.ready for member in self.pods.values())
 
     def count(self) -> dict[str, BudgetCase]:
         """As the leader does after every event, so that it knows where pods were."""
@@ -57,22 +57,24 @@ class Rollout:
         for budget in self.budgets:
             name = budget.key.name
             ledger = self.ledgers.get(name, {})
-            census = count(budget, self.pods.values(), self.atlas, owners, ledger, self.places.get(name, {}))
-            self.places[name] = census.places
-            cases[name] = BudgetCase(budget, published(budget, census, ledger, (), NOW))
+            pod_count = count(
+                budget, self.pods.values(), self.node_domains, owners, ledger, self.owner_slots.get(name, {})
+            )
+            self.owner_slots[name] = pod_count.owner_slots
+            cases[name] = BudgetCase(budget, published(budget, pod_count, ledger, (), NOW))
         return cases
 
     def plan(self, limits: WaveLimits | None = None) -> Wave:
         cases = {case.budget.key: case for case in self.count().values()}
-        world = ClusterView(
-            atlas=self.atlas,
+        cluster = ClusterView(
+            node_domains=self.node_domains,
             workloads=workloads(self.desired),
-            selecting=lambda known: [budget.key for budget in self.budgets if budget.selects(known.labels)],
+            selecting=lambda member: [budget.key for budget in self.budgets if budget.selects(member.labels)],
         )
-        away = self.desired - sum(known.ready and not known.terminating for known in self.pods.values())
-        purse = WaveBudget(world, cases, time=NOW, unlimited_left=max(0, 1 - away))
-        candidates = [WaveCandidate(known, known.name[0], (known.name,), known.node) for known in self.old]
-        return next_wave(candidates, purse, PodOrder.BY_DOMAIN, limits=limits or WaveLimits())
+        away = self.desired - sum(member.ready and not member.terminating for member in self.pods.values())
+        wave_budget = WaveBudget(cluster, cases, time=NOW, unlimited_pods=max(0, 1 - away))
+        candidates = [WaveCandidate(member, member.name[0], (member.name,), member.node) for member in self.old]
+        return next_wave(candidates, wave_budget, PodOrder.BY_DOMAIN, limits=limits or WaveLimits())
 
     def reserve(self, wave: Wave) -> None:
         for key, entries in wave.charges.items():
@@ -100,14 +102,14 @@ class Rollout:
         self.ledgers = {budget: refund(ledger, [uid]) for budget, ledger in self.ledgers.items()}
 
     def settle(self) -> None:
-        for name, known in list(self.pods.items()):
-            if known.terminating:
+        for name, member in list(self.pods.items()):
+            if member.terminating:
                 self.replace(name)
             if not self.pods[name].ready:
                 self.make_ready(name)
 
     def away(self) -> Counter[str]:
-        return Counter(known.name[0] for known in self.pods.values() if known.terminating or not known.ready)
+        return Counter(member.name[0] for member in self.pods.values() if member.terminating or not member.ready)
 
     def _change(self, name: str, **facts: bool) -> None:
         self.pods[name] = msgspec.structs.replace(self.pods[name], **facts)

@@ -1,6 +1,6 @@
-"""A leader on paper: its caches are fed by hand, and the API server does what a test needs, which no other could be made to.
+"""Leader with hand-fed caches and a fake API server, for behaviour that no real server shows on demand.
 
-Controllers and publisher are the real ones. The server keeps budgets and the pods' annotations, and refuses evictions.
+Controllers and status writer are the real ones. The server keeps budgets and pod annotations, and refuses evictions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,9 +26,9 @@ from zonewise.topology import ZONE
 DB, BUDGET = WorkloadKey("StatefulSet", Key("shop", "db")), Key("shop", "db")
 
 
-class PaperServer:
+class FakeApiServer:
     def __init__(self, budgets: Iterable[dict[str, Any]], clock: Callable[[], float]) -> None:
-        self.budgets = {each["metadata"]["name"]: each for each in budgets}
+        self.budgets = {body["metadata"]["name"]: body for body in budgets}
         self.clock = clock
         self.answer: Callable[[str], ApiError | None] = lambda _name: TooManyRequests("not now", status=429)
         self.calls: list[float] = []
@@ -61,20 +61,20 @@ class PaperServer:
         return msgspec.convert(self.budgets[name], resource.view)
 
     def annotated(self, name: str, _annotations: dict[str, str]) -> Pod:
-        """Somebody takes them off again before anybody hears of it: all that is seen is another version."""
+        """Another client removes them before any watch event: only the version changes."""
         self.tried.append(name)
         self.version += 1
         return msgspec.convert(replica_pod(name, version=self.version), Pod)
 
 
-class Silence:
+class NullRecorder:
     def record(self, *_: Any, **__: Any) -> None: ...
 
 
-def feed(caches: Caches, resource: Resource[Any], written: Iterable[dict[str, Any]]) -> None:
+def feed(caches: Caches, resource: Resource[Any], bodies: Iterable[dict[str, Any]]) -> None:
     cache = caches.of(resource)
     reflector = cache._reflector
-    reflector.page([msgspec.convert(each, resource.view) for each in written], 0.0)
+    reflector.page([msgspec.convert(body, resource.view) for body in bodies], 0.0)
     cache.publish(reflector.listed("1"))
 
 
@@ -118,8 +118,8 @@ def stateful_set() -> dict[str, Any]:
     }
 
 
-class Paper:
-    """The leader of one StatefulSet of six pods, under one budget unless told otherwise."""
+class FakeLeader:
+    """The leader of one StatefulSet of six pods, under one budget by default."""
 
     def __init__(
         self,
@@ -130,16 +130,20 @@ class Paper:
         budgets: Sequence[dict[str, Any]] = (),
     ) -> None:
         budgets = budgets or (budget(),)
-        server: Any = PaperServer(budgets, clock)
-        silence: Any = Silence()
+        server: Any = FakeApiServer(budgets, clock)
+        silence: Any = NullRecorder()
         caches = self.caches = Caches(server)
-        self.server: PaperServer = server
-        self.sources = DisruptionInformers(caches)
-        workloads = WorkloadInformers(server, caches, self.sources)
-        self.book = BudgetStore(server, self.sources.budgets)
-        self.publisher = StatusWriter(self.sources, workloads, self.book, BudgetEvents(server, silence), clock=clock)
-        self.scale_down = ScaleDownController(server, self.sources, workloads, self.publisher, silence, clock=clock)
-        self.rollouts = RolloutController(server, self.sources, workloads, self.publisher, silence, clock=clock)
+        self.server: FakeApiServer = server
+        self.informers = DisruptionInformers(caches)
+        workloads = WorkloadInformers(server, caches, self.informers)
+        self.store = BudgetStore(server, self.informers.budgets)
+        self.status_writer = StatusWriter(
+            self.informers, workloads, self.store, BudgetEvents(server, silence), clock=clock
+        )
+        self.scale_down = ScaleDownController(
+            server, self.informers, workloads, self.status_writer, silence, clock=clock
+        )
+        self.rollouts = RolloutController(server, self.informers, workloads, self.status_writer, silence, clock=clock)
         feed(caches, NODES, [{"metadata": {"name": zone, "labels": {ZONE: zone}}} for zone in zones])
         feed(caches, STATEFUL_SETS, [stateful_set()])
         feed(caches, POD_DISRUPTION_BUDGETS, [])
@@ -149,17 +153,17 @@ class Paper:
         self.workloads = workloads
 
     def shrink(self, replicas: int, *names: str, unready: Collection[str] = ()) -> None:
-        """Beside the StatefulSet a ReplicaSet of the pods named, which wants so many."""
-        written = {"name": "web", "namespace": "shop", "uid": "web", "generation": 1, "resourceVersion": "1"}
-        feed(self.caches, REPLICA_SETS, [{"metadata": written, "spec": {"replicas": replicas}}])
+        """Add a ReplicaSet with the named pods and `replicas` beside the StatefulSet."""
+        bodies = {"name": "web", "namespace": "shop", "uid": "web", "generation": 1, "resourceVersion": "1"}
+        feed(self.caches, REPLICA_SETS, [{"metadata": bodies, "spec": {"replicas": replicas}}])
         feed(self.caches, PODS, [replica_pod(name, ready=name not in unready) for name in names])
 
     def charged(self, budget: Key = BUDGET) -> set[str]:
-        page = self.book.newest(budget)
-        return set(page.status.ledger) if page is not None else set()
+        version = self.store.newest(budget)
+        return set(version.status.ledger) if version is not None else set()
 
-    def hear(self) -> None:
-        """Of the pods as they are now."""
+    def deliver_pods(self) -> None:
+        """Send watch events of the pods as they are now."""
         for name in set(self.server.tried):
             self.change(PODS, msgspec.convert(replica_pod(name, version=self.server.version), Pod))
 

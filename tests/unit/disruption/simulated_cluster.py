@@ -1,10 +1,10 @@
-"""A small cluster on paper for the state machine: what is true, webhooks that judge and charge, a leader that counts.
+"""Simulated cluster for the state machine: the real state, webhooks that judge and charge, and a leader that counts.
 
-Webhooks read, judge and write; the leader looks, counts and writes; either may die in between. The judge of all this
-knows only how many pods each zone should have: whenever a pod is promised away, enough of the others serve.
+Webhooks read, judge and write; the leader looks, counts and writes; either may crash in between. The check only uses how
+many pods each zone should have: whenever a pod is charged, enough of the others serve.
 
-A ReplicaSet makes pods while it has too few, wherever they are missing. A StatefulSet makes those of its ordinals again,
-each in its own zone, whatever it has beyond them.
+A ReplicaSet makes pods while it has too few, in whatever zone. A StatefulSet recreates the pods of its ordinals, each in
+its own zone, whatever it has beyond them.
 """
 
 from collections import Counter
@@ -14,10 +14,10 @@ from dataclasses import replace
 import msgspec
 
 from unit.disruption.build import NOW, STATEFUL
-from unit.disruption.small_parts import BUDGETS, OWNERS, ZONES, Flight, Leader, Met, Stored
+from unit.disruption.simulation_parts import BUDGETS, OWNERS, ZONES, Flight, Leader, Met, Stored
 from zonewise.disruption.decide.allowance import level_down
 from zonewise.disruption.decide.budget import Budget, UnhealthyPolicy
-from zonewise.disruption.decide.ledger import LedgerEntry, tend
+from zonewise.disruption.decide.ledger import LedgerEntry, update_ledger
 from zonewise.disruption.decide.pods import ControllerRef, NodeDomains, PodFacts, PodStage, Workload, ordinal
 from zonewise.disruption.decide.reason import DisruptionCode
 from zonewise.disruption.decide.status import PublishedStatus, charged, published, recollect
@@ -25,7 +25,7 @@ from zonewise.disruption.decide.verdict import BudgetCase, BudgetVerdict, Evicti
 from zonewise.topology import ZONE
 
 
-class SmallCluster:
+class SimulatedCluster:
     def __init__(self, spec: str, per_zone: int, controller: ControllerRef) -> None:
         self.now, self.number, self.bound = 0.0, 0, 0
         self.controller, self.owner = controller, OWNERS[controller]
@@ -43,11 +43,11 @@ class SmallCluster:
         self.flights: list[Flight] = []
         self.stored = Stored(BUDGETS[spec], PublishedStatus())
         self.history = [self.stored]
-        self.told = set[str]()
+        self.published_disruptions = set[str]()
         self.new_leader()
         self.lead()
 
-    # Truth.
+    # The real state.
 
     def add(self, node: str = "", *, ready: bool = False) -> None:
         self.number += 1
@@ -66,7 +66,7 @@ class SmallCluster:
         self.change(uid, node=node, stage=PodStage.RUNNING)
 
     def lose(self, uid: str) -> None:
-        """With nobody's leave."""
+        """Without a charge."""
         del self.pods[uid]
         self.share_out()
 
@@ -109,13 +109,13 @@ class SmallCluster:
         """Pods that are there, by zone."""
         return Counter(self._zone(pod) for pod in self.pods.values() if pod.active)
 
-    def serving(self, *, promised: bool = True) -> Counter[str]:
-        """Pods that are ready and, unless `promised`, not in the ledger, by zone."""
+    def serving(self, *, charged_too: bool = True) -> Counter[str]:
+        """Pods that are ready and, unless `charged_too`, not in the ledger, by zone."""
         ledger = self.stored.status.ledger
         return Counter(
             self._zone(pod)
             for pod in self.pods.values()
-            if pod.active and pod.ready and (promised or pod.uid not in ledger)
+            if pod.active and pod.ready and (charged_too or pod.uid not in ledger)
         )
 
     @property
@@ -178,15 +178,15 @@ class SmallCluster:
 
     def ask(self, pod: PodFacts, age: int = 0, nodes_age: int = 0) -> Flight | None:
         """On a version, and on nodes, that may be old; whatever is not proven by a write is looked up in the newest ones."""
-        seen = self.history[-1 - min(age, len(self.history) - 1)]
+        read = self.history[-1 - min(age, len(self.history) - 1)]
         nodes = self.nodes_before[-1 - min(nodes_age, len(self.nodes_before) - 1)] if pod.ready else self.nodes
-        if self._is_elsewhere(pod, seen.budget, nodes):
+        if self._is_elsewhere(pod, read.budget, nodes):
             return None
-        judged = self._judged(seen, pod, nodes)
+        judged = self._judged(read, pod, nodes)
         if judged.reason.code is DisruptionCode.NOT_COVERED:
-            seen, judged = self.stored, self._judged(self.stored, pod, self.nodes)
+            read, judged = self.stored, self._judged(self.stored, pod, self.nodes)
         if judged.verdict is EvictionVerdict.CHARGE:
-            self.flights.append(Flight(pod, judged.domain, seen))
+            self.flights.append(Flight(pod, judged.domain, read))
             return self.flights[-1]
         if (
             judged.verdict is EvictionVerdict.ALLOW
@@ -197,7 +197,7 @@ class SmallCluster:
 
     def _is_elsewhere(self, pod: PodFacts, budget: Budget, nodes: Mapping[str, Mapping[str, str]]) -> bool:
         """A known limit: charged to the zone where its node was, if that is under the budget as well."""
-        before, now = NodeDomains(nodes).place(budget, pod), NodeDomains(self.nodes).place(budget, pod)
+        before, now = NodeDomains(nodes).domain_key(budget, pod), NodeDomains(self.nodes).domain_key(budget, pod)
         return before != now and before.covered and now.covered
 
     def drain(self, node: str) -> None:
@@ -207,7 +207,7 @@ class SmallCluster:
                 self.commit(flight)
 
     def commit(self, flight: Flight) -> None:
-        if flight.seen.version != self.stored.version:
+        if flight.read.version != self.stored.version:
             self.flights.remove(flight)
             return
         disrupted = self._disrupted()
@@ -236,9 +236,9 @@ class SmallCluster:
         if uncharged:
             self.share_out()
 
-    def _judged(self, seen: Stored, pod: PodFacts, nodes: Mapping[str, Mapping[str, str]]) -> BudgetVerdict:
+    def _judged(self, read: Stored, pod: PodFacts, nodes: Mapping[str, Mapping[str, str]]) -> BudgetVerdict:
         return judge(
-            BudgetCase(seen.budget, seen.status),
+            BudgetCase(read.budget, read.status),
             pod,
             NodeDomains(nodes),
             tuple(self.pods.values()),
@@ -260,14 +260,14 @@ class SmallCluster:
     def count(self) -> None:
         leader, stored = self.leader, self.stored
         before = recollect(stored.budget, stored.status, leader.before)
-        self._note_what_is_forgotten(forgotten=before.rule != leader.before.rule and not before.ledger_tells)
-        tended = tend(stored.status.ledger, leader.sightings, leader.pods, self.now)
+        self._note_what_is_forgotten(forgotten=before.rule != leader.before.rule and not before.use_ledger)
+        updated = update_ledger(stored.status.ledger, leader.sightings, leader.pods, self.now)
         ordinals = range(leader.desired) if self.ordered else None
         workload = {self.owner.uid: Workload(self.owner, leader.desired, ordinals=ordinals)}
-        atlas = NodeDomains(leader.nodes)
-        census = before.count(stored.budget, leader.pods.values(), atlas, workload, tended.ledger)
-        leader.sightings, leader.before = tended.sightings, replace(before, places=census.places)
-        after = published(stored.budget, census, tended.ledger, (), NOW)
+        node_domains = NodeDomains(leader.nodes)
+        pod_count = before.count(stored.budget, leader.pods.values(), node_domains, workload, updated.ledger)
+        leader.sightings, leader.before = updated.sightings, replace(before, owner_slots=pod_count.owner_slots)
+        after = published(stored.budget, pod_count, updated.ledger, (), NOW)
         leader.draft = (stored.version, after, leader.disrupted)
 
     def write(self) -> None:
@@ -276,7 +276,7 @@ class SmallCluster:
         version, status, disrupted = self.leader.draft
         self.leader.draft = None
         if version == self.stored.version:
-            self.told = disrupted
+            self.published_disruptions = disrupted
             if status != self.stored.status:
                 self._store(replace(self.stored, status=status))
 
@@ -285,36 +285,36 @@ class SmallCluster:
         self.count()
         self.write()
 
-    # The judge.
+    # Checks.
 
     def _judge_promise(self, zone: str, disrupted: set[str]) -> None:
         """`disrupted` were so before. A zone that is whole must wait for others, one that is not need not.
 
-        Nor need one that became whole since the leader told.
+        Nor need one that became whole since the last publication.
         """
         self._note_what_is_mixed()
         self._judge_shares()
         left, floor = self._left(zone), self._floor(zone)
-        assert left >= floor, f"{left} left in {zone}, promised {floor}"
+        assert left >= floor, f"{left} left in {zone}, must be {floor}"
         most = self.stored.budget.max_disrupted_domains
-        known = self.met is None and not self.mixed
-        if most is not None and zone not in disrupted | self.told and known:
+        certain = self.met is None and not self.mixed
+        if most is not None and zone not in disrupted | self.published_disruptions and certain:
             assert len(disrupted) < most, f"{zone} is whole, and {disrupted} are not"
 
     def _judge_uncharged(self, pod: PodFacts) -> None:
         """Where the budget covers it, only one that is not ready, and only while enough of the others serve."""
         budget = self.stored.budget
-        place = NodeDomains(self.nodes).place(budget, pod)
-        if not place.covered:
+        domain_key = NodeDomains(self.nodes).domain_key(budget, pod)
+        if not domain_key.covered:
             return
-        assert not pod.ready, f"{pod.uid} goes without a charge"
+        assert not pod.ready, f"ready pod {pod.uid} goes without a charge"
         if budget.unhealthy is UnhealthyPolicy.IF_HEALTHY_BUDGET:
             self._note_what_is_mixed()
-            left, floor = self._left(place.domain), self._floor(place.domain)
-            assert left >= floor, f"{pod.uid} is not ready, but {left} are left in {place.domain}, promised {floor}"
+            left, floor = self._left(domain_key.domain), self._floor(domain_key.domain)
+            assert left >= floor, f"{pod.uid} is not ready, but {left} are left in {domain_key.domain}, must be {floor}"
 
     def _left(self, zone: str) -> int:
-        serving = self.serving(promised=False)
+        serving = self.serving(charged_too=False)
         return serving.total() if self.stored.budget.whole else serving[zone]
 
     def _judge_shares(self) -> None:
@@ -326,7 +326,7 @@ class SmallCluster:
     @property
     def _covers_all_zones(self) -> bool:
         budget = self.stored.budget
-        return not budget.whole and all(budget.place({ZONE: zone}, "").covered for zone in ZONES)
+        return not budget.whole and all(budget.domain_key({ZONE: zone}, "").covered for zone in ZONES)
 
     def _floor(self, domain: str) -> int:
         budget = self.stored.budget
@@ -341,7 +341,7 @@ class SmallCluster:
         return budget.desired(share)
 
     def _disrupted(self) -> set[str]:
-        serving, shares = self.serving(promised=False), Counter(self.shares)
+        serving, shares = self.serving(charged_too=False), Counter(self.shares)
         if self.ordered:
             ledger = self.stored.status.ledger
             beyond = [pod for pod in self.pods.values() if not self.comes_back(pod) and pod.uid not in ledger]
@@ -349,18 +349,18 @@ class SmallCluster:
         return {zone for zone, share in shares.items() if serving[zone] < share}
 
     def _note_what_is_mixed(self) -> None:
-        """`shrunk`: since a scale-down. `mixed`: since then, more pods were away or promised than were too many.
+        """`shrunk`: since a scale-down. `mixed`: since then, more pods were missing or charged than were in excess.
 
         Which of them are too many, and which will be missed, changes as they go, for what leaves first is not replaced.
         So until all is whole shares may move from zone to zone, but all of them together stay what is wanted.
-        With a StatefulSet everybody knows which are which.
+        With a StatefulSet it is certain which are which.
         """
         ledger = self.stored.status.ledger
         staying = sum(pod.active and pod.uid not in ledger for pod in self.pods.values())
         self.mixed = self.shrunk and not self.ordered and (self.mixed or staying < self.desired)
 
     def _note_what_is_forgotten(self, *, forgotten: bool) -> None:
-        """Until none is missing, no zone can be promised more than `met` says, nor is it known which ones are whole."""
+        """Until none is missing, the leader can only count on what `met` has, and does not know which zones are whole."""
         self._note_what_is_mixed()
         leader = self.leader
         members = [pod for pod in leader.pods.values() if not self.ordered or self.comes_back(pod)]

@@ -1,0 +1,315 @@
+"""Verdict on a request to evict or delete a pod: a state machine without I/O, performed by `disruption.webhook.guard`.
+
+The machine asks for one API call at a time (`ReadPod`, `ReadNode`, `ReadBudgets`, `ReadPdbs`, `Charge`) until it has an
+`Answer`. It trusts the caches (`EvictionView`) wherever stale data can only refuse too much. Whatever would let a pod go
+without a charge is read from the API server first. The checks, in this order; the first that applies is the answer:
+
+Deletes
+  1. By the system (kubelet, garbage collection, node lifecycle), or without the stored pod: allow.
+  2. The pod is not ready, terminates, or has a grant for its own controller's delete: allow.
+     Any other delete is checked from 6 on, without 11 and 12. Its refusals are 403 without a retry-after, which would
+     stall a whole controller.
+
+Evictions: the pod behind the name
+  3. The pod is not cached, or a budget selects it and stale facts could let it go uncharged (it has another uid than the
+     precondition, is not ready, pending, ended or terminating): `ReadPod`. It is gone: 404. It has another uid than the
+     precondition: allow, since the API server answers 409. Its name passes from one pod to the next just now: 429.
+  4. No budget selects the pod: allow.
+  5. Another pod may have got the name since (StatefulSets reuse names, and there is no precondition): `StartPodRead`, and
+     continue meanwhile. Then `AwaitPodRead` before the answer. The pod is gone: 404. Its name passes on just now: 429.
+     Another pod has the name: check that one from 6 on.
+
+Budgets
+  6. No enforced or dry-run budget applies to this kind of request: allow.
+  7. The node is not cached: `ReadNode`. A node that does not exist makes a difference.
+  8. A budget lets the pod go because of its spec or the node's labels: `ReadBudgets`, and start again at 6 with a
+     `ReadNode`, once. Both may have been edited.
+  9. All budgets allow because of the pod's state or the node, whatever they count: allow without a charge. A pending pod
+     on a node that is to be evicted is the exception: it may become ready before it goes.
+ 10. The result depends on counts, and no leader keeps them: 429.
+ 11. Evictions that rely on a charge: a stock PodDisruptionBudget refuses, by the cache and by `ReadPdbs`: its own answer.
+     To pass the request on uncharged, for the API server to refuse, would bypass our budgets whenever the PDB changes
+     its mind in between.
+ 12. Evictions of a pod that is not ready: the pod must be read after the counts that judge it, since these may have found
+     it ready. `ReadBudgets`, `ReadPod`, `ReadNode`, `Charge` on exactly these versions; at most three times while the
+     budgets change. Gone: 404. Its name passes on: 429. Ready or leaving by now: start again at 6 with that pod.
+ 13. `Charge` all budgets or none. If one lets the pod go because of its spec (8) by now: start again at 6, once.
+ 14. A budget denies: 429 with its reasons. A budget is busy: 429. Otherwise allow.
+
+A dry run skips 11, 12 and the exception in 9, and charges nothing. `Report` precedes every answer of budgets (9, 14), for
+metrics and logs. API errors are not handled here: the guard's webhooks fail closed for evictions and open for deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from zonewise.disruption.decide.budget import Budget, DisruptionKind, Enforcement
+from zonewise.disruption.decide.charge import ChargeAnswer, ChargeRequest, ChargeResult
+from zonewise.disruption.decide.eviction_steps import (
+    ALLOWED,
+    Answer,
+    AwaitPodRead,
+    Charge,
+    DeleteRequest,
+    DisruptionRequest,
+    EvictionRequest,
+    EvictionView,
+    PodDeleter,
+    ReadBudgets,
+    ReadNode,
+    ReadPdbs,
+    ReadPod,
+    Report,
+    StartPodRead,
+    Step,
+)
+from zonewise.disruption.decide.ledger import ChargeSource
+from zonewise.disruption.decide.pdb import CANNOT_EVICT, PdbRefusal, refusal
+from zonewise.disruption.decide.pods import NodeDomains, PodFacts
+from zonewise.disruption.decide.reason import DisruptionCode
+from zonewise.disruption.decide.verdict import BudgetVerdict, EvictionVerdict, PodVerdict, depends_on_counts, judge_all
+from zonewise.objects import Key
+
+_Review = Generator[Step, Any, Answer]
+
+BUSY_SECONDS: Final = 2
+_NO_LEADER_SECONDS: Final = 10
+_NAME_PASSES_ON_SECONDS: Final = 1
+_UNREADY_ATTEMPTS: Final = 3
+_BUSY: Final = "Its disruption budgets are being charged by many at once, or the API server does not answer: retry"
+
+_EXEMPT: Final = frozenset({DisruptionCode.NOT_ENFORCED, DisruptionCode.NOT_APPLIED, DisruptionCode.NOT_COVERED})
+"""Pods go uncharged because of the budget's spec or the node's labels, whose latest edit may not be cached yet."""
+_SETTLED: Final = _EXEMPT | {DisruptionCode.NOT_RUNNING, DisruptionCode.NODE_GONE}
+"""Pods go uncharged because of the pod or the node, whatever the budget's counts and ledger are."""
+_TRANSIENT: Final = {DisruptionCode.NOT_OBSERVED: BUSY_SECONDS, DisruptionCode.DOMAIN_NOT_COUNTED: BUSY_SECONDS}
+"""Denials that end by themselves in a moment. The others last, so clients should report them at once."""
+
+
+class DisruptionReview:
+    """One request: `next_step` gives the next call to make, and takes the result of the one before."""
+
+    def __init__(self, request: EvictionRequest | DeleteRequest, view: EvictionView) -> None:
+        self._review = _evict(request, view) if isinstance(request, EvictionRequest) else _delete(request, view)
+
+    def next_step(self, result: object = None) -> Step | Answer:
+        try:
+            return self._review.send(result)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+
+def _delete(request: DeleteRequest, view: EvictionView) -> _Review:
+    pod, by_controller = request.pod, request.deleter is PodDeleter.WORKLOAD
+    if request.deleter is PodDeleter.SYSTEM or pod is None:
+        return ALLOWED
+    if not pod.ready or pod.terminating or (by_controller and pod.granted):
+        return ALLOWED
+    kind = DisruptionKind.CONTROLLER_DELETES if by_controller else DisruptionKind.DELETES
+    answer = yield from _decide(DisruptionRequest(pod, kind, ChargeSource.DELETE, request.dry_run), view)
+    return answer if answer.allowed else replace(answer, code=403, retry_after_seconds=0)
+
+
+def _evict(eviction: EvictionRequest, view: EvictionView) -> _Review:
+    key, uid = eviction.key, eviction.uid
+    pod = view.pod(key)
+    identified = pod is not None and _is_identified(pod, uid)
+    if pod is None or (_enabled_budgets(pod, view) and _is_doubtful(pod, uid)):
+        pod, identified = (yield from ReadPod(key)), True
+        if pod is None:
+            return _not_found(key)
+        if uid not in {"", pod.uid}:
+            return ALLOWED
+        if pod.in_between and not uid and _enabled_budgets(pod, view):
+            return _name_passes_on(pod)
+    if not _enabled_budgets(pod, view):
+        return ALLOWED
+    request = DisruptionRequest(
+        pod, DisruptionKind.EVICTIONS, ChargeSource.EVICTION, eviction.dry_run, eviction.reservation
+    )
+    return (yield from (_decide(request, view) if identified else _decide_by_name(request, view)))
+
+
+def _decide_by_name(request: DisruptionRequest, view: EvictionView) -> _Review:
+    """A charge for a pod that is gone lasts until the next count, which finds nothing missing for it."""
+    pod = request.pod
+    yield from StartPodRead(pod.key)
+    answer = yield from _decide(request, view)
+    stored = yield from AwaitPodRead()
+    if stored is None:
+        return _not_found(pod.key)
+    if stored.in_between:
+        return _name_passes_on(stored)
+    return answer if stored.uid == pod.uid else (yield from _decide(replace(request, pod=stored), view))
+
+
+@dataclass(frozen=True, slots=True)
+class _Restart:
+    """Check again from 6 on; `fresh`: with budgets and node as stored."""
+
+    request: DisruptionRequest
+    fresh: bool = False
+
+
+def _decide(request: DisruptionRequest, view: EvictionView) -> _Review:
+    outcome: Answer | _Restart = _Restart(request)
+    while isinstance(outcome, _Restart):
+        outcome = yield from _check_budgets(outcome.request, view, fresh=outcome.fresh)
+    return outcome
+
+
+def _check_budgets(
+    request: DisruptionRequest, view: EvictionView, *, fresh: bool
+) -> Generator[Step, Any, Answer | _Restart]:
+    pod = request.pod
+    budgets = [budget for budget in _enabled_budgets(pod, view) if request.kind in budget.apply_to]
+    if not budgets:
+        return ALLOWED
+    node_domains = yield from _node_domains(pod, view, fresh=fresh)
+    charge = _charge_request(request, budgets, node_domains, view)
+    forecast = _judge(charge)
+    if not fresh and (exempting := _exempting(forecast.verdicts)):
+        yield from ReadBudgets(tuple(exempting))
+        return _Restart(request, fresh=True)
+    may_become_ready = request.evicts and pod.pending and pod.node
+    if not may_become_ready and all(verdict.reason.code in _SETTLED for verdict in forecast.verdicts):
+        settled = [ChargeAnswer(ChargeResult.ALLOWED, verdict) for verdict in forecast.verdicts]
+        return (yield from _conclude(request, settled))
+    if depends_on_counts(forecast.verdicts, budgets) and (trouble := view.leader_trouble()):
+        return _refuse(trouble, [trouble], BUSY_SECONDS if view.leader_undecided() else _NO_LEADER_SECONDS)
+    if request.evicts and _relies_on_charge(forecast) and (pdb_refusal := (yield from _pdb_refusal(pod, view))):
+        return _refused_by_pdb(pdb_refusal)
+    if request.evicts and pod.stays and not pod.ready:
+        return (yield from _check_unready(request, budgets, view))
+    answers = yield from Charge(charge, tuple(budget.key for budget in budgets))
+    if not fresh and _exempting(answer.verdict for answer in answers):
+        return _Restart(request, fresh=True)
+    return (yield from _conclude(request, answers))
+
+
+def _check_unready(
+    request: DisruptionRequest, budgets: Sequence[Budget], view: EvictionView
+) -> Generator[Step, Any, Answer | _Restart]:
+    keys = tuple(budget.key for budget in budgets)
+    answers: Sequence[ChargeAnswer] = ()
+    for _ in range(_UNREADY_ATTEMPTS):
+        versions = yield from ReadBudgets(keys)
+        pod = yield from ReadPod(request.pod.key)
+        if pod is None:
+            return _not_found(request.pod.key)
+        if pod.in_between:
+            return _name_passes_on(pod)
+        request = replace(request, pod=pod)
+        if pod.ready or not pod.stays:
+            return _Restart(request)
+        node_domains = yield from _node_domains(pod, view, fresh=True)
+        charge = _charge_request(request, budgets, node_domains, view)
+        answers = yield from Charge(replace(charge, budget_versions=versions), keys)
+        if all(answer.outcome is not ChargeResult.BUSY for answer in answers):
+            break
+    return (yield from _conclude(request, answers))
+
+
+def _node_domains(pod: PodFacts, view: EvictionView, *, fresh: bool) -> Generator[Step, Any, NodeDomains]:
+    cached = view.node_domains()
+    if not pod.node or (cached.has(pod.node) and not fresh):
+        return cached
+    return (yield from ReadNode(pod.node)) or cached
+
+
+def _pdb_refusal(pod: PodFacts, view: EvictionView) -> Generator[Step, Any, PdbRefusal | None]:
+    if refusal(pod, view.pdbs_of(pod)) is None:
+        return None
+    return refusal(pod, (yield from ReadPdbs(pod)))
+
+
+def _conclude(request: DisruptionRequest, answers: Sequence[ChargeAnswer]) -> _Review:
+    yield from Report(request, tuple(answers))
+    denials = [answer.verdict for answer in answers if answer.outcome is ChargeResult.DENIED and answer.verdict]
+    if denials:
+        seconds = max(_TRANSIENT.get(verdict.reason.code, 0) for verdict in denials)
+        advice = "; ".join(f"{verdict.reason.sentence}: {verdict.reason.remedy}" for verdict in denials)
+        return _refuse(advice, [verdict.reason.sentence for verdict in denials], seconds)
+    if any(answer.outcome is ChargeResult.BUSY for answer in answers):
+        return _refuse(_BUSY, [_BUSY], BUSY_SECONDS)
+    return ALLOWED
+
+
+def _enabled_budgets(pod: PodFacts, view: EvictionView) -> list[Budget]:
+    return [budget for budget in view.budgets_of(pod) if budget.enforcement is not Enforcement.OFF]
+
+
+def _charge_request(
+    request: DisruptionRequest, budgets: Sequence[Budget], node_domains: NodeDomains, view: EvictionView
+) -> ChargeRequest:
+    pod = request.pod
+    return ChargeRequest(
+        pod=pod,
+        node_domains=node_domains,
+        owner=view.owner_of(pod),
+        kind=request.kind,
+        source=request.source,
+        time=view.now(),
+        dry_run=request.dry_run,
+        reservation=request.reservation,
+        cases=tuple(case for budget in budgets if (case := view.case_of(budget.key)) is not None),
+        replaced=lambda ledger: view.is_replaced(pod, ledger),
+        peers=lambda: view.peers_of(pod),
+    )
+
+
+def _judge(charge: ChargeRequest) -> PodVerdict:
+    """What the budgets would answer by the newest versions known here."""
+    peers = next(filter(None, (charge.alternatives(case.status) for case in charge.cases)), ())
+    return judge_all(charge.cases, charge.pod, charge.node_domains, peers, charge.kind, charge.owner)
+
+
+def _is_identified(pod: PodFacts, uid: str) -> bool:
+    """Whether no other pod can have its name by now."""
+    return uid == pod.uid if uid else not pod.name_comes_back
+
+
+def _is_doubtful(pod: PodFacts, uid: str) -> bool:
+    """Whether stale facts could let another pod, or one that is healthy by now, go without a charge."""
+    return uid not in {"", pod.uid} or not pod.ready or pod.pending or not pod.active
+
+
+def _exempting(verdicts: Iterable[BudgetVerdict | None]) -> list[Key]:
+    return [verdict.budget for verdict in verdicts if verdict is not None and verdict.reason.code in _EXEMPT]
+
+
+def _relies_on_charge(forecast: PodVerdict) -> bool:
+    """On a new charge, or on an older one: repeated requests that a PDB refuses must not keep that one alive."""
+    charged = any(verdict.reason.code is DisruptionCode.ALREADY_CHARGED for verdict in forecast.verdicts)
+    return forecast.verdict is EvictionVerdict.CHARGE or (forecast.verdict is EvictionVerdict.ALLOW and charged)
+
+
+def _not_found(key: Key) -> Answer:
+    """In the API server's words. If it looked itself it would take the next pod of that name, which was never reviewed."""
+    return Answer(allowed=False, message=f'pods "{key.name}" not found', code=404)
+
+
+def _name_passes_on(pod: PodFacts) -> Answer:
+    return _refuse(f"{pod.in_between}: ask again in a moment", [pod.in_between], _NAME_PASSES_ON_SECONDS)
+
+
+def _refuse(advice: str, causes: Sequence[str], retry_after_seconds: int = 0) -> Answer:
+    message = f"{CANNOT_EVICT} {advice[:1].upper()}{advice[1:]}"
+    return Answer(
+        allowed=False, message=message, code=429, causes=tuple(causes), retry_after_seconds=retry_after_seconds
+    )
+
+
+def _refused_by_pdb(pdb: PdbRefusal) -> Answer:
+    causes = (pdb.cause,) if pdb.cause else ()
+    return Answer(
+        allowed=False,
+        message=pdb.message,
+        code=pdb.code,
+        causes=causes,
+        retry_after_seconds=pdb.retry_after_seconds,
+    )
