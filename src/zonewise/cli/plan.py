@@ -122,10 +122,12 @@ def _situation(options: dict[str, Any]) -> Snapshot:
     own = options["mode"] == "own" if options["mode"] else None
     told = Overrides(options["all_services"], options["zonewise_dns"])
     if options["file"] is None:
-        from zonewise.diagnostics.read import plan as read_plan
+        from zonewise.diagnostics.read.plan import read_snapshot
+        from zonewise.diagnostics.read.reader import read_cluster
         from zonewise.kube.client import kubeconfig
 
-        return read_plan.read(kubeconfig.find(options["kubeconfig"], options["context"]), own=own, told=told)
+        access = kubeconfig.find(options["kubeconfig"], options["context"])
+        return read_cluster(access, lambda reader: read_snapshot(reader, own=own, overrides=told))
     from zonewise import dump
     from zonewise.objects import Pod
     from zonewise.planning.snapshot import KINDS, gather, require

@@ -71,7 +71,8 @@ def status(**options: Any) -> None:
 
 async def _live(access: Any, options: Mapping[str, Any]) -> int:
     from zonewise.diagnostics.decide.status.assemble import assemble
-    from zonewise.diagnostics.read import status as read_status
+    from zonewise.diagnostics.read.reader import ClusterReader
+    from zonewise.diagnostics.read.status import read_cluster_snapshot
     from zonewise.kube.client.client import Client
     from zonewise.kube.wire.errors import ApiError
     from zonewise.routing import HintsForm
@@ -82,7 +83,7 @@ async def _live(access: Any, options: Mapping[str, Any]) -> int:
         while True:
             now = asyncio.get_running_loop().time()
             try:
-                seen = await read_status.read(client, traffic=options["traffic"])
+                seen = await read_cluster_snapshot(ClusterReader(client), traffic=options["traffic"])
             except ApiError as error:
                 if before is None:
                     raise

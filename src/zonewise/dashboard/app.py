@@ -18,7 +18,7 @@ from zonewise.dashboard.informers import DashboardInformers
 from zonewise.dashboard.live_state import LiveState
 from zonewise.dashboard.scraper import Measure, Scraper
 from zonewise.dashboard.server import DashboardServer, serve
-from zonewise.diagnostics.read import status
+from zonewise.diagnostics.read.status import measure_traffic
 from zonewise.kube.client.client import Client
 from zonewise.kube.server.cert_manager import install, server_context, utc_now
 from zonewise.kube.server.certificates import Authorities, Lifetimes
@@ -93,7 +93,7 @@ def _through(client: Client, settings: DashboardConfig) -> Measure | None:
     if not is_loopback(settings.address):
         return None
     asking = client.limited("traffic", qps=50, burst=100)
-    return lambda: status.measure(asking)
+    return lambda: measure_traffic(asking)
 
 
 async def _scrape(sources: DashboardInformers, scraper: Scraper) -> None:

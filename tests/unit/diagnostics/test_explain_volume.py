@@ -5,8 +5,13 @@ from typing import Any
 from zonewise.api.names import CSI_DRIVER
 from zonewise.ceph.decide.domains import ACTIVE, DomainLabels, Segments, accessible, takeover_key
 from zonewise.ceph.decide.takeover import NOTHING, TakeoverDomain, TakeoverMap
-from zonewise.diagnostics.decide.explain import volume as explain_volume
-from zonewise.diagnostics.decide.explain.volume import VolumeFacts, VolumeReach, VolumeReport
+from zonewise.diagnostics.decide.explain.volume import (
+    VolumeFacts,
+    VolumeReach,
+    VolumeReport,
+    explain_unbound,
+    explain_volume,
+)
 from zonewise.objects import Condition, Metadata, Node, NodeStatus
 
 LABELS = DomainLabels.parse("topology.kubernetes.io/zone")
@@ -35,7 +40,7 @@ def volume(segments: Segments, **attributes: str) -> dict[str, Any]:
 
 
 def told(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NOTHING) -> VolumeReport:
-    return explain_volume.account(VolumeFacts("shop/data", body, nodes, LABELS, takeovers))
+    return explain_volume(VolumeFacts("shop/data", body, nodes, LABELS, takeovers))
 
 
 def test_a_volume_of_a_domain_is_reached_from_there_alone() -> None:
@@ -81,7 +86,7 @@ def test_a_volume_without_a_domain_is_reached_from_everywhere() -> None:
 
 
 def test_a_claim_that_waits_says_which_pools_there_are() -> None:
-    said = explain_volume.waiting("shop/data", "ceph-rbd", [("zone=a", "rbd-a")], ["something"])
+    said = explain_unbound("shop/data", "ceph-rbd", [("zone=a", "rbd-a")], ["something"])
     assert not said.is_reached
     assert said.pools == (("zone=a", "rbd-a"),)
     assert said.problems == ("something",)

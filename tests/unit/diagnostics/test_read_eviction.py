@@ -10,7 +10,8 @@ import pytest
 
 from zonewise.api.names import DISRUPTION_CONFIGURATION, DISRUPTION_LEASE
 from zonewise.diagnostics.decide.explain.eviction import EvictionReport
-from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, inquire
+from zonewise.diagnostics.read.eviction import LEASE_NAMESPACES, explain_eviction
+from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.disruption.webhook.registration import DELETES, EVICTIONS, webhook_configuration
 from zonewise.kube.wire.errors import Forbidden, NotFound
 from zonewise.objects import LEASES, NAMESPACES, PODS, Key, Resource
@@ -39,7 +40,7 @@ class PaperClient:
             raise found("not for you")
         return msgspec.convert(found, resource.view)
 
-    async def list(self, *_: Any) -> Any:
+    async def list(self, *_: Any, **_selection: Any) -> Any:
         return SimpleNamespace(items=())
 
 
@@ -47,7 +48,7 @@ async def told(objects: Objects, namespace: str = "shop") -> EvictionReport:
     owner = BY_CONTROLLER | {"kind": "ReplicaSet", "name": "web-1", "uid": "rs"}
     pod = {"metadata": {"name": "web", "namespace": namespace, "uid": "pod", "ownerReferences": [owner]}}
     client: Any = PaperClient({(PODS, "web"): pod, (NAMESPACES, namespace): {}} | dict(objects))
-    return await inquire(client, Key(namespace, "web"), LEASE_NAMESPACES, NOW)
+    return await explain_eviction(ClusterReader(client), Key(namespace, "web"), LEASE_NAMESPACES, NOW)
 
 
 def lease(namespace: str, age_seconds: float, holder: str = "leader") -> Objects:

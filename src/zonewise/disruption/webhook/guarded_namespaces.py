@@ -8,27 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from zonewise.api.names import DISRUPTION_CONFIGURATION
 from zonewise.disruption.webhook.registration import EVICTIONS
-from zonewise.kube.client.client import Client
-from zonewise.kube.wire.errors import Forbidden, NotFound
-from zonewise.objects.admissionregistration import VALIDATING_WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from zonewise.objects.admissionregistration import WebhookConfiguration
 from zonewise.topology import LabelSelector
 
 _NOBODY: Final = LabelSelector(None)
-_ALL: Final = LabelSelector(())
 _NAME: Final = "kubernetes.io/metadata.name"
 _WEBHOOK: Final = f"{EVICTIONS}.zonewise.dev"
-
-
-async def read_guarding(client: Client) -> LabelSelector:
-    """Selects namespaces by their labels. Who may not look takes it for granted that all are guarded."""
-    try:
-        return guarding(await client.get(VALIDATING_WEBHOOK_CONFIGURATIONS, DISRUPTION_CONFIGURATION))
-    except NotFound:
-        return _NOBODY
-    except Forbidden:
-        return _ALL
 
 
 def guarding(registered: WebhookConfiguration) -> LabelSelector:

@@ -24,6 +24,7 @@ from zonewise.objects import EndpointSlice, Key, Node, Service
 from zonewise.routing import ClientChoice, Decision, RoutingNodes, choose, drained_zones, report
 from zonewise.routing.report import EndpointReport, TierReport
 
+ServiceSlices = tuple[Service, Sequence[EndpointSlice]]
 _FAMILIES = {RecordType.A: "IPv4", RecordType.AAAA: "IPv6"}
 
 
@@ -33,7 +34,7 @@ class DnsState:
 
     nodes: Sequence[Node] = ()
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    services: Mapping[Key, tuple[Service, Sequence[EndpointSlice]]] = field(default_factory=dict)
+    services: Mapping[Key, ServiceSlices] = field(default_factory=dict)
     pods: Sequence[tuple[str, bytes]] = ()
     """Namespaces and addresses, for verified pod records."""
 
