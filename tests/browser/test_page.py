@@ -117,7 +117,7 @@ def show() -> Iterator[Show]:
             if world not in shown:
                 board = LiveState({"source": "a test", "live": True, "version": "0", "login": False})
                 data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world()}).encode()
-                situation = from_dump.show(from_dump.read(data, "a test"), board, HintsForm.STABLE)
+                situation = from_dump.publish_dump(from_dump.read_dump(data, "a test"), board, HintsForm.STABLE)
                 url = asyncio.run_coroutine_threadsafe(start(board, situation), loop).result(60)
                 shown[world] = Shown(board, url, loop)
             return shown[world]
@@ -343,8 +343,8 @@ def _update_ten_times(page: Page, shown: Shown) -> None:
             row = services[name]
             assert isinstance(row, ServiceRow)
             services[name] = msgspec.structs.replace(row, in_zone=step / 10, sentence=f"changed {step} times")
-        shown.change(shown.board.show, {"services": services})
-        shown.change(shown.board.show_traffic, _traffic(services, step))
+        shown.change(shown.board.publish, {"services": services})
+        shown.change(shown.board.publish_traffic, _traffic(services, step))
         page.wait_for_function(f"seen => {UPDATES} > seen", arg=seen + step)
 
 

@@ -56,11 +56,11 @@ def doctor(**options: Any) -> None:
 def _facts(options: dict[str, Any]) -> DoctorFacts:
     if options["file"] is not None:
         from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
-        from zonewise.diagnostics.decide.from_dump import KINDS, seen_in
+        from zonewise.diagnostics.decide.from_dump import STATUS_KINDS, snapshot_from_dump
 
-        objects = dumps.read(options["file"], KINDS)
+        objects = dumps.read(options["file"], STATUS_KINDS)
         return DoctorFacts(
-            seen=seen_in(objects, dumps.source_of(options["file"])),
+            seen=snapshot_from_dump(objects, dumps.source_of(options["file"])),
             live=False,
             other_webhooks=objects["MutatingWebhookConfiguration"],
             daemon_sets=[each for each in objects["DaemonSet"] if each.metadata.namespace == "kube-system"],

@@ -50,9 +50,9 @@ def drain(nodes: tuple[str, ...], plan_only: bool, lease_namespace: str | None, 
     plan, leader = read_cluster(access, lambda reader: _plan(reader, list(dict.fromkeys(nodes)), lease_namespace))
     waits = leader.trouble if plan.charges else ""
     if output == "json":
-        from zonewise.diagnostics.decide.explain.drain import account_of
+        from zonewise.diagnostics.decide.explain.drain import build_drain_report
 
-        printing.echo_data(account_of(plan, leader), "json")
+        printing.echo_data(build_drain_report(plan, leader), "json")
     else:
         click.echo("\n".join(_lines(plan, nodes, waits)))
     sys.exit(1 if plan.never or waits else 0)

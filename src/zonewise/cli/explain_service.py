@@ -69,14 +69,14 @@ def service(**options: Any) -> None:
 def _found(options: dict[str, Any]) -> ServiceReport:
     from zonewise.diagnostics.read.service import explain_service, explain_service_from_dump
     from zonewise.objects import Pod
-    from zonewise.planning.snapshot import KINDS
+    from zonewise.planning.snapshot import PLANNING_KINDS
 
     if options["from_node"] and options["from_pod"]:
         raise UsageError("say one of --from-node and --from-pod: there is one client")
     if options["file"] is not None:
         inquiry = _inquiry(options, "default")
         pods: Views = {"Pod": Pod} if inquiry.pod else {}
-        objects = dumps.read(options["file"], {**KINDS, **pods})
+        objects = dumps.read(options["file"], {**PLANNING_KINDS, **pods})
         return explain_service_from_dump(objects, dumps.source_of(options["file"]), inquiry)
     from zonewise.diagnostics.read.reader import read_cluster
     from zonewise.kube.client import kubeconfig

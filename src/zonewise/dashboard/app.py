@@ -13,7 +13,6 @@ from typing import Final
 from zonewise import __version__, log
 from zonewise.dashboard import from_dump
 from zonewise.dashboard.auth import Authenticator, LoopbackAuthenticator, TokenReviewAuthenticator, is_loopback
-from zonewise.dashboard.from_dump import Objects
 from zonewise.dashboard.informers import DashboardInformers
 from zonewise.dashboard.live_state import LiveState
 from zonewise.dashboard.scraper import Measure, Scraper
@@ -26,7 +25,7 @@ from zonewise.kube.server.health import Health
 from zonewise.kube.server.listening import listen
 from zonewise.kube.watch.informers import Caches
 from zonewise.kube.wire.access import ClusterAccess
-from zonewise.planning.snapshot import Snapshot
+from zonewise.planning.snapshot import DumpObjects, Snapshot
 from zonewise.routing import HintsForm
 
 _log = log.get_logger(__name__)
@@ -101,9 +100,9 @@ async def _scrape(sources: DashboardInformers, scraper: Scraper) -> None:
     await scraper.run()
 
 
-async def show_dump(found: Objects, source: str, settings: DashboardConfig, health: Health, say: Say) -> None:
+async def show_dump(found: DumpObjects, source: str, settings: DashboardConfig, health: Health, say: Say) -> None:
     board = LiveState({"source": source, "live": False, "version": __version__, "login": False})
-    situation: Snapshot = from_dump.show(found, board, settings.hints)
+    situation: Snapshot = from_dump.publish_dump(found, board, settings.hints)
     health.started()
     server = DashboardServer(
         board, lambda: situation, LoopbackAuthenticator(), settings.hints, "-" if source == "stdin" else source

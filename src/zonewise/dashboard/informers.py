@@ -16,8 +16,8 @@ from zonewise.dashboard.decide import row_builder
 from zonewise.dashboard.decide.row_builder import DashboardView
 from zonewise.dashboard.decide.rows import NoticeRow, ServiceRow
 from zonewise.dashboard.live_state import LiveState
-from zonewise.diagnostics.decide.status.assemble import COMPONENTS, CONFIGURATIONS, ClusterSnapshot
-from zonewise.diagnostics.decide.status.assemble import LEASES as DUTIES
+from zonewise.diagnostics.decide.status.assemble import COMPONENTS, WEBHOOK_CONFIGURATIONS, ClusterSnapshot
+from zonewise.diagnostics.decide.status.assemble import LEASE_DUTIES as DUTIES
 from zonewise.kube.server.cert_manager import utc_now
 from zonewise.kube.watch.cache import Cache
 from zonewise.kube.watch.informers import Caches
@@ -43,9 +43,9 @@ from zonewise.objects.apps import DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS
 from zonewise.objects.change import Change
 from zonewise.objects.policy import TOPOLOGY_DISRUPTION_BUDGETS
 from zonewise.objects.storage import PERSISTENT_VOLUMES
-from zonewise.planning.data_plane import carriers_of
-from zonewise.planning.forecast import look
-from zonewise.planning.snapshot import Snapshot, gather
+from zonewise.planning.data_plane import find_data_planes
+from zonewise.planning.forecast import forecast_services
+from zonewise.planning.snapshot import Snapshot, build_snapshot
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.change_filter import names_drain, routing_matters
 from zonewise.slices.decide.names import service_key
@@ -155,24 +155,26 @@ class DashboardInformers:
         self._changed, self._all_changed = set(), False
         self._woken.clear()
         deployments, _, daemon_sets = self._workloads
-        carriers = carriers_of([*deployments, *daemon_sets])
-        situation = gather(self.nodes, self._services, self._slices, namespaces=self._namespaces, carriers=carriers)
+        carriers = find_data_planes([*deployments, *daemon_sets])
+        situation = build_snapshot(
+            self.nodes, self._services, self._slices, namespaces=self._namespaces, data_planes=carriers
+        )
         workloads = [workload for cache in self._workloads for workload in cache]
         world = DashboardView(situation, list(self._budgets), workloads, list(self._volumes))
         services = {key_of(served.service): served.service for served in situation.services}
         before = self._situation
         everything = everything or situation.own != before.own  # then slices are counted otherwise
-        everything = everything or carriers != before.carriers
+        everything = everything or carriers != before.data_planes
         again = services.keys() if everything else changed & services.keys()
-        situation.recall(before, services.keys() - again)
+        situation.reuse_forecasts(before, services.keys() - again)
         for keys in _cut(sorted(again)):
-            for found in look(situation, _is_in(keys), self._hints):
+            for found in forecast_services(situation, _is_in(keys), self._hints):
                 written = services[found.key]
-                self._rows[str(found.key)] = row_builder.service(found, written, carriers.of(written))
+                self._rows[str(found.key)] = row_builder.service_row(found, written, carriers.of(written))
             await asyncio.sleep(0)
         self._rows = {str(key): self._rows[str(key)] for key in services if str(key) in self._rows}
         self._situation = situation
-        self._board.show({**row_builder.but_services(world), "services": dict(self._rows)})
+        self._board.publish({**row_builder.cluster_rows(world), "services": dict(self._rows)})
 
     async def _notice(self) -> None:
         """What can't be watched is said, not hidden."""
@@ -181,7 +183,7 @@ class DashboardInformers:
             if troubles[self._budgets.name].startswith("not found"):  # nobody has defined them, so there are none
                 del troubles[self._budgets.name]
             rows = {name: NoticeRow(what=name, trouble=trouble) for name, trouble in troubles.items() if trouble}
-            self._board.show({"notices": rows, "components": row_builder.parts(self._seen(), utc_now())})
+            self._board.publish({"notices": rows, "components": row_builder.component_rows(self._seen(), utc_now())})
             await asyncio.sleep(NOTICE_SECONDS)
 
     def _seen(self) -> ClusterSnapshot:
@@ -191,7 +193,9 @@ class DashboardInformers:
             deployments=[found for found in deployments if _is_ours(found)],
             daemon_sets=[found for found in daemon_sets if _is_ours(found)],
             leases=[lease for cache in self._leases for lease in cache],
-            webhooks=[found for cache in self._webhooks for found in cache if found.metadata.name in CONFIGURATIONS],
+            webhooks=[
+                found for cache in self._webhooks for found in cache if found.metadata.name in WEBHOOK_CONFIGURATIONS
+            ],
             slices=list(self._slices),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from zonewise.objects import Endpoint, EndpointPort, EndpointSlice, Node, Service
-from zonewise.planning.snapshot import Snapshot, gather
+from zonewise.planning.snapshot import Snapshot, build_snapshot
 
 PORTS = (EndpointPort(name="http", port=8080, protocol="TCP"),)
 
@@ -58,4 +58,4 @@ def slice_of(of: Service, counts: dict[str, int]) -> EndpointSlice:
 def situation(*, own: bool | None = None, **counts: dict[str, int]) -> Snapshot:
     services = [service(name) for name in counts]
     nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
-    return gather(nodes, services, [slice_of(one, counts[one.metadata.name]) for one in services], own=own)
+    return build_snapshot(nodes, services, [slice_of(one, counts[one.metadata.name]) for one in services], own=own)

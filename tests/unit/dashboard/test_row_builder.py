@@ -13,9 +13,9 @@ from zonewise.dashboard import from_dump
 from zonewise.dashboard.decide import row_builder
 from zonewise.dashboard.decide.row_builder import Workload
 from zonewise.dashboard.decide.rows import NodeRow, ServiceRow
-from zonewise.dashboard.decide.whatif_api import ScaleService, WhatIfQuestion, answer
+from zonewise.dashboard.decide.whatif_api import ScaleService, WhatIfQuestion, answer_question
 from zonewise.dashboard.live_state import LiveState
-from zonewise.dashboard.simulation import PLOTS, judge
+from zonewise.dashboard.simulation import PLOTS, simulate_cluster
 from zonewise.diagnostics.decide.status.report import ServiceState
 from zonewise.objects.apps import DaemonSet, Deployment, StatefulSet
 from zonewise.planning.snapshot import Snapshot
@@ -25,7 +25,7 @@ from zonewise.routing import HintsForm
 def shown(objects: list[dict[str, object]]) -> tuple[LiveState, Snapshot]:
     board = LiveState({})
     data = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
-    return board, from_dump.show(from_dump.read(data, "test"), board, HintsForm.STABLE)
+    return board, from_dump.publish_dump(from_dump.read_dump(data, "test"), board, HintsForm.STABLE)
 
 
 def test_a_dump_fills_every_table() -> None:
@@ -43,7 +43,7 @@ def test_a_dump_fills_every_table() -> None:
     assert (row.policy, row.endpoints, row.our_proxy) == ("same-zone Prefer", 1, False)
     assert list(board.tables["drains"]) == ["a"]
     assert {"budgets", "rollouts", "volumes", "takeovers", "notices"} <= board.tables.keys()
-    table = judge(situation)
+    table = simulate_cluster(situation)
     assert table.inputs == 1
     assert all("<svg" in draw(table.rows) for draw in PLOTS.values())
 
@@ -62,7 +62,7 @@ def test_a_proxy_for_all_services_loses_nothing(everything: bool) -> None:
     row = board.tables["services"]["shop/cart"]
     assert isinstance(row, ServiceRow)
     assert (row.our_proxy, row.losses == ()) == (everything, everything)
-    answered = answer(WhatIfQuestion(changes=(ScaleService("shop/cart", 6),)), situation, HintsForm.STABLE)
+    answered = answer_question(WhatIfQuestion(changes=(ScaleService("shop/cart", 6),)), situation, HintsForm.STABLE)
     assert [found.planned.outlook.losses == () for found in answered.rows] == [everything]
 
 
@@ -103,13 +103,13 @@ def test_hostile_names_pass_as_they_are() -> None:
 def test_a_rollout_shows_until_it_is_over(workload: type[Workload], progress: dict[str, object]) -> None:
     metadata = {"name": "web", "namespace": "shop", "annotations": {"zonewise.dev/update": "Evict"}}
     found: Workload = msgspec.convert({"metadata": metadata, **progress}, workload)
-    (row,) = row_builder.rollouts([found]).values()
+    (row,) = row_builder.rollout_rows([found]).values()
     assert (row.kind, row.wanted, row.updated, row.ready, row.by_eviction) == (workload.__name__, 3, 1, 3, True)
     done = json.loads(json.dumps(progress).replace("1", "3").replace('"a"', '"b"'))
-    assert row_builder.rollouts([msgspec.convert({"metadata": metadata, **done}, workload)]) == {}
+    assert row_builder.rollout_rows([msgspec.convert({"metadata": metadata, **done}, workload)]) == {}
     unseen = {"metadata": {**metadata, "generation": 2}, **done}
-    assert row_builder.rollouts([msgspec.convert(unseen, workload)]), "its controller has not looked yet"
+    assert row_builder.rollout_rows([msgspec.convert(unseen, workload)]), "its controller has not looked yet"
     waiting = json.loads(re.sub('("readyReplicas"|"numberReady"): 3', r"\1: 0", json.dumps(done)))
-    assert not row_builder.rollouts([msgspec.convert({"metadata": metadata, **waiting}, workload)]), (
+    assert not row_builder.rollout_rows([msgspec.convert({"metadata": metadata, **waiting}, workload)]), (
         "waiting is no rollout"
     )

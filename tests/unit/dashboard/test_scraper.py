@@ -11,7 +11,7 @@ from support.dashboard.cluster import node
 from support.waiting import eventually
 from zonewise.dashboard.decide.rows import ProxiesRow
 from zonewise.dashboard.live_state import LiveState
-from zonewise.dashboard.scraper import Scraper, addresses_of
+from zonewise.dashboard.scraper import Scraper, internal_addresses
 from zonewise.dashboard.server import serve
 from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic, TrafficPath
 from zonewise.kube.server.listening import listen
@@ -25,7 +25,7 @@ def nodes(*addresses: str) -> list[Node]:
 
 
 def test_nodes_that_share_an_address_share_a_proxy() -> None:
-    assert addresses_of(nodes("127.0.0.1", "127.0.0.1", "", "127.0.0.2")) == {"127.0.0.1", "127.0.0.2"}
+    assert internal_addresses(nodes("127.0.0.1", "127.0.0.1", "", "127.0.0.2")) == {"127.0.0.1", "127.0.0.2"}
 
 
 async def test_where_no_node_answers_the_proxies_are_asked_another_way() -> None:

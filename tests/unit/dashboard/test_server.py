@@ -39,7 +39,7 @@ async def test_a_question_does_not_wait_for_a_simulation() -> None:
     world = [*(node(*home) for home in homes), service("cart", "shop"), slice_of("cart", "shop", homes)]
     data = json.dumps({"apiVersion": "v1", "kind": "List", "items": world}).encode()
     board = LiveState({})
-    situation = from_dump.show(from_dump.read(data, "test"), board, HintsForm.STABLE)
+    situation = from_dump.publish_dump(from_dump.read_dump(data, "test"), board, HintsForm.STABLE)
     asked = iter([replace(situation, services=Slow(situation.services)), situation])
     server = DashboardServer(board, lambda: next(asked), LoopbackAuthenticator())
     async with TestClient(TestServer(server.application())) as client:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from support.planning.cluster import situation
-from zonewise.dashboard.decide.whatif_api import WhatIfQuestion, answer, command
+from zonewise.dashboard.decide.whatif_api import WhatIfQuestion, answer_question, plan_command
 from zonewise.errors import ZonewiseError
 from zonewise.routing import HintsForm
 
@@ -23,7 +23,7 @@ def test_several_changes_at_once() -> None:
         ' {"type": "add-nodes", "zone": "b", "number": 2}, {"type": "replicas", "service": "shop", "number": 9}],'
         ' "selector": "app=shop", "gb": 1000, "price": 0.01}'
     )
-    found = answer(question, situation(shop=EVEN, bank=EVEN), HintsForm.STABLE)
+    found = answer_question(question, situation(shop=EVEN, bank=EVEN), HintsForm.STABLE)
     assert [row.key.name for row in found.rows] == ["shop"]
     assert (found.today.services, found.planned.endpoints) == (1, 9)
     assert found.today.cost == pytest.approx(1000 * 2 / 3 * 0.01)
@@ -37,33 +37,33 @@ def test_changes_are_made_in_the_order_of_the_command() -> None:
     question = asked(
         '{"changes": [{"type": "replicas", "service": "shop", "number": 9}, {"type": "lose-zone", "zone": "a"}]}'
     )
-    found = answer(question, situation(shop=EVEN), HintsForm.STRICT)
+    found = answer_question(question, situation(shop=EVEN), HintsForm.STRICT)
     assert found.command == "zonewise plan --lose-zone a --replicas shop=9 --hints strict"
     assert (found.changes, found.planned.endpoints) == (("zone a lost (2 nodes)", "default/shop scaled to 9"), 9)
 
 
 def test_the_command_of_a_dump_reads_it() -> None:
     question = asked('{"changes": [{"type": "lose-zone", "zone": "a"}]}')
-    found = answer(question, situation(shop=EVEN), HintsForm.STABLE, "my dump.yaml")
+    found = answer_question(question, situation(shop=EVEN), HintsForm.STABLE, "my dump.yaml")
     assert found.command == "zonewise plan -f 'my dump.yaml' --lose-zone a"
 
 
 def test_large_numbers_are_written_out() -> None:
     question = WhatIfQuestion(gb=12_500_000.5, price=0.00001)
-    assert command(question, HintsForm.STABLE) == "zonewise plan --gb 12500000.5 --price 0.00001"
+    assert plan_command(question, HintsForm.STABLE) == "zonewise plan --gb 12500000.5 --price 0.00001"
 
 
 def test_one_service_is_chosen_by_name() -> None:
     question = asked(
         '{"changes": [{"type": "set", "policy": "same-zone", "value": "Prefer"}], "service": "default/shop"}'
     )
-    found = answer(question, situation(shop=EVEN, bank=EVEN), HintsForm.STABLE)
+    found = answer_question(question, situation(shop=EVEN, bank=EVEN), HintsForm.STABLE)
     assert ([row.key.name for row in found.rows], found.command) == (["shop"], "")
 
 
 def test_a_command_is_safe_to_paste() -> None:
     question = WhatIfQuestion(namespace="$(rm -rf x)", selector="a='b'")
-    assert command(question, HintsForm.STABLE) == """zonewise plan -n '$(rm -rf x)' -l 'a='"'"'b'"'"''"""
+    assert plan_command(question, HintsForm.STABLE) == """zonewise plan -n '$(rm -rf x)' -l 'a='"'"'b'"'"''"""
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_command_is_safe_to_paste() -> None:
 )
 def test_what_is_not_there_is_said(text: str) -> None:
     with pytest.raises(ZonewiseError):
-        answer(asked(text), situation(shop=EVEN), HintsForm.STABLE)
+        answer_question(asked(text), situation(shop=EVEN), HintsForm.STABLE)
 
 
 @pytest.mark.parametrize("text", ['{"changes": [{"type": "delete"}]}', '{"gb": -1}', '{"shell": "x"}', "[]"])

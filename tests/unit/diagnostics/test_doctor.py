@@ -14,7 +14,7 @@ from support.planning.cluster import node, service, slice_of
 from zonewise.diagnostics.decide.doctor.checks import diagnose
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import FindingLevel, counted
-from zonewise.diagnostics.decide.status.assemble import assemble
+from zonewise.diagnostics.decide.status.assemble import build_status
 from zonewise.install.decide.rights import Right
 from zonewise.objects import Node
 from zonewise.objects.admissionregistration import WebhookConfiguration
@@ -168,7 +168,7 @@ def test_a_proxy_for_all_services_needs_no_label(words: list[str], needed: bool)
     )
     running = replace(facts, seen=replace(facts.seen, daemon_sets=[proxy]))
     assert ("NeedsProxy" in codes(running)) is needed
-    assert bool(assemble(running.seen, NOW).services[0].outlook.losses) is needed
+    assert bool(build_status(running.seen, NOW).services[0].outlook.losses) is needed
     labels = {"service.kubernetes.io/service-proxy-name": "other"}
     other = msgspec.structs.replace(asking, metadata=msgspec.structs.replace(asking.metadata, labels=labels))
     assert "NeedsProxy" in codes(replace(running, seen=replace(running.seen, services=[other])))

@@ -9,9 +9,15 @@ import msgspec
 import pytest
 
 from support.dns.cluster import DOMAIN, endpoint, headless, node, nodes, service, slice_of
-from zonewise.diagnostics.decide.explain.dns import DnsState, explain
-from zonewise.diagnostics.decide.explain.dns_names import NameKind, candidates, meaning
-from zonewise.diagnostics.decide.explain.dns_report import ClientFoundBy, DnsClientReport, DnsReport, located, on_node
+from zonewise.diagnostics.decide.explain.dns import DnsState, build_dns_report
+from zonewise.diagnostics.decide.explain.dns_names import NameKind, parse_name, search_path
+from zonewise.diagnostics.decide.explain.dns_report import (
+    ClientFoundBy,
+    DnsClientReport,
+    DnsReport,
+    client_on_node,
+    locate_client,
+)
 from zonewise.dns.decide.pod_names import PodNameRecords
 from zonewise.dns.decide.record_builder import ClusterDomain
 from zonewise.dns.decide.zone import ZoneConfig
@@ -44,9 +50,9 @@ IN_A, IN_C, NOWHERE = "10.0.11.99", "10.0.31.99", "203.0.113.9"
 
 
 def told(name: str, client: str = IN_A, type_: RecordType = RecordType.A, **settings: Any) -> DnsReport:
-    asked = meaning(f"{name}.cluster.local".lstrip("."), DOMAIN)
-    who = located(client, client, STATE.nodes, {})
-    return explain(asked, type_, who, STATE, ZoneConfig(SETTINGS.domain, **settings))
+    asked = parse_name(f"{name}.cluster.local".lstrip("."), DOMAIN)
+    who = locate_client(client, client, STATE.nodes, {})
+    return build_dns_report(asked, type_, who, STATE, ZoneConfig(SETTINGS.domain, **settings))
 
 
 def data(account: DnsReport) -> list[str]:
@@ -117,7 +123,9 @@ def test_other_types() -> None:
         "SOA ns.dns.cluster.local. hostmaster.cluster.local. 0 7200"
     )
     assert data(told("10-0-11-9.shop.pod", pods=PodNameRecords.VERIFIED)) == ["A 10.0.11.9"]
-    pointer = explain(meaning("1.11.0.10.in-addr.arpa", DOMAIN), RecordType.PTR, DnsClientReport("x"), STATE, SETTINGS)
+    pointer = build_dns_report(
+        parse_name("1.11.0.10.in-addr.arpa", DOMAIN), RecordType.PTR, DnsClientReport("x"), STATE, SETTINGS
+    )
     assert "PTR a.soft.shop.svc.cluster.local." in data(pointer)
 
 
@@ -135,10 +143,10 @@ CLIENTS = [
 )
 def test_how_a_client_was_found(address: str, name: str, found_by: ClientFoundBy, sentence: str) -> None:
     bare = node("bare", "zone-d", [], "192.168.9.9")
-    client = located("x", address, [*nodes(), bare], {bytes((172, 16, 0, 9)): "bare"})
+    client = locate_client("x", address, [*nodes(), bare], {bytes((172, 16, 0, 9)): "bare"})
     assert (client.node, client.found_by) == (name, found_by)
     assert sentence in client.sentence
-    assert on_node("x", bare) == DnsClientReport(
+    assert client_on_node("x", bare) == DnsClientReport(
         "x", "", "bare", "zone-d", ClientFoundBy.NAMED, "asked for a client on bare"
     )
 
@@ -160,17 +168,17 @@ NAMES = [
 
 @pytest.mark.parametrize(("name", "kind", "key", "detail"), NAMES, ids=[case[0] for case in NAMES])
 def test_names_are_taken_apart(name: str, kind: NameKind, key: Key | None, detail: str) -> None:
-    found = meaning(name, "cluster.local")
+    found = parse_name(name, "cluster.local")
     assert (found.kind, found.service, found.detail) == (kind, key, detail)
 
 
 def test_short_names_follow_the_search_path() -> None:
     searched = ["db.shop.svc.cluster.local", "db.svc.cluster.local", "db.cluster.local", "db"]
-    assert candidates("db", "shop", "cluster.local.") == searched
-    assert candidates("db.shop.svc.cluster.local", "x", "cluster.local.") == ["db.shop.svc.cluster.local"]
-    assert candidates("example.com.", "shop", "cluster.local.") == ["example.com"]
-    assert candidates("7.0.0.10.in-addr.arpa", "shop", "cluster.local.") == ["7.0.0.10.in-addr.arpa"]
-    assert candidates("a.b.c.d.e.f", "shop", "cluster.local.")[0] == "a.b.c.d.e.f"
+    assert search_path("db", "shop", "cluster.local.") == searched
+    assert search_path("db.shop.svc.cluster.local", "x", "cluster.local.") == ["db.shop.svc.cluster.local"]
+    assert search_path("example.com.", "shop", "cluster.local.") == ["example.com"]
+    assert search_path("7.0.0.10.in-addr.arpa", "shop", "cluster.local.") == ["7.0.0.10.in-addr.arpa"]
+    assert search_path("a.b.c.d.e.f", "shop", "cluster.local.")[0] == "a.b.c.d.e.f"
 
 
 FIELDS = {

@@ -8,7 +8,12 @@ from support.cli.output import described
 from unit.disruption.build import ACROSS, BY_ZONE, EXISTS, OVERALL, STATEFUL, World, budget, pod, spread
 from zonewise.cli import printing
 from zonewise.cli.explain_eviction import _lines
-from zonewise.diagnostics.decide.explain.eviction import EvictionFacts, EvictionReport, LeaderReport, explain
+from zonewise.diagnostics.decide.explain.eviction import (
+    EvictionFacts,
+    EvictionReport,
+    LeaderReport,
+    build_eviction_report,
+)
 from zonewise.disruption.decide.budget import Budget, BudgetError
 from zonewise.disruption.decide.verdict import BudgetCase
 from zonewise.objects import Key, Metadata
@@ -27,7 +32,7 @@ def stock(allowed: int, name: str = "web") -> PodDisruptionBudget:
 
 def told(world: World, name: str, *budgets: Budget, **more: Any) -> EvictionReport:
     seen = {"leader": LEADER, "stock": (), **more}
-    return explain(
+    return build_eviction_report(
         EvictionFacts(
             pod=world.pods[name],
             owner="Deployment web",

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from unit.proxy.build import ZONE, cluster, endpoint, node, service, slice_of
-from zonewise.diagnostics.decide.explain.service import explain
+from zonewise.diagnostics.decide.explain.service import build_service_report
 from zonewise.diagnostics.decide.explain.service_report import ServiceReport
 from zonewise.objects import EndpointSlice, Service
 from zonewise.planning.data_plane import STOCK, DataPlane, DataPlanes
@@ -35,7 +35,7 @@ class Case:
     nodes: Mapping[str, str] = field(default_factory=dict)
     stock: Mapping[str, str] | None = None
     carrier: DataPlane = DataPlane.KUBE_PROXY
-    carriers: DataPlanes = STOCK
+    data_planes: DataPlanes = STOCK
 
 
 CASES = {
@@ -79,7 +79,7 @@ CASES = {
         spec={"clusterIP": "None"},
         stock={"a": "1234", "b": "1234", "c": "1234"},
         carrier=DataPlane.DNS,
-        carriers=DataPlanes(dns=True),
+        data_planes=DataPlanes(dns=True),
     ),
     "headless, by stock DNS": Case(
         {"a": "1234", "b": "1234", "c": "1234"},
@@ -94,7 +94,7 @@ CASES = {
         {SAME_ZONE: "Require"},
         stock={"a": "1234", "b": "1234", "c": "1234"},
         carrier=DataPlane.ZONEWISE_PROXY,
-        carriers=DataPlanes(all_services=True),
+        data_planes=DataPlanes(all_services=True),
     ),
 }
 
@@ -111,7 +111,9 @@ def asked(case: Case) -> tuple[Service, list[EndpointSlice]]:
 
 def told(case: Case, at: str = "") -> ServiceReport:
     nodes = cluster(**{name: node(name, zone) for name, zone in case.nodes.items()}).nodes.values()
-    return explain(*asked(case), list(nodes), client=at and f"node {at}", node=at, carriers=case.carriers)
+    return build_service_report(
+        *asked(case), list(nodes), client=at and f"node {at}", node=at, data_planes=case.data_planes
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -167,7 +169,7 @@ def test_what_stock_dns_does_not_do_our_server_would() -> None:
 
 def test_hints_that_nobody_wrote_yet_are_missed() -> None:
     case = Case({}, annotations={SAME_ZONE: "Require"})
-    assert told(case).stale.startswith("the slices do not say so yet: 4 of 4")
+    assert told(case).stale.startswith("the slices are not up to date: 4 of 4")
     assert told(Case({}, annotations={SAME_ZONE: "Require"}, hints=OWN)).stale == ""
     assert told(Case({}, annotations={SAME_ZONE: "Require"}, labels=OURS)).stale == "", "our proxy decides by itself"
 
@@ -186,7 +188,7 @@ def test_older_kube_proxies_are_told_apart() -> None:
         msgspec.structs.replace(each, status=msgspec.structs.replace(each.status, node_info=old.node_info))
         for each in cluster().nodes.values()
     ]
-    client = explain(made, slices, nodes, client="here", node="a1").fronts[0].clients[0]
+    client = build_service_report(made, slices, nodes, client="here", node="a1").fronts[0].clients[0]
     assert (client.gets, client.code, client.stock.program) == (4, "ProxyIgnoresHints", "kube-proxy 1.29")
 
 
@@ -198,7 +200,7 @@ def dual(ipv6_homes: Mapping[str, str], at: str = "") -> ServiceReport:
     sixes = slice_of(*(endpoint(address, home) for address, home in ipv6_homes.items()))
     named = msgspec.structs.replace(sixes.metadata, name="web-6")
     slices.append(msgspec.structs.replace(sixes, address_type="IPv6", metadata=named))
-    return explain(made, slices, list(cluster().nodes.values()), client=at and f"node {at}", node=at)
+    return build_service_report(made, slices, list(cluster().nodes.values()), client=at and f"node {at}", node=at)
 
 
 def test_the_worst_of_several_ports_and_families_is_the_answer() -> None:
@@ -211,6 +213,6 @@ def test_the_worst_of_several_ports_and_families_is_the_answer() -> None:
 
 def test_an_alias_is_carried_by_nobody() -> None:
     made = service("web", type="ExternalName", externalName="db.example.com", clusterIP="", clusterIPs=[], ports=[])
-    found = explain(made, [], list(cluster().nodes.values()))
-    assert (found.carrier, found.fronts) == (DataPlane.NOBODY, ())
+    found = build_service_report(made, [], list(cluster().nodes.values()))
+    assert (found.carrier, found.fronts) == (DataPlane.NONE, ())
     assert "db.example.com" in found.verdict

@@ -9,8 +9,8 @@ from zonewise.diagnostics.decide.explain.volume import (
     VolumeFacts,
     VolumeReach,
     VolumeReport,
-    explain_unbound,
-    explain_volume,
+    build_unbound_report,
+    build_volume_report,
 )
 from zonewise.objects import Condition, Metadata, Node, NodeStatus
 
@@ -40,7 +40,7 @@ def volume(segments: Segments, **attributes: str) -> dict[str, Any]:
 
 
 def told(body: dict[str, Any], *nodes: Node, takeovers: TakeoverMap = NOTHING) -> VolumeReport:
-    return explain_volume(VolumeFacts("shop/data", body, nodes, LABELS, takeovers))
+    return build_volume_report(VolumeFacts("shop/data", body, nodes, LABELS, takeovers))
 
 
 def test_a_volume_of_a_domain_is_reached_from_there_alone() -> None:
@@ -86,7 +86,7 @@ def test_a_volume_without_a_domain_is_reached_from_everywhere() -> None:
 
 
 def test_a_claim_that_waits_says_which_pools_there_are() -> None:
-    said = explain_unbound("shop/data", "ceph-rbd", [("zone=a", "rbd-a")], ["something"])
+    said = build_unbound_report("shop/data", "ceph-rbd", [("zone=a", "rbd-a")], ["something"])
     assert not said.is_reached
     assert said.pools == (("zone=a", "rbd-a"),)
     assert said.problems == ("something",)

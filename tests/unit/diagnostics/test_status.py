@@ -9,7 +9,7 @@ import pytest
 from support.diagnostics.cluster import NOW, SAME_ZONE, labelled, lease, made, seen, webhook, workload
 from support.planning.cluster import node, service, slice_of
 from zonewise.diagnostics.decide.status import storage, traffic
-from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, assemble
+from zonewise.diagnostics.decide.status.assemble import ClusterSnapshot, build_status
 from zonewise.diagnostics.decide.status.report import ServiceState
 from zonewise.diagnostics.decide.status.traffic import MeasuredTraffic, TrafficPath
 from zonewise.objects import Key, Node
@@ -20,7 +20,7 @@ from zonewise.routing import HintsForm
 
 
 def test_services_are_counted_by_what_became_of_them() -> None:
-    found = assemble(seen(), NOW)
+    found = build_status(seen(), NOW)
     assert found.states == {
         ServiceState.IN_FORCE: 0,
         ServiceState.NOT_IN_FORCE: 1,
@@ -40,7 +40,7 @@ def test_services_are_counted_by_what_became_of_them() -> None:
 def test_a_hard_rule_that_kube_proxy_carries_cuts_nobody_off() -> None:
     """It gives the clients of c every endpoint: nobody is cut off, and the rule is not in force."""
     asking = service("hard", **{SAME_ZONE: "Require"})
-    found = assemble(replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 1, "b": 1})]), NOW)
+    found = build_status(replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 1, "b": 1})]), NOW)
     assert [trouble.code for trouble in found.troubles] == ["WebhookDown", "ServicesNotInForce"]
     assert (found.services[0].state, found.services[0].outlook.cut_off) == (ServiceState.NOT_IN_FORCE, ())
 
@@ -49,8 +49,8 @@ def test_a_drain_that_not_every_node_heeds_is_not_in_force() -> None:
     """Though the Service asks for nothing else: kube-proxy on a node without a zone goes on using what is drained."""
     asking = service("web", **{"zonewise.dev/drain-zone": "a"})
     given = replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 1, "b": 1})])
-    assert assemble(given, NOW).services[0].state is ServiceState.IN_FORCE
-    (found,) = assemble(replace(given, nodes=[*given.nodes, node("x", "")]), NOW).services
+    assert build_status(given, NOW).services[0].state is ServiceState.IN_FORCE
+    (found,) = build_status(replace(given, nodes=[*given.nodes, node("x", "")]), NOW).services
     assert (found.state, found.outlook.astray) == (ServiceState.NOT_IN_FORCE, ("x",))
 
 
@@ -58,7 +58,7 @@ def test_automatic_hints_are_told_as_the_controller_computes_them() -> None:
     """The strict rule counts only endpoints that say they are ready, as the stock controller does."""
     asking = service("auto", **{"service.kubernetes.io/topology-mode": "Auto"})
     given = replace(seen(), services=[asking], slices=[slice_of(asking, {"a": 10, "b": 1, "c": 1})])
-    sentences = {form: assemble(given, NOW, form).services[0].outlook.sentence for form in HintsForm}
+    sentences = {form: build_status(given, NOW, form).services[0].outlook.sentence for form in HintsForm}
     assert sentences[HintsForm.STABLE] != sentences[HintsForm.STRICT]
 
 
@@ -69,16 +69,16 @@ def test_what_does_not_run_is_a_trouble() -> None:
         leases=[lease("zonewise-endpointslices", 300)],
         webhooks=[webhook(b"")],
     )
-    codes = [trouble.code for trouble in assemble(sick, NOW).troubles]
+    codes = [trouble.code for trouble in build_status(sick, NOW).troubles]
     assert codes[:3] == ["ComponentNotReady", "NoLeader", "WebhookDown"]
-    assert "does not run here" in assemble(ClusterSnapshot(nodes=[node("a0", "a")]), NOW).sentence
+    assert "not installed" in build_status(ClusterSnapshot(nodes=[node("a0", "a")]), NOW).sentence
 
 
 def test_daemon_sets_count_by_nodes() -> None:
     daemons = made(
         DaemonSet, metadata={"name": "zonewise-proxy"}, status={"desiredNumberScheduled": 6, "numberReady": 6}
     )
-    assert assemble(replace(seen(), daemon_sets=[daemons]), NOW).components[0].wanted == 6
+    assert build_status(replace(seen(), daemon_sets=[daemons]), NOW).components[0].wanted == 6
 
 
 def budget(reason: str) -> TopologyDisruptionBudget:
@@ -94,7 +94,7 @@ def budget(reason: str) -> TopologyDisruptionBudget:
 
 def test_a_budget_that_is_used_up_is_no_trouble_but_one_that_nobody_keeps_is() -> None:
     used, lost = (
-        assemble(replace(seen(), budgets=[budget(reason)]), NOW) for reason in ("InsufficientPods", "SyncFailed")
+        build_status(replace(seen(), budgets=[budget(reason)]), NOW) for reason in ("InsufficientPods", "SyncFailed")
     )
     assert (used.budgets[0].domains[0].pods, used.budgets[0].trouble) == (3, "")
     assert (lost.budgets[0].trouble, lost.budgets[0].limit) == ("DisruptionAllowed: why", "maxUnavailable 1")
@@ -112,14 +112,14 @@ WEB = Key("shop", "web")
 
 
 def test_counters_are_read_and_added_up() -> None:
-    counted_ = traffic.read_bytes(METRICS)
+    counted_ = traffic.parse_counters(METRICS)
     assert counted_ == {
         TrafficPath(WEB, "a", "a"): 300,
         TrafficPath(WEB, "a", "b"): 100,
         TrafficPath(WEB, "outside", "b"): 7,
     }
     measured = MeasuredTraffic({"n1": counted_, "n2": {TrafficPath(WEB, "b", "b"): 50.0}}, 3, "one is away")
-    found = assemble(replace(seen(), traffic=measured), NOW)
+    found = build_status(replace(seen(), traffic=measured), NOW)
     assert (found.traffic.in_zone, found.traffic.cross_zone, found.traffic.answered) == (350, 100, 2)
     assert found.traffic.share == pytest.approx(350 / 450)
     assert any(trouble.code == "TrafficUnknown" for trouble in found.troubles)
@@ -128,7 +128,7 @@ def test_counters_are_read_and_added_up() -> None:
 SILENCE = {
     "nobody may ask": (
         MeasuredTraffic({}, 6, "no", ("a0",), forbidden=True),
-        "told their traffic: no",
+        "reported their traffic: no",
         "allow `get` of pods/proxy",
     ),
     "their nodes are away": (
@@ -138,7 +138,7 @@ SILENCE = {
     ),
     "one is away by itself": (
         MeasuredTraffic({}, 6, "no answer", ("a0", "c0")),
-        "told their traffic: no answer",
+        "reported their traffic: no answer",
         "kubectl get pods",
     ),
 }
@@ -148,9 +148,9 @@ SILENCE = {
 def test_why_proxies_do_not_tell(name: str) -> None:
     measured, why, remedy = SILENCE[name]
     away = [made(Node, metadata={"name": name}) if name[0] == "c" else node(name, "a") for name in ("a0", "c0", "c1")]
-    (found,) = assemble(ClusterSnapshot(nodes=away, traffic=measured), NOW).troubles
+    (found,) = build_status(ClusterSnapshot(nodes=away, traffic=measured), NOW).troubles
     assert found.code == "TrafficUnknown"
-    assert found.sentence.startswith("0 of 6 proxies told their traffic: ")
+    assert found.sentence.startswith("0 of 6 proxies reported their traffic: ")
     assert found.sentence.endswith(why)
     assert found.remedy.startswith(remedy)
 
@@ -199,10 +199,10 @@ def test_volumes_by_domain_and_who_takes_over() -> None:
         labelled("a0", "a", **{"topology.ceph.zonewise.dev/zone": "a"}),
         labelled("b0", "b", **{"topology.ceph.zonewise.dev/zone": "b", "takeover.ceph.zonewise.dev/zone.a": "active"}),
     ]
-    found = storage.volumes([volume("v1", "a"), volume("v2", "a"), volume("v3", "b")], nodes)
+    found = storage.volume_domains([volume("v1", "a"), volume("v2", "a"), volume("v3", "b")], nodes)
     assert [(each.domain, each.volumes, each.bytes, each.nodes) for each in found] == [
         ("zone=a", 2, 2 << 30, 2),
         ("zone=b", 1, 1 << 30, 1),
     ]
-    (taken,) = storage.takeovers(nodes)
+    (taken,) = storage.takeover_statuses(nodes)
     assert (taken.domain, taken.targets, taken.nodes) == ("zone=a", ("b",), 1)

@@ -13,9 +13,9 @@ from support.planning.cluster import PORTS, node, service
 from zonewise.api.names import TOPOLOGY_KEYS
 from zonewise.objects import Endpoint, EndpointSlice, Node
 from zonewise.planning.data_plane import DataPlane
-from zonewise.planning.effective_routing import carried
-from zonewise.planning.forecast import routed
-from zonewise.planning.snapshot import gather
+from zonewise.planning.effective_routing import apply_data_plane
+from zonewise.planning.forecast import route_family
+from zonewise.planning.snapshot import build_snapshot
 from zonewise.routing import choose
 from zonewise.routing.kube_proxy import ProxyTarget, TrafficPolicies, categorize
 from zonewise.slices.decide.families import ServiceFamily
@@ -43,8 +43,8 @@ def test_node_by_node(places: list[tuple[str, str]], homes: list[int], keys: lis
         ports=PORTS,
         endpoints=endpoints,
     )
-    situation = gather(nodes, [web], [found])
-    made = routed(situation.services[0], ServiceFamily.IPV4, situation)
+    situation = build_snapshot(nodes, [web], [found])
+    made = route_family(situation.services[0], ServiceFamily.IPV4, situation)
     hints = made.expression.hints
     targets = [
         ProxyTarget(
@@ -63,7 +63,7 @@ def test_node_by_node(places: list[tuple[str, str]], homes: list[int], keys: lis
         )
         for each in nodes
     }
-    told = carried(made.decision, made.expression, situation.cluster, DataPlane.KUBE_PROXY)
+    told = apply_data_plane(made.decision, made.expression, situation.cluster, DataPlane.KUBE_PROXY)
     decided = {name: set(choose(made.decision, situation.cluster, name).shares) for name in got}
     if not made.expression.losses:
         assert got == decided

@@ -7,14 +7,14 @@ import pytest
 
 from support.planning.cluster import OURS, headless, labelled, node, service, situation, slice_of
 from zonewise.api.names import CONSUMER, MANAGED_BY, SAME_ZONE, STOCK_MANAGER
-from zonewise.diagnostics.decide.explain.service import explain
+from zonewise.diagnostics.decide.explain.service import build_service_report
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import SERVICE_NAME, Key, Pod, Service, ServicePort, key_of
 from zonewise.planning import whatif
-from zonewise.planning.comparison import Comparison, TrafficDifference, compare
+from zonewise.planning.comparison import Comparison, MonthlyTraffic, compare
 from zonewise.planning.data_plane import STOCK, DataPlanes
-from zonewise.planning.forecast import ClusterForecast, ServiceForecast, look
-from zonewise.planning.snapshot import Snapshot, gather
+from zonewise.planning.forecast import ServiceForecast, ZoneAssignment, forecast_services
+from zonewise.planning.snapshot import Snapshot, build_snapshot
 from zonewise.routing import RoutingNodes
 from zonewise.slices.decide.overlay import overlay
 
@@ -26,22 +26,22 @@ def every(_: object) -> bool:
     return True
 
 
-def outlook(found: Snapshot, name: str = "shop") -> ClusterForecast:
-    return next(one for one in look(found, every) if one.name == name)
+def outlook(found: Snapshot, name: str = "shop") -> ServiceForecast:
+    return next(one for one in forecast_services(found, every) if one.name == name)
 
 
 def test_without_a_policy_a_third_stays_in_zone() -> None:
     found = outlook(situation(shop=EVEN))
     assert (found.policy, found.active, found.endpoints, found.slices) == ("none", False, 12, 1)
     assert found.in_zone == pytest.approx(1 / 3)
-    assert found.assignment == tuple(ServiceForecast(zone, ("*",), 4) for zone in "abc")
+    assert found.assignment == tuple(ZoneAssignment(zone, ("*",), 4) for zone in "abc")
 
 
 def test_a_preference_keeps_traffic_and_parts_the_slices_that_we_write() -> None:
     found = outlook(whatif.set_policy(situation(shop=EVEN, own=True), "same-zone", "Prefer", every))
     assert (found.policy, found.active, found.slices) == ("same-zone Prefer", True, 3)
     assert (found.in_zone, found.worst_overload) == (1.0, 0.0)
-    assert found.assignment == tuple(ServiceForecast(zone, (zone,), 4) for zone in "abc")
+    assert found.assignment == tuple(ZoneAssignment(zone, (zone,), 4) for zone in "abc")
 
 
 def test_hints_laid_over_stock_slices_make_no_more_of_them() -> None:
@@ -53,9 +53,9 @@ def test_a_slice_for_one_zone_tells_who_writes_them() -> None:
     shop, bank = service("shop"), service("bank")
     parted = slice_of(bank, EVEN)
     parted.metadata.labels[CONSUMER] = "a"
-    found = gather([node("a0", "a")], [shop, bank], [slice_of(shop, EVEN), parted])
+    found = build_snapshot([node("a0", "a")], [shop, bank], [slice_of(shop, EVEN), parted])
     assert found.own
-    assert not gather([node("a0", "a")], [shop], [slice_of(shop, EVEN)]).own
+    assert not build_snapshot([node("a0", "a")], [shop], [slice_of(shop, EVEN)]).own
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_the_stock_controller_fills_slices_and_moves_nothing(filled: list[int], 
         )
         for place in range(len(filled))
     ]
-    found = gather([node("a0", "a"), node("a1", "a")], [shop], parts)
+    found = build_snapshot([node("a0", "a"), node("a1", "a")], [shop], parts)
     assert outlook(found).slices == len(filled)
-    assert outlook(whatif.scale(found, "shop", number)).slices == slices
+    assert outlook(whatif.scale_service(found, "shop", number)).slices == slices
 
 
 def test_a_policy_is_taken_away_by_an_empty_value() -> None:
@@ -116,19 +116,19 @@ def test_hints_that_were_laid_over_stock_slices_are_remembered() -> None:
     endpoints = tuple(
         msgspec.structs.replace(each, hints=said) for each, said in zip(bare.endpoints or (), laid, strict=True)
     )
-    in_force = gather(nodes, [asking], [msgspec.structs.replace(bare, endpoints=endpoints)])
+    in_force = build_snapshot(nodes, [asking], [msgspec.structs.replace(bare, endpoints=endpoints)])
     lost = outlook(whatif.lose_zone(in_force, "a"))
     assert (lost.endpoints, lost.active, lost.in_zone) == (8, True, 1.0)
-    assert outlook(whatif.lose_zone(gather(nodes, [asking], [bare]), "a")).code == "BelowStart"
+    assert outlook(whatif.lose_zone(build_snapshot(nodes, [asking], [bare]), "a")).code == "BelowStart"
 
 
 def hard(
     *, service_: Service | None = None, carriers: DataPlanes = STOCK, rule: tuple[str, str] = REQUIRE
-) -> ClusterForecast:
+) -> ServiceForecast:
     """Of a Service that zone c has no endpoint of."""
     nodes = [node(f"{zone}{index}", zone) for zone in "abc" for index in range(2)]
     shop = service_ or service("shop")
-    found = gather(nodes, [shop], [slice_of(shop, {"a": 4, "b": 4})], carriers=carriers)
+    found = build_snapshot(nodes, [shop], [slice_of(shop, {"a": 4, "b": 4})], data_planes=carriers)
     return outlook(whatif.set_policy(found, *rule, every))
 
 
@@ -144,7 +144,7 @@ def test_a_hard_rule_without_endpoints_cuts_nodes_off_where_ours_carry_it(name: 
     found = hard(**CUTTING[name])  # type: ignore[arg-type]
     assert (found.cut_off, found.astray, found.losses) == (("c0", "c1"), (), ())
     assert (found.active, found.in_zone) == (True, 1.0)
-    assert found.assignment == (ServiceForecast("a", ("a",), 4), ServiceForecast("b", ("b",), 4))
+    assert found.assignment == (ZoneAssignment("a", ("a",), 4), ZoneAssignment("b", ("b",), 4))
 
 
 def test_a_hard_rule_is_soft_where_kube_proxy_carries_it() -> None:
@@ -189,8 +189,8 @@ def test_what_is_foreseen_of_kube_proxy_is_what_explain_says_once_hints_are_writ
     ported = msgspec.structs.replace(
         asking, spec=msgspec.structs.replace(asking.spec, ports=(ServicePort(name="http", port=80),))
     )
-    (front,) = explain(ported, slices, nodes).fronts
-    foreseen = outlook(gather(nodes, [ported], slices))
+    (front,) = build_service_report(ported, slices, nodes).fronts
+    foreseen = outlook(build_snapshot(nodes, [ported], slices))
     told = sum(client.in_zone * len(client.nodes) for client in front.clients) / len(nodes)
     assert foreseen.in_zone == pytest.approx(told)
     assert foreseen.cut_off == tuple(name for client in front.clients if not client.gets for name in client.nodes)
@@ -204,7 +204,7 @@ def test_added_nodes_send_traffic() -> None:
 
 def test_what_nothing_was_done_to_is_foreseen_once() -> None:
     both = situation(shop=EVEN, bank=EVEN)
-    scaled = {row.key.name: row for row in compare(both, whatif.scale(both, "shop", 20), every).rows}
+    scaled = {row.key.name: row for row in compare(both, whatif.scale_service(both, "shop", 20), every).rows}
     assert scaled["bank"].planned.outlook is scaled["bank"].today.outlook
     assert scaled["shop"].planned.outlook.endpoints == 20
     again = compare(both, whatif.lose_zone(both, "a"), every).rows
@@ -220,12 +220,12 @@ def test_a_new_zone_may_be_added() -> None:
     ("number", "spread"), [(15, (5, 5, 5)), (13, (5, 4, 4)), (12, (4, 4, 4)), (7, (2, 2, 3)), (0, ())]
 )
 def test_scaling_keeps_the_spread(number: int, spread: tuple[int, ...]) -> None:
-    found = outlook(whatif.scale(situation(shop=EVEN), "shop", number))
+    found = outlook(whatif.scale_service(situation(shop=EVEN), "shop", number))
     assert sorted(part.endpoints for part in found.assignment) == sorted(spread)
 
 
 def test_scaling_down_an_uneven_spread_takes_from_the_fullest_zone() -> None:
-    found = outlook(whatif.scale(situation(shop={"a": 9, "b": 2, "c": 1}), "default/shop", 5))
+    found = outlook(whatif.scale_service(situation(shop={"a": 9, "b": 2, "c": 1}), "default/shop", 5))
     assert {part.zone: part.endpoints for part in found.assignment} == {"a": 2, "b": 2, "c": 1}
 
 
@@ -242,8 +242,8 @@ def test_scaling_down_an_uneven_spread_takes_from_the_fullest_zone() -> None:
         (lambda s: whatif.set_policy(s, "same-zone", "Prefer", lambda _: False), "no Service is chosen"),
         (lambda s: whatif.lose_zone(s, "z"), "no node is in that zone; there is a, b, c"),
         (lambda s: whatif.add_nodes(s, "a", 0), "add 1 to 10,000 nodes"),
-        (lambda s: whatif.scale(s, "nobody", 3), "there is no such Service"),
-        (lambda s: whatif.scale(s, "shop", 10_001), "write a number from 0 to 10,000"),
+        (lambda s: whatif.scale_service(s, "nobody", 3), "there is no such Service"),
+        (lambda s: whatif.scale_service(s, "shop", 10_001), "write a number from 0 to 10,000"),
     ],
 )
 def test_a_change_of_what_is_not_there_is_refused(change: object, said: str) -> None:
@@ -254,19 +254,19 @@ def test_a_change_of_what_is_not_there_is_refused(change: object, said: str) -> 
 
 def test_an_ambiguous_name_is_refused() -> None:
     twins = [service("shop", "x"), service("shop", "y")]
-    found = gather([node("a0", "a")], twins, [slice_of(one, {"a": 1}) for one in twins])
+    found = build_snapshot([node("a0", "a")], twins, [slice_of(one, {"a": 1}) for one in twins])
     with pytest.raises(UsageError, match="2 Services have that name; write x/shop"):
-        whatif.scale(found, "shop", 3)
-    assert whatif.find(found, "y/shop", "--gb") == Key("y", "shop")
+        whatif.scale_service(found, "shop", 3)
+    assert whatif.find_service(found, "y/shop", "--gb") == Key("y", "shop")
 
 
-def comparison(traffic: TrafficDifference) -> Comparison:
+def comparison(traffic: MonthlyTraffic) -> Comparison:
     today = situation(shop=EVEN, bank={"a": 2, "b": 2, "c": 2})
     return compare(today, whatif.set_policy(today, "same-zone", "Prefer", every), every, traffic)
 
 
 def test_cost_is_what_crosses_zones_times_the_price() -> None:
-    found = comparison(TrafficDifference(gb=900, price_per_gb=0.02))
+    found = comparison(MonthlyTraffic(gb=900, price_per_gb=0.02))
     shop = next(row for row in found.rows if row.key.name == "shop")
     assert shop.today.money is not None
     assert shop.planned.money is not None
@@ -278,14 +278,14 @@ def test_cost_is_what_crosses_zones_times_the_price() -> None:
 
 def test_who_scales_one_service_pays_no_more_for_another() -> None:
     today = situation(shop=EVEN, bank=EVEN)
-    found = compare(today, whatif.scale(today, "shop", 24), every, TrafficDifference(gb=900, price_per_gb=0.02))
+    found = compare(today, whatif.scale_service(today, "shop", 24), every, MonthlyTraffic(gb=900, price_per_gb=0.02))
     rows = {row.key.name: row for row in found.rows}
     assert (rows["bank"].differs, rows["shop"].differs) == (False, True)
     assert found.planned.cost == pytest.approx(found.today.cost)
 
 
 def test_traffic_told_of_one_service_holds() -> None:
-    found = comparison(TrafficDifference(gb=100, by_service={Key("default", "shop"): 7.0}, price_per_gb=1.0))
+    found = comparison(MonthlyTraffic(gb=100, by_service={Key("default", "shop"): 7.0}, price_per_gb=1.0))
     assert {row.key.name: row.today.money.gb for row in found.rows if row.today.money} == {"shop": 7.0, "bank": 100.0}
 
 
@@ -312,5 +312,5 @@ def test_pods_serve_where_a_dump_has_no_slices() -> None:
         )
         for index, zone in enumerate("aab")
     ]
-    found = gather([node("a0", "a"), node("b0", "b")], [service("shop")], pods=pods)
+    found = build_snapshot([node("a0", "a"), node("b0", "b")], [service("shop")], pods=pods)
     assert {part.zone: part.endpoints for part in outlook(found).assignment} == {"a": 2, "b": 1}

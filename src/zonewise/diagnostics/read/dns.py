@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from zonewise.diagnostics.decide.explain.dns import DnsState, ServiceSlices, explain
-from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning, candidates, meaning
-from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport, located, on_node
+from zonewise.diagnostics.decide.explain.dns import DnsState, ServiceSlices, build_dns_report
+from zonewise.diagnostics.decide.explain.dns_names import NameKind, ParsedName, parse_name, search_path
+from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport, client_on_node, locate_client
 from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.dns.decide.handler import LONGEST_CHAIN
 from zonewise.dns.decide.pod_names import PodNameRecords
@@ -76,7 +76,9 @@ async def explain_name(reader: ClusterReader, query: DnsQuery) -> DnsReport:
     meant: DnsReport | None = None
     for name in _search_path(query):
         state = replace(state, services=await _read_services(reader, name, query.domain))
-        report = explain(name, query.type or _DEFAULT_TYPES.get(name.kind, RecordType.A), client, state, query.zone)
+        report = build_dns_report(
+            name, query.type or _DEFAULT_TYPES.get(name.kind, RecordType.A), client, state, query.zone
+        )
         if report.answer.rcode != Rcode.NXDOMAIN.name:
             break
         if name.kind is NameKind.SERVICE and name.service and name.service.namespace in namespaces:
@@ -90,15 +92,15 @@ def _forwarded(meant: DnsReport, last: DnsReport) -> DnsReport:
     return msgspec.structs.replace(meant, verdict=verdict, passed_on=True)
 
 
-def _search_path(query: DnsQuery) -> Iterator[NameMeaning]:
-    for name in candidates(query.name, query.namespace, query.domain):
+def _search_path(query: DnsQuery) -> Iterator[ParsedName]:
+    for name in search_path(query.name, query.namespace, query.domain):
         try:
-            yield meaning(name, query.domain)
+            yield parse_name(name, query.domain)
         except (WrongNameError, UnicodeError) as error:
             raise UsageError(f"{name!r} is no DNS name: {error}") from None
 
 
-async def _read_services(reader: ClusterReader, name: NameMeaning, domain: str) -> dict[Key, ServiceSlices]:
+async def _read_services(reader: ClusterReader, name: ParsedName, domain: str) -> dict[Key, ServiceSlices]:
     """The Service of the name and those that its aliases point to; for an address, all Services."""
     if name.kind is NameKind.REVERSE:
         return await _read_all_services(reader)
@@ -112,15 +114,15 @@ async def _read_services(reader: ClusterReader, name: NameMeaning, domain: str) 
         services[key] = service, tuple(slices)
         if service.spec.type != "ExternalName":
             break
-        name = meaning(service.spec.external_name, domain)
+        name = parse_name(service.spec.external_name, domain)
     return services
 
 
 async def _read_all_services(reader: ClusterReader) -> dict[Key, ServiceSlices]:
     services, slices = await asyncio.gather(reader.list(SERVICES), reader.list(ENDPOINT_SLICES))
     by_service: dict[Key, list[EndpointSlice]] = {}
-    for piece in slices:
-        by_service.setdefault(service_key(piece), []).append(piece)
+    for slice_ in slices:
+        by_service.setdefault(service_key(slice_), []).append(slice_)
     return {key_of(service): (service, tuple(by_service.get(key_of(service), ()))) for service in services}
 
 
@@ -142,11 +144,11 @@ async def _read_client(
         node = next((node for node in nodes if node.metadata.name == query.node), None)
         if node is None:
             raise ZonewiseError(f"no node {query.node}: `kubectl get nodes` lists them")
-        return on_node(f"a client on node {query.node}", node)
+        return client_on_node(f"a client on node {query.node}", node)
     if query.address:
         if packed(query.address.partition("%")[0]) is None:
             raise UsageError(f"--from-ip {query.address!r} is no address; write one such as 10.0.0.7")
-        return located(query.address, query.address, nodes, node_of)
+        return locate_client(query.address, query.address, nodes, node_of)
     return DnsClientReport("any client", sentence="no client was named: use --from-pod, --from-node or --from-ip")
 
 
@@ -159,7 +161,7 @@ async def _read_client_pod(
     address = pod.status.pod_ip or next((ip.ip for ip in pod.status.pod_ips), "")
     if not address:
         raise ZonewiseError(f"{who} has no address yet ({pod.status.phase or 'not started'}); try again when it runs")
-    client = located(who, address, nodes, node_of)
+    client = locate_client(who, address, nodes, node_of)
     runs_on = pod.spec.node_name
     if not client.node:
         advice = "the server can't find it" if query.locate_by_pods else "the server finds it with --locate pods"

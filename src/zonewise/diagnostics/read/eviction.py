@@ -8,7 +8,12 @@ from datetime import datetime
 from typing import Final
 
 from zonewise.api.names import DISRUPTION_CONFIGURATION, DISRUPTION_LEASE
-from zonewise.diagnostics.decide.explain.eviction import EvictionFacts, EvictionReport, LeaderReport, explain
+from zonewise.diagnostics.decide.explain.eviction import (
+    EvictionFacts,
+    EvictionReport,
+    LeaderReport,
+    build_eviction_report,
+)
 from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.disruption.decide import status
 from zonewise.disruption.decide.budget import Budget, BudgetError
@@ -53,7 +58,7 @@ async def explain_eviction(
     )
     cases, unreadable = _cases(pod, budgets)
     owner = _owner(pod.controller, replica_set)
-    return explain(
+    return build_eviction_report(
         EvictionFacts(
             pod=pod,
             owner=str(owner) if owner else "",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zonewise.diagnostics.decide.explain.service import explain
+from zonewise.diagnostics.decide.explain.service import build_service_report
 from zonewise.diagnostics.decide.explain.service_report import ServiceReport
 from zonewise.diagnostics.read.plan import read_data_planes
 from zonewise.diagnostics.read.reader import ClusterReader
@@ -28,8 +28,8 @@ from zonewise.objects import (
     Service,
     key_of,
 )
-from zonewise.planning.data_plane import UNTOLD, DataPlanes, Overrides, carriers_of
-from zonewise.planning.snapshot import require
+from zonewise.planning.data_plane import NO_OVERRIDES, DataPlanes, Overrides, find_data_planes
+from zonewise.planning.snapshot import require_kinds
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.names import service_key
 
@@ -41,7 +41,7 @@ class ServiceQuery:
     service: Key
     pod: Key | None = None
     node: str = ""
-    overrides: Overrides = UNTOLD
+    overrides: Overrides = NO_OVERRIDES
     hints: HintsForm = HintsForm.STABLE
 
 
@@ -74,10 +74,10 @@ def explain_service_from_dump(objects: Mapping[str, Sequence[Any]], source: str,
     service = next((service for service in services if key_of(service) == query.service), None)
     if service is None:
         raise ZonewiseError(f"{source}: {_no_service(query.service, map(key_of, services))}")
-    require(objects, source, "Node", "EndpointSlice")
-    slices = [piece for piece in objects["EndpointSlice"] if service_key(piece) == query.service]
+    require_kinds(objects, source, "Node", "EndpointSlice")
+    slices = [slice_ for slice_ in objects["EndpointSlice"] if service_key(slice_) == query.service]
     client_node = _client_node_in(objects.get("Pod", ()), source, query.pod) if query.pod else query.node
-    data_planes = carriers_of([*objects["Deployment"], *objects["DaemonSet"]])
+    data_planes = find_data_planes([*objects["Deployment"], *objects["DaemonSet"]])
     return _explain(query, service, slices, objects["Node"], objects["Namespace"], client_node, data_planes)
 
 
@@ -109,14 +109,14 @@ def _explain(
         suggestion = f"; did you mean {near[0]}?" if near else ""
         raise ZonewiseError(f"no node {client_node}{suggestion}; `kubectl get nodes` lists them")
     client = f"node {client_node}" if client_node else ""
-    return explain(
+    return build_service_report(
         service,
         slices,
         nodes,
         namespaces,
         client=f"pod {query.pod} on {client}" if query.pod else client,
         node=client_node,
-        carriers=query.overrides.over(data_planes),
+        data_planes=query.overrides.apply_to(data_planes),
         hints=query.hints,
     )
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from zonewise.api.names import APP_NAME_LABEL, APP_PROXY
 from zonewise.diagnostics.decide.status import assemble
 from zonewise.diagnostics.decide.status.assemble import COMPONENTS, ClusterSnapshot
-from zonewise.diagnostics.decide.status.traffic import METRIC, Bytes, MeasuredTraffic, read_bytes
+from zonewise.diagnostics.decide.status.traffic import METRIC, ByteCounters, MeasuredTraffic, parse_counters
 from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.kube.client.client import Client
 from zonewise.kube.wire.errors import ApiError, Forbidden
@@ -38,13 +38,13 @@ async def read_cluster_snapshot(reader: ClusterReader, *, traffic: bool = True) 
         reader.list_or_empty(NAMESPACES),
         reader.list_or_empty(DEPLOYMENTS, selector=_OUR_WORKLOADS),
         reader.list_or_empty(DAEMON_SETS, selector=_OUR_WORKLOADS),
-        reader.list_named(LEASES, assemble.LEASES),
+        reader.list_named(LEASES, assemble.LEASE_DUTIES),
         reader.list_or_empty(TOPOLOGY_DISRUPTION_BUDGETS),
         reader.list_or_empty(PERSISTENT_VOLUMES),
     )
     mutating, validating, measured = await asyncio.gather(
-        reader.list_named(MUTATING_WEBHOOK_CONFIGURATIONS, assemble.CONFIGURATIONS),
-        reader.list_named(VALIDATING_WEBHOOK_CONFIGURATIONS, assemble.CONFIGURATIONS),
+        reader.list_named(MUTATING_WEBHOOK_CONFIGURATIONS, assemble.WEBHOOK_CONFIGURATIONS),
+        reader.list_named(VALIDATING_WEBHOOK_CONFIGURATIONS, assemble.WEBHOOK_CONFIGURATIONS),
         measure_traffic(reader.client) if traffic else _not_measured(),
     )
     return ClusterSnapshot(
@@ -81,7 +81,7 @@ async def measure_traffic(client: Client) -> MeasuredTraffic:
     running = [pod for pod in pods if pod.status.phase == "Running"]
     slots = asyncio.Semaphore(_MAX_CONCURRENT_SCRAPES)
     replies = await asyncio.gather(*(_scrape(client, pod, slots) for pod in running[:MAX_PROXIES]))
-    by_node: dict[str, Bytes] = {}
+    by_node: dict[str, ByteCounters] = {}
     errors: dict[str, ApiError] = {}
     for pod, reply in zip(running, replies, strict=False):
         if isinstance(reply, ApiError):
@@ -95,7 +95,7 @@ async def measure_traffic(client: Client) -> MeasuredTraffic:
     return MeasuredTraffic(by_node, len(pods), problem, tuple(errors), forbidden)
 
 
-async def _scrape(client: Client, pod: Pod, slots: asyncio.Semaphore) -> Bytes | ApiError:
+async def _scrape(client: Client, pod: Pod, slots: asyncio.Semaphore) -> ByteCounters | ApiError:
     name = f"{quote(pod.metadata.name, safe='')}:{_METRICS_PORT}"
     path = f"{PODS.path(pod.metadata.namespace)}/{name}/proxy/metrics"
     async with slots:
@@ -103,4 +103,4 @@ async def _scrape(client: Client, pod: Pod, slots: asyncio.Semaphore) -> Bytes |
             body = await client.request("GET", path, params={"name[]": METRIC}, deadline_seconds=_SCRAPE_SECONDS)
         except ApiError as error:
             return error
-    return read_bytes(body.decode(errors="replace"))
+    return parse_counters(body.decode(errors="replace"))

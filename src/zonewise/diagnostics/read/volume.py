@@ -12,7 +12,12 @@ from zonewise.ceph.decide import parameters, pool_choice, takeover
 from zonewise.ceph.decide.domains import DomainLabels, describe
 from zonewise.ceph.decide.errors import CsiError
 from zonewise.ceph.decide.takeover import DOCUMENT, NOTHING, TakeoverError, TakeoverMap
-from zonewise.diagnostics.decide.explain.volume import VolumeFacts, VolumeReport, explain_unbound, explain_volume
+from zonewise.diagnostics.decide.explain.volume import (
+    VolumeFacts,
+    VolumeReport,
+    build_unbound_report,
+    build_volume_report,
+)
 from zonewise.diagnostics.read.reader import ClusterReader
 from zonewise.errors import UsageError, ZonewiseError
 from zonewise.objects import CONFIG_MAPS, NODES, Key, Node, Resource
@@ -38,7 +43,7 @@ async def explain_claim(reader: ClusterReader, claim: Key, labels: DomainLabels,
     if volume["spec"].get("csi", {}).get("driver") != CSI_DRIVER:
         raise ForeignVolume(f"{claim} has volume {spec.volume_name}, which {CSI_DRIVER} did not make")
     takeovers, errors = _takeovers(data, labels)
-    return explain_volume(VolumeFacts(str(claim), volume, nodes, labels, takeovers, (*problems, *errors)))
+    return build_volume_report(VolumeFacts(str(claim), volume, nodes, labels, takeovers, (*problems, *errors)))
 
 
 async def _read_config(reader: ClusterReader, key: Key) -> tuple[Mapping[str, str], tuple[str, ...]]:
@@ -68,17 +73,17 @@ async def _explain_unbound(
     """The pools that a volume would be made in, by the domain of the first pod that uses it."""
     storage_class = await reader.find(STORAGE_CLASSES, class_name) if class_name else {}
     if storage_class is None:
-        return explain_unbound(str(claim), class_name, (), (*problems, f"class {class_name}: not found"))
+        return build_unbound_report(str(claim), class_name, (), (*problems, f"class {class_name}: not found"))
     if storage_class.get("provisioner") != CSI_DRIVER:
         raise ForeignVolume(f"{claim} is of class {class_name or 'none'}, which {CSI_DRIVER} does not serve")
     try:
         pool_config = config.parse(data.get(DOCUMENT, "{}"))
         rules = parameters.read(storage_class.get("parameters") or {}, pool_config, labels.names)
     except (CsiError, UsageError) as error:
-        return explain_unbound(str(claim), class_name, (), (*problems, f"class {class_name}: {error}"))
+        return build_unbound_report(str(claim), class_name, (), (*problems, f"class {class_name}: {error}"))
     pools = []
     for segments in sorted({labels.segments(node.metadata.labels) for node in nodes}):
         fitting = pool_choice.narrowest(rules, segments) if segments else ()
         names = ", ".join(rule.pool for rule in fitting) or "any of its pools: none is for this domain"
         pools.append((describe(segments), names))
-    return explain_unbound(str(claim), class_name, pools, problems)
+    return build_unbound_report(str(claim), class_name, pools, problems)

@@ -17,14 +17,14 @@ from zonewise.api.names import MANAGED_BY, PROXY_NAME, PROXY_NAME_LABEL, STOCK_M
 from zonewise.diagnostics.decide.doctor.cluster_checks import check_cluster, check_data_plane, check_nodes
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Diagnosis, Finding, FindingLevel, counted
-from zonewise.diagnostics.decide.status.assemble import CONFIGURATIONS, assemble
+from zonewise.diagnostics.decide.status.assemble import WEBHOOK_CONFIGURATIONS, build_status
 from zonewise.diagnostics.decide.status.report import ClusterStatus, RoutingStatus, ServiceState
 from zonewise.objects import Key
 from zonewise.routing import HintsForm
 from zonewise.slices.decide.names import service_key
 from zonewise.slices.decide.service_status import STOCK_DNS_LOSS
 
-SOON: Final = timedelta(days=7)
+CERTIFICATE_WARNING: Final = timedelta(days=7)
 _NAMED: Final = 3
 
 
@@ -32,7 +32,7 @@ def diagnose(
     facts: DoctorFacts, now: datetime, hints: HintsForm = HintsForm.STABLE, *, before_install: bool = False
 ) -> Diagnosis:
     """`before_install` looks at nothing that only an installed Zonewise has."""
-    status = assemble(facts.seen, now, hints)
+    status = build_status(facts.seen, now, hints)
     findings = [*check_cluster(facts, now), *check_nodes(facts), *check_data_plane(facts)]
     if not before_install:
         findings += check_zonewise(facts, status, now)
@@ -112,7 +112,7 @@ def _certificates(facts: DoctorFacts, now: datetime) -> Iterator[Finding]:
                 yield Finding(
                     CheckGroup.ZONEWISE, "CertificateExpired", FindingLevel.WRONG, sentence, fix, (webhook.name,)
                 )
-            elif ends <= now + SOON:
+            elif ends <= now + CERTIFICATE_WARNING:
                 sentence = f"the certificate authority of webhook {webhook.name} expires at {ends:%Y-%m-%d %H:%M} UTC"
                 yield Finding(
                     CheckGroup.ZONEWISE, "CertificateExpires", FindingLevel.NOTE, sentence, fix, (webhook.name,)
@@ -212,7 +212,7 @@ def _other_webhooks(facts: DoctorFacts) -> Iterator[Finding]:
     names = [
         configuration.metadata.name
         for configuration in facts.other_webhooks
-        if configuration.metadata.name not in CONFIGURATIONS
+        if configuration.metadata.name not in WEBHOOK_CONFIGURATIONS
         and any("endpointslices" in rule.resources for webhook in configuration.webhooks for rule in webhook.rules)
     ]
     if names:

@@ -10,7 +10,7 @@ from typing import Final
 from zonewise.api.names import BETA_REGION, BETA_ZONE
 from zonewise.diagnostics.decide.doctor.facts import DoctorFacts
 from zonewise.diagnostics.decide.doctor.findings import CheckGroup, Finding, FindingLevel, counted
-from zonewise.diagnostics.decide.explain.data_plane import minor_of, tells_version
+from zonewise.diagnostics.decide.explain.data_plane import has_version, kubelet_minor
 from zonewise.objects import Node
 from zonewise.routing.kube_proxy import FIRST_MINOR_THAT_ALWAYS_HEEDS, FIRST_MINOR_WITH_NODE_HINTS
 from zonewise.topology import REGION, ZONE, capacity_of, is_control_plane, is_ready
@@ -233,10 +233,10 @@ def _kube_proxy(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _versions(facts: DoctorFacts) -> Iterator[Finding]:
-    told = [node for node in facts.seen.nodes if tells_version(node)]
+    told = [node for node in facts.seen.nodes if has_version(node)]
     by_minor: dict[int, list[str]] = {}
     for node in told:
-        by_minor.setdefault(minor_of(node), []).append(_name(node))
+        by_minor.setdefault(kubelet_minor(node), []).append(_name(node))
     too_old = [name for minor, names in by_minor.items() if minor < OLDEST_MINOR for name in names]
     picky = [
         name

@@ -1,6 +1,6 @@
 """Why a client gets what it gets for a name: the server's own functions, asked once, with every fact that had a say.
 
-`explain` builds the records that a server would have of the few objects concerned, asks them as the client would, and
+`build_dns_report` builds the records that a server would have of the few objects concerned, asks them as the client would, and
 sets beside the reply what `zonewise.routing` decided. Pure: `zonewise explain dns` reads the cluster and prints.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zonewise.diagnostics.decide.explain import dns_report
-from zonewise.diagnostics.decide.explain.dns_names import NameKind, NameMeaning
+from zonewise.diagnostics.decide.explain.dns_names import NameKind, ParsedName
 from zonewise.diagnostics.decide.explain.dns_report import DnsClientReport, DnsReport
 from zonewise.dns.decide.client_groups import decisions
 from zonewise.dns.decide.handler import LARGEST, ForwardQuery, QuerySender, respond
@@ -39,8 +39,8 @@ class DnsState:
     """Namespaces and addresses, for verified pod records."""
 
 
-def explain(
-    asked: NameMeaning, type_: RecordType, client: DnsClientReport, state: DnsState, settings: ZoneConfig
+def build_dns_report(
+    asked: ParsedName, type_: RecordType, client: DnsClientReport, state: DnsState, settings: ZoneConfig
 ) -> DnsReport:
     answer, elsewhere = _ask(asked, type_, client.node, state, settings)
     service, slices = state.services.get(asked.service, (None, ())) if asked.service else (None, ())
@@ -55,7 +55,7 @@ def explain(
         type=type_.name,
         verdict=_verdict(asked, answer, service, made, chosen, elsewhere=elsewhere),
         kind=asked.kind.value,
-        service=dns_report.of_service(service) if service else None,
+        service=dns_report.dns_service_report(service) if service else None,
         client=client,
         policy=report.of_policy(made),
         tiers=tuple(_tiers(made, chosen, cluster, client.node)),
@@ -69,7 +69,7 @@ def explain(
 
 
 def _ask(
-    asked: NameMeaning, type_: RecordType, node: str, state: DnsState, settings: ZoneConfig
+    asked: ParsedName, type_: RecordType, node: str, state: DnsState, settings: ZoneConfig
 ) -> tuple[TextReply, bool]:
     """The reply, and whether others are asked for it, or for where it points."""
     found = respond(_table(state, settings), query_for(asked.name, type_), QuerySender(node), LARGEST)
@@ -127,7 +127,7 @@ def _endpoints(
 
 
 def _verdict(
-    asked: NameMeaning,
+    asked: ParsedName,
     answer: TextReply,
     service: Service | None,
     made: Sequence[Decision],
@@ -156,7 +156,7 @@ def _verdict(
             return "the same for every client"
 
 
-def _missing(asked: NameMeaning, service: Service | None) -> str:
+def _missing(asked: ParsedName, service: Service | None) -> str:
     match asked.kind:
         case NameKind.POD:
             return "no such pod, or the server does not answer for pods (see --pods)"
@@ -175,7 +175,7 @@ def _missing(asked: NameMeaning, service: Service | None) -> str:
 
 
 def _remedies(
-    asked: NameMeaning,
+    asked: ParsedName,
     service: Service | None,
     made: Sequence[Decision],
     chosen: Sequence[ClientChoice],

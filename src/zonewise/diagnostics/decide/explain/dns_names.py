@@ -28,7 +28,7 @@ class NameKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NameMeaning:
+class ParsedName:
     """`detail` is what stands before the Service: a port, a host name, a zone; or a pod's address with dashes."""
 
     name: str
@@ -37,7 +37,7 @@ class NameMeaning:
     detail: str = ""
 
 
-def meaning(name: str, domain: str) -> NameMeaning:
+def parse_name(name: str, domain: str) -> ParsedName:
     """`name` as people write it; WrongNameError where it can be no name."""
     wire, suffix = to_wire(name), to_wire(domain)
     found, end = labels_of(wire), labels_of(suffix)
@@ -45,31 +45,31 @@ def meaning(name: str, domain: str) -> NameMeaning:
     full = to_text(wire)
     if found[len(labels) :] != end:
         reverse = full.endswith((".in-addr.arpa.", ".ip6.arpa."))
-        return NameMeaning(full, NameKind.REVERSE if reverse else NameKind.FOREIGN)
+        return ParsedName(full, NameKind.REVERSE if reverse else NameKind.FOREIGN)
     match labels:
         case [address, _namespace, "pod"]:
-            return NameMeaning(full, NameKind.POD, detail=address)
+            return ParsedName(full, NameKind.POD, detail=address)
         case [*front, service, namespace, "svc"]:
             return _of_service(full, Key(namespace, service), front)
         case _:
-            return NameMeaning(full, NameKind.OTHER)
+            return ParsedName(full, NameKind.OTHER)
 
 
-def _of_service(full: str, service: Key, front: list[str]) -> NameMeaning:
+def _of_service(full: str, service: Key, front: list[str]) -> ParsedName:
     match front:
         case []:
-            return NameMeaning(full, NameKind.SERVICE, service)
+            return ParsedName(full, NameKind.SERVICE, service)
         case [port, protocol] if port.startswith("_") and protocol.startswith("_"):
-            return NameMeaning(full, NameKind.PORT, service, f"{port[1:]}/{protocol[1:]}")
+            return ParsedName(full, NameKind.PORT, service, f"{port[1:]}/{protocol[1:]}")
         case [*zone, "pin" | "prefer", "_zone"] if zone:
-            return NameMeaning(full, NameKind.ZONE, service, ".".join(zone))
+            return ParsedName(full, NameKind.ZONE, service, ".".join(zone))
         case [host]:
-            return NameMeaning(full, NameKind.ENDPOINT, service, host)
+            return ParsedName(full, NameKind.ENDPOINT, service, host)
         case _:
-            return NameMeaning(full, NameKind.OTHER, service)
+            return ParsedName(full, NameKind.OTHER, service)
 
 
-def candidates(name: str, namespace: str, domain: str) -> list[str]:
+def search_path(name: str, namespace: str, domain: str) -> list[str]:
     """The names that a pod's resolver asks for, one after the other, until one exists."""
     end = domain.strip(".")
     plain = name.rstrip(".")

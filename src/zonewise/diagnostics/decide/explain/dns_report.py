@@ -69,13 +69,13 @@ class DnsClientReport(msgspec.Struct, frozen=True, rename="camel"):
     sentence: str = ""
 
 
-def of_service(service: Service) -> DnsServiceReport:
+def dns_service_report(service: Service) -> DnsServiceReport:
     headless = service.spec.type != "ExternalName" and is_headless(service)
     kind = "Headless" if headless else service.spec.type
     return DnsServiceReport(service.metadata.namespace, service.metadata.name, kind)
 
 
-def located(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> DnsClientReport:
+def locate_client(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, str]) -> DnsClientReport:
     """Where the server finds a client of that address; `pods` are nodes by address where it locates by pods."""
     name = places(nodes, pods).node(address)
     node = next((each for each in nodes if each.metadata.name == name), None)
@@ -87,7 +87,7 @@ def located(who: str, address: str, nodes: Sequence[Node], pods: Mapping[bytes, 
     return DnsClientReport(who, address, name, zone_of(node.metadata.labels) or "", found_by, sentence)
 
 
-def on_node(who: str, node: Node) -> DnsClientReport:
+def client_on_node(who: str, node: Node) -> DnsClientReport:
     name = node.metadata.name
     return DnsClientReport(
         who, "", name, zone_of(node.metadata.labels) or "", ClientFoundBy.NAMED, f"asked for a client on {name}"

@@ -64,7 +64,7 @@ class DrainReport(msgspec.Struct, frozen=True, rename="camel"):
     leader: LeaderReport
 
 
-def account_of(plan: DrainPlan, leader: LeaderReport) -> DrainReport:
+def build_drain_report(plan: DrainPlan, leader: LeaderReport) -> DrainReport:
     waves = tuple(WaveReport(wave.node, wave.after_others, tuple(map(_leaving, wave.pods))) for wave in plan.waves)
     return DrainReport(waves, tuple(map(_staying, plan.never)), tuple(map(_staying, plan.passed_over)), leader)
 

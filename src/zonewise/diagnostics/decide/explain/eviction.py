@@ -106,7 +106,7 @@ class EvictionFacts:
     unreadable: Sequence[BudgetError] = field(default_factory=tuple)
 
 
-def explain(seen: EvictionFacts) -> EvictionReport:
+def build_eviction_report(seen: EvictionFacts) -> EvictionReport:
     atlas = NodeDomains(seen.nodes)
     peers = [peer for peer in seen.pods if peer.replica_set and peer.replica_set == seen.pod.replica_set]
     charged = {uid for case in seen.cases for uid in case.status.ledger}

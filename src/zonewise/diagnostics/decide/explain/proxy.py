@@ -16,7 +16,7 @@ from zonewise.proxy.wire.layout import LayoutOptions, place_key
 from zonewise.routing import read_policy
 
 
-def explain_service(
+def explain_on_node(
     service: Service,
     slices: Sequence[EndpointSlice],
     place: NodePlace,

@@ -78,7 +78,7 @@ REASONS: Mapping[str, str] = {
 """For people: the codes that the driver leaves in volumes' attributes."""
 
 
-def explain_volume(facts: VolumeFacts) -> VolumeReport:
+def build_volume_report(facts: VolumeFacts) -> VolumeReport:
     spec = facts.volume["spec"]
     csi = spec["csi"]
     attributes: Mapping[str, str] = csi.get("volumeAttributes") or {}
@@ -172,7 +172,7 @@ def _takeover(facts: VolumeFacts, domain: TakeoverDomain, selector: NodeSelector
     )
 
 
-def explain_unbound(
+def build_unbound_report(
     claim: str, storage_class: str, pools: Sequence[tuple[str, str]], problems: Sequence[str]
 ) -> VolumeReport:
     """Of a claim that has no volume yet."""
