@@ -60,7 +60,7 @@ def _facts(options: dict[str, Any]) -> DoctorFacts:
 
         objects = dumps.read(options["file"], STATUS_KINDS)
         return DoctorFacts(
-            seen=snapshot_from_dump(objects, dumps.source_of(options["file"])),
+            snapshot=snapshot_from_dump(objects, dumps.source_of(options["file"])),
             live=False,
             other_webhooks=objects["MutatingWebhookConfiguration"],
             daemon_sets=[each for each in objects["DaemonSet"] if each.metadata.namespace == "kube-system"],

@@ -28,7 +28,7 @@ def codes(facts: DoctorFacts, level: FindingLevel | None = None, **more: Any) ->
 def healthy() -> DoctorFacts:
     authority = trustme.CA().cert_pem.bytes()
     good = replace(seen(), services=[], webhooks=[webhook(authority)])
-    return DoctorFacts(seen=good, ahead_seconds=0.2, kube_proxy_config='mode: "nftables"', reached={"overlay": ""})
+    return DoctorFacts(snapshot=good, ahead_seconds=0.2, kube_proxy_config='mode: "nftables"', reached={"overlay": ""})
 
 
 def test_a_healthy_cluster_has_nothing_wrong() -> None:
@@ -51,7 +51,7 @@ ZONE, OLD_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.
 
 def with_node(extra: Node) -> DoctorFacts:
     facts = healthy()
-    return replace(facts, seen=replace(facts.seen, nodes=[*facts.seen.nodes, extra]))
+    return replace(facts, snapshot=replace(facts.snapshot, nodes=[*facts.snapshot.nodes, extra]))
 
 
 def versioned(version: str) -> Node:
@@ -67,7 +67,7 @@ def versioned(version: str) -> Node:
 
 def seen_with(**more: Any) -> DoctorFacts:
     facts = healthy()
-    return replace(facts, seen=replace(facts.seen, **more))
+    return replace(facts, snapshot=replace(facts.snapshot, **more))
 
 
 CLOCK = lease("a0", 400)
@@ -150,7 +150,7 @@ def test_headless_services_need_our_dns_and_no_proxy() -> None:
     without = seen_with(services=[headless], slices=slices)
     assert "NeedsDNS" in codes(without, FindingLevel.NOTE)
     dns = workload("zonewise-dns", readyReplicas=2, updatedReplicas=2)
-    with_dns = replace(without, seen=replace(without.seen, deployments=[dns]))
+    with_dns = replace(without, snapshot=replace(without.snapshot, deployments=[dns]))
     assert "Services" in codes(with_dns, FindingLevel.FINE)
     assert not {"NeedsDNS", "NeedsProxy"} & (codes(with_dns) | codes(without) - {"NeedsDNS"})
 
@@ -166,12 +166,12 @@ def test_a_proxy_for_all_services_needs_no_label(words: list[str], needed: bool)
         spec={"template": {"spec": {"containers": [{"name": "proxy", "args": words}]}}},
         status={"desiredNumberScheduled": 6, "numberReady": 6},
     )
-    running = replace(facts, seen=replace(facts.seen, daemon_sets=[proxy]))
+    running = replace(facts, snapshot=replace(facts.snapshot, daemon_sets=[proxy]))
     assert ("NeedsProxy" in codes(running)) is needed
-    assert bool(build_status(running.seen, NOW).services[0].outlook.losses) is needed
+    assert bool(build_status(running.snapshot, NOW).services[0].outlook.losses) is needed
     labels = {"service.kubernetes.io/service-proxy-name": "other"}
     other = msgspec.structs.replace(asking, metadata=msgspec.structs.replace(asking.metadata, labels=labels))
-    assert "NeedsProxy" in codes(replace(running, seen=replace(running.seen, services=[other])))
+    assert "NeedsProxy" in codes(replace(running, snapshot=replace(running.snapshot, services=[other])))
 
 
 def test_certificates_end() -> None:
@@ -191,7 +191,7 @@ def test_two_who_write_a_services_slices() -> None:
     stock, other = slice_of(web, {"a": 1}), slice_of(web, {"b": 1})
     for found, manager in ((stock, "endpointslice-controller.k8s.io"), (other, "someone")):
         found.metadata.labels["endpointslice.kubernetes.io/managed-by"] = manager
-    contested = replace(facts, seen=replace(facts.seen, services=[web], slices=[stock, other]))
+    contested = replace(facts, snapshot=replace(facts.snapshot, services=[web], slices=[stock, other]))
     assert "TwoControllers" in codes(contested)
 
 

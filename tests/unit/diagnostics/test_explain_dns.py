@@ -66,7 +66,7 @@ CASES = [
     ("hard", "hard.shop.svc", IN_C, [], "none of 2 endpoints is for node zone-c-1"),
     ("drained", "drained.shop.svc", IN_A, ["A 10.0.21.1"], "1 of 1 endpoints, for every client"),
     ("nothing ready", "empty.shop.svc", IN_A, [], "no endpoint of headless Service shop/empty is ready"),
-    ("cluster IP", "web.shop.svc", IN_A, ["A 10.96.0.1"], "the cluster IP, whoever asks"),
+    ("cluster IP", "web.shop.svc", IN_A, ["A 10.96.0.1"], "the cluster IP for every client"),
     ("named endpoint", "a.soft.shop.svc", IN_C, ["A 10.0.11.1"], "the same for every client"),
     ("zone", "zone-b.pin._zone.soft.shop.svc", IN_A, ["A 10.0.21.1"], "the same for every client"),
     ("elsewhere", "away.shop.svc", IN_A, ["CNAME example.com."], "example.com. is not a name of the cluster"),

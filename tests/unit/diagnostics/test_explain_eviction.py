@@ -77,7 +77,7 @@ ORDERED = spread("3/3/3", controller=STATEFUL)
         (told(FULL, "b0", ACROSS), True, "may be evicted, and is charged to across"),
         (told(FULL, "b0"), True, "may be evicted: no TopologyDisruptionBudget selects it"),
         (told(FULL, "a0", BY_ZONE), True, "may be evicted: budget shop/by-zone does not cover node node-a"),
-        (told(FULL, "b0", BY_ZONE, guarded=False), True, "may be evicted: no guard is registered for its namespace"),
+        (told(FULL, "b0", BY_ZONE, guarded=False), True, "may be evicted: no webhook is registered for its namespace"),
         (told(FULL.terminating("b0"), "b0", ACROSS), True, "may be evicted: pod shop/b0 is terminating"),
         (
             told(ORDERED.terminating("b0"), "b0", ACROSS),

@@ -44,7 +44,7 @@ async def read_doctor_facts(reader: ClusterReader, *, before_install: bool = Fal
         reader.get_or_none(CONFIG_MAPS, "cilium-config", _SYSTEM),
     )
     return DoctorFacts(
-        seen=snapshot,
+        snapshot=snapshot,
         ahead_seconds=ahead_seconds,
         user=user,
         daemon_sets=daemon_sets,

@@ -1,5 +1,6 @@
-"""What a name of the cluster's domain asks for, and under which names a pod's resolver looks for it. For people to read:
-the server itself looks names up as wholes, and takes apart only what it has not been asked for yet (see `table`).
+"""Names of the cluster's domain: the object that each refers to, and the search path of a pod's resolver.
+
+Used for explanations only: the server looks up whole names, and parses only those that are not in its table.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from zonewise.dns.wire.names import labels_of, to_text, to_wire
 from zonewise.objects import Key
 
 NDOTS: Final = 5
-"""Pods' resolvers try a name with fewer dots in the search path first."""
+"""A pod's resolver tries names with fewer dots in the search path first."""
 
 
 class NameKind(StrEnum):
@@ -23,13 +24,13 @@ class NameKind(StrEnum):
     POD = "Pod"
     REVERSE = "Reverse"
     OTHER = "Other"
-    """The domain itself, a namespace, and whatever else may stand in the domain."""
+    """The domain itself, a namespace, or any other name in the domain."""
     FOREIGN = "Foreign"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedName:
-    """`detail` is what stands before the Service: a port, a host name, a zone; or a pod's address with dashes."""
+    """`detail` is the part before the Service: a port, a host name or a zone; for a pod, its address with dashes."""
 
     name: str
     kind: NameKind
@@ -38,12 +39,12 @@ class ParsedName:
 
 
 def parse_name(name: str, domain: str) -> ParsedName:
-    """`name` as people write it; WrongNameError where it can be no name."""
+    """`name` in text form. Raises WrongNameError if it is no DNS name."""
     wire, suffix = to_wire(name), to_wire(domain)
-    found, end = labels_of(wire), labels_of(suffix)
-    labels = [label.decode("ascii", "replace") for label in found[: len(found) - len(end)]]
+    all_labels, end = labels_of(wire), labels_of(suffix)
+    labels = [label.decode("ascii", "replace") for label in all_labels[: len(all_labels) - len(end)]]
     full = to_text(wire)
-    if found[len(labels) :] != end:
+    if all_labels[len(labels) :] != end:
         reverse = full.endswith((".in-addr.arpa.", ".ip6.arpa."))
         return ParsedName(full, NameKind.REVERSE if reverse else NameKind.FOREIGN)
     match labels:
@@ -70,7 +71,7 @@ def _of_service(full: str, service: Key, front: list[str]) -> ParsedName:
 
 
 def search_path(name: str, namespace: str, domain: str) -> list[str]:
-    """The names that a pod's resolver asks for, one after the other, until one exists."""
+    """The names that a pod's resolver queries, in order, until one exists."""
     end = domain.strip(".")
     plain = name.rstrip(".")
     if name.endswith(".") or f".{plain}".endswith(f".{end}") or plain.endswith(".arpa"):
