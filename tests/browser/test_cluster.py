@@ -145,7 +145,7 @@ def test_what_proxies_count_flows_on_the_map(proxies: Proxies, url: str, open_pa
     expect(page.locator(".as-table tbody tr")).to_have_count(3)
     carry_some(proxies)
     page.keyboard.press("2")
-    expect(page.locator(".rows .row .bar-text").first).to_have_attribute("title", "measured; 33 % foreseen")
+    expect(page.locator(".rows .row .bar-text").first).to_have_attribute("title", "measured; 33 % forecast")
     carry_some(proxies)
     later = open_page(url)
     expect(later.locator(".figure.stays .figure-value")).to_have_text("75 %")
@@ -167,15 +167,15 @@ def test_the_api_server_says_who_may_look(shop: ControlPlane, guarded: str, open
     page = open_page(guarded, live=False)
     for token in ("nonsense", tokens["stranger"]):
         page.get_by_label("Token").fill(token)
-        page.get_by_role("button", name="Look").click()
-        expect(page.get_by_role("alert")).to_contain_text("does not let this token in")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("rejected this token")
     page.get_by_label("Token").fill(tokens["friend"])
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("button", name="Log in").click()
     page.wait_for_selector('#connection[data-state="live"]')
     expect(page.locator(".zone")).to_have_count(3)
     (cookie,) = page.context.cookies()
     assert (cookie["httpOnly"], cookie["secure"], cookie["sameSite"]) == (True, True, "Strict")
-    page.get_by_role("button", name="Leave").click()
+    page.get_by_role("button", name="Log out").click()
     expect(page.get_by_label("Token")).to_be_visible()
     assert page.context.cookies() == []
 

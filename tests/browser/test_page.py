@@ -142,7 +142,7 @@ def _loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 def test_a_dump_is_shown_and_said_to_stand_still(show_dump: ShowDump, open_page: OpenPage) -> None:
     page = open_page(show_dump(shop()))
-    expect(page.locator("#source")).to_contain_text("a dump: nothing moves")
+    expect(page.locator("#source")).to_contain_text("a dump, not live")
     expect(page.locator(".zone-name")).to_have_text(["zone-a", "zone-b", "zone-c"])
     expect(page.locator(".node.ready")).to_have_count(6)
     go(page, "services")
