@@ -1,4 +1,4 @@
-"""Who looks gets everything once, then changes only; who does not keep up is let go."""
+"""Subscribers of the live state: everything once, then changes; slow ones are disconnected."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ def row(trouble: str) -> NoticeRow:
     return NoticeRow(what="nodes", trouble=trouble)
 
 
-def test_changes_are_what_is_new_other_or_gone() -> None:
+def test_new_changed_and_removed_rows_are_found() -> None:
     before = {"same": row("x"), "other": row("x"), "gone": row("x")}
     after = {"same": row("x"), "other": row("y"), "new": row("z")}
     assert changed_rows(before, after) == {"other": row("y"), "new": row("z"), "gone": None}
 
 
-async def test_a_viewer_gets_everything_and_then_changes() -> None:
-    board = LiveState({"source": "test"})
-    board.publish({"notices": {"a": row("x")}})
-    with board.subscribe() as viewer:
-        event, data = await viewer.next()
+async def test_a_subscriber_gets_everything_and_then_changes() -> None:
+    state = LiveState({"source": "test"})
+    state.publish({"notices": {"a": row("x")}})
+    with state.subscribe() as subscriber:
+        event, data = await subscriber.next()
         assert (event, msgspec.json.decode(data)["tables"]["notices"]) == (
             "all",
             {"a": {"what": "nodes", "trouble": "x"}},
         )
-        board.publish({"notices": {"a": row("x")}})
-        board.publish({"notices": {"a": row("y")}})
-        event, data = await viewer.next()
+        state.publish({"notices": {"a": row("x")}})
+        state.publish({"notices": {"a": row("y")}})
+        event, data = await subscriber.next()
         assert (event, data) == ("change", b'{"notices":{"a":{"what":"nodes","trouble":"y"}}}')
 
 
-async def test_a_viewer_that_does_not_read_is_let_go() -> None:
-    board = LiveState({})
-    with board.subscribe() as viewer:
+async def test_a_slow_subscriber_is_disconnected() -> None:
+    state = LiveState({})
+    with state.subscribe() as subscriber:
         for step in range(MAX_QUEUED + 1):
-            board.publish({"notices": {"a": row(str(step))}})
-        assert viewer.too_slow
+            state.publish({"notices": {"a": row(str(step))}})
+        assert subscriber.too_slow
